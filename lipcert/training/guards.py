@@ -218,6 +218,7 @@ class StepGuard:
         self._likeness.require()
         batch.entered += len(x)
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
+        self._likeness.require_apart(batch.inputs)
         return batch.inputs
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:

@@ -2,14 +2,16 @@
 
 What enters: the module with the hooks of the run, and the graph whose bounds set the noise. What
 leaves: nothing, or an error that says what differs: outputs or gradients on random numbers, a
-buffer that forward passes change, frozen numbers that are not those of the file. Invariant: a
+buffer that forward passes change, frozen numbers that are not those of the file, a batch in which
+examples are not what they are among fewer. Invariant: a
 module that is not made of what it was made of is compared anew before its next forward pass in
 training mode, in the modes that its parts are in.
 
 A backward pass that is not the derivative of the forward pass (a hook on a tensor, an autograd
 function with a false backward) is bounded by nothing, and no file shows it: so gradients are
-compared, not outputs alone. What a module does only at other numbers, only for other batch sizes,
-or only from time to time, is not found.
+compared, not outputs alone. That no example has a part in what the network does with another one is
+seen in the run's own batches: in the first, and in every one that is larger than all before. What a
+module does only at other numbers, or only from time to time, is not found.
 """
 
 from __future__ import annotations
@@ -23,7 +25,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.ir import Graph
-from lipcert.training.clipping.probe import Probe, Seen
+from lipcert.training.clipping.probe import EXAMPLES, Probe, Seen
 from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import TrainedNetwork
 from lipcert.viewed import is_shown
@@ -34,6 +36,21 @@ _FAINT: Final = 1e-3
 """of the longest gradient: what is shorter is compared with that"""
 _ASCENT: Final = 2.0**-30
 """the loss gradient at the output, so short that clips of gradients are idle"""
+_NOT_EVALUATED: Final = (
+    "training: the module cannot be evaluated with copies of its weights in float64 or float32, so "
+    "nothing tells whether it is the network that was bounded"
+)
+_OTHER_NETWORK: Final = (
+    "is not that of the network that was bounded: the module does something else in training mode, "
+    "draws random numbers, was changed, or has a hook or an autograd function whose backward pass "
+    "is not the derivative of its forward pass"
+)
+_MIXED: Final = (
+    "for a batch of {count} examples is not what it is for its first {half} and for the others "
+    "apart: the module mixes examples in larger batches, or draws random numbers, so that one "
+    "example has a part in the gradients of others, and no bound covers that; let forward() treat "
+    "each example by itself, whatever the size of the batch"
+)
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
 
 
@@ -59,6 +76,7 @@ class Likeness:
         self._before = _hooks(network.module)
         self._own: frozenset[tuple[str, int]] = frozenset()
         self._known: Composition | None = None
+        self._apart = EXAMPLES
         self._read: Copies = []
         self._around: list[frozenset[tuple[str, int]]] = []
 
@@ -86,6 +104,17 @@ class Likeness:
         with _without(self._network.module, self._own):
             require_gradients(self._network, self._graph, training=None)
         self._known = present
+
+    def require_apart(self, x: Tensor) -> None:
+        """Compare a batch that is larger than those before with its halves.
+
+        x: as the graph reads it, about to enter the network.
+        """
+        if self._known is None or len(x) <= self._apart:
+            return
+        with _without(self._network.module, self._own):
+            require_apart(self._network, self._graph, x, self._apart)
+        self._apart = len(x)
 
     def passed(self) -> None:
         """A forward pass ends, which may have written to tensors of its own."""
@@ -132,6 +161,33 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
             f"training: the module has no {gone[0]} any more, which it had when make_private was "
             "called; change the module before that"
         )
+    probe, live, allowed = _evaluated(network, graph, training=training)
+    _refuse_changed(probe.changed_buffers())
+    _compare(live, probe.of_graph(), allowed, _OTHER_NETWORK)
+
+
+def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) -> None:
+    """Output and gradients of the module at a batch are those of its two halves; and so on with the
+    first half, down to `known` examples, among which none has a part in what becomes of another.
+
+    All in all that takes four times as many examples as there are in the batch.
+    """
+    probe, whole, allowed = _evaluated(network, graph, training=None, examples=x)
+    count = len(x)
+    while count > known:
+        half = (count + 1) // 2
+        parts = [probe.of_module(rows) for rows in (slice(half), slice(half, count))]
+        first, second = parts
+        if first is None or second is None:
+            raise NoVerdictError(_NOT_EVALUATED)
+        _compare(whole, _beside(first, second), allowed, _MIXED.format(count=count, half=half))
+        whole, count = first, half
+
+
+def _evaluated(
+    network: TrainedNetwork, graph: Graph, *, training: bool | None, examples: Tensor | None = None
+) -> tuple[Probe, Seen, float]:
+    """The module, in the widest type that it takes, and how far what is equal may differ there."""
     for dtype, allowed in _ALLOWED.items():
         probe = Probe(
             network.module,
@@ -142,16 +198,12 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
             training=training,
             ascent=_ASCENT,
             read=network.outputs.joined,
+            examples=examples,
         )
         live = probe.of_module()
         if live is not None:
-            _refuse_changed(probe.changed_buffers())
-            _compare(live, probe.of_graph(), allowed)
-            return
-    raise NoVerdictError(
-        "training: the module cannot be evaluated with copies of its weights in float64 or "
-        "float32, so nothing tells whether it is the network that was bounded"
-    )
+            return probe, live, allowed
+    raise NoVerdictError(_NOT_EVALUATED)
 
 
 def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:
@@ -226,22 +278,25 @@ def _refuse_changed(names: Iterable[str]) -> None:
         )
 
 
-def _compare(live: Seen, bounded: Seen, allowed: float) -> None:
-    _require("output", live.output, bounded.output, allowed * _length(bounded.output))
-    longest = max(map(_length, bounded.gradients.values()))
-    for name, gradient in bounded.gradients.items():
+def _beside(first: Seen, second: Seen) -> Seen:
+    """Of the examples of both, whose gradients add up."""
+    gradients = {name: item + second.gradients[name] for name, item in first.gradients.items()}
+    return Seen({}, {}, torch.cat([first.output, second.output]), gradients)
+
+
+def _compare(live: Seen, expected: Seen, allowed: float, otherwise: str) -> None:
+    """NoVerdictError that says `otherwise` of the first thing that is not as expected."""
+    _require("output", live.output, expected.output, allowed * _length(expected.output), otherwise)
+    longest = max(map(_length, expected.gradients.values()))
+    for name, gradient in expected.gradients.items():
         scale = max(_length(gradient), _FAINT * longest)
-        _require(f"gradient of {name!r}", live.gradients[name], gradient, allowed * scale)
+        what = f"gradient of {name!r}"
+        _require(what, live.gradients[name], gradient, allowed * scale, otherwise)
 
 
-def _require(what: str, found: Tensor, expected: Tensor, allowed: float) -> None:
-    if found.shape == expected.shape and _length(found - expected) <= allowed:
-        return
-    raise NoVerdictError(
-        f"training: the {what} of the module is not that of the network that was bounded: the "
-        "module does something else in training mode, draws random numbers, was changed, or has a "
-        "hook or an autograd function whose backward pass is not the derivative of its forward pass"
-    )
+def _require(what: str, found: Tensor, expected: Tensor, allowed: float, otherwise: str) -> None:
+    if found.shape != expected.shape or not _length(found - expected) <= allowed:
+        raise NoVerdictError(f"training: the {what} of the module {otherwise}")
 
 
 def _length(tensor: Tensor) -> float:

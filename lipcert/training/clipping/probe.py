@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from lipcert.audit.lowering import LoweredNetwork
@@ -23,7 +24,9 @@ from lipcert.ir import Graph, Node, example
 from lipcert.training.clipping.backprop import HookedLayer
 from lipcert.training.dropout import at_rest
 
-_EXAMPLES: Final = 3
+EXAMPLES: Final = 3
+"""random ones"""
+_ALL: Final = slice(None)
 _Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
@@ -56,10 +59,11 @@ class Probe:
         training: bool | None = False,
         ascent: float = 1.0,
         read: Callable[[object], Tensor | None] | None = None,
+        examples: Tensor | None = None,
     ) -> None:
         """training: the mode of the module; None leaves each part in its own. ascent: how long
         ∂/∂output is. read: what the loss reads of what the module returns, if that is no
-        tensor."""
+        tensor. examples: on which it is evaluated, as the graph reads them; None: random ones."""
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -73,30 +77,23 @@ class Probe:
         self._module, self._graph, self._matches, self._layers = module, graph, matches, layers
         self._output = read
         rng = np.random.default_rng(0)
-        shapes = (graph.input_shape, graph.output_shape)
-        numbers = [rng.standard_normal((_EXAMPLES, *shape)) for shape in shapes]
-        flat, start = numbers[0].reshape(_EXAMPLES, -1), 0
-        for part in graph.inputs:
-            own, start = flat[:, start : start + part.size], start + part.size
-            if part.ids is not None:
-                own[:] = rng.integers(part.ids, size=own.shape)
-        numbers[0] = flat.reshape(numbers[0].shape)
         device = next(iter(self._state.values())).device
-        self._x, ascents = (torch.from_numpy(item).to(device, dtype) for item in numbers)
-        self._read = _read(self._x, graph)
-        self._ascent = ascents * ascent
+        x = _random(graph, rng) if examples is None else examples.detach()
+        ascents = torch.from_numpy(rng.standard_normal((len(x), *graph.output_shape)))
+        self._x = x.to(device, dtype)
+        self._ascent = ascents.to(device, dtype) * ascent
         self._training = training
         self._before = {name: item.detach().clone() for name, item in self._state.items()}
         self._trained = [name for name, item in graph.parameters.items() if item.trainable]
 
-    def of_module(self) -> Seen | None:
-        """With its hooks as they are; None where it does not take this dtype."""
+    def of_module(self, rows: slice = _ALL) -> Seen | None:
+        """Of these examples, with its hooks as they are; None where it does not take this dtype."""
         inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
         outputs: dict[str, Tensor] = {}
         leaves = [self._tensor(name) for name in self._trained]
         both = _ForwardAndBack(
             self._module,
-            lambda output: self._gradients(output, leaves, outputs),
+            lambda output: self._gradients(output * self._ascent[rows], leaves, outputs),
             self._x.dtype,
             self._output,
         )
@@ -104,7 +101,7 @@ class Probe:
         watching = _watching(self._module, inputs, outputs, training=self._training)
         with watching, torch.enable_grad():
             try:
-                seen = functional_call(both, state, self._read)
+                seen = functional_call(both, state, _read(self._x[rows], self._graph))
             except (RuntimeError, TypeError):
                 return None  # an error that has nothing to do with the dtype comes again
         if seen is None:
@@ -151,7 +148,7 @@ class Probe:
             network = LoweredNetwork.sharing(self._graph, leaves, self._x)
             found = network.forward(self._x, tap)
         chosen = [leaves[name] for name in self._trained]
-        gradients, cotangents = self._gradients(found, chosen, outputs)
+        gradients, cotangents = self._gradients(found * self._ascent, chosen, outputs)
         return Seen(inputs, cotangents, found.detach(), gradients)
 
     def _tensor(self, name: str) -> Tensor:
@@ -159,12 +156,11 @@ class Probe:
         return self._state[self._names[self._matches[name].recorded]]
 
     def _gradients(
-        self, output: Tensor, leaves: Sequence[Tensor], layers: Mapping[str, Tensor]
+        self, weighted: Tensor, leaves: Sequence[Tensor], layers: Mapping[str, Tensor]
     ) -> _Gradients:
         """Of a random functional of the output: by parameter, and at what each layer returns."""
-        total = (output * self._ascent).sum()
         wanted = [*leaves, *layers.values()]
-        found = torch.autograd.grad(total, wanted, allow_unused=True)
+        found = torch.autograd.grad(weighted.sum(), wanted, allow_unused=True)
         dense = [
             torch.zeros_like(item) if gradient is None else gradient
             for item, gradient in zip(wanted, found, strict=True)
@@ -174,6 +170,17 @@ class Probe:
             dict(zip(self._trained, dense[:count], strict=True)),
             dict(zip(layers, dense[count:], strict=True)),
         )
+
+
+def _random(graph: Graph, rng: np.random.Generator) -> Tensor:
+    """Numbers, and of inputs that are whole numbers such as the network reads."""
+    numbers = rng.standard_normal((EXAMPLES, *graph.input_shape))
+    flat, start = numbers.reshape(EXAMPLES, -1), 0
+    for part in graph.inputs:
+        own, start = flat[:, start : start + part.size], start + part.size
+        if part.ids is not None:
+            own[:] = rng.integers(part.ids, size=own.shape)
+    return torch.from_numpy(flat.reshape(numbers.shape))
 
 
 def _read(x: Tensor, graph: Graph) -> tuple[Tensor, ...]:
@@ -224,6 +231,9 @@ def _watching(
     modes = {part: part.training for part in module.modules()}
     devices = {item.device for item in module.parameters() if item.device.type == "cuda"}
     with ExitStack() as stack:
+        for kind in {item.device.type for item in module.parameters()}:
+            stack.enter_context(torch.autocast(kind, enabled=False))
+        stack.enter_context(saved_tensors_hooks(_as_it_is, _as_it_is))  # not those of a pass around
         stack.enter_context(torch.random.fork_rng(devices=list(devices)))
         stack.callback(_restore, modes)
         if training is not None:
@@ -236,6 +246,10 @@ def _watching(
             last = layer.register_forward_hook(_keeping_output(name, outputs))
             stack.callback(last.remove)
         yield
+
+
+def _as_it_is(tensor: Tensor) -> Tensor:
+    return tensor
 
 
 def _restore(modes: Mapping[nn.Module, bool]) -> None:
