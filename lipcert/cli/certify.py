@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "-o",
     "--out",
-    "out_file",
+    "certificate",
     type=click.Path(path_type=Path),
     help="The certificate.  [default: MODEL with the ending .lipcert.json]",
 )
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="Which arithmetic the certificate is checked with before it is written.",
 )
-@format_option("text", "json")
+@format_option("text", "json", of_file=False)
 @progress_option
 @click.pass_context
 def command(
     context: click.Context,
     *,
     model: Path,
-    out_file: Path | None,
+    certificate: Path | None,
     engine: str,
     output_format: str,
     progress: bool | None,
@@ -56,7 +56,7 @@ def command(
     gradients, with 3 when it bounds nothing but values and Lipschitz constants.
     """
     settings = chosen_settings(context).settings
-    target = out_file or model.with_suffix(".lipcert.json")
+    target = certificate or model.with_suffix(".lipcert.json")
     paths.require_model(model)
     paths.require_writable([target], [model])
     from lipcert.importer.load import load_under

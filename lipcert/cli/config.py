@@ -23,7 +23,7 @@ def command() -> None:
 
 @command.command("show")
 @knob_options
-@format_option("text", "json")
+@format_option("text", "json", of_file=False)
 @click.pass_context
 def show(context: click.Context, output_format: str) -> ExitCode:
     """Print the effective value of every setting and where it comes from."""

@@ -11,7 +11,7 @@ from lipcert.cli.output import write
 
 @click.command("explain")
 @click.argument("key", metavar="[RULE|LC-CODE]", required=False)
-@format_option("text", "json")
+@format_option("text", "json", of_file=False)
 def command(key: str | None, output_format: str) -> ExitCode:
     """Print statement, hypotheses and proof of a rule, or the page of a code. Alone: list all."""
     from lipcert.explain import all_keys, explain

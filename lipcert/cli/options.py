@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from lipcert.cli.knobs import KNOBS, Knob
 from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
@@ -19,6 +22,18 @@ from lipcert.settings import Settings
 
 _GIVEN: Final = "lipcert.given"
 _CONFIG: Final = "lipcert.config"
+_ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        ".csv": "csv",
+        ".dot": "dot",
+        ".htm": "html",
+        ".html": "html",
+        ".json": "json",
+        ".md": "markdown",
+        ".mmd": "mermaid",
+        ".sarif": "sarif",
+    }
+)
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
 
@@ -49,16 +64,39 @@ def given(context: click.Context) -> Mapping[str, object]:
     return found
 
 
-def format_option(*formats: str) -> Callable[[_Command], _Command]:
-    """--format, restricted to what a verb can print."""
+def format_option(
+    *formats: str, default: str = "text", of_file: bool = True
+) -> Callable[[_Command], _Command]:
+    """--format, restricted to what a verb can print.
+
+    of_file: where it is not given, the ending of the file that `out_option` names says it.
+    """
     return click.option(
         "--format",
         "output_format",
         type=click.Choice(formats),
-        default="text",
-        show_default=True,
-        help="Format of the result.",
+        default=default,
+        callback=partial(_format, formats) if of_file else None,
+        help=f"Format of the result.  [default: {'as -o FILE ends, else ' * of_file}{default}]",
     )
+
+
+def _format(
+    formats: tuple[str, ...], context: click.Context, parameter: click.Parameter, value: str
+) -> str:
+    file = context.params.get("out_file")
+    source = context.get_parameter_source(str(parameter.name))
+    if source is not ParameterSource.DEFAULT or not isinstance(file, Path):
+        return value
+    meant = _ENDINGS.get(file.suffix.lower(), value)
+    if meant not in formats:
+        raise click.BadOptionUsage(
+            "--format",
+            f"-o {file} ends as {meant}, which {context.command_path} does not write; give "
+            f"--format, one of {', '.join(formats)}",
+            context,
+        )
+    return meant
 
 
 def progress_option(command: _Command) -> _Command:

@@ -8,7 +8,7 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import out_option
+from lipcert.cli.options import format_option, out_option
 from lipcert.cli.output import write
 from lipcert.report.formats import study_report
 
@@ -16,19 +16,13 @@ from lipcert.report.formats import study_report
 @click.command("report")
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=click.Path())
 @out_option
-@click.option(
-    "--format",
-    "output_format",
-    type=click.Choice(["html", "markdown", "json"]),
-    default="html",
-    show_default=True,
-    help="html: one file with charts, without scripts; json: all documents in one.",
-)
+@format_option("html", "markdown", "json", default="html")
 def command(*, inputs: tuple[str, ...], out_file: Path | None, output_format: str) -> ExitCode:
     """Make one report of INPUTs: certificates, and results that verbs wrote as JSON.
 
     Read are the results of analyze, check, audit and privacy, one of each, all of the same model.
-    Leaves with 0 when the report is written, whatever it says: the verbs themselves judge.
+    HTML is one file with charts, without scripts; JSON holds all documents in one. Leaves with 0
+    when the report is written, whatever it says: the verbs themselves judge.
     """
     paths.require_writable([out_file], map(Path, inputs))
     from lipcert.cli.report_sources import read_source

@@ -26,7 +26,7 @@ def command() -> None:
 
 @command.command("info")
 @_FOLDER
-@format_option("text", "json")
+@format_option("text", "json", of_file=False)
 @color_option
 def info(folder: Path, output_format: str, color: str) -> ExitCode:
     """Say what the trace in DIR holds: steps, sampling, noise, tensors."""
@@ -45,7 +45,7 @@ def info(folder: Path, output_format: str, color: str) -> ExitCode:
 
 @command.command("verify")
 @_FOLDER
-@format_option("text", "json")
+@format_option("text", "json", of_file=False)
 @color_option
 def verify_trace(folder: Path, output_format: str, color: str) -> ExitCode:
     """Read every line and every tensor of the trace in DIR.
@@ -73,7 +73,7 @@ def verify_trace(folder: Path, output_format: str, color: str) -> ExitCode:
     "-o", "--out", "out", required=True, type=click.Path(path_type=Path), help="A new folder."
 )
 @click.option("--keep-weights", is_flag=True, help="Keep the recorded weights.")
-@format_option("text", "json")
+@format_option("text", "json", of_file=False)
 def redact_trace(folder: Path, out: Path, keep_weights: bool, output_format: str) -> ExitCode:
     """Copy the trace in DIR without inputs, labels, gradients, logits and weights.
 
