@@ -2,8 +2,9 @@
 
 What enters: a statistic of a run. What leaves: the logarithm of an upper bound of the probability
 that a right run shows this, or something rarer. Invariant: all tests by chance of a run together
-raise a false alarm with a probability of at most `FALSE_ALARM`: batches, noise and the reuse of
-noise have a `SHARE` each, which is split over their tests (union bound).
+raise a false alarm with a probability of at most `FALSE_ALARM`: batches, the noise of single steps,
+that of all steps together and the reuse of noise have a `SHARE` each, which is split over their
+tests (union bound).
 
 A bound B(v) ≥ P(V ≥ v) may stand for the probability itself: it falls in v, so that {B(V) ≤ α} lies
 within {P(V ≥ v)|_{v = V} ≤ α}, which has at most the probability α.
@@ -22,8 +23,8 @@ from scipy.stats import hypergeom
 
 from lipcert.upper import FloatArray
 
-FALSE_ALARM: Final = 1e-9
-SHARE: Final = FALSE_ALARM / 3.0
+FALSE_ALARM: Final = 1e-6
+SHARE: Final = FALSE_ALARM / 4.0
 _STEEPEST: Final = 60.0
 
 

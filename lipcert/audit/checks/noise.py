@@ -9,6 +9,8 @@ d being the difference of p entries:
     leak       ⟨d, clean⟩/(s‖clean‖) with N(0, 1): noise that knows the gradient hides less of it
     shape      the distance of Kolmogorov and Smirnov from N(0, 1), for p ≥ 1000
 
+and all steps together, see `pooled_noise`.
+
 Threshold: a test rejects where chance gives this, or more, with at most one `SHARE` divided by the
 number of tests, so that all of them together raise a false alarm with at most that (union bound;
 each statistic has the stated distribution exactly, for any p). What rounding to the stored type may
@@ -26,82 +28,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
-import numpy.typing as npt
 from scipy.stats import chi2, kstwo, norm
 
-from lipcert.audit.checks.batches import noise_stds
+from lipcert.audit.checks.added_noise import CHECK, NAME, AddedNoise, added_noises
 from lipcert.audit.checks.chance import SHARE
+from lipcert.audit.checks.pooled_noise import Pool
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
-from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.audit.trace.records import Step
+from lipcert.audit.records import CheckReport, Verdict
 from lipcert.upper import FloatArray
 
-_BFLOAT16: Final = 2.0**-8
-_NAME: Final = "noise"
-_CHECK: Final = Check(
-    "LC314",
-    _NAME,
-    "add independent Gaussian noise of the stated deviation to every tensor that is released, and "
-    "record the gradients directly before and after it",
-)
 _SHAPE_FROM: Final = 1000
 _SHAPE_UP_TO: Final = 1_000_000
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class AddedNoise:
-    """Noise on one tensor: noised − clean. moved: bound of what rounding added to it, entrywise.
-
-    std: as stated; None where nothing is stated of this tensor.
-    """
-
-    step: str
-    rank: int
-    number: int
-    tensor: str
-    noise: FloatArray
-    clean: FloatArray
-    moved: FloatArray
-    std: float | None
-
-
-def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
-    """Of every tensor that was recorded before and after, flat."""
-    seen: set[tuple[int, str, str]] = set()
-    for step in run.steps:
-        before, after = step.gradients.clean, step.gradients.noised
-        if before is None or after is None:
-            continue
-        release = (step.number, before.sha256, after.sha256)
-        if release in seen:
-            continue
-        seen.add(release)
-        clean, noised = before.tensors(), after.tensors()
-        stds = noise_stds(run, step)
-        for name in sorted(clean.keys() & noised.keys()):
-            unit = storage_unit(step, noised[name])
-            first = clean[name].astype(np.float64).reshape(-1)
-            second = noised[name].astype(np.float64).reshape(-1)
-            yield AddedNoise(
-                run.name(step),
-                step.rank,
-                step.number,
-                name,
-                second - first,
-                first,
-                2.0 * unit * (np.abs(first) + np.abs(second)),
-                stds.get(name),
-            )
-
-
-def storage_unit(step: Step, recorded: npt.NDArray[Any]) -> float:
-    """Relative error of storing an entry of a recorded gradient; bfloat16 is read as float32."""
-    halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
-    return max(float(np.finfo(recorded.dtype).eps), _BFLOAT16 if halved else 0.0)
 
 
 @final
@@ -118,23 +58,38 @@ class _Test:
 
 
 def noise(run: RecordedRun) -> Checked:
-    """A report for each tensor or step that fails, or one pass."""
-    found = list(added_noises(run))
-    if not found:
-        text = (
-            f"{_NAME}: no step records clean and noised gradients; use recorder.gradients(clean=…, "
-            "noised=…) at detailed steps"
-        )
-        return Checked(not_done=(text,) if run.steps else ())
-    silent = sorted({item.tensor for item in found if item.std is None})
-    not_done = [f"{_NAME}: the standard deviation for {name!r} is not stated" for name in silent]
+    """A report for each tensor or step that fails, or a pass, and those of all steps together."""
     tests: list[_Test] = []
-    for _, group in groupby(found, key=lambda item: item.step):
-        known = [item for item in group if item.std is not None]
+    silent: dict[str, None] = {}
+    pool, tensors = Pool(), 0
+    for _, group in groupby(added_noises(run), key=lambda item: item.step):
+        items = list(group)
+        tensors += len(items)
+        silent |= dict.fromkeys(item.tensor for item in items if item.std is None)
+        known = [item for item in items if item.std is not None]
         for item in known:
             tests += _tests(f"{item.step}, {item.tensor}", [item])
         if len(known) > 1:
             tests += _tests(f"{known[0].step}, all tensors", known)
+        pool.take(known)
+    if not tensors:
+        text = (
+            f"{NAME}: no step records clean and noised gradients; use recorder.gradients(clean=…, "
+            "noised=…) at detailed steps"
+        )
+        return Checked(not_done=(text,) if run.steps else ())
+    not_done = tuple(
+        f"{NAME}: the standard deviation for {name!r} is not stated" for name in sorted(silent)
+    )
+    pooled = pool.reports()
+    reports = _of_steps(tests, tensors)
+    if any(report.verdict is Verdict.VIOLATION for report in pooled):
+        return Checked((*pooled, *reports), not_done)
+    return Checked((*reports, *pooled), not_done)
+
+
+def _of_steps(tests: list[_Test], tensors: int) -> tuple[CheckReport, ...]:
+    """A report of each place that fails at a single step, or one pass."""
     failed = [test for test in tests if test.chance < SHARE / len(tests)]
     failed.sort(key=lambda test: (test.verdict is Verdict.VIOLATION, -test.chance))
     named = {test.where: test for test in failed}
@@ -143,11 +98,11 @@ def noise(run: RecordedRun) -> Checked:
     if not reports and tests:
         worst = min((test for test in tests if test.expected), key=lambda test: test.chance)
         message = (
-            f"{len(tests)} tests of the noise on {len(found)} tensors agree with the stated "
+            f"{len(tests)} tests of the noise on {tensors} tensors agree with the stated "
             f"standard deviations; the rarest has the probability {worst.chance:.2g}"
         )
-        reports = (_CHECK.passed(message, worst.where),)
-    return Checked(reports, tuple(not_done))
+        reports = (CHECK.passed(message, worst.where),)
+    return reports
 
 
 def _tests(where: str, items: list[AddedNoise]) -> Iterator[_Test]:
@@ -233,4 +188,4 @@ def _report(test: _Test) -> CheckReport:
     chance = f", which chance gives with at most {test.chance:.1e}" if test.chance > 0.0 else ""
     message = f"{test.where}: {test.message}{chance}"
     numbers = (test.measured, test.expected)
-    return _CHECK.failed(message, test.where, numbers, verdict=test.verdict)
+    return CHECK.failed(message, test.where, numbers, verdict=test.verdict)

@@ -25,7 +25,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks.noise import storage_unit
+from lipcert.audit.checks.added_noise import storage_unit
 from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob

@@ -1,62 +1,54 @@
 """Seed reuse (LC315): whether two releases, or two parts of one, share their noise.
 
 Statement: no two steps or ranks draw noise from one state of the generator, and all entries of all
-recorded noises are independent. Compared: digests of generator states, exactly; and, for the first
-24 releases whose noise is recorded, which finds copies that are scaled or negated too:
+recorded noises are independent. Compared: digests of generator states, exactly; and, which finds
+copies that are scaled or negated too, in all releases whose noise is recorded
+
+    all steps  the noises on one tensor in every two releases, as sketches (see `sketches`)
+    in time    the sketches of one tensor, one after another, with themselves, further on by any
+               number of entries: noise that depends on that of the steps before
+
+and in the first 24 of them
 
     itself     each noise with itself, further on by any number of entries
     steps      the noises on one tensor in two releases, neighbours first, at every shift
     tensors    the noises on every two tensors of one release, their first 2048 entries, at
                every shift
     elsewhere  the same for tensors of two releases that follow one another
-    all steps  the noises on one tensor in every two releases, unshifted
 
-A noise counts with its first 2²⁰ entries; each of the first four ends where it has compared 2²³.
+A noise counts with its first 2²⁰ entries there; each of the four ends where it has compared 2²³.
 
-Threshold: for every shift the probability of the cosine is that of the statistic below, exactly. A
+Threshold: for every shift the probability of the cosine is that which `likeness` states, exactly. A
 comparison rejects below one `SHARE` divided by the number of all shifts of all comparisons, which
 follows from shapes alone, so that together they raise a false alarm with at most that. What is
 found is a copy of m entries where M are compared, if m is more than about 10·√M, or nearly all of a
 short one. Equal states have no innocent explanation but a step that was done twice from one
 checkpoint, with the same batch and weights: a release repeated word by word.
-
-The statistic: two noises a, b of p and q entries: at each shift, a segment of a meets one of b, of
-m entries each. If b is Gaussian of whatever size and independent of a, the direction of its segment
-is uniform, and (1 + c)/2 has the distribution Beta((m − 1)/2, (m − 1)/2) exactly. One noise a with
-itself, k entries further on: let i run over those places for which ⌊i/k⌋ is even. Then i + k is in
-a block for which it is odd, so that the segments a[i] and a[i + k] share no entry and are
-independent; the same holds for the other half of the places, and each of the two halves is a test
-like that of two noises.
-
-All shifts are looked at by a fast Fourier transform, in rounded arithmetic. It only chooses; the
-probability is that of the segments themselves. What rounding to the stored type may have added to
-the noise counts in favour of the run: for n = d − e, |e| ≤ moved entry by entry, |⟨n, n'⟩| ≥ |⟨d,
-d'⟩| − |d|·e' − e·|d'| − e·e' and ‖n‖ ≤ ‖d‖ + ‖e‖.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, islice, pairwise
 from typing import Final, final
 
 import numpy as np
-import numpy.typing as npt
-from scipy.fft import irfft, next_fast_len, rfft
-from scipy.stats import beta
 
+from lipcert.audit.checks.added_noise import AddedNoise, added_noises
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.noise import AddedNoise, added_noises
+from lipcert.audit.checks.likeness import (
+    Likeness,
+    Piece,
+    likeness,
+    self_likeness,
+    self_shifts,
+    shifts,
+)
+from lipcert.audit.checks.sketches import Sketches
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.records import Check, CheckReport
-from lipcert.upper import FloatArray
 
-SHORTEST: Final = 8
-"""entries of a segment; shorter ones are compared unshifted only"""
-_LOOKED_AT: Final = 4
-_ALMOST: Final = 1.0 - 2.0**-30
 _NAME: Final = "seed-reuse"
 _CHECK: Final = Check(
     "LC315",
@@ -68,114 +60,6 @@ _MOST_RELEASES: Final = 24
 _WHOLE: Final = 1 << 20
 _WINDOW: Final = 1 << 11
 _ENTRIES: Final = 1 << 23
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Piece:
-    """Noise, or its beginning, and a bound of what rounding added to it, entry by entry."""
-
-    noise: FloatArray
-    moved: FloatArray
-
-    def __len__(self) -> int:
-        return len(self.noise)
-
-    def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> Piece:
-        return Piece(self.noise[places], self.moved[places])
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """chance: bound of the probability of this cosine, or a larger one, at this one shift."""
-
-    shift: int
-    cosine: float
-    chance: float
-
-
-def shifts(first: int, second: int) -> int:
-    """How many tests `likeness` makes of noises of these sizes."""
-    return max(first + second - 1, 0)
-
-
-def self_shifts(size: int) -> int:
-    """How many tests `self_likeness` makes of a noise of this size."""
-    return 2 * max(size - 1, 0)
-
-
-def unshifted(first: Piece, second: Piece, shift: int = 0) -> Likeness:
-    """Of two independent segments of one size m ≥ 2."""
-    a, b, e, f = first.noise, second.noise, first.moved, second.moved
-    product = float(a @ b)
-    lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
-    slack = float(np.abs(a) @ f + e @ np.abs(b) + e @ f)
-    longest = (np.linalg.norm(a) + np.linalg.norm(e)) * (np.linalg.norm(b) + np.linalg.norm(f))
-    if not 0.0 < lengths < math.inf:
-        return Likeness(shift, 0.0, 1.0)
-    likely = min(1.0, max(abs(product) - slack, 0.0) / float(longest))
-    half = (len(a) - 1) / 2.0
-    chance = min(1.0, 2.0 * float(beta.cdf((1.0 - likely) / 2.0, half, half)))
-    return Likeness(shift, product / lengths, chance)
-
-
-def likeness(first: Piece, second: Piece) -> Likeness:
-    """At the best of all shifts: first[i] meets second[i + shift], at `SHORTEST` places or more."""
-    a, b = first.noise, second.noise
-    if min(len(a), len(b)) < SHORTEST:
-        return Likeness(0, 0.0, 1.0)
-    size = next_fast_len(len(a) + len(b) - 1, real=True)
-    products = irfft(np.conj(rfft(a, size)) * rfft(b, size), size)
-    shift = np.arange(SHORTEST - len(a), len(b) - SHORTEST + 1)
-    start, stop = np.maximum(0, -shift), np.minimum(len(a), len(b) - shift)
-    squares = _between(a, start, stop) * _between(b, start + shift, stop + shift)
-    best = int(_most_alike(products[shift % size], squares, stop - start)[-1])
-    k, i, j = int(shift[best]), int(start[best]), int(stop[best])
-    return unshifted(first[i:j], second[i + k : j + k], k)
-
-
-def self_likeness(piece: Piece) -> Likeness:
-    """The same for one noise with itself, further on by at least one entry."""
-    a = piece.noise
-    if len(a) < 2 * SHORTEST:
-        return Likeness(0, 0.0, 1.0)
-    size = next_fast_len(2 * len(a), real=True)
-    spectrum = rfft(a, size)
-    products = irfft(spectrum.real**2 + spectrum.imag**2, size)
-    shift = np.arange(1, len(a) - SHORTEST + 1)
-    nothing = np.zeros_like(shift)
-    squares = _between(a, nothing, len(a) - shift) * _between(a, shift, nothing + len(a))
-    found = [Likeness(0, 0.0, 1.0)]
-    for best in _most_alike(products[shift], squares, len(a) - shift):
-        k = int(shift[best])
-        places = np.arange(len(a) - k)
-        for half in (0, 1):
-            chosen = places[(places // k) % 2 == half]
-            if len(chosen) >= SHORTEST:
-                found.append(unshifted(piece[chosen], piece[chosen + k], k))
-    return min(found, key=lambda item: item.chance)
-
-
-def _between(
-    a: FloatArray, start: npt.NDArray[np.int64], stop: npt.NDArray[np.int64]
-) -> FloatArray:
-    """Σ a² over each of these ranges."""
-    sums = np.concatenate([[0.0], np.cumsum(np.square(a))])
-    found: FloatArray = sums[stop] - sums[start]
-    return found
-
-
-def _most_alike(
-    products: FloatArray, squares: FloatArray, counts: npt.NDArray[np.int64]
-) -> npt.NDArray[np.int64]:
-    """The few best places, the best one last, by the exponent of the probability."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.nan_to_num(np.square(products) / squares, nan=0.0, posinf=0.0)
-    score = -(counts - 1) * np.log1p(-np.minimum(share, _ALMOST))
-    few = min(_LOOKED_AT, len(score))
-    chosen = np.argpartition(score, -few)[-few:]
-    return np.asarray(chosen[np.argsort(score[chosen])], dtype=np.int64)
 
 
 @final
@@ -198,12 +82,21 @@ _Pair = tuple[_Drawn, _Drawn]
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The least likely of some comparisons: of what, and where."""
+
+    like: Likeness
+    what: str
+    where: str
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Comparisons:
-    """Comparisons of one kind. shifted: at every shift, by as much of the noise as that is."""
+    """Comparisons of one kind, at every shift. windows: of the beginnings of noises only."""
 
     pairs: tuple[_Pair, ...]
-    shifted: bool
     windows: bool = False
 
     @property
@@ -211,14 +104,20 @@ class _Comparisons:
         """How many probabilities are looked at."""
         return sum(self._tests(*pair) for pair in self.pairs)
 
-    def worst(self) -> tuple[Likeness, _Pair] | None:
+    def worst(self) -> _Found | None:
         """The pair that is the least likely."""
         found = [(self._likeness(*pair), pair) for pair in self.pairs]
-        return min(found, key=lambda item: item[0].chance, default=None)
+        if not found:
+            return None
+        like, (first, second) = min(found, key=lambda item: item[0].chance)
+        one = f"the noise on {first.tensor!r} at {first.step}"
+        if first is second:
+            return _Found(like, f"{one} and itself, {like.shift} entries further on,", first.step)
+        on = "" if first.tensor == second.tensor else f"on {second.tensor!r} "
+        shifted = f", shifted by {like.shift} entries," if like.shift else ""
+        return _Found(like, f"{one} and that {on}at {second.step}{shifted}", second.step)
 
     def _tests(self, first: _Drawn, second: _Drawn) -> int:
-        if not self.shifted:
-            return 1
         if first is second:
             return self_shifts(len(first.piece))
         one, other = self._pieces(first, second)
@@ -226,8 +125,6 @@ class _Comparisons:
 
     def _likeness(self, first: _Drawn, second: _Drawn) -> Likeness:
         one, other = self._pieces(first, second)
-        if not self.shifted:
-            return unshifted(one, other)
         return self_likeness(one) if first is second else likeness(one, other)
 
     def _pieces(self, first: _Drawn, second: _Drawn) -> tuple[Piece, Piece]:
@@ -239,20 +136,53 @@ class _Comparisons:
 def seed_reuse(run: RecordedRun) -> Checked:
     """A report of equal states, one of the least likely noises, or a pass."""
     stated = [step for step in run.steps if step.noise is not None and step.noise.generator]
-    comparisons = _comparisons(list(_releases(run)))
-    tests = sum(item.tests for item in comparisons)
+    releases, sketches = _recorded(run)
+    comparisons = _comparisons(releases)
+    in_time = [(item, item.in_time()) for item in sketches]
+    tests = sum(item.tests for item in comparisons) + sum(item.pairs for item in sketches)
+    tests += sum(self_shifts(len(piece)) for _, piece in in_time if piece is not None)
     if len(stated) < 2 and not tests:
         text = f"{_NAME}: no two steps record the state of the generator or their noise"
         return Checked(not_done=(text,) if run.steps else ())
-    faults = [*_equal_states(run), *_correlated(comparisons, tests)]
+    found = [item.worst() for item in comparisons]
+    found += [_most_alike(item) for item in sketches]
+    found += [_repeated(item, piece) for item, piece in in_time if piece is not None]
+    faults = [*_equal_states(run), *_correlated([item for item in found if item], tests)]
     if not faults:
-        pairs = sum(len(item.pairs) for item in comparisons)
+        pairs = sum(len(item.pairs) for item in comparisons) + sum(item.pairs for item in sketches)
         message = (
             f"the noise of {len(stated)} steps was drawn from different states of the generator, "
-            f"and in {pairs} comparisons of recorded noises, at {tests} shifts, none are correlated"
+            f"and in {pairs} comparisons of recorded noises, in {tests} tests, none are correlated"
+            f"{_power(sketches, tests)}"
         )
         faults = [_CHECK.passed(message)]
     return Checked(tuple(faults))
+
+
+def _power(sketches: Iterable[Sketches], tests: int) -> str:
+    """What of two steps would have been seen."""
+    seen = sorted((item.noticed(SHARE / tests), item.tensor) for item in sketches if item.pairs)
+    if not seen:
+        return ""
+    cosine, tensor = seen[0]
+    text = f". Noises of any two steps with a cosine of {cosine:.2g} would have been seen"
+    return text + (f" ({tensor}; {seen[-1][0]:.2g} on {seen[-1][1]})" if len(seen) > 1 else "")
+
+
+def _most_alike(sketches: Sketches) -> _Found | None:
+    found = sketches.most_alike()
+    if found is None:
+        return None
+    like, first, second = found
+    return _Found(like, f"the noise on {sketches.tensor!r} at {first} and that at {second}", second)
+
+
+def _repeated(sketches: Sketches, piece: Piece) -> _Found:
+    """Of one tensor in time."""
+    like = self_likeness(piece)
+    steps, entries = divmod(like.shift, sketches.size)
+    later = f"{steps} recorded steps later" if not entries else f"{like.shift} entries further on"
+    return _Found(like, f"the noise on {sketches.tensor!r} and that {later}, all together,", "")
 
 
 def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
@@ -271,18 +201,25 @@ def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
         first[state] = run.name(step)
 
 
-def _releases(run: RecordedRun) -> Iterator[_Release]:
-    """The first releases that record noise; what is no number is for `noise` to say."""
+def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
+    """The first releases that record noise, and sketches of the noise of all of them.
+
+    What is no number is for `noise` to say.
+    """
     found: dict[tuple[int, int], dict[str, _Drawn]] = {}
+    sketches: dict[str, Sketches] = {}
+    detailed = sum(step.gradients.noised is not None for step in run.steps)
+    count = detailed * len(run.trace.manifest.parameters)
     for item in added_noises(run):
         at = (item.number, item.rank)
-        if at not in found and len(found) == _MOST_RELEASES:
+        if item.noise.size < 2 or not np.all(np.isfinite(item.noise)) or not np.any(item.noise):
             continue
-        release = found.setdefault(at, {})
-        if item.noise.size > 1 and np.all(np.isfinite(item.noise)) and np.any(item.noise):
-            release[item.tensor] = _drawn(item)
-    for at in sorted(found):
-        yield found[at]
+        tensor = sketches.get(item.tensor) or Sketches.of(item.tensor, item.noise.size, count)
+        sketches[item.tensor] = tensor
+        tensor.take(item.step, Piece(item.noise, item.moved), item.std)
+        if at in found or len(found) < _MOST_RELEASES:
+            found.setdefault(at, {})[item.tensor] = _drawn(item)
+    return [found[at] for at in sorted(found)], list(sketches.values())
 
 
 def _drawn(item: AddedNoise) -> _Drawn:
@@ -301,13 +238,11 @@ def _comparisons(releases: list[_Release]) -> tuple[_Comparisons, ...]:
         for other in second.values()
         if one.tensor != other.tensor
     )
-    every = tuple(_same_tensor(releases))
     return (
-        _Comparisons(tuple(_affordable(itself, _WHOLE)), shifted=True),
-        _Comparisons(tuple(_affordable(every, _WHOLE)), shifted=True),
-        _Comparisons(tuple(_affordable(within, _WINDOW)), shifted=True, windows=True),
-        _Comparisons(tuple(_affordable(elsewhere, _WINDOW)), shifted=True, windows=True),
-        _Comparisons(every, shifted=False),
+        _Comparisons(tuple(_affordable(itself, _WHOLE))),
+        _Comparisons(tuple(_affordable(_same_tensor(releases), _WHOLE))),
+        _Comparisons(tuple(_affordable(within, _WINDOW)), windows=True),
+        _Comparisons(tuple(_affordable(elsewhere, _WINDOW)), windows=True),
     )
 
 
@@ -330,24 +265,15 @@ def _affordable(pairs: Iterable[_Pair], most: int) -> Iterator[_Pair]:
         yield first, second
 
 
-def _correlated(comparisons: Iterable[_Comparisons], tests: int) -> Iterator[CheckReport]:
+def _correlated(found: list[_Found], tests: int) -> Iterator[CheckReport]:
     """A report of the comparison that is the least likely, if it is too unlikely."""
-    worst = [found for item in comparisons if (found := item.worst()) is not None]
-    if not worst:
+    worst = min(found, key=lambda item: item.like.chance, default=None)
+    if worst is None or worst.like.chance >= SHARE / tests:
         return
-    like, (first, second) = min(worst, key=lambda item: item[0].chance)
-    if like.chance >= SHARE / tests:
-        return
-    one = f"the noise on {first.tensor!r} at {first.step}"
-    if first is second:
-        what = f"{one} and itself, {like.shift} entries further on,"
-    else:
-        on = "" if first.tensor == second.tensor else f"on {second.tensor!r} "
-        what = f"{one} and that {on}at {second.step}"
-        what += f", shifted by {like.shift} entries," if like.shift else ""
+    like = worst.like
     yield _CHECK.failed(
-        f"{what} have the correlation {like.cosine:.6g}, which chance gives with at most "
+        f"{worst.what} have the correlation {like.cosine:.6g}, which chance gives with at most "
         f"{like.chance:.1e}",
-        second.step,
+        worst.where,
         (like.cosine, 0.0),
     )

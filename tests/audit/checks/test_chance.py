@@ -70,7 +70,7 @@ def test_chernoff_on_a_binomial() -> None:
 
 def test_the_budget_of_false_alarms() -> None:
     """Batches, noise, reuse of noise."""
-    assert 3.0 * SHARE == pytest.approx(FALSE_ALARM) == 1e-9
+    assert 4.0 * SHARE == pytest.approx(FALSE_ALARM) == 1e-6
     assert Surprise(math.log(0.9e-9), "").is_too_rare(1e-9)
     assert not Surprise(math.log(1.1e-9), "").is_too_rare(1e-9)
     assert [power_of_ten(chance) for chance in (-math.inf, -2303.0, 0.0)] == ["0", "1e-1000", "1e0"]

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from lipcert.audit.checks.noise import AddedNoise, _tests
+from lipcert.audit.checks.added_noise import AddedNoise
+from lipcert.audit.checks.noise import _tests
 from lipcert.audit.records import Verdict
 
 

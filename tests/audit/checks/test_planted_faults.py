@@ -233,7 +233,7 @@ def rolled(name: str, step: int, drawn: torch.Tensor, std: float) -> torch.Tenso
     ("noise_of", "says"),
     [
         (seeded_each, r"that on 'last.weight' at step"),
-        (repeated, r"'first.weight' at step \d+ and itself, \d+ entries further on"),
+        (repeated, r"'first.weight' (at step \d+ )?and \w+,? \d+ entries further on"),
         (rolled, r"shifted by -?\d+ entries"),
     ],
 )
