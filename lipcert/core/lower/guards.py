@@ -5,12 +5,12 @@ pieces of a continuous function, a node that computes it from what does not jump
 
     Where(x > 0, x, 0)                           Relu(x)
     Where(b·x > t, x, Softplus(b·x)/b), t ≥ 15   Softplus(b·x)/b
-    Where(|x| > t, x − t·sign(x), 0)             Shrink(x), lambd = bias = t
     Where(x > t, x − s, t − s)                   Max(x − s, t − s), or Min with < for >
-    sign(x)·Relu(|x|), sign(x)·|x|               x
+    Where(x > y, x, y)                           Max(x, y)
     Where(IsNaN(x), c, x)                        x
 
-with <, ≥ and ≤ and the branches as they then stand. Invariant: each is an identity of real
+with <, ≥ and ≤ and the branches as they then stand, and all functions of one value that `pieces`
+writes down, such as x·[x > 0] + a·(e^x − 1)·[x ≤ 0], an Elu. Invariant: each is an identity of real
 functions for the numbers of the file, but for the softplus, whose guard only avoids overflow: the
 branches differ by less than ln(1 + e^−15) < 4e-7, and the bounds of softplus hold for either. No
 rule bounds a value that is not defined, so that a guard against NaN guards nothing; but for an
@@ -21,19 +21,19 @@ Where(IsNaN(p), 0, p) for its softmax p, as an `Attention` has it: others take a
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Set
 from dataclasses import replace
 from fractions import Fraction
 from typing import Final, final
 
 from lipcert.core.lower.call import Sink
 from lipcert.core.lower.operators import COMPARISONS, JUMPING
+from lipcert.core.lower.pieces import SATURATED, Pieces
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Hide
 from lipcert.core.reader.records import Attribute, Node
 
 _ABOVE: Final = frozenset({"Greater", "GreaterOrEqual"})
-_SATURATED: Final = 15
 _ONE: Final = Fraction(1)
 
 
@@ -44,28 +44,35 @@ class Guards:
     What a match looks at is a plain number.
     """
 
-    def __init__(self, values: Mapping[str, Value], sink: Sink) -> None:
+    def __init__(self, values: dict[str, Value], sink: Sink) -> None:
         self.jumps: dict[str, Node] = {}
         self._values = values
         self._sink = sink
         self._producers: dict[str, Node] = {}
         self._looked_at: list[Constant] = []
+        self._pieces = Pieces(values, sink, self._producers, self.jumps, self._may_be_hidden)
 
-    def taken(self, node: Node) -> Node | None:
-        """The node to lower: as it is, or the function it stands for; None for one that jumps."""
+    def taken(self, node: Node) -> list[Node]:
+        """The nodes to lower: as it is, or those of its function; none for one that jumps."""
         self._producers.update(dict.fromkeys(node.outputs, node))
         found = self._replaced(node) if not node.domain else None
-        if found is not None:
-            return found
+        made = self._pieces.nodes(node) if not node.domain else []
+        if found is not None or made:
+            return made if found is None else [found]
         is_step = node.op_type in JUMPING and not node.domain
         first = next((self.jumps[name] for name in node.inputs if name in self.jumps), None)
         data = [item for item in map(self._values.get, node.inputs) if isinstance(item, Data)]
         if is_step and any(item.is_real for item in data):
             first = node
         if first is None:
-            return node
+            return [node]
         self.jumps.update(dict.fromkeys(filter(None, node.outputs), first))
-        return None
+        return []
+
+    @property
+    def parts(self) -> Set[str]:
+        """The values that jump, or are parts of functions that are written with such."""
+        return self.jumps.keys() | self._pieces.parts.keys() | self._pieces.read
 
     def _replaced(self, node: Node) -> Node | None:
         if self.jumps.keys().isdisjoint(node.inputs):
@@ -77,8 +84,6 @@ class Guards:
             data = [self._values.get(name) for name in step.inputs] if step else []
             rank = max((len(item.shape) for item in data if isinstance(item, Data)), default=0)
             found = self._choice(node, step)
-        elif node.op_type == "Mul":
-            found = self._signed_magnitude(node)
         if found is None or any(len(item.shape) > rank for item in self._looked_at):
             return None
         self._sink.untracked.update(name for item in self._looked_at for name in item.sources)
@@ -110,13 +115,18 @@ class Guards:
             left, right, is_above = right, left, not is_above
         limit = self._number(right)
         if limit is None:
-            return None
+            return self._extremum(node, left, right, is_above=is_above)
         above, below = node.inputs[1:] if is_above else node.inputs[:0:-1]
-        return (
-            self._kink(node, left, limit, above, below)
-            or self._softplus(node, left, limit, above, below)
-            or self._soft_threshold(node, left, limit, above, below)
+        return self._kink(node, left, limit, above, below) or self._softplus(
+            node, left, limit, above, below
         )
+
+    def _extremum(self, node: Node, left: str, right: str, *, is_above: bool) -> Node | None:
+        """The larger or the smaller one of the two that are compared."""
+        if set(node.inputs[1:]) != {left, right} or left == right:
+            return None
+        is_max = is_above == (node.inputs[1] == left)
+        return _made(node, "Max" if is_max else "Min", left, right)
 
     def _kink(self, node: Node, x: str, limit: Fraction, above: str, below: str) -> Node | None:
         """A branch x − s, the other one the number limit − s: their maximum or minimum."""
@@ -136,40 +146,9 @@ class Guards:
         softplus = self._producers.get(inner)
         if softplus is None or softplus.op_type != "Softplus" or slope * share != 1:
             return None
-        if softplus.inputs[0] != scaled or above != x or limit < _SATURATED:
+        if softplus.inputs[0] != scaled or above != x or limit < SATURATED:
             return None
         return _made(node, "Identity", below)
-
-    def _soft_threshold(
-        self, node: Node, magnitude: str, limit: Fraction, above: str, below: str
-    ) -> Node | None:
-        absolute, difference = self._producers.get(magnitude), self._producers.get(above)
-        if absolute is None or difference is None:
-            return None
-        if (absolute.op_type, difference.op_type) != ("Abs", "Sub"):
-            return None
-        x, (minuend, offset) = absolute.inputs[0], difference.inputs
-        sign, factor = self._scaled(offset)
-        step = self._producers.get(sign)
-        is_sign = step is not None and step.op_type == "Sign" and step.inputs[0] == x
-        if minuend != x or not is_sign or factor != limit or limit < 0:
-            return None
-        if not self._is_zero(below, x):
-            return None
-        number = Attribute("FLOAT", float(limit))
-        return _made(node, "Shrink", x, lambd=number, bias=number)
-
-    def _signed_magnitude(self, node: Node) -> Node | None:
-        """sign(x)·|x| = x, also behind a Relu that changes nothing."""
-        for first, second in (node.inputs, node.inputs[::-1]):
-            sign, magnitude = self._producers.get(first), self._producers.get(second)
-            if magnitude is not None and magnitude.op_type == "Relu":
-                magnitude = self._producers.get(magnitude.inputs[0])
-            if sign is None or magnitude is None or magnitude.op_type != "Abs":
-                continue
-            if sign.op_type == "Sign" and sign.inputs == magnitude.inputs:
-                return _made(node, "Identity", sign.inputs[0])
-        return None
 
     def _number(self, name: str) -> Fraction | None:
         """A constant of one finite entry, exactly."""

@@ -208,7 +208,7 @@ def _at(node: Node, error: Unsupported) -> Unsupported:
     return type(error)(error.reason, where, node)
 
 
-def _guards(model: Model, values: Mapping[str, Value], sink: Sink) -> Guards | None:
+def _guards(model: Model, values: dict[str, Value], sink: Sink) -> Guards | None:
     """What follows the nodes that jump, where there are any."""
     if all(node.domain or node.op_type not in JUMPING for node in with_nested(model.nodes)):
         return None
@@ -258,6 +258,11 @@ class Walk:
         count = first if isinstance(first, int) and batched else None
         return cls(model, needed, *starts, batched=batched, count=count, live=names)
 
+    @property
+    def parts(self) -> Set[str]:
+        """The values that jump, or are parts of functions that are written with such."""
+        return set() if self._guards is None else self._guards.parts
+
     def readers(self, covered: Sequence[str]) -> dict[str, int]:
         """For every name, the first node that reads it and computes a value."""
         found: dict[str, int] = {}
@@ -283,11 +288,10 @@ class Walk:
         if node.op_type == "If" and not node.domain:
             self._branch(node, position)
             return
-        made = node if self._guards is None else self._guards.taken(node)
-        if made is None:
-            return
-        self._lower(made, position)
-        if made is node:
+        made = [node] if self._guards is None else self._guards.taken(node)
+        for item in made:
+            self._lower(item, position)
+        if not made or made[0] is node:
             return
         shape = self.values[node.outputs[0]].shape
         others = [self.values[name].shape for name in node.inputs if name in self.values]
@@ -434,7 +438,7 @@ def _covered(raw: Sequence[Step], steps: Sequence[Step], walk: Walk) -> tuple[st
             result.append("unused")
         elif position in final:
             result.append("step")
-        elif position in used or not walk.jumps.keys().isdisjoint(node.outputs):
+        elif position in used or not walk.parts.isdisjoint(node.outputs):
             result.append("part")
         elif all(not isinstance(value, Data) for value in outputs):
             result.append("constant")
