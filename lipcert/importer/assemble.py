@@ -31,7 +31,7 @@ from lipcert.core.program import (
     Program,
     Sort,
 )
-from lipcert.core.reader.records import Model
+from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.bindings import with_bindings
@@ -153,7 +153,7 @@ def assemble(
         *_name_notes(provenance, graph),
         *_shared_notes(separated.added, graph),
         *eval_notes(graph.eval_layers),
-        *_number_notes(trained, graph),
+        *_number_notes(trained, graph, found.model),
     )
     scattered = (bound.scattered | separated.tied).intersection(graph.parameters)
     same = found.model is stored
@@ -241,14 +241,20 @@ def _check_apart(model: Model, program: Program, source: RawInput) -> None:
 
 
 def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
-    """The initializers that training may change."""
+    """The initializers that training may change; scales of quantised numbers are none."""
+    scales = {name for node in _dequantised(model) for name in node.inputs[1:2]}
     return frozenset(
         name
         for name, tensor in model.initializers.items()
         if tensor.is_float
+        and (name not in scales or name in provenance.targets)
         and not provenance.is_statistic(name)
         and not provenance.is_literal(name, tensor.size)
     )
+
+
+def _dequantised(model: Model) -> Iterator[Node]:
+    return (node for node in model.nodes if node.op_type == "DequantizeLinear")
 
 
 def _checked(source: RawInput) -> RawInput:
@@ -415,17 +421,28 @@ def _fold_notes(
     )
 
 
-def _number_notes(trained: Trained, graph: Graph) -> tuple[Diagnostic, ...]:
-    """LC027 where tensors that might be trained are numbers of a formula."""
-    numbers = [name for name in trained.numbers if name not in graph.parameters]
+def _number_notes(trained: Trained, graph: Graph, model: Model) -> tuple[Diagnostic, ...]:
+    """LC027 where tensors that might be trained are numbers of a formula, or quantised."""
+    nodes = tuple(_dequantised(model))
+    scales = {name for node in nodes for name in node.inputs[1:2]}
+    numbers = [name for name in trained.numbers if name not in {*graph.parameters, *scales}]
+    quantised = [name for node in nodes for name in node.inputs[:1] if name in model.initializers]
+    notes: tuple[Diagnostic, ...] = ()
+    if quantised:
+        message = (
+            f"{len(quantised)} quantised tensors are taken for fixed numbers, which nobody trains,"
+            f" as are their scales: {', '.join(map(repr, quantised[:8]))}"
+        )
+        remedy = "if one of them is trained, export the network before quantisation"
+        notes = (Diagnostic("LC027", Level.WARNING, "", message, remedy),)
     if not numbers:
-        return ()
+        return notes
     message = (
         f"{len(numbers)} stored tensors are taken for fixed numbers of a formula, which nobody "
         f"trains: {', '.join(map(repr, numbers[:8]))}"
     )
     remedy = f"if one of them is trained, export with {EXPORT}"
-    return (Diagnostic("LC027", Level.WARNING, "", message, remedy),)
+    return (*notes, Diagnostic("LC027", Level.WARNING, "", message, remedy))
 
 
 def _override_notes(model: RawModel, graph: Graph) -> tuple[Diagnostic, ...]:

@@ -40,6 +40,7 @@ _DISCRETE: Final = frozenset(
         "Ceil",
         "Compress",
         "ConvInteger",
+        "DequantizeLinear",
         "DynamicQuantizeLinear",
         "Equal",
         "Floor",
@@ -69,10 +70,6 @@ _DISCRETE: Final = frozenset(
 )
 _UNBOUNDED: Final = MappingProxyType(
     {
-        "DequantizeLinear": (
-            "its input is quantised, so no Lipschitz bound exists",
-            "export the network before quantisation",
-        ),
         "DeformConv": (
             "its sampling positions depend on the data, and its slope on pixel steps",
             "",

@@ -106,6 +106,9 @@ TABLES: Final = ("functions.FUNCTIONS", "entry_ops.ENTRY_OPS")
 """what else there is for such values, by the module that holds it"""
 CONSTANTS: Final[Mapping[str, str]] = {
     "Concat": "size_ops.joined",
+    **dict.fromkeys(
+        ["DequantizeLinear", "com.microsoft.DequantizeLinear"], "quantised.dequantised"
+    ),
     "Gemm": "composites.constant_gemm",
 }
 CONSTANT_TABLES: Final = ("constant_ops.CONSTANT_OPS", "functions.FUNCTIONS")

@@ -1,0 +1,72 @@
+"""Quantised numbers that do not depend on the input: (q − z)·s, with a whole number q of the file.
+
+They are constants of the architecture: no training changes q, and that of a scale s, which rounds q
+anew, is not followed.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipcert.core.interval import Interval, exact
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.operators import REALS
+from lipcert.core.lower.reals import interval
+from lipcert.core.lower.values import Array, Constant, Value
+
+_EXACT = 1 << 29
+"""times a float32, whole numbers below are exact in float64"""
+
+
+def dequantised(call: Call) -> Value:
+    """DequantizeLinear of constants, with a scale for all entries, for each place of an axis, or
+    for blocks along one."""
+    numbers, scale = call.constant(0), call.constant(1)
+    axis, block = call.integer("axis", 1), call.integer("block_size", 0)
+    if call.integer("output_dtype", 1) not in {0, *REALS} or not scale.is_float:
+        raise Unsupported("its scale or its output are no real numbers")
+    shape = numbers.shape
+    known = interval(scale)
+    low, high = (_spread(end, shape, axis, block) for end in (known.lo, known.hi))
+    whole = _whole(numbers)
+    if call.has(2):
+        zero = call.constant(2)
+        if zero.shape != scale.shape or zero.lo.dtype != numbers.lo.dtype:
+            raise Unsupported("its zero point is not of the shape and type that it should be")
+        whole = whole - _spread(_whole(zero), shape, axis, block)
+    call.sink.untracked.update(scale.sources)
+    real = whole.astype(np.float64)
+    is_single = known.lo is known.hi and bool((known.lo.astype(np.float32) == known.lo).all())
+    if is_single and (np.abs(whole) <= _EXACT).all():
+        product = real * low
+        return Constant(product, product)
+    result = exact(real) * Interval(low, high)
+    return Constant(result.lo, result.hi)
+
+
+def _whole(constant: Constant) -> Array:
+    """Its numbers in int64, in which no difference of two of them overflows."""
+    constant.check_fixed()
+    kind = constant.lo.dtype
+    if constant.lo is not constant.hi or kind.kind not in "iu" or kind.itemsize > 4:
+        raise Unsupported("it holds no quantised numbers")
+    return constant.lo.astype(np.int64)
+
+
+def _spread(numbers: Array, shape: tuple[int, ...], axis: int, block: int) -> Array:
+    """One number, a vector along an axis, or one number for each block along it, everywhere."""
+    rank = len(shape)
+    if len(numbers.shape) <= 1 and numbers.size == 1:
+        return np.broadcast_to(numbers.reshape(()), shape)
+    if not -rank <= axis < rank or block < 0:
+        raise Unsupported("its axis or its blocks are not those of its input")
+    axis %= rank
+    if block:
+        blocks = (*shape[:axis], -(-shape[axis] // block), *shape[axis + 1 :])
+        if numbers.shape != blocks:
+            raise Unsupported("its scales do not fit its blocks")
+        return np.repeat(numbers, block, axis).take(range(shape[axis]), axis)
+    if numbers.shape != (shape[axis],):
+        raise Unsupported("its scales do not fit its axis")
+    return np.broadcast_to(numbers.reshape(-1, *(1,) * (rank - axis - 1)), shape)
