@@ -97,7 +97,9 @@ def observed_at_random(found: Bounded, settings: Settings) -> Observed | None:
         return None
     count = min(max(int(_WORK / each), _LEAST), _MOST)
     shapes = found.graph.input_shape, found.graph.output_shape
-    drawn = random_examples(shapes[0], found.at_inputs, found.loss, shapes[1], count)
+    drawn = random_examples(
+        shapes[0], found.at_inputs, found.loss, shapes[1], count, radius=found.at_input.norm
+    )
     try:
         return None if drawn is None else observed_at(found, settings, drawn)
     except NoVerdictError:  # of operands that are no views of what they show, say

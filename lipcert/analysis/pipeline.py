@@ -128,22 +128,19 @@ def _witness(found: Bounded, settings: Settings) -> Witness:
         return NO_WITNESS
     if found.scope.kind != settings.scope:  # training would shorten the weights of the file first
         return NO_WITNESS
-    if any(part.norm is not None for part in found.premises.input_parts):
-        return NO_WITNESS  # which looks at the norm of all inputs together
     program, trained = found.program, _trained(found)
-    at_input = found.derived.facts[program.input]
     if settings.scope == "constraint-set":
         moved = aligned(found)
         if moved is None:
             return NO_WITNESS
         program, trained = moved, dict.fromkeys(trained)
-    return find_witness(program, found.loss, at_input, settings.loss_clip, trained)
+    return find_witness(program, found.loss, found.derived.facts, settings.loss_clip, trained)
 
 
 def aligned(found: Bounded) -> Program | None:
     """The program at weights within their constraints that are bad for the bounds, if any."""
     program, radii = found.program, {item.tensor: item.radius for item in found.scope.constraints}
-    return aligned_program(program, radii, found.derived.facts[program.input], _trained(found))
+    return aligned_program(program, radii, found.derived.facts, _trained(found))
 
 
 def _trained(found: Bounded) -> Mapping[str, Tensor | None]:

@@ -83,7 +83,7 @@ def derive_facts(
         raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
     weights, known = weights_of(evidence), input_facts(program, premises)
     makers = {step.output: step for step in program.steps}
-    centres = Centres(program, Zeros(program, weights), evidence, proposals)
+    centres = Centres(program, Zeros(program, weights), evidence, proposals, known)
     refined = Witnessed(program, weights, Runs.of(program, evidence), centres, makers)
     return forward(program, known, weights, refined), refined
 

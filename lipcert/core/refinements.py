@@ -11,7 +11,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import TYPE_CHECKING, Final, Protocol, final
 
 import numpy as np
@@ -29,7 +28,6 @@ from lipcert.core.rules.weights import Point, Weights
 from lipcert.core.witnesses import Evidence
 
 if TYPE_CHECKING:
-    from lipcert.core.forms.centred import Ball
     from lipcert.core.forms.form import Form
 
 VALUES: Final = "values"
@@ -37,10 +35,6 @@ RAISED: Final = "raised"
 COTANGENTS: Final = "cotangents"
 """what a chain is used for"""
 USES: Final = frozenset({VALUES, RAISED, COTANGENTS})
-
-_LARGEST_POINTS: Final = 1 << 20
-_LARGEST_SQUARED: Final = 1e100
-"""far below numbers whose squares overflow"""
 
 
 class Proposals(Protocol):
@@ -324,13 +318,15 @@ class Centres:
 
     Each ball of inputs has an allowed input in its middle, so that the value at this input is the
     middle of a ball too, of a radius that the forms of chains bound. A chain may also begin at a
-    ball around 0, whether 0 is one of the values or not.
+    ball around 0, whether 0 is one of the values or not. known: what is assumed of the input, and
+    of each of several.
     """
 
     program: Program
     zeros: Zeros
     evidence: Evidence
     proposals: Proposals
+    known: Mapping[str, Fact]
     balls: list[tuple[dict[str, Fact], dict[str, float]]] | None = None
     used: list[ChainWitness] = field(default_factory=list)
 
@@ -349,21 +345,23 @@ class Centres:
                     self.used.append(witness)
         return found
 
-    def _begun(self, at_input: Fact) -> Iterator[tuple[dict[str, Fact], dict[str, float]]]:
+    def _begun(self) -> Iterator[tuple[dict[str, Fact], dict[str, float]]]:
+        from lipcert.core.forms.centred import input_balls  # noqa: PLC0415  for chains only
+
         start = self.program.input
-        for ball in input_balls(at_input, self.program.shapes[start]):
+        for ball in input_balls(self.program, self.known):
             yield {start: ball.point()}, {start: ball.radius}
 
     def _near(
         self, witness: ChainWitness, steps: tuple[Step, ...], facts: Mapping[str, Fact]
     ) -> Iterator[Fact]:
         """From each ball whose radius at the start is known, and from the one around 0."""
-        from lipcert.core.forms.centred import fact_around  # noqa: PLC0415  for chains only
+        from lipcert.core.forms.centred import LARGEST_SQUARED, fact_around  # noqa: PLC0415  chains
 
         start, stop = witness.start, witness.stop
         shape = self.program.shapes[stop]
         if self.balls is None:
-            self.balls = list(self._begun(facts[self.program.input]))
+            self.balls = list(self._begun())
         known, form = slopes_between(steps, facts), None
         balls = [ball for ball in self.balls if start in ball[1]]
         if known is not None and balls:
@@ -374,7 +372,7 @@ class Centres:
                 radius = multiply_up(form.over_ball(), radii[start])
                 radii[stop] = min(radii.get(stop, math.inf), radius)
                 yield fact_around(points[stop].box, shape, form, radii[start])
-        if start == self.program.input or not facts[start].norm <= _LARGEST_SQUARED:
+        if start == self.program.input or not facts[start].norm <= LARGEST_SQUARED:
             return
         images = self.zeros.images(steps, start)
         chords = slopes_between(steps, facts, images)
@@ -423,31 +421,6 @@ def _equal(one: Mapping[str, Interval], other: Mapping[str, Interval]) -> bool:
         and np.array_equal(one[name].hi, other[name].hi)
         for name in one
     )
-
-
-def input_balls(at_input: Fact, shape: tuple[int, ...]) -> Iterator[Ball]:
-    """Balls that hold all inputs."""
-    if math.prod(shape) > _LARGEST_POINTS or at_input.norm > _LARGEST_SQUARED:
-        return
-    from lipcert.core.forms.centred import enclosing_ball  # noqa: PLC0415  for chains only
-
-    for share in _shares(at_input, shape):
-        ball = enclosing_ball(at_input, shape, share)
-        if ball is not None:
-            yield ball
-
-
-def _shares(fact: Fact, shape: tuple[int, ...]) -> Iterator[Fraction]:
-    """Which balls are tried: the smallest, the one around 0, and one between; none is trusted."""
-    box = fact.box.broadcast(shape)
-    if not (np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
-        return
-    middle = 0.5 * box.lo + 0.5 * box.hi
-    curvature = 2.0 * float(np.sum(middle * middle))
-    slope = max(fact.norm * fact.norm + float(np.sum(box.lo * box.hi)), 0.0)
-    best = 1.0 - min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
-    for share in {best, 0.5 + 0.5 * best, 1.0}:
-        yield Fraction(share)
 
 
 def _form(

@@ -16,7 +16,8 @@ import numpy as np
 
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import operands
-from lipcert.core.derive import Derived, derive
+from lipcert.core.derive import Derived, derive, input_facts
+from lipcert.core.forms.centred import input_balls
 from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
@@ -46,7 +47,6 @@ from lipcert.core.refinements import (
     Zeros,
     chain_steps,
     constants_of,
-    input_balls,
     is_relu,
     slopes_between,
 )
@@ -82,7 +82,8 @@ def with_chains(
 
     Chains that prove nothing are left out.
     """
-    search = _Search(program, evidence, hull=premises.loss in _CLASSES)
+    known = input_facts(program, premises)
+    search = _Search(program, evidence, known, hull=premises.loss in _CLASSES)
     derived = derive(program, premises, evidence, search)
     return replace(evidence, chains=derived.chains), derived
 
@@ -91,8 +92,10 @@ def with_chains(
 class _Search:
     """Proposes chains to a derivation."""
 
-    def __init__(self, program: Program, evidence: Evidence, *, hull: bool) -> None:
-        self._program = program
+    def __init__(
+        self, program: Program, evidence: Evidence, known: Mapping[str, Fact], *, hull: bool
+    ) -> None:
+        self._program, self._known = program, known
         self._free = evidence.free
         self._zeros = Zeros(program, Point(evidence.norms))
         self._hull = hull
@@ -349,7 +352,7 @@ class _Search:
         if start != self._program.input:
             return _SMALLEST_BALL * facts[start].norm
         if self._smallest is None:
-            balls = input_balls(facts[start], self._program.shapes[start])
+            balls = input_balls(self._program, self._known)
             self._smallest = min((ball.radius for ball in balls), default=math.inf)
         return self._smallest
 

@@ -69,43 +69,48 @@ NO_WITNESS: Final = Witness()
 
 
 def find_witness(
-    program: Program, loss: Loss, at_input: Fact, clip: float | None, trained: Trained
+    program: Program,
+    loss: Loss,
+    facts: Mapping[str, Fact],
+    clip: float | None,
+    trained: Trained,
 ) -> Witness:
     """Search examples with a large gradient, and the Jacobian there; small common networks only.
 
-    clip: the norm to which training clips the gradient at the output.
+    facts: of the input and, of several, of each. clip: the norm to which training clips the
+    gradient at the output.
     """
     work = _ROUNDS * _work(program)
-    if work * _LEAST_STARTS > _LARGEST_WORK or not math.isfinite(at_input.norm):
+    if work * _LEAST_STARTS > _LARGEST_WORK or not math.isfinite(facts[program.input].norm):
         return NO_WITNESS
     starts = min(max(int(_USUAL_WORK / work), _LEAST_STARTS), _MOST_STARTS)
     nowhere = np.zeros((1, *program.shapes[program.output]))
     if worst_gradients(loss, nowhere) is None:
         return NO_WITNESS
-    domain = Domain.of(program, at_input)
+    domain = Domain.of(program, facts)
     search = _Search(program, loss, clip, domain, plain_operands(program, trained), starts)
     with np.errstate(all="ignore"):
         return search.best()
 
 
 def aligned_program(
-    program: Program, radii: Mapping[str, float], at_input: Fact, trained: Trained
+    program: Program, radii: Mapping[str, float], facts: Mapping[str, Fact], trained: Trained
 ) -> Program | None:
     """Admissible weights under which every layer stretches as much as it may.
 
     Dense weights of rank one, each of which takes the value that reaches it for a long input to the
     direction that passes the next activation best: meant for chains of dense layers, where a
     product of constraints is attained in this way, and admissible in any case. radii: the
-    constraint of each tensor.
+    constraint of each tensor. facts: of the input and, of several, of each.
 
     Its trained operands show all of their tensors. None where one is not of a dense layer,
     constrained and used only once, or where the aligned weights let nothing through (a layer that
     subtracts the mean, say).
     """
-    if not math.isfinite(at_input.norm):
+    domain = Domain.of(program, facts)
+    if not math.isfinite(domain.fact.norm):
         return None
-    domain = Domain.of(program, at_input)
-    box = at_input.box.broadcast(domain.shape)
+    box = domain.fact.box.broadcast(domain.shape)
     longest = np.where(box.hi + box.lo >= 0.0, 1.0, -1.0)
     values = {program.input: domain.farthest(longest[np.newaxis])}
     plain, steps = plain_operands(program, trained), []
@@ -192,14 +197,19 @@ def _within(operand: Operand, direction: Array, radii: Mapping[str, float]) -> O
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Domain:
-    """The admissible examples: a box and a ball. whole: which entries are whole numbers."""
+    """The admissible examples: a box and a ball. whole: which entries are whole numbers.
+
+    parts: of several inputs, which an example holds one after another, where each has its entries
+    and the domain of each.
+    """
 
     shape: Shape
     fact: Fact
     whole: npt.NDArray[np.bool_]
+    parts: tuple[tuple[slice, Domain], ...] = ()
 
     @classmethod
-    def of(cls, program: Program, fact: Fact) -> Self:
+    def of(cls, program: Program, facts: Mapping[str, Fact]) -> Self:
         """Of a program: whole are the numbers that choose rows or are compared."""
         shape = program.shapes[program.input]
         places = {program.input: np.arange(math.prod(shape)).reshape(shape)}
@@ -210,14 +220,23 @@ class Domain:
                 places[step.output] = np.append(found, -1)[step.op.sources]
             elif found is not None and isinstance(step.op, Compare | Embedding):
                 whole[found] = True
-        return cls(shape, fact, whole[:-1].reshape(shape))
+        parts, start = [], 0
+        for part in program.parts:
+            where = slice(start, start + part.size)
+            own = whole[where].reshape(part.shape)
+            parts.append((where, cls(part.shape, facts[part.name], own)))
+            start = where.stop
+        return cls(shape, facts[program.input], whole[:-1].reshape(shape), tuple(parts))
 
     def farthest(self, directions: Array) -> Array:
         """For each d of [examples, *shape]: nearly the x of box and ball with the largest ⟨d, x⟩.
 
         Such an x is d/m clipped to the box, with the least m for which it lies in the ball (the
-        conditions of Karush, Kuhn and Tucker); m is found by bisection of its logarithm.
+        conditions of Karush, Kuhn and Tucker); m is found by bisection of its logarithm. Several
+        inputs are each the farthest, then drawn in together where they are too long.
         """
+        if self.parts:
+            return self._farthest_parts(directions)
         flat = directions.reshape(len(directions), -1)
         length = np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), np.finfo(np.float64).tiny)
         unit, radius = flat / length, self.fact.norm
@@ -235,13 +254,33 @@ class Domain:
         point = np.clip(unit * np.exp(low), lo, hi)
         return self._rounded(point.reshape(directions.shape))
 
+    def _farthest_parts(self, directions: Array) -> Array:
+        """The norm is convex: on the way to the point nearest to 0 it falls at least linearly."""
+        rows = directions.reshape(len(directions), -1)
+        found = [
+            own.farthest(rows[:, where].reshape(-1, *own.shape)).reshape(len(rows), -1)
+            for where, own in self.parts
+        ]
+        point = np.concatenate(found, axis=1)
+        nearest = np.clip(0.0, *self._ends()).reshape(1, -1)
+        length, least = np.linalg.norm(point, axis=1, keepdims=True), np.linalg.norm(nearest)
+        room = max(self.fact.norm - least, 0.0)
+        tiny = np.finfo(np.float64).tiny
+        share = np.where(length > self.fact.norm, room / np.maximum(length - least, tiny), 1.0)
+        return self._rounded((nearest + share * (point - nearest)).reshape(directions.shape))
+
     def admitted(self, x: Array) -> Array | None:
         """This example, moved inward by a hair, if it is admissible beyond doubt."""
         lo, hi = self._ends()
         nearest_to_zero = np.clip(0.0, lo, hi)
         moved = np.clip(nearest_to_zero + (1.0 - _INWARD) * (x - nearest_to_zero), lo, hi)
         moved = self._rounded(moved)
-        return moved if norm_up(moved) <= self.fact.norm else None
+        return moved if self._holds(moved) else None
+
+    def _holds(self, x: Array) -> bool:
+        """Whether neither an example of the box nor a part of it is too long."""
+        within = all(own._holds(x.reshape(-1)[where]) for where, own in self.parts)
+        return within and bool(norm_up(x) <= self.fact.norm)
 
     def _rounded(self, x: Array) -> Array:
         return np.where(self.whole, np.rint(x), x) if self.whole.any() else x

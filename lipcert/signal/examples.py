@@ -174,13 +174,15 @@ def random_examples(
     loss: Loss,
     output_shape: Shape,
     count: int,
+    *,
+    radius: float = math.inf,
 ) -> Examples | None:
     """So many examples of this shape, the same at every call; None: admissible labels are unknown.
 
     Entries are uniform in the box, drawn in to the ball; where every input is admitted, of the
     standard normal distribution, as in standardised data. Ids are whole numbers of the box that are
     not negative. inputs: those of the file, which an example holds one after another, with what is
-    known of each.
+    known of each. radius: of all of them together.
     """
     random = np.random.default_rng(0)
     labels = _random_labels(loss, output_shape, count, random)
@@ -188,6 +190,8 @@ def random_examples(
         return None
     parts = [_random_inputs(part, fact, count, random) for part, fact in inputs]
     x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    if len(parts) > 1 and radius < math.inf:
+        x = _drawn_in(x, np.concatenate([_nearest(*each) for each in inputs], axis=1), radius)
     return Examples(x.reshape(count, *shape), labels, RANDOM, is_private=False)
 
 
@@ -203,12 +207,24 @@ def _random_inputs(part: Part, fact: Fact, count: int, random: np.random.Generat
     if not (np.isfinite(low).all() and np.isfinite(high).all()):
         return bell.reshape(count, -1)
     x: FloatArray = (low + (high - low) * random.random(whole)).reshape(count, -1)
-    nearest = np.clip(0.0, low, high).reshape(1, -1)
+    return _drawn_in(x, _nearest(part, fact), fact.norm)
+
+
+def _nearest(part: Part, fact: Fact) -> FloatArray:
+    """[1, entries]: the point of the box of one input that is nearest to 0."""
+    found = np.broadcast_to(np.clip(0.0, fact.box.lo, fact.box.hi), part.shape)
+    return found.reshape(1, -1)
+
+
+def _drawn_in(x: FloatArray, nearest: FloatArray, radius: float) -> FloatArray:
+    """Rows that are too long, moved towards the point of the box that is nearest to 0.
+
+    The norm is convex: on the way there it falls at least linearly.
+    """
     least = np.sqrt(np.sum(nearest**2))
     lengths = np.sqrt(np.sum(x**2, axis=1, keepdims=True))
-    room = max(fact.norm - float(least), 0.0)
-    # the norm is convex: on the way to the nearest point of the box it falls at least linearly
-    share = np.where(lengths > fact.norm, room / np.maximum(lengths - least, _TINY), 1.0)
+    room = max(radius - float(least), 0.0)
+    share = np.where(lengths > radius, room / np.maximum(lengths - least, _TINY), 1.0)
     drawn: FloatArray = nearest + share * (x - nearest)
     return drawn
 

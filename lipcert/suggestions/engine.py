@@ -141,11 +141,18 @@ def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | No
     """Random admissible examples, as many as can be measured again and again."""
     count = int(min(max(_WORK / work(base.program), _LEAST), _MOST))
     graph = base.unclipped
-    inputs = base.at_inputs
+    known = base
     if not math.isfinite(base.at_input.norm):
         held = mechanisms.held("clipless", settings, biased=True)
-        inputs = Analyst(base, settings, None, propose).analysed((held,)).found.at_inputs
-    return random_examples(graph.input_shape, inputs, base.loss, graph.output_shape, count)
+        known = Analyst(base, settings, None, propose).analysed((held,)).found
+    return random_examples(
+        graph.input_shape,
+        known.at_inputs,
+        base.loss,
+        graph.output_shape,
+        count,
+        radius=known.at_input.norm,
+    )
 
 
 def _some(examples: Examples, count: int) -> Examples:

@@ -67,7 +67,12 @@ def _random(found: Bounded) -> Examples | None:
     if count < _LEAST:
         return None
     examples = random_examples(
-        graph.input_shape, found.at_inputs, found.loss, graph.output_shape, count
+        graph.input_shape,
+        found.at_inputs,
+        found.loss,
+        graph.output_shape,
+        count,
+        radius=found.at_input.norm,
     )
     if examples is None or math.isfinite(found.at_input.norm):
         return examples

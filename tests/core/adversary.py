@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.clips import with_clips
@@ -27,6 +28,7 @@ from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 from tests.core.rules.attack import holds
+from tests.core.several_inputs import random_premises
 
 Tensor = torch.Tensor
 Weights = dict[str, Tensor]
@@ -47,11 +49,45 @@ class Setting:
     def values(self, x: Tensor, weights: Weights, *, training: bool = True) -> Weights:
         """Every value; training: with clips of the cotangents, where there are clips."""
         clip = self.premises.layer_clip
+        if self.program.parts or self.program.heads:
+            return self._of_several(x, weights)
         if clip is None:
             return compute(self.proto, x, weights)
         found, behind = compute_clipped(self.proto, x, weights, clip, backward=training)
         output = self.proto.graph.output[0].name
         return {**found, self.program.output: behind.get(output, found[output])}
+
+    def loss(self, values: Weights, label: Tensor) -> Tensor:
+        """Of one example, or the sum of those of several outputs."""
+        z, label = values[self.program.output].reshape(-1), label.reshape(-1)
+        if not self.program.heads:
+            return loss_value(self.premises, z, label)
+        sizes = [head.size for head in self.program.heads]
+        return sum(
+            part.weight
+            * loss_value(
+                replace(self.premises, loss=part.kind, loss_parameters=part.parameters),
+                *own,
+            )
+            for part, *own in zip(
+                self.premises.loss_parts, z.split(sizes), label.split(sizes), strict=True
+            )
+        )
+
+    def _of_several(self, x: Tensor, weights: Weights) -> Weights:
+        """Inputs and outputs one after another; an input of whole numbers is the nearest ones."""
+        whole = {
+            item.name
+            for item in self.proto.graph.input
+            if item.type.tensor_type.elem_type == TensorProto.INT64
+        }
+        sizes = [part.size for part in self.program.parts]
+        split = zip(self.program.parts, x.reshape(-1).split(sizes), strict=True)
+        fed = {part.name: own.reshape(part.shape) for part, own in split}
+        fed |= {name: fed[name].detach().round().long() for name in whole & fed.keys()}
+        found = compute(self.proto, fed[self.proto.graph.input[0].name], {**weights, **fed})
+        heads = [found[head.output].reshape(1, -1) for head in self.program.heads]
+        return {**found, self.program.output: torch.cat(heads, 1)} if heads else found
 
 
 def random_setting(
@@ -63,8 +99,9 @@ def random_setting(
     """
     with tempfile.TemporaryDirectory() as folder:
         model = read(proto, Path(folder))
-        program = lower(model, proto.graph.output[0].name)
-    premises = _premises(program, rng)
+        program = lower(model, *(item.name for item in proto.graph.output))
+    draw = random_premises if program.parts else _premises
+    premises = draw(program, proto, rng)
     scope = random_scope(proto, rng, constrained=bool(rng.random() >= 0.5))
     if clipped:
         if rng.random() < 0.6:
@@ -80,7 +117,8 @@ def random_setting(
     return Setting(proto, program, premises, scope, derive(program, premises, evidence))
 
 
-def _premises(program: Program, rng: np.random.Generator) -> Premises:
+def _premises(program: Program, proto: ModelProto, rng: np.random.Generator) -> Premises:
+    del proto
     size = program.size(program.input)
     low = float(rng.uniform(-1.0, 0.8))
     box = (low, low + float(rng.uniform(0.1, 1.5)))
@@ -148,12 +186,34 @@ def _variances(proto: ModelProto) -> set[str]:
 
 
 def project(x: Tensor, premises: Premises) -> Tensor:
-    """Into the input set: the box, then towards its point of least norm until in the ball."""
-    nearest = torch.zeros(())
-    if premises.input_box is not None:
-        x = x.clamp(*premises.input_box)
-        nearest = torch.zeros(()).double().clamp(*premises.input_box)
-    radius = premises.input_norm
+    """Into the input set: the box, then towards its point of least norm until in the ball.
+
+    Of several inputs each by itself, then all together; of ids any of the first rows.
+    """
+    if premises.input_parts:
+        parts, own = [], x.reshape(-1)
+        for part in premises.input_parts:
+            size = math.prod(part.shape)
+            box = (0.0, 1.0) if part.box is None and part.norm is None else part.box
+            parts.append((*_into(own[:size], box, part.norm), size))
+            own = own[size:]
+        x = torch.cat([part for part, _, _ in parts]).reshape(x.shape)
+        nearest = torch.cat([near.expand(size) for _, near, size in parts]).reshape(x.shape)
+        return _drawn_in(x, nearest, premises.input_norm)
+    return _into(x, premises.input_box, premises.input_norm)[0]
+
+
+def _into(
+    x: Tensor, box: tuple[float, float] | None, radius: float | None
+) -> tuple[Tensor, Tensor]:
+    """With the point of the box of least norm."""
+    nearest = torch.zeros(()).double()
+    if box is not None:
+        x, nearest = x.clamp(*box), nearest.clamp(*box)
+    return _drawn_in(x, nearest, radius), nearest
+
+
+def _drawn_in(x: Tensor, nearest: Tensor, radius: float | None) -> Tensor:
     if radius is None or float(x.norm()) <= radius:
         return x
     low, high = 0.0, 1.0
@@ -224,12 +284,19 @@ def violations(
         yield from _judged(setting, x, weights, label)
 
 
-def found_above(seed: int, starts: int = 3, *, clipped: bool = False) -> list[str] | None:
+def found_above(
+    seed: int,
+    starts: int = 3,
+    *,
+    clipped: bool = False,
+    draw: Callable[[int], ModelProto] = random_model,
+) -> list[str] | None:
     """What an adversary finds of a random model; None for one that the checker does not know."""
     torch.set_num_threads(1)
-    rng, proto = np.random.default_rng(seed), random_model(seed)
+    rng, proto = np.random.default_rng(seed), draw(seed)
     try:
-        setting = random_setting(proto, rng, witnesses=bool(seed % 2), clipped=clipped)
+        plain = seed % (2 if draw is random_model else 8) == 0
+        setting = random_setting(proto, rng, witnesses=not plain, clipped=clipped)
     except Unsupported:
         return None
     return list(violations(setting, rng, starts, steps=5))
@@ -286,10 +353,10 @@ def _goal(
         if name not in values:
             return None
         if kind == 0:
-            return values[name].norm()
+            return values[name].double().norm()
         if kind == 1:
             return (values[name].reshape(-1) * direction.sign())[: 1 + len(direction) // 2].sum()
-        loss = loss_value(setting.premises, values[setting.program.output], label)
+        loss = setting.loss(values, label)
         wanted = weights[parameter] if kind == 2 else values[name]
         if not wanted.requires_grad:
             return None
@@ -311,7 +378,7 @@ def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor) -> Ite
     for name in program.shapes:
         if name in values and not holds(derived.facts[name], values[name].detach().numpy(), SLACK):
             yield f"the value {name}"
-    loss = loss_value(setting.premises, values[program.output], label)
+    loss = setting.loss(values, label)
     known = {name: v for name, v in values.items() if name in program.shapes and v.requires_grad}
     for name, found in _gradients(loss, known).items():
         bound = derived.cotangents[name].norm if name in derived.cotangents else 0.0

@@ -24,12 +24,14 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.witnesses import ENGINES, Evidence
+from lipcert.search.chains import with_chains
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
 
 Box = tuple[float, float]
 SLACK = 1e-9
+RNG = np.random.default_rng(5)
 FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
 
 
@@ -184,6 +186,49 @@ def test_a_bound_is_that_of_the_norm_of_one_input() -> None:
     assert limit["v"] == pytest.approx(at_output * math.hypot(2.0, 2.0), rel=1e-6)
     joint = bounds(program, premises(program, 1.0, a=(100.0, None), b=(3.0, None)), ("u", "v"))
     assert max(joint.values()) == pytest.approx(at_output, rel=1e-6)
+
+
+def sums_of_groups(beside: str) -> tuple[ModelProto, dict[str, torch.Tensor]]:
+    """16 sums of 64 entries of x in a sigmoid, which is flat for short x, beside another input."""
+    sums = np.kron(np.eye(16), -np.ones((64, 1)))
+    nodes = [node("Gemm", "x w c", "h"), node("Sigmoid", "h", "r")]
+    constants = {"w": sums, "c": np.full(16, 8.0), "u": RNG.standard_normal((18, 3))}
+    if beside == "ids":
+        nodes += [node("Gather", "t b", "e"), node("Flatten", "e", "q")]
+        constants["t"] = RNG.standard_normal((40, 2))
+    elif beside == "mask":
+        nodes += [node("Greater", "b zero", "g"), node("Cast", "g", "q", to=FLOAT)]
+        constants["zero"] = np.zeros((), np.int64)
+    else:
+        nodes.append(node("MatMul", "b v", "q"))
+        constants["v"] = np.eye(1, 2) / 32.0
+    nodes += [node("Concat", "r q", "k", axis=1), node("MatMul", "k u", "y")]
+    entries = {"ids": 1, "mask": 2, "real": 1}[beside]
+    kind = FLOAT if beside == "real" else INT
+    proto = several(nodes, {"x": (FLOAT, ["N", 1024]), "b": (kind, ["N", entries])}, constants)
+    return proto, {n: t for n, t in stored(proto).items() if n in {"w", "c", "u", "t", "v"}}
+
+
+@pytest.mark.parametrize(
+    ("beside", "box"), [("real", (32.0, 33.0)), ("ids", (0.0, 39.0)), ("mask", (0.0, 9.0))]
+)
+def test_a_centre_is_allowed_by_each_input(beside: str, box: Box) -> None:
+    """The middle of the box of x lies within the norm of both inputs, and far outside that of x.
+
+    There the sigmoid is about 0, while it is about 1 wherever x is allowed.
+    """
+    proto, weights = sums_of_groups(beside)
+    program = lowered(proto)
+    assumed = premises(program, x=(0.5, (0.0, 1.0)), b=(None, box))
+    scope = ScopeClaim("point", tuple(sorted(weights)), ())
+    evidence = Evidence(scope, {}, (), (), ENGINES["float"])
+    _, derived = with_chains(program, assumed, evidence)
+    b = np.full(program.shapes["b"][1:], box[0], np.float64 if beside == "real" else np.int64)
+    for label in range(3):
+        for name, norm in norms(proto, {"x": np.zeros(1024), "b": b}, label, weights).items():
+            assert norm <= derived.gradients[name] * (1 + SLACK), name
+    assert derived.facts["r"].norm >= 4.0 / (1.0 + math.exp(-4.0))
+    assert derived.facts["r"].norm <= 4.0
 
 
 def test_ids_and_real_numbers_are_apart() -> None:

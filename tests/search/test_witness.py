@@ -62,18 +62,18 @@ class Case:
             if type(step.op).__name__ == "Dense"
         }
 
-    def fact(self):
+    def facts(self):
         scope = ScopeClaim("point", (), ())
         found = derive(self.program, self.premises, Evidence(scope, {}, (), (), ENGINES["float"]))
-        return found.facts[self.program.input]
+        return found.facts
 
     def found(self, at=None) -> Witness:
         trained = self.trained if at is None else dict.fromkeys(self.trained)
-        return find_witness(at or self.program, self.loss, self.fact(), self.clip, trained)
+        return find_witness(at or self.program, self.loss, self.facts(), self.clip, trained)
 
     def aligned(self, radii):
         lengths = {name: radius for name, (_, radius) in radii.items()}
-        return aligned_program(self.program, lengths, self.fact(), self.trained)
+        return aligned_program(self.program, lengths, self.facts(), self.trained)
 
 
 def _plain(value):

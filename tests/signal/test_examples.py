@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from lipcert.core.interval import Interval
+from lipcert.core.program import Part
+from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
-from lipcert.signal.examples import Examples, open_data
+from lipcert.losses import make_loss
+from lipcert.signal.examples import Examples, open_data, random_examples
 
 X = np.zeros((5, 2, 3), dtype=np.float32)
 Y = np.arange(5)
@@ -76,3 +81,19 @@ def test_refuses_a_single_array_and_a_missing_file(tmp_path: Path) -> None:
     for wanted in (path, tmp_path / "absent.npz"):
         with pytest.raises(NoVerdictError, match=r"batch|absent"):
             loaded(wanted, (2, 3))
+
+
+def test_several_inputs_lie_in_their_domains_and_in_that_of_all() -> None:
+    parts = [Part("a", (1, 4)), Part("b", (1, 2, 3))]
+    box = Interval(np.full((1, 1, 1), 0.5), np.full((1, 1, 1), 2.0))
+    facts = [Fact.of((1, 4), 0.5), Fact.of((1, 2, 3), box=box)]
+    known = list(zip(parts, facts, strict=True))
+    for radius in (math.inf, 1.5):
+        drawn = random_examples(
+            (1, 10), known, make_loss("cross-entropy"), (1, 3), 50, radius=radius
+        )
+        x = drawn.x.reshape(50, 10)
+        assert np.linalg.norm(x[:, :4], axis=1).max() <= 0.5 * (1.0 + 1e-12)
+        assert x[:, 4:].min() >= 0.5
+        assert x[:, 4:].max() <= 2.0
+        assert np.linalg.norm(x, axis=1).max() <= radius * (1.0 + 1e-12)

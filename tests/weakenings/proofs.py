@@ -5,6 +5,7 @@ from __future__ import annotations
 from lipcert.core.norms.definite import definite_exact, definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
+from tests.core import test_inputs
 from tests.core.forms import test_forms, test_links, test_raised, test_regions
 from tests.core.norms import (
     test_convolution,
@@ -326,6 +327,18 @@ FORMS = [
         "+ share * Fraction(fact.norm) ** 2",
         "",
         Kill.of(test_forms.test_enclosing_balls),
+    ),
+    Mutation(
+        "forms.centred:_has_allowed_parts",
+        "_is_allowed(own, known[part.name])",
+        "True",
+        Kill.of(test_inputs.test_a_centre_is_allowed_by_each_input, "ids", (0.0, 39.0)),
+    ),
+    Mutation(
+        "forms.centred:side_by_side",
+        "Fraction(ball.radius) ** 2",
+        "Fraction(ball.radius) ** 2 / 2",
+        Kill.of(test_forms.test_balls_side_by_side),
     ),
     Mutation(
         "forms.centred:fact_around",

@@ -1,18 +1,27 @@
-"""Centred facts: f(x) is near f(c), where c is an input in the middle that is allowed itself."""
+"""Centred facts: f(x) is near f(c), where c is an input in the middle that is allowed itself.
+
+Of several inputs, c is allowed where each of them is, and all of them together.
+"""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import round_down, round_up, sqrt_up
 from lipcert.core.forms.form import Form
 from lipcert.core.interval import Array, Interval, exact, norm_up
-from lipcert.core.program import Shape
+from lipcert.core.program import Program, Shape
 from lipcert.core.rules.facts import Fact, lengths_up
+
+_LARGEST_POINTS: Final = 1 << 20
+LARGEST_SQUARED: Final = 1e100
+"""far below numbers whose squares overflow"""
 
 
 @final
@@ -26,6 +35,61 @@ class Ball:
     def point(self) -> Fact:
         """A fact of the centre alone."""
         return Fact.of(self.centre.shape, norm_up(self.centre), exact(self.centre))
+
+
+def input_balls(program: Program, known: Mapping[str, Fact]) -> Iterator[Ball]:
+    """Balls that hold all inputs, around inputs that are allowed.
+
+    known: all that is assumed of the input and, of several, of each, as in `derive.input_facts`.
+    Of several inputs: their own balls side by side, and balls of the whole around a centre of which
+    every part is allowed.
+    """
+    shape, at_input = program.shapes[program.input], known[program.input]
+    if math.prod(shape) > _LARGEST_POINTS or at_input.norm > LARGEST_SQUARED:
+        return
+    for share in set(_shares(at_input, shape)):
+        ball = enclosing_ball(at_input, shape, share)
+        if ball is not None and _has_allowed_parts(ball.centre, program, known):
+            yield ball
+    own = [(known[part.name], part.shape, _shares(known[part.name], part.shape))
+           for part in program.parts]  # fmt: skip
+    for index in range(min((len(shares) for _, _, shares in own), default=0)):
+        balls = [enclosing_ball(fact, size, shares[index]) for fact, size, shares in own]
+        found = [ball for ball in balls if ball is not None]
+        if len(found) == len(balls):
+            joined = side_by_side(found, shape)
+            if _is_allowed(joined.centre, at_input):
+                yield joined
+
+
+def side_by_side(balls: Sequence[Ball], shape: Shape) -> Ball:
+    """The ball of inputs that one input of this shape holds one after another.
+
+    Proof: the square of a distance is the sum of those of the parts.
+    """
+    centre = np.concatenate([ball.centre.reshape(-1) for ball in balls]).reshape(shape)
+    square = sum((Fraction(ball.radius) ** 2 for ball in balls), start=Fraction(0))
+    return Ball(centre, sqrt_up(square))
+
+
+def _has_allowed_parts(centre: Array, program: Program, known: Mapping[str, Fact]) -> bool:
+    """Whether each of several inputs satisfies what is assumed of it alone."""
+    return not program.parts or all(
+        _is_allowed(own, known[part.name])
+        for part, own in zip(program.parts, program.inputs_of(centre), strict=True)
+    )
+
+
+def _shares(fact: Fact, shape: Shape) -> tuple[Fraction, ...]:
+    """Which balls are tried: the smallest, one between, the one around 0; none is trusted."""
+    box = fact.box.broadcast(shape)
+    if not (np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
+        return ()
+    middle = 0.5 * box.lo + 0.5 * box.hi
+    curvature = 2.0 * float(np.sum(middle * middle))
+    slope = max(fact.norm * fact.norm + float(np.sum(box.lo * box.hi)), 0.0)
+    best = 1.0 - min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
+    return Fraction(best), Fraction(0.5 + 0.5 * best), Fraction(1)
 
 
 def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
@@ -68,13 +132,15 @@ def fact_around(value: Interval, shape: Shape, form: Form, radius: float) -> Fac
 
 
 def _is_allowed(centre: Array, fact: Fact) -> bool:
-    """Whether a point within the box satisfies the rest of a fact."""
+    """Whether a point satisfies a fact, all parts of it."""
     runs = float(np.max(lengths_up(centre), initial=0.0))
     columns = (
         centre.ndim < 2
         or float(np.max(lengths_up(np.swapaxes(centre, -1, -2)), initial=0.0)) <= fact.column
     )
-    return bool(norm_up(centre) <= fact.norm < np.inf and runs <= fact.run and columns)
+    box = fact.box.broadcast(centre.shape)
+    inside = bool((centre >= box.lo).all() and (centre <= box.hi).all())
+    return bool(inside and norm_up(centre) <= fact.norm < np.inf and runs <= fact.run and columns)
 
 
 def _ends(box: Interval) -> tuple[Array, Array]:

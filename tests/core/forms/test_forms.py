@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.core.forms.centred import enclosing_ball, fact_around
+from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, side_by_side
 from lipcert.core.forms.chain import at_the_bottom, chain_form
 from lipcert.core.forms.form import Form
 from lipcert.core.forms.links import links_of
@@ -277,6 +277,14 @@ def test_enclosing_balls() -> None:
     assert enclosing_ball(Fact.of(shape, 3.0), shape, Fraction(0)) is not None
     assert enclosing_ball(Fact.of(shape), shape, Fraction(0)) is None
     assert enclosing_ball(Fact.of(shape, 3.0, cube), shape, Fraction(2)) is None
+
+
+def test_balls_side_by_side() -> None:
+    """Attained by points that are at the rim of both."""
+    balls = [Ball(np.full((1, 4), 1.0), 3.0), Ball(np.full((2, 2), -1.0), 4.0)]
+    found = side_by_side(balls, (1, 8))
+    assert found.centre.tolist() == [[1.0] * 4 + [-1.0] * 4]
+    assert 5.0 <= found.radius <= 5.0 * (1.0 + 1e-15)
 
 
 @pytest.mark.parametrize("radius", [1e-300, 1e-200, 1e160, 1e200, 1e307])
