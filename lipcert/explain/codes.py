@@ -53,8 +53,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC015": "Weights outside the file are read only from regular files in the model's own "
         "folder, never through a link, a second name or a path that leads out. Save the model as "
         "one file: onnx.save(model, path, save_as_external_data=False).",
-        "LC016": "The ONNX specification forbids this value, or it makes the op meaningless. The "
-        "message names the node; export the model again.",
+        "LC016": "The ONNX specification forbids this value, or it makes the op meaningless, or "
+        "nodes contradict each other, so that onnxruntime rejects the file too. The message names "
+        "the node; export the model again.",
         "LC020": "onnxruntime lets a caller replace such a tensor, and the bounds hold for the "
         "stored value only. Remove the initializer from the graph inputs.",
         "LC021": "The file is fixed to a batch of one, so batch independence cannot be tested on "
@@ -70,9 +71,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         f"bounds do not hold. Export with {EXPORT}.",
         "LC025": "While a file is imported, every step that the core reads in it is computed for "
         "inputs of the declared domain and held against onnxruntime. Here the numbers or the "
-        "shapes differ, at the node that the message names, or onnxruntime does not run the file, "
-        "so bounds might be of another function, and none are given. This is a defect of LipCert "
-        "or of the file: report it.",
+        "shapes differ, at the node that the message names, or onnxruntime lacks an operator or a "
+        "type, so bounds might be of another function, and none are given. This is a defect of "
+        "LipCert: report it.",
         "LC026": "In eval mode batch normalization takes frozen statistics and Dropout does "
         "nothing; in train mode the examples of a batch influence each other, and entries are "
         "dropped and scaled at random. What is proved of the file holds for training that keeps "

@@ -1,7 +1,8 @@
 """Agreement: the program that the core reads in a file computes what onnxruntime computes.
 
 Compared are all tensors of the file that the program names, for one example at a time, and every
-output for several examples at once; of a file with a fixed batch, the outputs for that. Raised is
+output for several examples at once; of a file with a fixed batch, the outputs for one of that size
+in which a few examples are repeated. Raised is
 `UnsupportedModelError` (LC025) with the first node whose values differ. Where audits and training
 run the program of a model that was rewritten, this is held against that of the file (LC013).
 
@@ -131,16 +132,20 @@ class _Comparison:
     def usable(self) -> list[tuple[Array, Array]]:
         """The examples that the network is defined at, with its outputs; at least one."""
         count = _count(self.read)
+        drawn = _TOGETHER if count is None else min(max(count, _ALONE), _TOGETHER)
         usable = [
             (example, output)
-            for number, example in enumerate(self._drawn(max(count or _TOGETHER, _ALONE)))
+            for number, example in enumerate(self._drawn(drawn))
             for output in [self._alone(example, self.tensors if number < _ALONE else {})]
             if output is not None
         ]
         if not usable:
             raise _refused("no input that was tried gives finite numbers")
-        if len(usable) > 1 and count in {None, len(usable)}:
-            self._together(*zip(*usable, strict=True))
+        if count is None and len(usable) > 1:
+            self._together(usable, range(len(usable)))
+        elif count is not None and count > 1:
+            drawn_at = np.random.default_rng(_SEED).integers(len(usable), size=count)
+            self._together(usable, drawn_at.tolist())
         return usable
 
     def _drawn(self, count: int) -> Array:
@@ -213,20 +218,21 @@ class _Comparison:
                         raise _refused(f"{own!r} {reason}", *self.tensors.get(own, ("", "")))
         return output if output is not None and np.isfinite(output).any() else None
 
-    def _together(self, examples: tuple[Array, ...], outputs: tuple[Array, ...]) -> None:
-        """Every output for several examples at once."""
+    def _together(self, usable: Sequence[tuple[Array, Array]], places: Sequence[int]) -> None:
+        """Every output for several of the usable examples at once."""
         program = self.read.program
-        theirs = self.run(self._fed(examples), self.read.outputs)
-        ours = self._batches(outputs)
+        theirs = self.run(self._fed([usable[at][0] for at in places]), self.read.outputs)
+        ours = self._batches([usable[at][1] for at in places])
 
         def at(arithmetic: str) -> None:
             lossy = ours
             if arithmetic != "float64":
-                lossy = self._batches([output_of(program, x, arithmetic) for x in examples])
+                rounded = [output_of(program, x, arithmetic) for x, _ in usable]
+                lossy = self._batches([rounded[at] for at in places])
             for found in zip(theirs, ours, lossy, strict=True):
                 reason = self._difference(*found)
                 if reason:
-                    raise _refused(f"the output for {len(examples)} examples at once {reason}")
+                    raise _refused(f"the output for {len(places)} examples at once {reason}")
 
         self._tried(at)
         for found in zip(theirs, ours, strict=True):

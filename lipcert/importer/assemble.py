@@ -77,6 +77,9 @@ _WHICH: Final = (
 )
 _SYMBOLIC: Final = f"export with a symbolic batch axis: {EXPORT}"
 _PROVED: Final = "every operator keeps the examples apart, for a batch of any size"
+_PROVED_FIXED: Final = (
+    "every operator keeps the examples apart, for a batch of the size in the file"
+)
 _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 """operators that spell nothing"""
 
@@ -163,7 +166,7 @@ def assemble(
     macros = tuple(_macros(found.model, program))
     return Assembled(
         graph,
-        _proof(program),
+        _proof(program, source),
         diagnostics,
         macros,
         scattered,
@@ -217,8 +220,7 @@ def _program(checked: RawModel, model: Model, source: RawInput, outputs: Sequenc
             return lower(model, *outputs)
         except Unsupported as refusal:
             error = refusal
-    is_symbolic = isinstance((source.dims or ("",))[0], str)
-    batched = is_symbolic or isinstance(error, MixingError)
+    batched = (source.dims or ("",))[0] != 1 or isinstance(error, MixingError)
     found += node_refusals(model, *outputs, batched=batched)
     found += operator_refusals(checked.graph, outputs)
     if error is not None and (error.node is None or not found):
@@ -275,10 +277,12 @@ def _checked(source: RawInput) -> RawInput:
     return source
 
 
-def _proof(program: Program) -> BatchProof:
+def _proof(program: Program, source: RawInput) -> BatchProof:
     if program.place is None:
         return BatchProof(BatchStatus.PER_EXAMPLE, 0, "the shapes in the file are fixed")
-    return BatchProof(BatchStatus.PROVED, 0, _PROVED)
+    first = (source.dims or ("",))[0]
+    is_any = isinstance(first, str) or first == 1
+    return BatchProof(BatchStatus.PROVED, 0, _PROVED if is_any else _PROVED_FIXED)
 
 
 def _batch_notes(program: Program, source: RawInput) -> tuple[Diagnostic, ...]:
@@ -292,7 +296,10 @@ def _batch_notes(program: Program, source: RawInput) -> tuple[Diagnostic, ...]:
         return (Diagnostic("LC021", Level.WARNING, "", message, _SYMBOLIC),)
     if isinstance(first, str) or first == 1:
         return ()
-    message = f"axis 0 of the input, of fixed size {first}, is taken for the batch axis"
+    message = (
+        f"axis 0 of the input, of fixed size {first}, is taken for the batch axis, and where other"
+        " shapes write this size, for it too"
+    )
     return (Diagnostic("LC022", Level.WARNING, "", message, _SYMBOLIC),)
 
 

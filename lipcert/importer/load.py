@@ -19,7 +19,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Final, final
 
 import numpy as np
 from onnx import defs
@@ -34,6 +34,10 @@ from lipcert.importer.model import ImportedModel, Verification
 from lipcert.importer.raw import RawModel
 from lipcert.settings import Settings
 from lipcert.threads import one_thread
+
+_DOUBTFUL: Final = frozenset({"LC007", "LC008", "LC025", "LC028"})
+"""codes of files whose nodes do not fit each other, or that are read otherwise than they are run"""
+_AGAIN: Final = "export the model again; what its nodes state has no meaning in ONNX"
 
 
 @final
@@ -106,7 +110,25 @@ def load_under(
 
 
 def _compared(request: _Request) -> ImportedModel:
-    """Import a file, and compare its readings with each other and with onnxruntime."""
+    """Import a file, and compare its readings with each other and with onnxruntime.
+
+    A file that is refused for what it may mean, and that onnxruntime rejects as well, is none.
+    """
+    try:
+        return _read_and_compared(request)
+    except UnsupportedModelError as error:
+        from lipcert.importer.runtime import rejection  # noqa: PLC0415  see above
+
+        doubtful = [item for item in error.refusals if item.code in _DOUBTFUL]
+        why = rejection(Path(request.path)) if doubtful else ""
+        if not why:
+            raise
+        node = f": node {doubtful[0].node!r} ({doubtful[0].op})" if doubtful[0].node else ""
+        reason = f"{request.path!r} is not a valid model{node}: {why}"
+        raise ModelFileError(reason, "LC016", _AGAIN) from None
+
+
+def _read_and_compared(request: _Request) -> ImportedModel:
     from lipcert.importer.agreement import Domain, check_agreement  # noqa: PLC0415  see above
 
     norms = {"": request.input_norm, **request.input_norms}
@@ -171,7 +193,8 @@ def _rehearsed(request: _Request) -> _Rehearsal:
     answer = run_in_child(rehearse, json.dumps(asdict(request)), budget, request.path)
     found = json.loads(answer)
     if "file" in found:
-        raise ModelFileError(found["file"]["reason"], found["file"]["code"])
+        told = found["file"]
+        raise ModelFileError(told["reason"], told["code"], told["remedy"])
     if "refusals" in found:
         raise UnsupportedModelError(tuple(Refusal(**item) for item in found["refusals"]))
     if "usage" in found:

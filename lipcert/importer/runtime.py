@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
@@ -18,6 +19,14 @@ from lipcert.importer.container import read_bytes
 from lipcert.importer.expansion import names_read, needed_nodes
 from lipcert.importer.external import embed_external_data
 
+_FRAME = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:This is an invalid model\. )?")
+_LACKS = (
+    "NOT_IMPLEMENTED",
+    "not a registered function",
+    "only *guarantees* support",
+    "Unsupported model IR",
+    "ailed to allocate memory",
+)
 Array = npt.NDArray[Any]
 _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float16)": "float16"} | {
     f"tensor({sign}int{bits})": f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)
@@ -60,6 +69,56 @@ class Runtime:
         except Exception as error:
             raise _failure(error) from error
         return [np.asarray(item) for item in found]
+
+
+def rejection(path: Path) -> str:
+    """Why onnxruntime rejects a file as it stands, or does not run it on any of a few inputs of
+    the shapes that it declares; "" where it does, or lacks an operator or type that it holds."""
+    proto = ModelProto()
+    proto.ParseFromString(read_bytes(path).content)
+    embed_external_data(proto, path.parent)
+    try:
+        session = _new_session(proto.SerializeToString())
+    except Exception as error:  # noqa: BLE001  of no common type
+        return "" if _is_lack(error) else f"onnxruntime rejects it: {_said(error)}"
+    given = session.get_inputs()
+    if any(item.type not in _TYPES or _symbols(item.shape[1:]) for item in given):
+        return ""
+    said = ""
+    for count in (1, 2, 3):
+        try:
+            session.run(None, {item.name: _drawn(item, count) for item in given})
+        except Exception as error:  # noqa: BLE001  of no common type
+            if _is_lack(error):
+                return ""
+            said = f"onnxruntime does not run it on inputs of its shapes: {_said(error)}"
+        else:
+            return ""
+    return said
+
+
+def _symbols(dims: Sequence[object]) -> bool:
+    return any(not isinstance(size, int) or size < 1 for size in dims)
+
+
+def _drawn(item: Any, count: int) -> Array:
+    """Numbers for an input; of whole ones 0, which are rows of every table."""
+    first, *rest = item.shape or [1]
+    shape = (count if _symbols([first]) else first, *rest) if item.shape else ()
+    dtype = np.dtype(_TYPES[item.type])
+    drawn = np.random.default_rng(0).random(shape) if dtype.kind == "f" else np.zeros(shape)
+    return np.asarray(drawn, dtype=dtype)
+
+
+def _said(error: Exception) -> str:
+    """What onnxruntime says, without its own numbers and names of files."""
+    return _FRAME.sub("", str(_failure(error)))
+
+
+def _is_lack(error: Exception) -> bool:
+    """Whether onnxruntime lacks something that a valid file may hold."""
+    said = str(error)
+    return any(words in said for words in _LACKS)
 
 
 def _written(

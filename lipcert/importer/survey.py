@@ -25,6 +25,7 @@ _STATIC: Final = (
     " not sizes"
 )
 _WELL: Final = "re-export the model; what its nodes state has no meaning in ONNX"
+_STATED: Final = "export it again, or drop the shapes that the file states (graph.value_info)"
 _PLAIN: Final = "write the layer in plain operators, or report the file"
 _SMOOTH: Final = "export the network before quantisation or without its discrete head"
 _REPAIR: Final = (
@@ -39,6 +40,7 @@ _ROWS: Final = (
     " to floats first"
 )
 _DEPENDS: Final = JUMPING | {"If"}
+_NUMBERS: Final = "feed floats, or ids of embeddings as int64"
 _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
 _TOLD: Final = (
@@ -51,10 +53,17 @@ _TOLD: Final = (
     ("it selects by numbers", "LC006", _ROWS),
     ("a constant is not", "LC014", _REPAIR),
     ("inputs and attributes do not fit", "LC016", _WELL),
+    ("does not hold numbers", "LC006", _NUMBERS),
+    ("is of type uint64", "LC006", _NUMBERS),
+    ("is not of fixed shape behind", "LC008", _STATIC),
+    ("it drops the batch axis", "LC007", _ONE_AXIS),
     ("epsilon is negative", "LC016", _WELL),
+    ("the file states", "LC016", _STATED),
     ("dropout in training mode", "LC011", f"export it in evaluation mode: {EXPORT}"),
     ("automatic padding", "LC003", "export with explicit pads"),
     ("the shape does not fit", "LC007", _ONE_AXIS),
+    ("a reshape changes the number", "LC007", _ONE_AXIS),
+    ("a reshape spreads the batch", "LC007", _ONE_AXIS),
     (FIXED, "LC008", _STATIC),
     ("the size of the batch", "LC008", _FIXED_BATCH),
     ("the output does not depend on the input", "LC008", "choose an output that does"),

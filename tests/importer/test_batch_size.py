@@ -43,7 +43,7 @@ DEPENDENT = {
     "rows of a table": f"""
         {SIZE} {ZERO} t = Exp (table) rows = Slice (t, zero, s, zero) y = Mul (x, rows)""",
     "as many features as examples": f"""
-        {SIZE} {ZERO} {ONE} part = Slice (x, zero, s, one) y = ReduceSum <axes=[1]> (part)""",
+        {SIZE} {ZERO} {ONE} part = Slice (x, zero, s, one) y = ReduceSum (part, one)""",
     "a sum of ones": f"""
         {SIZE} ones = Expand (unit, s) n = ReduceSum (ones) y = Mul (x, n)""",
     "a product over the batch": f"""

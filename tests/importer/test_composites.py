@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lipcert.errors import UnsupportedModelError
+from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
 
@@ -79,7 +79,7 @@ class TestEinsum:
 
     @pytest.mark.parametrize(
         ("equation", "expected"),
-        [("bi,bj->ij", "LC007"), ("bi->i", "LC007"), ("ii->i", "LC028"), ("bi,bj->bk", "LC028")],
+        [("bi,bj->ij", "LC007"), ("bi->i", "LC007"), ("bi,ci->bc", "LC007")],
     )
     def test_refusals_name_the_node(self, tmp_path, equation, expected):
         names = ["x"] * (equation.count(",") + 1)
@@ -87,6 +87,13 @@ class TestEinsum:
         found = code(tmp_path, nodes, ("N", 4))
         assert found[0] == expected
         assert found[1].startswith("sum")
+
+    @pytest.mark.parametrize("equation", ["ii->i", "bi,bj->bk"])
+    def test_what_onnxruntime_rejects_too_is_no_model(self, tmp_path, equation):
+        names = ["x"] * (equation.count(",") + 1)
+        proto = model([node("Einsum", names, ["y"], "sum", equation=equation)], ("N", 4))
+        with pytest.raises(ModelFileError, match=r"LC016.*not a valid model.*'sum' \(Einsum\)"):
+            load_model(saved(proto, tmp_path))
 
 
 class TestAttentionOperator:

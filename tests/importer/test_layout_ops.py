@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lipcert.errors import UnsupportedModelError
+from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
 
@@ -100,7 +100,7 @@ def test_sequence_position_out_of_range(tmp_path):
         node("SplitToSequence", ["x", "s"], ["q"], axis=1),
         node("SequenceAt", ["q", "i"], ["y"]),
     ]
-    with pytest.raises(UnsupportedModelError, match="LC0"):
+    with pytest.raises(ModelFileError, match="LC016"):
         check(tmp_path, nodes, {"s": np.array(2), "i": np.array(7)})
 
 

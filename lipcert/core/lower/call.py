@@ -25,6 +25,7 @@ class Sink:
     """The steps so far.
 
     taken: names that are not free; halves: whether the file may hold reals narrower than float32;
+    count: the size of the batch above 1 that the file fixes, if examples are read as ones of it;
     untracked: as of a `Program`; ids: likewise, by the inputs; sequences: the parts of each, by its
     name.
     """
@@ -32,6 +33,7 @@ class Sink:
     taken: set[str]
     batched: bool
     halves: bool
+    count: int | None = None
     steps: list[Step] = field(default_factory=list)
     untracked: set[str] = field(default_factory=set)
     ids: dict[str, int] = field(default_factory=dict)

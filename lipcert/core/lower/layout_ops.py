@@ -50,7 +50,11 @@ def _batch_axis(value: Value) -> int:
 
 
 def reshape(call: Call) -> Value:
-    """Reshape: 0 copies a dimension, −1 takes what is left."""
+    """Reshape: 0 copies a dimension, −1 takes what is left.
+
+    A file of a fixed batch may write the size of that: it is then the one of the axis, which for
+    such a batch is before·N·after as in `reshaped`, and no other axis fits.
+    """
     value, target = call.value(0), call.constant(1)
     sizes = [int(item) for item in target.lo.reshape(-1)]
     grows = [False] * len(sizes) if target.grows is None else target.grows.reshape(-1).tolist()
@@ -62,14 +66,40 @@ def reshape(call: Call) -> Value:
                 sizes[axis], grows[axis] = value.shape[axis], axis == _batch_axis(value)
     if sizes.count(-1) > 1:
         raise Unsupported("two sizes are unknown")
-    if -1 in sizes:
-        rest = -math.prod(sizes)
-        if rest == 0 or math.prod(value.shape) % rest:
-            raise Unsupported("the shape does not fit")
-        axis = sizes.index(-1)
-        grows[axis] = value.place is not None and not any(grows)
-        sizes[axis] = math.prod(value.shape) // rest
-    return same_order(call, value, tuple(sizes), grows)
+    total, count = math.prod(value.shape), call.sink.count
+    try:
+        if -1 in sizes and value.place is not None and not any(grows):
+            grows[sizes.index(-1)] = True
+        return same_order(call, value, _completed(sizes, total), grows)
+    except Unsupported:
+        if count is None or value.place is None:
+            raise
+        shape = _of_one_example(value, _completed(sizes, total * count), count)
+        if shape is None:
+            raise
+        return same_order(call, value, *shape)
+
+
+def _completed(sizes: Sequence[int], total: int) -> Shape:
+    """The sizes, with what is left of a number of entries in place of −1."""
+    rest = math.prod(size for size in sizes if size != -1)
+    if -1 in sizes and (rest == 0 or total % rest):
+        raise Unsupported("the shape does not fit")
+    return tuple(total // rest if size == -1 else size for size in sizes)
+
+
+def _of_one_example(value: Value, sizes: Shape, count: int) -> tuple[Shape, list[bool]] | None:
+    """The sizes for one example, from those for so many, and the axis that holds these."""
+    for axis, size in enumerate(sizes):
+        shape = (*sizes[:axis], size // count, *sizes[axis + 1 :])
+        grows = [place == axis for place in range(len(sizes))]
+        if size and size % count == 0:
+            try:
+                reshaped(value, shape, grows)
+            except Unsupported:
+                continue
+            return shape, grows
+    return None
 
 
 def flatten(call: Call) -> Value:
@@ -134,6 +164,8 @@ def expand(call: Call) -> Value:
     sizes = tuple(int(item) for item in target.lo.reshape(-1))
     if target.lo.dtype.kind != "i" or min(sizes, default=1) < 1:
         raise Unsupported("the shape is no list of sizes")
+    if value.place is not None and call.sink.count is not None:
+        sizes = _without_batch(value, value.place, sizes, call.sink.count)
     if target.grows is None or not target.grows.any():
         return _broadcast_to(call, value, sizes)
     shape = check_size(np.broadcast_shapes(value.shape, sizes))
@@ -146,6 +178,15 @@ def expand(call: Call) -> Value:
                 raise Unsupported(FIXED)
             return _repeated(call, value, shape, place)
     return _repeated(call, value, shape, _for_every_example(value, grown, own))
+
+
+def _without_batch(value: Value, place: Place, sizes: Shape, count: int) -> Shape:
+    """The sizes for one example, where that of the batch axis is written for so many."""
+    own = place.axis - len(value.shape)
+    if len(sizes) + own < 0 or sizes[own] != value.shape[own] * count:
+        return sizes
+    axis = len(sizes) + own
+    return (*sizes[:axis], value.shape[own], *sizes[axis + 1 :])
 
 
 def _repeated(call: Call, value: Value, shape: Shape, place: Place | None) -> Value:

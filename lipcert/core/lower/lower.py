@@ -238,7 +238,8 @@ class Walk:
         self._needed, self._live = needed, live
         taken = {*(start.name for start in starts), *model.initializers}
         taken.update(name for node in with_nested(model.nodes) for name in node.outputs)
-        self.sink = Sink(taken, batched, has_halves(model))
+        fixed = count if count is not None and count > 1 else None
+        self.sink = Sink(taken, batched, has_halves(model), fixed)
         self.values: dict[str, Value] = {start.name: start for start in starts}
         for name in sorted({name for _, node in self.nodes() for name in node.inputs}):
             if name in model.initializers:
