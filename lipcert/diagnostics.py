@@ -74,7 +74,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC102": "A gradient, or what follows from it, has no finite bound.",
         "LC103": "The network ends in Softmax, and the loss is applied to its output.",
         "LC104": "No input domain was given: the box [0, 1] is assumed.",
-        "LC105": "A normalization layer with a small epsilon dominates the bound.",
+        "LC105": "A division by a small epsilon or floor dominates the bound.",
         "LC107": "Trained weights are free: only what the mechanism clips is bounded.",
         "LC108": "No loss was given: one that the end of the network suggests is assumed.",
         "LC109": "The noise is much more than gradient clipping needs.",

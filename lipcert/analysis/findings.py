@@ -10,16 +10,37 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from lipcert.analysis.absence import Absence, Why
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.groups import layer_of
 from lipcert.analysis.loss import assumed_loss, doubt_of_loss
-from lipcert.core.program import Normalize, Softmax
+from lipcert.core.program import (
+    Activation,
+    Divide,
+    DivideByNorm,
+    LocalResponse,
+    Normalize,
+    Softmax,
+    Step,
+)
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.ir import Graph
 from lipcert.settings import Settings
 
 _STEEP: Final = 30.0
+_STEEPER: Final = 1e3
+"""slopes that are worth a word, of layers that usually have a small one and of others"""
+_POLES: Final = frozenset({"log", "reciprocal", "sqrt"})
+_FLOOR: Final = (
+    "choose a floor (or epsilon) that the data justify, below the smallest norm that occurs but not"
+    " far below, or divide the inputs before the network and state their norm (--input-norm 1)"
+)
+_OFFSET: Final = (
+    "add a larger constant before it (an epsilon that the data justify), or state inputs that keep"
+    " it away from 0 (--input-box)"
+)
 _WHOLE: Final = (
     f"export with {EXPORT}, or state that these very tensors are what is trained (--as-exported)"
 )
@@ -43,7 +64,7 @@ def findings(found: Bounded, absence: Absence, settings: Settings) -> Iterator[D
     else:
         yield from _absent_bounds(found, absence)
     yield from absent_gradients(found, absence)
-    yield from _steep_normalization(found)
+    yield from _steep_steps(found)
 
 
 def absence_of(found: Bounded) -> Absence:
@@ -125,18 +146,43 @@ def absent_gradients(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
         yield Diagnostic("LC102", Level.WARNING, name, f"no gradient bound: {reason}", remedy)
 
 
-def _steep_normalization(found: Bounded) -> Iterator[Diagnostic]:
-    """Normalization layers that stretch by 1/√ε: usually what a loose bound comes from."""
+def _steep_steps(found: Bounded) -> Iterator[Diagnostic]:
+    """Steps that stretch by one over a small epsilon or floor: what a loose bound often is from."""
     for step in found.program.steps:
-        if not isinstance(step.op, Normalize):
+        told = _told_of(found, step)
+        if told is None:
             continue
-        (stretch,) = found.stretches(step)
-        if _STEEP < stretch < math.inf:
-            yield Diagnostic(
-                "LC105",
-                Level.WARNING,
-                found.name_of(step),
-                f"the normalization may stretch by {stretch:.3g}: where an example's variance "
-                "vanishes, its slope is 1/sqrt(epsilon)",
-                "train with a larger epsilon (1e-1, say), or with a floor on the deviation",
-            )
+        limit, what, remedy = told
+        stretch = max(found.stretches(step), default=0.0)
+        if limit < stretch < math.inf:
+            message = what.format(stretch=f"{stretch:.3g}")
+            yield Diagnostic("LC105", Level.WARNING, found.name_of(step), message, remedy)
+
+
+def _told_of(found: Bounded, step: Step) -> tuple[float, str, str] | None:
+    """From which slope on a step is worth a word, what it is, with a place for the slope, and what
+    to do; None for a step that divides by nothing."""
+    match step.op:
+        case Normalize():
+            what = "the normalization may stretch by {stretch}: where an example's variance "
+            remedy = "train with a larger epsilon (1e-1, say), or with a floor on the deviation"
+            return _STEEP, f"{what}vanishes, its slope is 1/sqrt(epsilon)", remedy
+        case DivideByNorm(floor=floor):
+            what = "the division by a norm may stretch by {stretch}: where the norm vanishes, its "
+            return _STEEP, f"{what}slope is one over the floor, which is {floor:.3g}", _FLOOR
+        case LocalResponse(floor=floor):
+            what = "the local response normalization may stretch by {stretch}, with a floor of "
+            return _STEEPER, f"{what}{floor:.3g}", _FLOOR
+        case Divide():
+            box = found.derived.facts[step.inputs[1]].box
+            least = float(np.min(np.maximum(box.lo, -box.hi), initial=math.inf))
+            what = "the quotient may stretch by {stretch}: its divisor may be as small as "
+            return _STEEPER, f"{what}{least:.3g}", _FLOOR
+        case Activation(name=name, numbers=numbers) if name in _POLES or (
+            name == "power" and numbers[0] < 1.0
+        ):
+            box = found.derived.facts[step.inputs[0]].box
+            least = float(np.min(np.maximum(box.lo, -box.hi), initial=math.inf))
+            what = f"{name} may stretch by {{stretch}}: what it is taken of may be as near to 0 as "
+            return _STEEPER, f"{what}{least:.3g}", _OFFSET
+    return None

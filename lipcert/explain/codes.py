@@ -99,8 +99,11 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "from the exported network: the loss takes logits.",
         "LC104": "Bounds hold for declared inputs only. State the domain that preprocessing "
         "guarantees, with --input-box LO HI, --input-norm R or both: both are used.",
-        "LC105": "A normalization stretches by up to 1/√ε where the variance vanishes. A larger "
-        "epsilon, or max(floor, std) in its place, lowers the bound at once.",
+        "LC105": "A normalization stretches by up to 1/√ε where the variance vanishes, and "
+        "x/max(‖x‖, ε) by up to 1/ε where the norm does; so do quotients, logarithms and roots "
+        "near 0. The message names the step and its slope. A larger epsilon, or max(floor, std) in "
+        "its place, lowers the bound at once: no data that occur should reach it. Or normalise the "
+        "inputs before they enter the network, and state their norm (--input-norm 1).",
         "LC107": "Backpropagation clipping and gradient clipping bound gradients whatever the "
         "weights are: by their clips and, where a layer does not clip what it reads, by what is "
         "known of that for all weights. Lipschitz constants and the norms of activations depend on "
