@@ -17,6 +17,7 @@ from pathlib import Path, PurePath
 from typing import Final, final
 
 from lipcert.choices import nearest
+from lipcert.core.coverage import tensors
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import (
@@ -31,12 +32,12 @@ from lipcert.core.program import (
     Program,
     Sort,
 )
-from lipcert.core.reader.records import Model, Node
+from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.bindings import with_bindings
 from lipcert.importer.branches import without_branches
-from lipcert.importer.computed import with_computed
+from lipcert.importer.computed import Computed, with_computed
 from lipcert.importer.evaluation import eval_layers, eval_notes
 from lipcert.importer.graph_of import graph_of
 from lipcert.importer.metadata import (
@@ -46,7 +47,8 @@ from lipcert.importer.metadata import (
     training_refusals,
 )
 from lipcert.importer.model import MacroLayer
-from lipcert.importer.raw import RawInput, RawModel, needed_values, values_read
+from lipcert.importer.origins import Reader, unseen
+from lipcert.importer.raw import RawInput, RawModel, RawNode, needed_values, values_read
 from lipcert.importer.reading import Reading, is_same, stored_model
 from lipcert.importer.shared import separate_shared
 from lipcert.importer.survey import (
@@ -107,12 +109,12 @@ def assemble(
     checked: RawModel, path: Path, outputs: Sequence[str], *, as_exported: bool
 ) -> Assembled:
     """Translate a model from this file; the other arguments are those of `load_model`."""
-    provenance = read_provenance(checked.graph)
+    provenance = read_provenance(checked.graph, checked.producer)
     stored = _stored(checked, path, outputs)
     checked = replace(checked, graph=without_branches(checked.graph, stored))
     raw = checked.graph.nodes
     targets, source = _ends(checked, outputs)  # of several inputs the first, as the batch is theirs
-    separated = separate_shared(stored, checked.producer, provenance)
+    separated = separate_shared(stored, provenance)
     found = with_computed(separated.model, _trainable(separated.model, provenance))
     notes = {node.outputs[0]: node for node in raw}
     bound = with_bindings(found.model, notes, provenance, found.views)
@@ -130,6 +132,7 @@ def assemble(
         hidden=any(
             provenance.is_folded(node, missing) for node in needed if node.outputs[0] not in own
         ),
+        unseen=unseen(provenance, _left(found), tuple(_readers(found.model, needed))),
         as_exported=as_exported,
     )
     trained = trained_of(program, found, marks)
@@ -174,6 +177,18 @@ def assemble(
         program,
         provenance.signed,
     )
+
+
+def _left(found: Computed) -> dict[str, Tensor]:
+    """The tensors of the file, without what its nodes compute from them."""
+    return {name: item for name, item in tensors(found.model).items() if name not in found.names}
+
+
+def _readers(model: Model, needed: Sequence[RawNode]) -> Iterator[Reader]:
+    """The nodes of the file, with the tensors that they read in the model."""
+    read = {node.outputs[0]: frozenset(node.inputs) for node in model.nodes}
+    for node in needed:
+        yield Reader(node, read.get(node.outputs[0], frozenset()))
 
 
 def _ends(model: RawModel, outputs: Sequence[str]) -> tuple[tuple[str, ...], RawInput]:

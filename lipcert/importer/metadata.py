@@ -18,13 +18,15 @@ from typing import Final, final
 
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
-from lipcert.importer.calls import FX_NODE, call_of, names_in
+from lipcert.importer.calls import FX_NODE, Call, call_of, names_in
 from lipcert.importer.raw import RawGraph, RawNode
 
 _SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 NAMESPACE: Final = "namespace"
 """key of the modules around the call that a node came from, outermost first: "name: class/…" """
 _RULE: Final = "rewriter.rule_name"
+_TORCH: Final = "pytorch"
+"""beginning of the name of the producer"""
 _LINE: Final = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b.*?target='([^']*)'", re.M)
 _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
 _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_TENSOR)\b", re.M)
@@ -33,7 +35,6 @@ _STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
 _RESULT: Final = re.compile(r"^/.+_output_\d+$")
 """names that the TorchScript exporter gives to results of nodes, here of nodes that were folded"""
-_RECOMPUTED: Final = re.compile(r"^onnx::(Conv|ConvTranspose|Gemm)_\d+$")
 _STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
 _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING_CALLS: Final = ("_native_batch_norm_legit_functional",)
@@ -53,11 +54,30 @@ class Provenance:
     """output of the file → the call that it is the result of; empty where that is not listed"""
     stored: frozenset[str]
     """names of all initializers"""
+    folded: Mapping[str, frozenset[str]]
+    """tensor that an optimiser computed → all names that went into it, where it noted them"""
+    is_torch: bool
+    """whether an exporter of torch wrote the file"""
 
     @property
     def targets(self) -> frozenset[str]:
         """Names of the trained parameters."""
         return frozenset(self.parameters.values())
+
+    @property
+    def listed(self) -> frozenset[str]:
+        """Names of the trained parameters and buffers."""
+        return self.targets.union(self.buffers.values())
+
+    def sources(self, name: str) -> frozenset[str]:
+        """The trained parameters that an optimiser computed a tensor from, as far as it noted."""
+        names = self.folded.get(name, frozenset[str]())
+        return self.targets.intersection(self.parameters.get(item, item) for item in names)
+
+    def read_by(self, call: Call) -> frozenset[str]:
+        """The parameters and buffers that a call reads itself."""
+        placeholders = {**self.parameters, **self.buffers}
+        return frozenset(placeholders[name] for name in call.tensors if name in placeholders)
 
     def is_statistic(self, name: str) -> bool:
         """Whether it is a buffer, such as a running mean or variance."""
@@ -72,8 +92,12 @@ class Provenance:
     def is_literal(self, name: str, size: int) -> bool:
         """Whether it is no parameter unless it stands in the slot of a weight."""
         if self.signed:
-            return name not in self.targets
+            return name not in self.targets and not self.sources(name)
         return size == 1 and _RESULT.match(name) is not None
+
+    def is_made_up(self, name: str) -> bool:
+        """Whether the TorchScript exporter made up the name, of a copy or of new numbers."""
+        return is_anonymous(name) and (self.is_torch or name.startswith("onnx::"))
 
     def mentioned(self, node: RawNode) -> list[str]:
         """Parameters that appear in the call from which a node was made, in order."""
@@ -117,7 +141,7 @@ class Provenance:
         return bool(missing.intersection(self.mentioned(node))) or (self.signed and fused)
 
 
-def read_provenance(graph: RawGraph) -> Provenance:
+def read_provenance(graph: RawGraph, producer: str) -> Provenance:
     """Read the exporter's notes."""
     signature = graph.metadata.get(_SIGNATURE, "")
     parameters: dict[str, str] = {}
@@ -136,6 +160,8 @@ def read_provenance(graph: RawGraph) -> Provenance:
         frozenset(_INPUT.findall(signature)),
         dict(zip(graph.outputs, outputs, strict=True)) if is_listed else {},
         frozenset(graph.tensors),
+        graph.folded,
+        producer.startswith(_TORCH),
     )
 
 
@@ -164,15 +190,6 @@ def statistic_owner(name: str) -> str:
 def is_anonymous(name: str) -> bool:
     """Whether a tensor has a name that an exporter made up."""
     return _ANONYMOUS.match(name) is not None
-
-
-def is_recomputed(name: str) -> bool:
-    """Whether the TorchScript exporter made up the name because it computed new numbers.
-
-    Weights of convolutions and of Gemm keep their own names unless something was folded into
-    them: batch normalization, above all. (A MatMul gets a transposed copy for no such reason.)
-    """
-    return _RECOMPUTED.match(name) is not None
 
 
 def rules_of(node: RawNode) -> list[str]:

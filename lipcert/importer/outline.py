@@ -72,7 +72,7 @@ def outline(text: str) -> str:
         ops=dict(Counter(node.op_type for node in graph.nodes).most_common()),
         tensors=len(graph.tensors),
         numbers=sum(array.size for array in graph.tensors.values()),
-        signed=read_provenance(graph).signed,
+        signed=read_provenance(graph, "").signed,
     )
     return json.dumps(asdict(found))
 

@@ -68,6 +68,8 @@ class RawGraph:
     """initializers that are also graph inputs"""
     faults: Mapping[str, Refusal] = field(default_factory=dict)
     """what stands against values that only matters where something depends on them, by name"""
+    folded: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    """tensor that an optimiser computed → all names that went into it, where it noted them"""
 
 
 @final

@@ -7,6 +7,7 @@ of a standard operator has as many inputs and outputs, and attributes of the typ
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, final
@@ -21,6 +22,8 @@ from lipcert.importer.raw import Array, RawGraph, RawInput, RawNode
 from lipcert.importer.tensors import read_tensor
 
 _MAX_DEPTH: Final = 20
+_FOLDED: Final = "pkg.onnxscript.optimizer.folded_from"
+_NAME: Final = re.compile(r"'([^']*)'")
 _Scopes = tuple[set[str], ...]
 """names that are defined so far: in this graph, then in those around it"""
 
@@ -67,6 +70,12 @@ class GraphReader:
             {item.key: item.value for item in proto.metadata_props},
             tuple(name for name in declared if name in tensors),
             self.faults,
+            {
+                item.name: frozenset(_NAME.findall(note.value))
+                for item in proto.value_info
+                for note in item.metadata_props
+                if note.key == _FOLDED
+            },
         )
 
     def _tensors(self, proto: GraphProto) -> dict[str, Array]:

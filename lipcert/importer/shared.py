@@ -26,7 +26,6 @@ import numpy as np
 from lipcert.core.reader.records import Attribute, Model, Node, Tensor
 from lipcert.importer.metadata import Provenance, is_anonymous, statistic_owner
 
-_PRODUCER: Final = "pytorch"
 _STATE_NAME: Final = re.compile(r"^\w+(\.\w+)*$")
 TURNED: Final = Attribute("INTS", (1, 0))
 
@@ -44,21 +43,22 @@ class Separated:
     tied: frozenset[str] = frozenset()
 
 
-def separate_shared(model: Model, producer: str, provenance: Provenance) -> Separated:
+def separate_shared(model: Model, provenance: Provenance) -> Separated:
     """Find the parameters behind merged and copied tensors."""
     if provenance.signed:
         return Separated(model)
     copies = _copies(model.initializers)
     tensors = {name: item for name, item in model.initializers.items() if name not in copies}
     nodes = list(copies.values())
-    is_torch = producer.startswith(_PRODUCER)
     for node in model.nodes:
         shared = tensors.get(node.inputs[0]) if node.inputs else None
         is_second = shared is not None and _is_second_name(node, model.outputs)
         if (
             is_second
             and shared is not None
-            and (statistic_owner(node.outputs[0]) or (is_torch and _is_one_number(shared)))
+            and (
+                statistic_owner(node.outputs[0]) or (provenance.is_torch and _is_one_number(shared))
+            )
         ):
             tensors[node.outputs[0]] = shared
         else:

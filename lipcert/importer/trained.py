@@ -19,9 +19,9 @@ import numpy as np
 from lipcert.core.coverage import operands, tensors
 from lipcert.core.program import Activation, Attention, BatchNorm, Operand, PRelu, Program, Scale
 from lipcert.core.reader.records import Model, Tensor
-from lipcert.importer.calls import FX_NODE, call_of
+from lipcert.importer.calls import FX_NODE
 from lipcert.importer.computed import Computed
-from lipcert.importer.metadata import Provenance, is_recomputed
+from lipcert.importer.metadata import Provenance
 from lipcert.importer.raw import RawNode
 from lipcert.importer.survey import plain_note
 from lipcert.ir import Parameter
@@ -58,13 +58,14 @@ class Marks:
     """What the exporter's notes say of a file.
 
     missing: parameters that it lacks; nodes: those that depend on the data; hidden: whether some
-    notes belong to nodes that are not among them.
+    notes belong to nodes that are not among them; unseen: tensors of which other uses may be.
     """
 
     provenance: Provenance
     missing: frozenset[str]
     nodes: Sequence[Noted]
     hidden: bool
+    unseen: frozenset[str]
     as_exported: bool
 
 
@@ -197,13 +198,11 @@ def _mixed(found: Computed, stored: Mapping[str, Tensor], marks: Marks) -> froze
     touched = [item for item in marks.nodes if notes.is_folded(item.raw, missing)]
     mixed.update(*(item.tensors for item in touched))
     mentioned = {name for item in marks.nodes for name in notes.mentioned(item.raw)}
-    if marks.hidden or missing - mentioned or _is_hidden(notes, stored, marks.nodes):
+    if marks.hidden or missing - mentioned:
         mixed |= everything  # nobody knows where they went
     elif missing:
         mixed |= everything - notes.targets
-    if not notes.signed:
-        mixed |= {name for name in everything if is_recomputed(name)}
-    return frozenset(mixed | _unread(notes, marks.nodes))
+    return frozenset(mixed | marks.unseen | _unread(notes, marks.nodes))
 
 
 def _unread(provenance: Provenance, nodes: Sequence[Noted]) -> set[str]:
@@ -215,38 +214,3 @@ def _unread(provenance: Provenance, nodes: Sequence[Noted]) -> set[str]:
         read.setdefault(note, set()).update(item.tensors)
         said.setdefault(note, set()).update(provenance.mentioned(item.raw))
     return {name for note in said for name in said[note] - read[note]}
-
-
-def _is_hidden(
-    provenance: Provenance, stored: Mapping[str, Tensor], nodes: Sequence[Noted]
-) -> bool:
-    """Whether a tensor of no name, of whose call no node is left, rearranges a parameter.
-
-    An exporter stores what it computed from a parameter beside the parameter itself: a transposed
-    copy, say. Numbers that it computed in another way are not told from fixed ones.
-    """
-    if not provenance.signed:
-        return False
-    calls = [(item, call) for item in nodes if (call := call_of(item.raw)) is not None]
-    results = {name for item in nodes for name in item.raw.output_names}
-    known = results.union(provenance.inputs, *([call.result] for _, call in calls))
-    open_ones = {
-        name
-        for item, call in calls
-        if not known.issuperset(call.tensors)
-        for name in item.tensors - provenance.targets
-        if name in stored and stored[name].is_float
-    }
-    if not open_ones:
-        return False
-    trained = {
-        _entries(stored[name])
-        for name in provenance.targets & stored.keys()
-        if stored[name].is_float and len(set(stored[name].values().flat)) > 1
-    }
-    return any(_entries(stored[name]) in trained for name in open_ones)
-
-
-def _entries(tensor: Tensor) -> bytes:
-    """The numbers of a tensor, in whatever order."""
-    return np.sort(tensor.values(), axis=None).tobytes()

@@ -200,7 +200,7 @@ def test_no_certificate_is_written_of_a_wrong_reading(tmp_path):
 def test_a_rewriting_that_differs_in_the_domain_alone_is_refused(tmp_path, monkeypatch):
     """A model of x/2 for min(x, 30)/2 is found out where the domain reaches further."""
 
-    def careless(model, producer, provenance):
+    def careless(model, provenance):
         (limit,) = (item for item in model.nodes if item.outputs == ("m",))
         nodes = [
             replace(item, inputs=tuple(limit.inputs[0] if n == "m" else n for n in item.inputs))

@@ -159,7 +159,9 @@ LINEAR = "target=torch.ops.aten.linear.default](args = (%x, %p_w), kwargs = {})"
 def test_transposed_copy_is_a_view_of_the_listed_parameter(tmp_path):
     proto = model([node("MatMul", ["x", "val_1"], ["y"])], ("N", 4), {"val_1": weights(4, 3)})
     with_metadata(
-        proto, "p_w: PARAMETER target='fc.weight'\n", {"y": {"pkg.torch.onnx.fx_node": LINEAR}}
+        proto,
+        "x: USER_INPUT\np_w: PARAMETER target='fc.weight'\n",
+        {"y": {"pkg.torch.onnx.fx_node": LINEAR}},
     )
     imported = load_model(saved(proto, tmp_path))
     assert imported.graph.parameters["fc.weight"].shape == (3, 4)
@@ -191,7 +193,9 @@ def test_shared_copies_of_two_parameters_are_told_apart(tmp_path):
 @pytest.mark.parametrize("as_exported", [False, True])
 def test_missing_parameters_mark_what_is_left(tmp_path, as_exported):
     proto = model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": weights(4, 3)})
-    with_metadata(proto, "p_w: PARAMETER target='w'\np_g: PARAMETER target='bn.weight'\n")
+    with_metadata(
+        proto, "x: USER_INPUT\np_w: PARAMETER target='w'\np_g: PARAMETER target='bn.weight'\n"
+    )
     imported = load_model(saved(proto, tmp_path), as_exported=as_exported)
     assert imported.graph.parameters["w"].folded is not as_exported
     (note,) = imported.diagnostics

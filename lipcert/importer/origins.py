@@ -1,0 +1,235 @@
+"""Origins: of which trained parameters a stored tensor may be computed, as far as notes tell.
+
+What enters: the exporter's notes, the stored tensors, and the nodes that read them. What leaves:
+the tensors of which not every use is seen, as an exporter computed others from them or left out a
+call that read them. Their gradients have no bound.
+
+torch.export notes the call that each node was made from, with the names of what the call reads, and
+the optimiser of onnxscript notes for each tensor that it computes all names that went into it, also
+through other such tensors. Four rules follow; what none of them settles may be anything.
+
+1. A noted tensor is computed from the parameters among its names, and from no others.
+2. Where a file has such notes, a tensor without one is a literal of the code.
+3. Where it has none, a tensor that may be the result of a call may come from any parameter; another
+   one only from those that the call of its node reads, and from none if it is one number.
+4. A call of which neither a node nor a tensor is left was merged with another one of equal inputs,
+   or did nothing to these numbers, as a product by 1. Equal tensors were merged, so it may have
+   read a parameter that is not stored, or has the numbers of another tensor, or is all one number.
+   Where its reader reads a tensor that belongs to neither, this may be its result: it may come from
+   anything, or if the call leaves numbers as they are, from a parameter that has these numbers.
+
+The TorchScript exporter leaves no notes. It computes with constants, and gives the results made-up
+names; so do moved copies of a parameter that is stored no more, as of the weight of a linear layer.
+A tensor with such a name is the copy of a parameter where its node belongs to a module of which
+this parameter, and nothing else, is missing. Otherwise it may come from anything. Exporters before
+torch 1.13 do not say which module a node belongs to; there all tensors of layers are taken for such
+copies, and the report says so (LC023).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.core.reader.records import Tensor
+from lipcert.importer.calls import FX_NODE, Call, call_of
+from lipcert.importer.metadata import Provenance
+from lipcert.importer.raw import RawNode
+
+_NUMBER: Final = re.compile(r"_\d+$")
+"""what tells the results of several calls of one kind apart"""
+_SAME: Final = re.compile(
+    "alias|clone|contiguous|detach_?|dropout|expand|expand_as|flatten|lift_fresh_copy|permute|"
+    "reshape|select|slice|split|split_with_sizes|squeeze|stack|to|_to_copy|transpose|type_as|"
+    "unflatten|unsqueeze|view"
+)
+"""calls that leave numbers as they are"""
+_ALONE: Final = re.compile(
+    f"{_SAME.pattern}|abs|amax|avg_pool[12]d|celu|elu|exp|gelu|hard(sigmoid|swish|tanh)|leaky_relu|"
+    "log|log_softmax|logsumexp|max_pool[12]d|mean|mish|neg|reciprocal|relu|rsqrt|selu|sigmoid|silu|"
+    "softmax|softplus|softsign|sqrt|sum|tanh"
+)
+"""calls that read one tensor"""
+_MADE: Final = re.compile("arange|full|ones|scalar_tensor(_default)?|zeros")
+"""calls that read none"""
+_ITEM: Final = re.compile("getitem")
+"""one of several results of a call, for which no node is made"""
+_MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
+"""operators that read vectors of normalizations and activations with further axes of size 1"""
+_LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
+_SIZED: Final = frozenset({"Resize", "Upsample"})
+"""operators whose constants are sizes, also where they are no whole numbers"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Reader:
+    """A node as its exporter noted it, and the stored tensors that it reads."""
+
+    raw: RawNode
+    tensors: frozenset[str]
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Group:
+    """The nodes of one call, and the float tensors that they read."""
+
+    call: Call
+    tensors: set[str] = field(default_factory=set)
+
+
+def unseen(
+    notes: Provenance, stored: Mapping[str, Tensor], readers: Sequence[Reader]
+) -> frozenset[str]:
+    """The tensors of which not every use is seen, and those computed from them.
+
+    readers: all nodes that the outputs are computed from.
+    """
+    floats = {name: tensor for name, tensor in stored.items() if tensor.is_float}
+    if not notes.signed:
+        return _unnamed(notes, floats, readers)
+    everything = notes.targets | floats.keys() - notes.listed
+    results = {name for item in readers for name in item.raw.output_names}
+    calls = [call for item in readers if (call := call_of(item.raw)) is not None]
+    known = results.union(notes.inputs, (call.result for call in calls))
+    found: set[str] = set()
+    for item in readers:
+        for name in item.tensors & floats.keys() - notes.listed:
+            if sources := notes.sources(name):
+                found |= {name, *sources}
+    for group in _groups(readers, floats):
+        lost = [name for name in group.call.tensors if name not in known and not _is(_ITEM, name)]
+        if not notes.folded and _is_unknown(notes, group, lost, floats):
+            return everything
+        if not notes.folded:
+            own = {name for name in group.tensors - notes.listed if not _is_uniform(floats[name])}
+            found |= own | (notes.read_by(group.call) & notes.targets if own else set())
+        others = _strangers(notes, group, lost)
+        named = group.tensors.union(*(notes.folded.get(name, ()) for name in group.tensors))
+        gone = [name for name in lost if name not in named]
+        if others and not all(_is(_SAME, name) for name in gone):
+            return everything
+        if not all(_is(_ALONE, name) for name in gone):
+            found |= _mergeable(notes, floats)
+        if gone:
+            found |= {name for other in others for name in _moved(notes, floats, other)}
+    return frozenset(found)
+
+
+def _groups(readers: Iterable[Reader], floats: Mapping[str, Tensor]) -> Iterable[_Group]:
+    groups: dict[str, _Group] = {}
+    for item in readers:
+        call = call_of(item.raw)
+        if call is not None:
+            group = groups.setdefault(item.raw.metadata[FX_NODE], _Group(call))
+            group.tensors |= item.tensors & floats.keys()
+    return groups.values()
+
+
+def _is_unknown(
+    notes: Provenance, group: _Group, lost: Sequence[str], floats: Mapping[str, Tensor]
+) -> bool:
+    """Whether the group may read the result of a call that nobody noted."""
+    own = group.tensors - notes.listed
+    if not all(_is(_MADE, name) for name in own.intersection(lost)):
+        return True
+    gone, others = set(lost) - own, own.difference(lost)
+    is_same = all(_is(_SAME, name) for name in gone)
+    return any(not is_same or not _is_uniform(floats[name]) for name in others if gone)
+
+
+def _strangers(notes: Provenance, group: _Group, lost: Sequence[str]) -> set[str]:
+    """The tensors of a group that are neither of its call, nor literals, nor of what it lost."""
+    read = notes.read_by(group.call)
+    return {
+        name
+        for name in group.tensors
+        if (name not in read if name in notes.listed else name in notes.folded)
+        and not {name, *notes.folded.get(name, ())}.intersection(lost)
+    }
+
+
+def _mergeable(notes: Provenance, floats: Mapping[str, Tensor]) -> set[str]:
+    """The parameters that an optimiser may have merged with other tensors, or left out."""
+    counts = Counter(tensor.values().tobytes() for tensor in floats.values())
+    return {
+        name
+        for name in notes.targets
+        if name not in notes.stored
+        or name not in floats
+        or _is_uniform(floats[name])
+        or counts[floats[name].values().tobytes()] > 1
+    }
+
+
+def _moved(notes: Provenance, floats: Mapping[str, Tensor], other: str) -> set[str]:
+    """The parameters whose numbers, moved, may be those of another tensor."""
+    numbers = floats[other].values()
+    return {
+        name
+        for name in notes.targets
+        if name not in floats or np.isin(numbers, floats[name].values()).all()
+    }
+
+
+def _is_uniform(tensor: Tensor) -> bool:
+    values = tensor.values()
+    return bool((values == values.reshape(-1)[:1]).all())
+
+
+def _is(kinds: re.Pattern[str], result: str) -> bool:
+    """Whether the name is that of the result of a call of these kinds."""
+    return kinds.fullmatch(_NUMBER.sub("", result)) is not None
+
+
+def _unnamed(
+    notes: Provenance, floats: Mapping[str, Tensor], readers: Iterable[Reader]
+) -> frozenset[str]:
+    names = {name: name for name in floats}
+    for item in readers:
+        for given in item.raw.inputs if item.raw.op_type not in _SIZED else ():
+            name = names.get(given, "")
+            if not notes.is_made_up(name):
+                continue
+            if item.raw.op_type == "Identity":
+                names[item.raw.outputs[0]] = name  # a tensor of equal numbers, stored once
+            elif not _is_copy(notes, item.raw, floats[name]):
+                return frozenset(name for name in floats if not notes.is_statistic(name))
+    return frozenset()
+
+
+def _is_copy(notes: Provenance, node: RawNode, tensor: Tensor) -> bool:
+    """Whether a tensor can only be a parameter of the module that a node belongs to, moved."""
+    is_matrix = node.op_type == "MatMul" and len(tensor.dims) == 2
+    if not node.name.startswith("/"):  # exporters of old name no modules
+        return is_matrix or node.op_type in _LAYERS
+    module = _module_of(node.name, notes.stored)
+    own = {name[len(module) + 1 :] for name in notes.stored if name.startswith(f"{module}.")}
+    if not module or not (is_matrix or node.op_type in _MOVED):
+        return False
+    if is_matrix and own:  # a layer that has its bias left
+        halves = [name for name in own if "." not in name]
+        alone = [name.endswith("bias") and f"{name[:-4]}weight" not in own for name in halves]
+        return bool(halves) and all(alone)
+    is_vector = len(tensor.dims) > 1 and tensor.size == max(tensor.dims)
+    return not own and (is_matrix or is_vector)
+
+
+def _module_of(node: str, stored: Iterable[str]) -> str:
+    """The module of a node, as /blocks/blocks.0/fc_1/MatMul, where fc is called again."""
+    parts: list[str] = []
+    for part in node.split("/")[1:-1]:
+        if parts and part.startswith(f"{parts[-1]}."):
+            parts.pop()
+        parts.append(part)
+    module = ".".join(parts)
+    again = _NUMBER.sub("", module)
+    is_known = any(name.startswith(f"{module}.") for name in stored)
+    is_again = any(name.startswith(f"{again}.") for name in stored)
+    return again if is_again and not is_known else module

@@ -1,0 +1,237 @@
+"""Tensors that exporters computed from trained parameters: none of their bounds may be too small.
+
+The truth is what autograd says of the module itself, before any exporter saw it.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from onnx import helper
+from torch import nn
+
+from lipcert.analysis.pipeline import analyze
+from lipcert.importer.load import load_model
+from lipcert.settings import Settings
+from tests.importer.models import model, saved, weights
+from tests.importer.test_calls import FX_NODE, noted
+from tests.importer.test_parameters import with_metadata
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+node = helper.make_node
+FOLDED = "pkg.onnxscript.optimizer.folded_from"
+
+
+class Network(nn.Module):
+    """Two layers, and between them what a test makes of the first one and of a parameter."""
+
+    def __init__(self, between, **parameters):
+        super().__init__()
+        self.fc, self.out = nn.Linear(4, 4), nn.Linear(4, 3)
+        for name, value in parameters.items():
+            setattr(self, name, nn.Parameter(torch.tensor(value)))
+        self.between = between
+
+    def forward(self, x):
+        return self.out(self.between(self, x))
+
+
+COMPUTED = {
+    "divided": lambda s, x: s.fc(x) / (s.fc.bias + 5),
+    "doubled": lambda s, x: s.fc(x) * (s.fc.bias * 2),
+    "reciprocal": lambda s, x: s.fc(x) * (s.fc.bias + 2).reciprocal(),
+    "norm": lambda s, x: s.fc(x) / s.fc.weight.norm(dim=1),
+    "tied": lambda s, x: s.fc(x) @ s.fc.weight,
+    "tied, scaled": lambda s, x: s.fc(x) @ (s.fc.weight * 2),
+    "sum": lambda s, x: x @ (s.fc.weight + s.out.weight[0]) + s.fc(x),
+    "product": lambda s, x: s.fc(x) + x @ (s.fc.weight @ s.fc.weight),
+    "row": lambda s, x: s.fc(x) * s.fc.weight[0],
+    "reshaped": lambda s, x: s.fc(x) * s.fc.bias.view(1, 4),
+    "softmax": lambda s, x: s.fc(x) * s.fc.bias.softmax(0),
+    "parts": lambda s, x: s.fc(x) * torch.cat([s.fc.bias[:2], s.out.bias[:2]]),
+    "opposite": lambda s, x: s.fc(x) * (1 - s.fc.bias),
+    "convolution": lambda s, x: F.conv1d(
+        s.fc(x)[:, None], s.fc.weight[:, None] * s.fc.bias[:, None, None], padding=2
+    ).mean(2),
+}
+WITH_NUMBER = {
+    "temperature": (lambda s, x: s.fc(x) / s.t.exp() + s.t, 0.3),
+    "temperature of 1": (lambda s, x: s.fc(x) / s.t.exp() - s.t * x, 0.0),
+    "factor of 1": (lambda s, x: s.fc(x) * s.t + x.sum(1, keepdim=True) - s.t, 1.0),
+    "merged with a constant": (lambda s, x: s.fc(x) / torch.full((4,), 2.0) * (s.t + 1), [1.0] * 4),
+    "merged with ones": (lambda s, x: (s.fc(x) + torch.ones(4)) * (s.t * s.t) + s.t, [1.0] * 4),
+}
+FIXED = {
+    "literals": lambda s, x: s.fc(x) * 2.5 + 0.3,
+    "positions": lambda s, x: s.fc(x) + torch.arange(4).float().mul(0.3).sin().view(1, 4),
+    "list": lambda s, x: s.fc(x) * torch.tensor([1.0, 2.0, 3.0, 4.0]),
+    "python's sum": lambda s, x: sum([s.fc(x), x]),
+    "dropout": lambda s, x: F.dropout(F.gelu(s.fc(x)), 0.5, s.training),
+}
+MODULES = {
+    **{name: (between, {}) for name, between in {**COMPUTED, **FIXED}.items()},
+    **{name: (between, {"t": value}) for name, (between, value) in WITH_NUMBER.items()},
+}
+EXPORTERS = {
+    "default": {"dynamo": True, "external_data": False, "verbose": False},
+    "torchscript": {"dynamo": False},
+}
+
+
+def exported(module, exporter, path):
+    torch.onnx.export(module, (torch.rand(1, 4),), str(path), **EXPORTERS[exporter])
+    return load_model(path, trusted=True)
+
+
+def largest_gradients(module):
+    """Of each parameter and of all, of cross-entropy over examples in [0, 1] and all labels."""
+    torch.manual_seed(1)
+    found = {}
+    for x in (*torch.rand(12, 1, 4), *torch.eye(4)[:, None]):
+        for label in range(3):
+            module.zero_grad()
+            F.cross_entropy(module(x), torch.tensor([label])).backward()
+            named = dict(module.named_parameters())
+            norms = {n: p.grad.norm().item() for n, p in named.items() if p.grad is not None}
+            norms[""] = sum(norm**2 for norm in norms.values()) ** 0.5
+            found = {name: max(norm, found.get(name, 0.0)) for name, norm in norms.items()}
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("kind", MODULES)
+def test_no_bound_is_too_small(tmp_path, kind, exporter):
+    torch.manual_seed(0)
+    between, parameters = MODULES[kind]
+    module = Network(between, **parameters).eval()
+    analysis = analyze(exported(module, exporter, tmp_path / "m.onnx"), Settings())
+    bounds = {item.name: item.grad_norm for item in analysis.parameters}
+    bounds[""] = analysis.network.grad_norm
+    truth = largest_gradients(module)
+    for name, bound in bounds.items():
+        assert bound is None or bound >= truth.get(name, 0.0) * (1 - 1e-6), name
+    if bounds[""] is None:
+        assert {"LC009", "LC102"} & {item.code for item in analysis.diagnostics}
+    else:
+        assert bounds.keys() >= truth.keys()
+    if kind in FIXED:
+        assert bounds[""] is not None
+
+
+def computed(names, *, tensor="t", read="%linear, %exp", more=None):
+    """x through a layer and a quotient, whose divisor an optimiser stored."""
+    nodes = [
+        node("Gemm", ["x", "fc.weight", "fc.bias"], ["linear"], transB=1),
+        node("Div", ["linear", tensor], ["y"]),
+    ]
+    stored = {"fc.weight": weights(4, 4), "fc.bias": weights(4), tensor: np.exp(weights(4))}
+    proto = model(nodes, ("N", 4), stored)
+    signature = (
+        "x: USER_INPUT\np_w: PARAMETER target='fc.weight'\np_b: PARAMETER target='fc.bias'\n"
+        "b_pe: BUFFER target='pe'\ndiv: USER_OUTPUT\n"
+    )
+    notes = {
+        "linear": {FX_NODE: noted("linear", "linear", "%x, %p_w, %p_b")},
+        "y": {FX_NODE: noted("div", "div", read)},
+    }
+    with_metadata(proto, signature, notes)
+    for name, origins in {**({} if names is None else {tensor: names}), **(more or {})}.items():
+        info = proto.graph.value_info.add()
+        info.CopyFrom(helper.make_tensor_value_info(name, 1, [4]))
+        entry = info.metadata_props.add()
+        entry.key, entry.value = FOLDED, repr(sorted(origins))
+    return proto
+
+
+def folded(proto, tmp_path):
+    imported = load_model(saved(proto, tmp_path), trusted=True)
+    return {name for name, item in imported.graph.parameters.items() if item.folded}
+
+
+def test_a_noted_tensor_is_computed_from_what_its_note_names(tmp_path):
+    assert folded(computed(["fc.bias", "val_0"], tensor="exp"), tmp_path) == {"fc.bias", "exp"}
+    assert folded(computed(["p_b", "val_0"], tensor="exp"), tmp_path) == {"fc.bias", "exp"}
+    assert folded(computed(["pe", "val_0"], tensor="exp"), tmp_path) == set()
+
+
+def test_a_tensor_of_another_call_may_come_from_anything(tmp_path):
+    """The results of two calls had equal numbers, and are stored once, under one's name."""
+    assert folded(computed(["pe"], tensor="sin"), tmp_path) == {"fc.weight", "fc.bias"}
+
+
+def test_a_literal_is_one_where_computed_tensors_are_noted(tmp_path):
+    proto = computed(None, tensor="val_0", read="%linear, 2.0", more={"shape": ["val_9"]})
+    assert folded(proto, tmp_path) == set()
+
+
+@pytest.mark.parametrize("tensor", ["exp", "val_0"])
+def test_without_notes_the_result_of_a_call_may_come_from_anything(tmp_path, tensor):
+    assert folded(computed(None, tensor=tensor), tmp_path) == {"fc.weight", "fc.bias"}
+
+
+def test_without_notes_a_tensor_may_come_from_the_parameters_of_its_call(tmp_path):
+    proto = computed(None, tensor="val_0", read="%linear, %p_b")
+    assert folded(proto, tmp_path) == {"fc.bias"}
+
+
+def test_as_exported_the_tensor_itself_is_trained(tmp_path):
+    proto = computed(["fc.bias", "val_0"], tensor="exp")
+    imported = load_model(saved(proto, tmp_path), trusted=True, as_exported=True)
+    assert set(imported.graph.parameters) == {"fc.weight", "fc.bias", "exp"}
+    assert not any(item.folded for item in imported.graph.parameters.values())
+
+
+def unnamed(scope, op_type, shape, names=()):
+    """A tensor with a made-up name, read by a node of a module."""
+    tensor = f"onnx::{op_type}_9"
+    nodes = [
+        node("MatMul", ["x", "first.weight"], ["h"], name="/first/MatMul"),
+        node(op_type, ["h", tensor], ["y"], name=f"{scope}/{op_type}"),
+    ]
+    stored = {"first.weight": weights(4, 4), tensor: weights(*shape)}
+    kept = {name: weights(4) for name in names}
+    proto = model(nodes, ("N", 3, 4), {**stored, **kept})
+    proto.producer_name = "pytorch"
+    return proto
+
+
+@pytest.mark.parametrize(
+    ("scope", "op_type", "shape", "names", "is_copy"),
+    [
+        ("/fc", "MatMul", (4, 2), (), True),
+        ("/fc", "MatMul", (4, 2), ("fc.bias",), True),
+        ("/fc_1", "MatMul", (4, 2), ("fc.bias",), True),
+        ("/blocks/blocks.0/fc", "MatMul", (4, 2), ("blocks.0.fc.bias",), True),
+        ("/attention", "MatMul", (4, 2), ("attention.in_proj_bias",), True),
+        ("/norm", "Mul", (3, 1), (), True),
+        ("", "MatMul", (4, 2), (), False),
+        ("/fc", "MatMul", (4, 2), ("fc.weight",), False),
+        ("/block", "MatMul", (4, 2), ("block.fc.weight",), False),
+        ("/fc", "Mul", (4,), ("fc.weight",), False),
+        ("/fc", "Mul", (4,), (), False),
+        ("", "Div", (4,), (), False),
+    ],
+)
+def test_made_up_names(tmp_path, scope, op_type, shape, names, is_copy):
+    found = folded(unnamed(scope, op_type, shape, names), tmp_path)
+    assert ("first.weight" in found) is not is_copy
+
+
+@pytest.mark.slow
+def test_two_layers_of_equal_numbers_that_became_one(tmp_path):
+    """An optimiser stores their weights once, and has one node for both."""
+
+    class Copied(Network):
+        def __init__(self):
+            super().__init__(lambda s, x: s.twin(x) * s.fc(x) + s.twin(2 * x))
+            self.twin = copy.deepcopy(self.fc)
+
+    torch.manual_seed(0)
+    analysis = analyze(exported(Copied().eval(), "default", tmp_path / "m.onnx"), Settings())
+    assert analysis.network.grad_norm is None
+    assert "LC009" in {item.code for item in analysis.diagnostics}
