@@ -79,8 +79,10 @@ def __getattr__(name: str) -> object:
     except ModuleNotFoundError as error:
         if error.name != "torch":
             raise
+        from lipcert.version import TESTED_TORCH
+
         extra = "training" if ".training" in _HOMES[name] else "audit"
-        message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[{extra}]'"
+        message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[{extra}]' {TESTED_TORCH}"
         raise ModuleNotFoundError(message, name="torch") from error
     found: object = home if home.__name__ == f"lipcert.{name}" else getattr(home, name)
     return found

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, final, overload
 
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.version import TESTED_TORCH
 
 if TYPE_CHECKING:
     from lipcert.analysis.bounded import Progress
@@ -353,7 +354,8 @@ def require_torch() -> None:
     """NoVerdictError where PyTorch, which audits need, is missing."""
     if importlib.util.find_spec("torch") is None:
         raise NoVerdictError(
-            "audit: PyTorch is not installed; install it with: pip install 'lipcert[audit]'"
+            "audit: PyTorch is not installed; install it with: "
+            f"pip install 'lipcert[audit]' {TESTED_TORCH}"
         )
 
 

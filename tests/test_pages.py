@@ -71,6 +71,13 @@ RUN_BY = {
         "A perceptron on a table",
     ): "test_first_hour.py::test_the_perceptron_is_trained_and_audited_as_shown",
     (
+        "docs/install.md",
+        "In a clone",
+    ): "test_install_page.py::test_the_commands_install_what_is_tested",
+    ("docs/install.md", "Without a clone"): (
+        "test_install_page.py::test_the_commands_install_what_is_tested"
+    ),
+    (
         "docs/mechanisms.md",
         "Mechanisms: what bounds a gradient, and what it costs",
     ): "test_pages.py::test_the_settings_of_single_layers_are_read",
