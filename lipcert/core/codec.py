@@ -165,12 +165,18 @@ class Codec:
     def read(self, kind: type[_T], value: object, where: str, **apart: object) -> _T:
         """The record that was written so; where: what the paths of errors begin with. apart: the
         fields of the record that are no members."""
+        read = partial(self._record, kind, apart) if apart else self.form(kind).read
+        return cast("_T", self._read(read, value, where))
+
+    def _read(self, read: Callable[[Any], Any], value: object, where: str) -> Any:
         try:
-            read = partial(self._record, kind, apart) if apart else self.form(kind).read
-            found: _T = read(value)
+            return read(value)
         except CodecError as error:
             raise self._error(str(error.within(where))) from None
-        return found
+
+    def chosen(self, choices: Mapping[str, _T], value: object, where: str) -> _T:
+        """What a word names among choices."""
+        return cast("_T", self._read(_words(choices).read, value, where))
 
     def read_any(self, kind: object, value: object, where: str) -> Any:
         """The same for what is no class: a tuple, a mapping."""

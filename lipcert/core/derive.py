@@ -10,23 +10,25 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.certificate import ChainWitness
-from lipcert.core.interval import Interval
+from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger import Premises
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Shape
 from lipcert.core.reader.records import shown
 from lipcert.core.refinements import Centres, Chains, Listed, Proposals, Runs, Witnessed, Zeros
-from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.facts import Cotangent, Fact, box_norm
 from lipcert.core.rules.passes import backward, forward, gradients, input_lipschitz
 from lipcert.core.rules.weights import Constrained, Point, Weights
 from lipcert.core.witnesses import Evidence
+
+_ROUNDING: Final = 2.0**-40
 
 
 @final
@@ -100,11 +102,11 @@ def input_facts(program: Program, premises: Premises) -> dict[str, Fact]:
     if not program.parts:
         box = _box(shape, premises.input_box)
         norm = math.inf if premises.input_norm is None else premises.input_norm
-        return {program.input: Fact.of(shape, norm, box)}
+        return {program.input: _fact(shape, norm, box)}
     found, squares = {}, 0.0
     for part in premises.input_parts:
         norm = math.inf if part.norm is None else part.norm
-        found[part.name] = Fact.of(part.shape, norm, _box(part.shape, part.box))
+        found[part.name] = _fact(part.shape, norm, _box(part.shape, part.box))
         own = found[part.name].norm
         squares = add_up(squares, multiply_up(own, own))
     boxes = [found[part.name].box.broadcast(part.shape) for part in program.parts]
@@ -114,7 +116,7 @@ def input_facts(program: Program, premises: Premises) -> dict[str, Fact]:
     )
     norm = math.inf if squares == math.inf else sqrt_up(squares)
     norm = norm if premises.input_norm is None else min(norm, premises.input_norm)
-    return {program.input: Fact.of(shape, norm, Interval(low, high)), **found}
+    return {program.input: _fact(shape, norm, Interval(low, high)), **found}
 
 
 def input_faults(program: Program, premises: Premises) -> bool:
@@ -124,6 +126,15 @@ def input_faults(program: Program, premises: Premises) -> bool:
     return stated != [(part.name, part.shape) for part in program.parts] or (
         has_box and bool(stated)
     )
+
+
+def _fact(shape: Shape, norm: float, box: Interval | None) -> Fact:
+    """What is assumed of an input; Unsupported where the box lies outside of the ball."""
+    if box is not None:
+        nearest = np.clip(0.0, box.lo, box.hi)
+        if box_norm(exact(nearest), shape) * (1.0 - _ROUNDING) > norm:
+            raise Unsupported("no input has both the norm and the entries that are assumed")
+    return Fact.of(shape, norm, box)
 
 
 def _box(shape: Shape, ends: tuple[float, float] | None) -> Interval | None:

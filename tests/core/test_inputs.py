@@ -289,6 +289,20 @@ def test_premises_of_other_inputs_are_refused() -> None:
         derive(program, replace(right, input_box=(0.0, 1.0)), evidence)
 
 
+def test_inputs_that_there_are_not_are_refused() -> None:
+    """A box outside of the ball, of one input or of all together: facts would contradict."""
+    program = lowered(two_branches(np.random.default_rng(0), "joined"))
+    far, near = (None, (1.0, 2.0)), (None, (0.0, 1.0))
+    bounds(program, premises(program, 3.2, a=far, b=far), ("w",))
+    for assumed in (
+        premises(program, 3.1, a=far, b=far),
+        premises(program, a=(2.4, (1.0, 2.0)), b=near),
+        premises(program, a=(0.5, (-2.0, -1.0)), b=near),
+    ):
+        with pytest.raises(Unsupported, match="no input has both"):
+            bounds(program, assumed, ("w",))
+
+
 def test_names_of_inputs_do_not_collide() -> None:
     """A tensor of the file may be called as the joined inputs are."""
     nodes = [node("Add", "a b", "inputs"), node("Relu", "inputs", "y")]

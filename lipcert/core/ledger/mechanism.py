@@ -16,9 +16,15 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, asdict, dataclass, field, fields, replace
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, cast, final
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias, final
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.certificate import (
+    Assumption,
+    CertificateFormatError,
+    chosen,
+    read,
+    written,
+)
 from lipcert.core.codec import Bound, member
 from lipcert.core.ledger.entries import declared
 
@@ -333,10 +339,7 @@ def names_of(mechanism: type[Mechanism]) -> dict[str, bool]:
 def read_mechanism(known: Mapping[str, Mapping[str, object]]) -> Mechanism:
     """From the data of A-MECHANISM and, where layers clip, A-LAYERS."""
     data = dict(known[MECHANISM])
-    kind = data.pop("kind", None)
-    if kind not in MECHANISMS:
-        raise CertificateFormatError(f"{MECHANISM}.kind is not one of {', '.join(MECHANISMS)}")
-    found = MECHANISMS[cast("str", kind)]
+    found = chosen(MECHANISMS, data.pop("kind", None), f"{MECHANISM}.kind")
     if found is not BackpropClipping:
         return read(found, data, MECHANISM)
     if LAYERS not in known:
