@@ -18,6 +18,7 @@ from lipcert.errors import UsageError
 
 LOSSES: Final = ("auto", *KINDS)
 TermsName = Literal["mean", "sum"]
+AxisName = Literal["first", "last"]
 ScopeName = Literal["auto", "point", "constraint-set"]
 ConstraintName = Literal["spectral", "frobenius"]
 GroupName = Literal["parameter", "layer"]

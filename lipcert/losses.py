@@ -7,13 +7,14 @@ parameter that the loss does not have is an error: silence would certify another
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import singledispatch
 from typing import Any, Final
 
 import numpy as np
 
 from lipcert.choices import LOSSES, check_choice
-from lipcert.core.losses.base import Loss, loss_class, parameters_of
+from lipcert.core.losses.base import ClassLoss, Loss, loss_class, parameters_of, scores_of
 from lipcert.core.losses.entries import (
     AbsoluteError,
     BinaryCrossEntropy,
@@ -32,10 +33,14 @@ from lipcert.core.losses.margins import (
 )
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import FloatArray, IndexArray
+from lipcert.core.program import FloatArray, IndexArray, Shape
 from lipcert.errors import UsageError
 
 _BATCH_WEIGHTED: Final = frozenset({"kr-batch", "hkr-batch"})
+_OF_TOKENS: Final = frozenset(item.name for item in fields(ClassLoss))
+"""parameters that every loss of classes has"""
+_MANY: Final = 1 << 24
+"""numbers that gradients for all labels may have"""
 
 
 def make_loss(kind: str, **given: Any) -> Loss:
@@ -52,8 +57,10 @@ def make_loss(kind: str, **given: Any) -> Loss:
     for name in given:
         if name in known:
             continue
-        allowed = ", ".join(sorted(item.replace("_", "-") for item in known))
+        allowed = ", ".join(sorted(item.replace("_", "-") for item in known.keys() - _OF_TOKENS))
         takes = f"takes {allowed}" if allowed else "has no parameter"
+        if known.keys() & _OF_TOKENS:
+            takes += ", besides per-token and class-axis"
         raise UsageError(f"{name.replace('_', '-')}: the loss {kind} {takes}")
     for name, is_optional in known.items():
         if not is_optional and name not in given:
@@ -65,18 +72,35 @@ def make_loss(kind: str, **given: Any) -> Loss:
         raise UsageError(str(error)) from None
 
 
-@singledispatch
 def worst_gradients(loss: Loss, logits: FloatArray) -> FloatArray | None:
     """∂loss/∂logits in float64 for logits [examples, *shape]: [labels, examples, *shape].
 
-    For some admissible labels, the worst among them. None: not known.
+    For some admissible labels, the worst among them; per token, for the worst one of each token,
+    and for the same one of all. None: not known.
     """
+    if not isinstance(loss, ClassLoss) or loss.per_token is None:
+        return _worst(loss, logits)
+    scores = scores_of(loss, logits.shape[1:])
+    if scores is None or scores.classes * logits.size > _MANY:
+        return None
+    own = _worst(loss.of_token, scores.apart(logits.reshape(len(logits), -1)))
+    if own is None:
+        return None
+    longest = own[np.argmax(np.sum(own**2, axis=2), axis=0), np.arange(own.shape[1])]
+    found = np.stack([scores.together(rows) for rows in (longest, *own)])
+    shared: FloatArray = found.reshape(len(found), *logits.shape) / loss.share(scores.tokens)
+    return shared
+
+
+@singledispatch
+def _worst(loss: Loss, logits: FloatArray) -> FloatArray | None:
+    """As `worst_gradients`, of a loss that is not per token."""
     del loss, logits
     return None
 
 
-@worst_gradients.register(CrossEntropy)
-@worst_gradients.register(NegativeLogLikelihood)
+@_worst.register(CrossEntropy)
+@_worst.register(NegativeLogLikelihood)
 def _of_classes(loss: Loss, logits: FloatArray) -> FloatArray:
     """For every label."""
     classes = logits[0].size
@@ -85,16 +109,16 @@ def _of_classes(loss: Loss, logits: FloatArray) -> FloatArray:
     return np.asarray(_gradient(loss, z, labels).reshape(classes, *logits.shape))
 
 
-@worst_gradients.register
+@_worst.register
 def _of_parts(loss: Joint, logits: FloatArray) -> FloatArray | None:
     """For each label of one part, the longest of every other part."""
     flat = logits.reshape(len(logits), -1)
     found = []
     for part, entries in zip(loss.parts, loss.slices, strict=True):
-        own = worst_gradients(part.loss, flat[:, entries])
+        own = worst_gradients(part.loss, flat[:, entries].reshape(-1, *part.shape))
         if own is None:
             return None
-        found.append(part.weight * own)
+        found.append(part.weight * own.reshape(*own.shape[:2], -1))
     examples = np.arange(len(flat))
     longest = [own[np.argmax(np.sum(own**2, axis=2), axis=0), examples] for own in found]
     rows = [
@@ -105,7 +129,7 @@ def _of_parts(loss: Joint, logits: FloatArray) -> FloatArray | None:
     return np.stack(rows).reshape(len(rows), *logits.shape)
 
 
-@worst_gradients.register
+@_worst.register
 def _worst_binary(loss: BinaryCrossEntropy, logits: FloatArray) -> FloatArray:
     """(σ(z/τ) − t)/τ for the labels that are most wrong: 1 where z < 0, otherwise 0."""
     error = 1.0 / (1.0 + np.exp(-np.abs(logits) / loss.temperature))
@@ -115,7 +139,7 @@ def _worst_binary(loss: BinaryCrossEntropy, logits: FloatArray) -> FloatArray:
     return gradient[np.newaxis]
 
 
-@worst_gradients.register
+@_worst.register
 def _worst_squared(loss: SquaredError, logits: FloatArray) -> FloatArray:
     """2(z − y) at y = −label_norm·z/‖z‖; 1 instead of 2 with `half`, over n for a mean."""
     flat = logits.reshape(len(logits), -1)
@@ -129,14 +153,28 @@ def _worst_squared(loss: SquaredError, logits: FloatArray) -> FloatArray:
 def loss_gradients(loss: Loss, logits: FloatArray, labels: FloatArray | IndexArray) -> FloatArray:
     """∂loss/∂logits in float64, example by example, at these labels: [examples, *shape].
 
-    labels: class numbers [examples] for a loss over several classes, otherwise targets of the shape
-    of the logits; of several outputs, those of one part beside those of the next. At a kink the
-    slope is that of one of its sides, or 0. TypeError where the gradient of a loss is not known.
+    labels: class numbers [examples] for a loss over several classes, or [examples, tokens];
+    otherwise targets of the shape of the logits; of several outputs, those of one part beside those
+    of the next. At a kink the slope is that of one of its sides, or 0. TypeError where the gradient
+    of a loss is not known.
     """
     z = logits.reshape(len(logits), -1)
     y = labels if labels.dtype.kind in "iu" else labels.reshape(len(labels), -1)
     with np.errstate(all="ignore"):
-        return np.asarray(_gradient(loss, z, y).reshape(logits.shape))
+        return np.asarray(_at(loss, logits.shape[1:], z, y).reshape(logits.shape))
+
+
+def _at(loss: Loss, shape: Shape, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
+    """As `_gradient`, also of a loss per token of outputs of this shape: that of each token."""
+    if not isinstance(loss, ClassLoss) or loss.per_token is None:
+        return _gradient(loss, z, y)
+    scores = scores_of(loss, shape)
+    if scores is None:
+        raise TypeError(f"outputs of shape {shape} hold no scores of tokens")
+    labels = y.reshape(-1)
+    own = _gradient(loss.of_token, scores.apart(z), np.maximum(labels, 0))
+    own *= (labels >= 0)[:, np.newaxis] / loss.share(scores.tokens)
+    return np.asarray(scores.together(own))
 
 
 @singledispatch
@@ -246,7 +284,7 @@ def _hinge_kantorovich_rubinstein(
 def _joint(loss: Joint, z: FloatArray, y: FloatArray) -> FloatArray:
     """Those of the parts, times their weights, side by side."""
     found = [
-        part.weight * _gradient(part.loss, z[:, entries], _label_of(part, y[:, own]))
+        part.weight * _at(part.loss, part.shape, z[:, entries], _label_of(part, y[:, own]))
         for part, entries, own in zip(loss.parts, loss.slices, loss.label_slices, strict=True)
     ]
     return np.concatenate(found, axis=1)
@@ -254,7 +292,10 @@ def _joint(loss: Joint, z: FloatArray, y: FloatArray) -> FloatArray:
 
 def _label_of(part: Part, columns: FloatArray) -> FloatArray | IndexArray:
     """Of columns of a matrix of labels, those of one part as its own loss reads them."""
-    return columns[:, 0].astype(np.int64) if part.is_of_classes else columns
+    if not part.is_of_classes:
+        return columns
+    numbers = columns.astype(np.int64)
+    return numbers if part.label_size > 1 else numbers[:, 0]
 
 
 def _hinge(margin: float, reduction: str, z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:

@@ -17,6 +17,7 @@ from lipcert.choices import (
     LOSSES,
     AccountantName,
     AllocationName,
+    AxisName,
     ConstraintName,
     GroupName,
     NeighboursName,
@@ -156,6 +157,12 @@ class LossParameters:
     cosine_floor: float | None = said("Least 2-norm of the output for the cosine loss.", "F")
     output_reduction: TermsName | None = said("How the terms of one example are combined.")
     half: bool | None = said("The squared error has a factor 1/2.")
+    per_token: TermsName | None = said(
+        "Each token (or pixel) of the output has a label: the mean of their losses, or the sum."
+    )
+    class_axis: AxisName | None = said(
+        "--per-token: axis of an example's output along which the classes lie (last)."
+    )
 
 
 def loss_parameters(given: LossParameters) -> dict[str, Any]:

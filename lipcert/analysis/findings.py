@@ -96,7 +96,9 @@ def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
             "state what the pipeline enforces with --input-norm and/or --input-box",
         )
     if settings.loss == "auto":
-        kind, (doubt, fitting) = assumed_loss(graph), doubt_of_loss(graph)
+        per_token = settings.per_token is not None
+        kind = assumed_loss(graph, per_token=per_token)
+        doubt, fitting = doubt_of_loss(graph, per_token=per_token)
         message = f"no loss was given: {kind} is assumed"
         remedy = f"confirm it with --loss {kind}, or state the one that training uses"
         if doubt:

@@ -10,8 +10,9 @@ from __future__ import annotations
 from typing import Final
 
 from lipcert.choices import LOSSES, check_choice
-from lipcert.core.losses.base import Loss, class_axis, parameters_of
+from lipcert.core.losses.base import ClassLoss, Loss, parameters_of, scores_of
 from lipcert.core.losses.joint import Joint, Part
+from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Shape
 from lipcert.errors import UsageError
@@ -22,21 +23,23 @@ from lipcert.settings import Settings, loss_parameters
 _REGRESSION: Final = "mse, mae or huber (with --label-norm)"
 _BOUNDED: Final = {"Sigmoid": "0 and 1", "HardSigmoid": "0 and 1", "Tanh": "-1 and 1"}
 _RESHAPING: Final = "Move"
+_SINGLE: Final = CrossEntropy()
 
 
-def assumed_loss(graph: Graph) -> str:
+def assumed_loss(graph: Graph, *, per_token: bool = False) -> str:
     """The loss where nobody states one.
 
-    A vector of at least two class scores: nll behind LogSoftmax, of which nll is the cross-entropy
-    of the logits, otherwise cross-entropy. Anything else: binary cross-entropy of every entry.
+    A vector of at least two class scores, or whatever is stated to hold one for each token: nll
+    behind LogSoftmax, of which nll is the cross-entropy of the logits, otherwise cross-entropy.
+    Anything else: binary cross-entropy of every entry.
     """
-    if _class_count(graph.output_shape) < 2:
+    if not per_token and _class_count(graph.output_shape) < 2:
         return "bce"
     last = _last_node(graph)
     return "nll" if last is not None and last.kind == "LogSoftmax" else "cross-entropy"
 
 
-def doubt_of_loss(graph: Graph) -> tuple[str, str]:
+def doubt_of_loss(graph: Graph, *, per_token: bool = False) -> tuple[str, str]:
     """What speaks against the assumed loss, and which losses would fit; "" where nothing does."""
     last, shape = _last_node(graph), graph.output_shape
     kind = "" if last is None else last.kind
@@ -49,8 +52,12 @@ def doubt_of_loss(graph: Graph) -> tuple[str, str]:
             f"{ends} and are no scores: bce and cross-entropy take logits",
             f"{_REGRESSION}; or bce, if the network is exported without its {kind}",
         )
-    if long > 1:
-        return f"the output of shape {list(shape)} is no vector of class scores", _REGRESSION
+    if long > 1 and not per_token:
+        said = f"the output of shape {list(shape)} is no vector of class scores"
+        return (
+            said,
+            f"{_REGRESSION}; cross-entropy with --per-token mean, if each token has a label",
+        )
     if kind == "Softmax":
         return "the network ends in Softmax, and the loss takes logits", "cross-entropy without it"
     if long and shape == graph.input_shape:
@@ -73,11 +80,12 @@ def planned_loss(settings: Settings, graph: Graph) -> Loss:
     if heads:
         loss = make_loss(heads[0].kind, **{**shared, **dict(heads[0].parameters)})
     else:
-        loss = make_loss(
-            assumed_loss(graph) if settings.loss == "auto" else settings.loss, **shared
-        )
+        kind = settings.loss
+        if kind == "auto":
+            kind = assumed_loss(graph, per_token=settings.per_token is not None)
+        loss = make_loss(kind, **shared)
     _check_fits(loss, shape)
-    if settings.classes not in {None, _class_count(shape)}:
+    if settings.classes not in {None, _class_count(shape, loss)}:
         raise UsageError(
             f"classes: {settings.classes} labels are declared, but the output of one example has "
             f"shape {list(shape)}; give the label count the network was built for"
@@ -99,7 +107,7 @@ def _joint_loss(settings: Settings, graph: Graph) -> Joint:
     if unused:
         option = min(unused).replace("_", "-")
         raise UsageError(f"{option}: none of the losses of the outputs has it; leave it out")
-    counts = {_class_count(example(head.shape)) for head in graph.heads}
+    counts = {_class_count(example(part.shape), part.loss) for part in parts}
     if settings.classes is not None and settings.classes not in counts:
         raise UsageError(
             f"classes: {settings.classes} labels are declared, but no output of one example has as "
@@ -113,16 +121,26 @@ def _joint_loss(settings: Settings, graph: Graph) -> Joint:
 
 def _check_fits(loss: Loss, shape: Shape, name: str = "") -> None:
     """UsageError where a loss of classes is of an output that is no vector of scores."""
-    if loss.of_classes and loss.targets is None and _class_count(shape) < 2:
+    if not isinstance(loss, ClassLoss) or _class_count(shape, loss) > 1:
+        return
+    if loss.per_token is not None:
+        raise UsageError(
+            f"per-token: the {loss.class_axis} axis of the output{name} of shape {list(shape)} "
+            "holds no scores of two or more classes; give --class-axis first or last"
+        )
+    is_large = sum(size != 1 for size in shape) > 1
+    if is_large or loss.targets is None:
+        hint = "add --per-token mean or sum, if each token has scores and a label; or "
         raise UsageError(
             f"loss: {loss.kind} needs one vector of at least two class scores per example, but the "
-            f"output{name} has shape {list(shape)}; use --loss bce, or mse with --label-norm"
+            f"output{name} has shape {list(shape)}; {hint if is_large else ''}use --loss bce, or "
+            "mse with --label-norm"
         )
 
 
-def _class_count(output_shape: Shape) -> int:
-    axis = class_axis(output_shape)
-    return axis.classes if axis is not None else 0
+def _class_count(output_shape: Shape, loss: Loss = _SINGLE) -> int:
+    scores = scores_of(loss, output_shape)
+    return 0 if scores is None else scores.classes
 
 
 def _last_node(graph: Graph) -> Node | None:

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.clips import with_clipped_cotangent
 from lipcert.audit.lowering.functions import SOFTPLUS_GUARD
-from lipcert.core.losses.base import Loss
+from lipcert.core.losses.base import ClassLoss, Loss, scores_of
 from lipcert.core.losses.entries import (
     AbsoluteError,
     BinaryCrossEntropy,
@@ -33,21 +33,37 @@ from lipcert.core.losses.margins import (
     NegativeLogLikelihood,
 )
 from lipcert.core.losses.softmax import CrossEntropy
+from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
 
 
 def per_example_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
     """ℓ of each example: [examples].
 
-    labels: class numbers [examples] for a loss over several classes, otherwise targets of the
-    shape of the logits, or of several outputs a matrix (see `checked_labels`); on their device.
+    labels: class numbers [examples] for a loss over several classes, or [examples, tokens];
+    otherwise targets of the shape of the logits, or of several outputs a matrix (see
+    `checked_labels`); on their device.
     """
     if len(labels) != len(logits):
         raise NoVerdictError(f"{len(labels)} labels for {len(logits)} examples: give one for each")
     z = logits.unsqueeze(-1).flatten(1)  # [examples, outputs]
+    shape = tuple(logits.shape[1:])
     if not labels.dtype.is_floating_point:
-        return _loss(loss, z, labels)
-    return _loss(loss, z, labels.unsqueeze(-1).flatten(1).to(z.dtype))
+        return _at(loss, shape, z, labels)
+    return _at(loss, shape, z, labels.unsqueeze(-1).flatten(1).to(z.dtype))
+
+
+def _at(loss: Loss, shape: Shape, z: Tensor, y: Tensor) -> Tensor:
+    """As `_loss`, also of a loss per token of outputs of this shape: Σ_t ℓ_t, or its mean."""
+    if not isinstance(loss, ClassLoss) or loss.per_token is None:
+        return _loss(loss, z, y)
+    scores = scores_of(loss, shape)
+    if scores is None:
+        raise NoVerdictError(f"outputs of shape {shape} hold no scores of tokens")
+    labels = y.reshape(-1)
+    own = _loss(loss.of_token, scores.apart(z), labels.clamp(min=0))
+    own = torch.where(labels >= 0, own, torch.zeros_like(own))
+    return own.reshape(-1, scores.tokens).sum(dim=1) / loss.share(scores.tokens)
 
 
 def clipped_gradient(logits: Tensor, radius: float) -> Tensor:
@@ -138,8 +154,10 @@ def _joint(loss: Joint, z: Tensor, y: Tensor) -> Tensor:
     """Σ weight·ℓ of the parts; class numbers stand among the targets as the numbers they are."""
     total = torch.zeros(len(z), dtype=z.dtype, device=z.device)
     for part, entries, own in zip(loss.parts, loss.slices, loss.label_slices, strict=True):
-        label = y[:, own][:, 0].long() if part.is_of_classes else y[:, own]
-        total = total + part.weight * _loss(part.loss, z[:, entries], label)
+        label = y[:, own]
+        if part.is_of_classes:
+            label = label.long() if part.label_size > 1 else label[:, 0].long()
+        total = total + part.weight * _at(part.loss, part.shape, z[:, entries], label)
     return total
 
 

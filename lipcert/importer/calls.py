@@ -16,7 +16,8 @@ from lipcert.importer.raw import RawNode
 
 FX_NODE: Final = "pkg.torch.onnx.fx_node"
 _CALL: Final = re.compile(
-    r"(?:^%(?P<result>\w+) :.*)?target=torch\.ops\.aten\.(?P<name>\w+)[^\]]*\]"
+    r"(?:^%(?P<result>\w+) :.*)?"
+    r"target=(?:torch\.ops\.aten\.(?P<name>\w+)|(?P<other>[\w.]+))[^\]]*\]"
     r"\(args = \((?P<args>.*)\), kwargs = \{(?P<kwargs>.*)\}\)$",
     re.DOTALL,
 )
@@ -30,7 +31,10 @@ _SHAPED: Final = frozenset(
 @final
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A call of a torch operator; result: its own name in the exported program."""
+    """A call of a torch operator, or of another function, whose name then has a dot in it.
+
+    result: its own name in the exported program.
+    """
 
     name: str
     result: str
@@ -51,7 +55,8 @@ def call_of(node: RawNode) -> Call | None:
     if found is None:
         return None
     arguments = tuple(_arguments(found["args"]))
-    return Call(found["name"], found["result"] or "", arguments, found["kwargs"])
+    name = found["name"] or found["other"]
+    return Call(name, found["result"] or "", arguments, found["kwargs"])
 
 
 def names_in(text: str) -> list[str]:

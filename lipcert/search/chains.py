@@ -83,9 +83,15 @@ def with_chains(
     Chains that prove nothing are left out.
     """
     known = input_facts(program, premises)
-    search = _Search(program, evidence, known, hull=premises.loss in _CLASSES)
+    search = _Search(program, evidence, known, hull=_has_hull(premises))
     derived = derive(program, premises, evidence, search)
     return replace(evidence, chains=derived.chains), derived
+
+
+def _has_hull(premises: Premises) -> bool:
+    """Whether the gradient of the loss may lie in a hull: that of a single vector of scores."""
+    per_token = any(name == "per_token" for name, _ in premises.loss_parameters)
+    return premises.loss in _CLASSES and not per_token
 
 
 @final

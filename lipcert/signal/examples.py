@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.losses.base import Loss, Targets, class_axis
+from lipcert.core.losses.base import Loss, Targets, scores_of
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Part, Shape
 from lipcert.core.rules.facts import Fact
@@ -239,10 +239,11 @@ def _random_labels(
         ]
         known = [part.reshape(count, -1).astype(np.float64) for part in parts if part is not None]
         return np.concatenate(known, axis=1) if len(known) == len(parts) else None
-    axis = class_axis(output_shape)
-    if loss.of_classes and axis is not None and axis.classes > 1:
-        return random.integers(axis.classes, size=count)
-    targets = None if loss.of_classes and axis is None else loss.targets
+    scores = scores_of(loss, output_shape)
+    if loss.of_classes and scores is not None and scores.classes > 1:
+        shape = (count, scores.tokens) if scores.token_shape else (count,)
+        return random.integers(scores.classes, size=shape)
+    targets = None if loss.of_classes and scores is None else loss.targets
     bell = random.standard_normal((count, *output_shape))
     match targets:
         case Targets(norm=radius) if radius < np.inf:

@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.losses.base import Loss, class_axis
+from lipcert.core.losses.base import NO_LABEL, ClassLoss, Loss, Scores, scores_of
 from lipcert.core.losses.joint import Joint, Part
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
@@ -43,17 +43,19 @@ def checked_labels(
         raise NoVerdictError("labels: one number is no list of labels; give one for each example")
     if isinstance(loss, Joint):
         return _of_parts(loss, array, first)
-    if not loss.of_classes:
+    if not isinstance(loss, ClassLoss):
         return _targets(loss, array, output_shape, first)
-    axis = class_axis(output_shape)
-    if axis is None:
+    scores = scores_of(loss, output_shape)
+    if scores is None:
         raise NoVerdictError(
             f"labels: the output of one example has shape {output_shape}, and which of its axes "
             f"holds the classes of the loss {loss.kind!r} is not stated; end the network in one "
-            "vector of class scores"
+            "vector of class scores, or state a loss per token"
         )
-    if axis.classes > 1:
-        return _class_numbers(loss, array, axis.classes, first)
+    if loss.per_token is not None:
+        return _of_tokens(loss, array, scores, first)
+    if scores.classes > 1:
+        return _class_numbers(loss, array, scores.classes, first)
     if loss.targets is None:
         raise NoVerdictError(
             f"labels: the loss {loss.kind!r} needs several class scores, the network has one; "
@@ -118,6 +120,27 @@ def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.
     )
     found: npt.NDArray[np.int64] = column.astype(np.int64)
     return found
+
+
+def _of_tokens(loss: Loss, array: _Labels, scores: Scores, first: int) -> npt.NDArray[np.int64]:
+    """Class numbers, or `NO_LABEL`, of every token of every example: [examples, tokens]."""
+    given = _long(array.shape[1:])
+    if given not in {_long(scores.token_shape), _long((scores.tokens,))}:
+        raise NoVerdictError(
+            f"labels of shape {array.shape}: the loss {loss.kind!r} per token needs one class "
+            f"number for each token, that is shape [examples, "
+            f"{', '.join(map(str, _long(scores.token_shape) or (1,)))}]"
+        )
+    if array.dtype.kind not in "iu":
+        raise NoVerdictError(
+            f"labels of type {array.dtype}: class numbers are integers; convert them with "
+            "y.astype(int) if they are whole numbers"
+        )
+    rows = array.reshape(len(array), scores.tokens).astype(np.int64)
+    known = (rows == NO_LABEL) | ((rows >= 0) & (rows < scores.classes))
+    what = f"has a token whose label is no class from 0 to {scores.classes - 1}, nor {NO_LABEL}"
+    _require(np.all(known, axis=1), rows, first, what)
+    return rows
 
 
 def _from_one_hot(loss: Loss, rows: _Labels, first: int) -> npt.NDArray[np.int64]:

@@ -19,7 +19,7 @@ from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.observing import held
 from lipcert.analysis.planned import plan_of
 from lipcert.analysis.release import Release
-from lipcert.core.losses.base import class_axis
+from lipcert.core.losses.base import Scores, scores_of
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.evaluate import evaluate_batch
 from lipcert.ir import Graph
@@ -124,18 +124,20 @@ def with_probes(
 class Trials:
     """Examples of probes: those that are trained on, and those that are kept out.
 
-    y: as `checked_labels` gives them. majority: how often the most frequent class is right.
+    y: as `checked_labels` gives them. majority: how often the most frequent class is right. scores:
+    where those of the classes are; of several tokens, each with a label counts.
     """
 
     trained: Examples
     kept_out: Examples
     majority: float
+    scores: Scores
 
     @classmethod
     def of(cls, found: Bounded, examples: Examples) -> Self:
         """UsageError where the labels are no classes, or the examples too few."""
-        axis = class_axis(found.graph.output_shape)
-        if not found.loss.of_classes or axis is None or axis.classes < 2:
+        scores = scores_of(found.loss, found.graph.output_shape)
+        if not found.loss.of_classes or scores is None or scores.classes < 2:
             raise UsageError("probe: accuracy is counted for losses over several classes")
         if len(examples) < _LEAST:
             raise UsageError(f"probe: {len(examples)} examples are too few; give {_LEAST} or more")
@@ -144,12 +146,14 @@ class Trials:
         out = min(len(y) // _KEPT_OUT, _MOST_KEPT_OUT)
         numbers = max(math.prod(examples.x.shape[1:]), 1)
         ends = out + min(max(_NUMBERS // numbers, _LEAST), _MOST_TRAINED)
-        most = np.bincount(y[order[:out]]).max() / out
+        known = y[order[:out]]
+        known = known[known >= 0]
+        most = np.bincount(known).max(initial=0) / max(len(known), 1)
         kept_out, trained = (
             replace(examples, x=examples.x[rows], y=y[rows])
             for rows in (order[:out], order[out:ends])
         )
-        return cls(trained, kept_out, float(most))
+        return cls(trained, kept_out, float(most), scores)
 
     def prepared(self, changes: tuple[Change, ...]) -> Trials:
         """With inputs as the changes prepare them."""
@@ -158,7 +162,7 @@ class Trials:
 
     @np.errstate(all="ignore")
     def right(self, graph: Graph) -> float:
-        """The share of the examples kept out whose class has the largest score."""
+        """The share of the labels kept out whose class has the largest score."""
         network, data = Network.of(graph), self.kept_out
         shape, rows = network.program.shapes[network.program.input], stack_size(network)
         right = 0
@@ -166,8 +170,9 @@ class Trials:
             x = np.asarray(data.x[start : start + rows], np.float64)
             values = evaluate_batch(network.program, x.reshape(len(x), *shape))
             logits = values[network.program.output].reshape(len(x), -1)
-            right += int(np.sum(np.argmax(logits, axis=1) == data.y[start : start + rows]))
-        return right / len(data)
+            best = np.argmax(self.scores.apart(logits), axis=1)
+            right += int(np.sum(best == data.y[start : start + rows].reshape(-1)))
+        return right / max(int(np.sum(data.y >= 0)), 1)
 
 
 def accuracy_after(

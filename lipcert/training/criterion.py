@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 
 from lipcert.audit.losses import clipped_gradient, per_example_loss
-from lipcert.core.losses.base import Loss, class_axis
+from lipcert.core.losses.base import Loss, scores_of
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
@@ -135,16 +135,16 @@ def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mappi
 
 
 def _classes(loss: Loss, output_shape: Shape) -> int | None:
-    """How many classes the loss tells apart; None for one that takes targets."""
-    axis = class_axis(output_shape)
-    if axis is None or axis.classes < 2 or isinstance(loss, Joint):
+    """How many classes the loss tells apart by one number; None for one that takes other labels."""
+    scores = scores_of(loss, output_shape)
+    if scores is None or scores.classes < 2 or isinstance(loss, Joint):
         return None
-    ends = np.array([0, axis.classes - 1])
+    ends = np.array([0, scores.classes - 1])
     try:
         checked = checked_labels(loss, ends, output_shape)
     except NoVerdictError:
         return None
-    return axis.classes if np.array_equal(checked, ends) else None
+    return scores.classes if np.array_equal(checked, ends) else None
 
 
 class _Released(Function):

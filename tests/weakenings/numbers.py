@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import math
 
-from tests.core import test_arithmetic, test_clipped_soundness, test_exponential, test_heads
+from tests.core import (
+    test_arithmetic,
+    test_clipped_soundness,
+    test_exponential,
+    test_heads,
+    test_tokens,
+)
 from tests.core.accounting import (
     test_account,
     test_curve,
@@ -110,10 +116,50 @@ LOSSES = [
     ),
     _loss("mae", "entries:_reduced", 'if reduction == "mean"', "if True", output_reduction=SUM),
     Mutation(
-        "losses.joint:Part.cotangent",
-        "multiply_up(weight, found.norm)",
-        "min(weight, 1.0) * found.norm",
-        HEADS,
+        "losses.joint:Part.cotangent", ".times(self.weight)", ".times(min(self.weight, 1.0))", HEADS
+    ),
+    Mutation("rules.facts:Cotangent.times", "multiply_up(self.norm, factor)", "self.norm", HEADS),
+    Mutation(
+        "losses.base:_of_tokens",
+        "multiply_up(root_up(scores.tokens), each.norm)",
+        "each.norm",
+        Kill.of(test_tokens.attained, "sum", 9.0, "last"),
+    ),
+    Mutation(
+        "losses.base:ClassLoss.share",
+        'self.per_token == "mean"',
+        "self.per_token",
+        Kill.of(test_tokens.attained, "sum", 9.0, "first"),
+    ),
+    Mutation(
+        "losses.base:_of_tokens",
+        "each.times(divide_up(1.0, divisor))",
+        "each.times(0.9 / divisor)",
+        Kill.of(test_tokens.at_a_head, "cross-entropy"),
+    ),
+    Mutation(
+        "losses.base:_of_tokens",
+        "np.max(box.hi)",
+        "np.min(box.hi)",
+        Kill.of(test_tokens.scores_apart),
+    ),
+    Mutation(
+        "losses.base:scores_of",
+        'loss.class_axis == "last"',
+        'loss.class_axis == "first"',
+        Kill.of(test_tokens.attained, "sum", 9.0, "first"),
+    ),
+    Mutation(
+        "rules.dense:DenseRule.pulled",
+        "multiply_up(root_up(math.prod(self.shape[:-1])), longest)",
+        "longest",
+        Kill.of(test_tokens.at_a_head, "cross-entropy"),
+    ),
+    Mutation(
+        "rules.softmax:SoftmaxRule._of_slices",
+        "multiply_up(root_up(slices), own.norm)",
+        "own.norm",
+        Kill.of(test_tokens.at_a_logarithm),
     ),
     Mutation(
         "losses.joint:Joint.of_outputs",
@@ -124,7 +170,7 @@ LOSSES = [
     Mutation("rules.sums:ConcatRule.pulled", "parts[index]", "parts[0]", HEADS),
     Mutation(
         "losses.base:loss_cotangent",
-        "class_axis(shape) is None",
+        "scores is None",
         "not shape",
         Kill.of(test_kinds.test_class_scores_need_one_axis, 0),
     ),

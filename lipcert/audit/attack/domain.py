@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.interval import Interval
-from lipcert.core.losses.base import Loss, Targets, class_axis
+from lipcert.core.losses.base import ClassLoss, Loss, Scores, Targets, scores_of
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import IndexArray, Part, Shape
 from lipcert.core.rules.facts import Fact, box_norm
@@ -249,10 +249,15 @@ class LabelSet(ABC):
 def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
     """The labels that a loss admits. NoVerdictError where that is not known."""
     if isinstance(loss, Joint):
-        sets = tuple(label_set(part.loss, (part.size,), outputs) for part in loss.parts)
+        sets = tuple(
+            label_set(part.loss, part.shape if part.is_of_classes else (part.size,), outputs)
+            for part in loss.parts
+        )
         return Parts(sets, loss.slices, loss.label_slices)
-    axis = class_axis(shape)
-    classes = 0 if axis is None else axis.classes
+    scores = scores_of(loss, shape)
+    classes = 0 if scores is None else scores.classes
+    if isinstance(loss, ClassLoss) and loss.per_token is not None and scores is not None:
+        return Tokens(scores)
     if loss.of_classes and classes > 1:
         return Classes(classes)
     targets = None if loss.of_classes and classes != 1 else loss.targets
@@ -335,6 +340,38 @@ class Classes(LabelSet):
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
         """A class stays what it is."""
+        del slopes, step
+        return labels
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Tokens(LabelSet):
+    """A class number for each token: [tokens]."""
+
+    scores: Scores
+
+    def drawn(self, count: int, random: np.random.Generator) -> Labels:
+        """Every class of every token equally likely."""
+        return random.integers(self.scores.classes, size=(count, self.scores.tokens))
+
+    def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
+        """The classes of the lowest scores of each token, and of all together for all; some drawn.
+
+        One class for all tokens makes what reaches a shared weight point one way.
+        """
+        count, tokens = len(logits), self.scores.tokens
+        rows = self.scores.apart(logits.reshape(count, -1))
+        order = np.argsort(rows, axis=1, kind="stable").reshape(count, tokens, -1)
+        totals = rows.reshape(count, tokens, -1).sum(axis=1)
+        alike = np.argsort(totals, axis=1, kind="stable")
+        tried = range(min(_TRIED, self.scores.classes))
+        found = [order[:, :, k].astype(np.int64) for k in tried]
+        found += [np.repeat(alike[:, k : k + 1], tokens, axis=1).astype(np.int64) for k in tried]
+        return [*found, *(self.drawn(count, random) for _ in range(_PATTERNS))]
+
+    def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
+        """Classes stay what they are."""
         del slopes, step
         return labels
 

@@ -324,7 +324,11 @@ def _described(kind: str, parameters: Sequence[LossParameter], output: str = "")
     """A loss in words. output: of this one among several."""
     numbers = ", ".join(f"{name} = {value}" for name, value in parameters)
     text = f"{kind} of the output {output}" if output else kind
-    return f"{text} with {numbers}" if numbers else text
+    text = f"{text} with {numbers}" if numbers else text
+    reduction = dict(parameters).get("per_token")
+    if reduction is None:
+        return text
+    return f"the {reduction} over all tokens, those without label (-100) as 0, of {text}"
 
 
 def _sorted(parameters: Mapping[str, float | str]) -> tuple[LossParameter, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
 from typing import (
@@ -21,6 +21,7 @@ from typing import (
     Any,
     ClassVar,
     Final,
+    Self,
     TypeAlias,
     cast,
     final,
@@ -28,11 +29,15 @@ from typing import (
     get_type_hints,
 )
 
+import numpy as np
+
+from lipcert.core.arithmetic import divide_up, multiply_up
 from lipcert.core.codec import Limit
+from lipcert.core.interval import Interval
 from lipcert.core.losses.kinds import KINDS
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Shape
-from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 _LARGEST: Final = 1e100
 _RANGE: Final = "magnitudes from 1e-100 to 1e100"
@@ -54,6 +59,8 @@ Share: TypeAlias = Annotated[float, _within(0.0, 1.0)]
 Flag: TypeAlias = Annotated[bool, Limit("true or false", lambda value: isinstance(value, bool))]
 Terms: TypeAlias = Annotated[str, Limit("one of mean, sum", ("mean", "sum").__contains__)]
 """how the terms of one example, one per class or output, are combined"""
+Axis: TypeAlias = Annotated[str, Limit("one of first, last", ("first", "last").__contains__)]
+"""the axis of an output along which the scores of the classes lie"""
 
 Parameter: TypeAlias = float | bool | str
 
@@ -122,23 +129,89 @@ class Loss(ABC):
         )
 
 
+NO_LABEL: Final = -100
+"""in place of a class number: the token has no label, and its loss is 0; that of torch's losses"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClassLoss(Loss):
+    """A loss of one label among several classes, or of one for each of many tokens (or pixels).
+
+    per_token: ℓ = Σ_t ℓ(z_t, y_t), or its mean, over all tokens t, whose scores z_t lie along the
+    last axis of the output, or along the first one of an example (`class_axis`). A token without
+    label has the loss 0, and counts in the mean: what the sum is divided by is the same always.
+    """
+
+    of_classes: ClassVar[bool] = True
+    per_token: Terms | None = field(default=None, kw_only=True)
+    class_axis: Axis | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        Loss.__post_init__(self)
+        if self.per_token is not None and self.class_axis is None:
+            object.__setattr__(self, "class_axis", "last")
+        if self.per_token is None and self.class_axis is not None:
+            raise Unsupported("class-axis: it is that of a loss per token")
+
+    @property
+    def of_token(self) -> Self:
+        """The loss of a single token, or itself where it is no loss per token."""
+        return self if self.per_token is None else replace(self, per_token=None, class_axis=None)
+
+    def share(self, tokens: int) -> float:
+        """What the loss of each of so many tokens is divided by."""
+        return float(tokens) if self.per_token == "mean" else 1.0
+
+
 @final
 @dataclass(frozen=True, slots=True)
-class ClassAxis:
-    """Where the class scores of one example lie: how many, and whether along the last axis."""
+class Scores:
+    """Where the class scores of one example lie: of which tokens, and how many of each.
 
+    is_last: whether those of one token lie along the last axis.
+    """
+
+    token_shape: Shape
     classes: int
     is_last: bool
 
+    @property
+    def tokens(self) -> int:
+        """How many tokens there are."""
+        return math.prod(self.token_shape)
 
-def class_axis(shape: Shape) -> ClassAxis | None:
-    """The one axis with more than one entry; None where there are several."""
+    def apart(self, flat: Any) -> Any:
+        """Outputs [examples, entries], as arrays or tensors, as scores [tokens of all, classes]."""
+        if self.is_last:
+            return flat.reshape(-1, self.classes)
+        return flat.reshape(-1, self.classes, self.tokens).swapaxes(1, 2).reshape(-1, self.classes)
+
+    def together(self, rows: Any) -> Any:
+        """What `apart` gives, as it was."""
+        examples = len(rows) // self.tokens
+        if not self.is_last:
+            rows = rows.reshape(-1, self.tokens, self.classes).swapaxes(1, 2)
+        return rows.reshape(examples, self.tokens * self.classes)
+
+
+def scores_of(loss: Loss, shape: Shape) -> Scores | None:
+    """In an output of this shape, with or without the batch axis of one example.
+
+    Of a loss that is not per token, along the one axis with more than one entry. None where they
+    lie nowhere: that axis is not there, or not the only one.
+    """
     long = [axis for axis, size in enumerate(shape) if size != 1]
+    if isinstance(loss, ClassLoss) and loss.per_token is not None:
+        axis = len(shape) - 1 if loss.class_axis == "last" else (long or [0])[0]
+        classes = shape[axis] if shape else 1
+        if classes < 2:
+            return None
+        tokens = (*shape[:axis], *shape[axis + 1 :])
+        return Scores(tokens, classes, is_last=axis == len(shape) - 1)
     if len(long) > 1:
         return None
-    if not long:
-        return ClassAxis(1, is_last=True)
-    return ClassAxis(shape[long[0]], is_last=long[0] == len(shape) - 1)
+    axis = (long or [len(shape) - 1])[0]
+    return Scores((), math.prod(shape), is_last=axis == len(shape) - 1)
 
 
 def loss_class(kind: str) -> type[Loss]:
@@ -171,13 +244,40 @@ def read_loss(kind: str, stated: Mapping[str, float | str]) -> Loss:
 
 def loss_cotangent(loss: Loss, logits: Fact, shape: Shape) -> Cotangent:
     """The gradient of a loss by the outputs of this shape, batch axis of one example included."""
-    if loss.of_classes and class_axis(shape) is None:
-        raise Unsupported(
-            f"the loss {loss.kind} needs one vector of class scores, not shape {shape}"
-        )
-    if loss.of_classes and loss.targets is None and math.prod(shape) < 2:
+    if not isinstance(loss, ClassLoss):
+        return loss.bound(logits, math.prod(shape))
+    scores = scores_of(loss, shape)
+    if scores is None:
+        per = "a vector for each token" if loss.per_token else "one vector"
+        raise Unsupported(f"the loss {loss.kind} needs {per} of class scores, not shape {shape}")
+    if loss.targets is None and scores.classes < 2:
         raise Unsupported(f"the loss {loss.kind} of a single class is constant")
-    return loss.bound(logits, math.prod(shape))
+    if loss.per_token is None:
+        return loss.bound(logits, scores.classes)
+    return _of_tokens(loss, logits, shape, scores)
+
+
+def _of_tokens(loss: ClassLoss, logits: Fact, shape: Shape, scores: Scores) -> Cotangent:
+    """The gradient of a loss per token: that of each token at its own scores, side by side.
+
+    Proof: ℓ_t depends on z_t alone, so the gradient by the entries of z_t is ∇ℓ_t, or 0 without a
+    label, divided by n for a mean over n tokens; with the bound c of all ∇ℓ_t the squares add up to
+    n·c². What is known of every z_t: it is no longer than a run along its axis, and its entries
+    lie between the least and the largest of all ends. A hull holds 0, and so do the multiples of
+    a label. Attained: where one example attains the bound of every token; labels are free.
+    """
+    runs = {len(shape) - 1: logits.run, len(shape) - 2: logits.column}
+    axis = len(shape) - 1 if scores.is_last else shape.index(scores.classes)
+    box = logits.box
+    ends = (np.full((1, 1), end) for end in (np.min(box.lo), np.max(box.hi)))
+    fact = Fact.of((1, scores.classes), min(runs.get(axis, math.inf), logits.norm), Interval(*ends))
+    each = loss.of_token.bound(fact, scores.classes)
+    if scores.tokens == 1:
+        return each
+    divisor = loss.share(scores.tokens)
+    row = each.times(divide_up(1.0, divisor))
+    norm = divide_up(multiply_up(root_up(scores.tokens), each.norm), divisor)
+    return Cotangent(norm, rows=(scores.classes, row) if scores.is_last else None)
 
 
 def _fields(found: type[Loss]) -> tuple[Field[Any], ...]:

@@ -8,7 +8,7 @@ from typing import ClassVar, Final, final
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.exponential import exp_bounds, log_bounds
-from lipcert.core.losses.base import Loss, NotNegative
+from lipcert.core.losses.base import ClassLoss, NotNegative
 from lipcert.core.losses.search import largest_on
 from lipcert.core.losses.softmax import softmax_domain
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
@@ -21,11 +21,10 @@ _INVERSE_E: Final = exp_bounds(Fraction(-1), _BITS)
 
 @final
 @dataclass(frozen=True, slots=True)
-class Focal(Loss):
+class Focal(ClassLoss):
     """ℓ = −(1 − p_y)^γ · log p_y with p = softmax(z)."""
 
     kind: ClassVar[str] = "focal"
-    of_classes: ClassVar[bool] = True
     focal_gamma: NotNegative = 2.0
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:

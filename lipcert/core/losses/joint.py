@@ -9,10 +9,10 @@ from fractions import Fraction
 from itertools import accumulate
 from typing import Any, ClassVar, Final, final
 
-from lipcert.core.arithmetic import multiply_up, sqrt_up
+from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.premises import JOINT, LossPart, spelt
-from lipcert.core.losses.base import Loss, Targets, loss_cotangent, read_loss
+from lipcert.core.losses.base import Loss, Targets, loss_cotangent, read_loss, scores_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Concat, Head, Program, Shape
 from lipcert.core.rules.facts import Cotangent, Fact
@@ -40,14 +40,15 @@ class Part:
         """Whether a label is a class number, and no target for each entry."""
         return self.loss.of_classes and self.size > 1
 
+    @property
+    def label_size(self) -> int:
+        """Number of entries of a label: one, one for each token, or one for each entry."""
+        scores = scores_of(self.loss, self.shape) if self.is_of_classes else None
+        return self.size if scores is None else scores.tokens
+
     def cotangent(self, logits: Fact) -> Cotangent:
         """The gradient by the output: weight times that of the loss."""
-        found, weight = loss_cotangent(self.loss, logits, self.shape), self.weight
-        return Cotangent(
-            multiply_up(weight, found.norm),
-            None if found.hull is None else found.hull.times(weight),
-            label=None if found.label is None else multiply_up(weight, found.label),
-        )
+        return loss_cotangent(self.loss, logits, self.shape).times(self.weight)
 
 
 @final
@@ -84,8 +85,8 @@ class Joint(Loss):
 
     @property
     def label_slices(self) -> tuple[slice, ...]:
-        """Where the label of each part is in a row of numbers: one, or one for each entry."""
-        return _side_by_side([1 if part.is_of_classes else part.size for part in self.parts])
+        """Where the label of each part is in a row of numbers."""
+        return _side_by_side([part.label_size for part in self.parts])
 
     def parameters(self) -> dict[str, Any]:
         """Each part has its own."""

@@ -12,20 +12,19 @@ from fractions import Fraction
 from typing import ClassVar, final
 
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_up
-from lipcert.core.losses.base import Loss, NotNegative, Targets, Terms
+from lipcert.core.losses.base import ClassLoss, NotNegative, Targets, Terms
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class NegativeLogLikelihood(Loss):
+class NegativeLogLikelihood(ClassLoss):
     """ℓ = −z_y for outputs z: torch's nll_loss without weights of classes.
 
     Behind LogSoftmax this is the cross-entropy of the logits before it.
     """
 
     kind: ClassVar[str] = "nll"
-    of_classes: ClassVar[bool] = True
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """−e_y: the loss is linear in the outputs. Attained: always."""
@@ -35,7 +34,7 @@ class NegativeLogLikelihood(Loss):
 
 @final
 @dataclass(frozen=True, slots=True)
-class MulticlassHinge(Loss):
+class MulticlassHinge(ClassLoss):
     """One hinge per class: h_j = max(0, margin/2 − s_j·z_j), s_y = 1 and s_j = −1 otherwise.
 
     sum: ℓ = Σ_j h_j. mean: ℓ = ((K − 1)·h_y + Σ_{j≠y} h_j)/K, the mean that gives the label the
@@ -44,7 +43,6 @@ class MulticlassHinge(Loss):
     """
 
     kind: ClassVar[str] = "multiclass-hinge"
-    of_classes: ClassVar[bool] = True
     margin: NotNegative = 1.0
     output_reduction: Terms = "mean"
 
@@ -67,11 +65,10 @@ class MulticlassHinge(Loss):
 
 @final
 @dataclass(frozen=True, slots=True)
-class MultiMargin(Loss):
+class MultiMargin(ClassLoss):
     """ℓ = Σ_{j≠y} max(0, margin − z_y + z_j); the mean divides by K, as torch does (p = 1)."""
 
     kind: ClassVar[str] = "multi-margin"
-    of_classes: ClassVar[bool] = True
     margin: NotNegative = 1.0
     output_reduction: Terms = "mean"
 
@@ -89,7 +86,7 @@ class MultiMargin(Loss):
 
 @final
 @dataclass(frozen=True, slots=True)
-class KantorovichRubinstein(Loss):
+class KantorovichRubinstein(ClassLoss):
     """ℓ = mean_{j≠y} z_j − z_y; one output: ℓ = −s·z for a label s in [−1, 1].
 
     This is the batch loss of the literature when the class counts are replaced by the constants
@@ -97,7 +94,6 @@ class KantorovichRubinstein(Loss):
     """
 
     kind: ClassVar[str] = "kr"
-    of_classes: ClassVar[bool] = True
 
     @property
     def targets(self) -> Targets:
@@ -112,11 +108,10 @@ class KantorovichRubinstein(Loss):
 
 @final
 @dataclass(frozen=True, slots=True)
-class HingeKantorovichRubinstein(Loss):
+class HingeKantorovichRubinstein(ClassLoss):
     """ℓ = KR + hkr_weight · hinge, with the `kr` loss and the mean `multiclass-hinge` loss."""
 
     kind: ClassVar[str] = "hkr"
-    of_classes: ClassVar[bool] = True
     hkr_weight: NotNegative = 1.0
     margin: NotNegative = 1.0
 

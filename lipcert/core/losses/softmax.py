@@ -10,18 +10,17 @@ from typing import ClassVar, final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, divide_up
-from lipcert.core.losses.base import Loss, Positive, Share
+from lipcert.core.losses.base import ClassLoss, Positive, Share
 from lipcert.core.losses.softmax_error import SoftmaxDomain
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class CrossEntropy(Loss):
+class CrossEntropy(ClassLoss):
     """ℓ = −Σ_j t_j·log softmax(z/τ)_j with t = (1 − a)·e_y + (a/K)·1 (smoothing a)."""
 
     kind: ClassVar[str] = "cross-entropy"
-    of_classes: ClassVar[bool] = True
     temperature: Positive = 1.0
     label_smoothing: Share = 0.0
 

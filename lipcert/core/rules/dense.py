@@ -60,14 +60,16 @@ class DenseRule(Rule[Dense]):
         return self.weights.operator_norm(self.output, self.op, self.before, self.shape)
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """‖W‖·l; also the hull's vertices, at one position.
+        """‖W‖·l; also the hull's vertices, at each of P positions, √P times.
 
-        Proof: ‖Wᵀg‖ is a convex function of g, hence largest at a vertex of the hull.
+        Proof: ‖Wᵀg‖ is a convex function of g, hence largest at a vertex of the hull; the squares
+        of what goes back at the positions add up.
         """
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
-        hull = cotangent.hull
-        if hull is not None and math.prod(self.shape) == hull.classes == self.shape[-1]:
-            norm = min(norm, pair_norm(self.weights.entries(self.op.weight), hull))
+        row = cotangent.along(self.shape)
+        if row is not None and row.hull is not None and row.hull.classes == self.shape[-1]:
+            longest = pair_norm(self.weights.entries(self.op.weight), row.hull)
+            norm = min(norm, multiply_up(root_up(math.prod(self.shape[:-1])), longest))
         return Cotangent(norm)
 
     @staticmethod

@@ -35,11 +35,13 @@ class ScaleRule(Entrywise[Scale]):
         return self.weights.max_abs(self.op.factor)
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """L·l; one positive number c makes of a hull c times it: it holds shorter multiples."""
-        hull, factors = None, self.slopes()
-        if cotangent.hull is not None and _is_one_positive_number(factors):
-            hull = cotangent.hull.times(self.weights.max_abs(self.op.factor))
-        return Cotangent(multiply_up(self.lipschitz(index), cotangent.norm), hull)
+        """L·l; one positive number c makes of a hull c times it: it holds shorter multiples. So it
+        does of the rows."""
+        largest = self.lipschitz(index)
+        if not _is_one_positive_number(self.slopes()):
+            return Cotangent(multiply_up(largest, cotangent.norm))
+        kept = Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
+        return kept.times(largest)
 
     @staticmethod
     def operands(op: Scale) -> Iterator[Operand]:
@@ -85,9 +87,9 @@ class ShiftRule(Rule[Shift]):
         return 1.0
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """The same, with its hull."""
+        """The same, with its hull and its rows."""
         del index
-        return Cotangent(cotangent.norm, cotangent.hull)
+        return Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
 
     @staticmethod
     def operands(op: Shift) -> Iterator[Operand]:

@@ -103,7 +103,8 @@ class Cotangent:
 
     sums ≥ √Σ_c (Σ_i |∂loss/∂value_ci|)², c along axis 1. label: T, where the gradient is −t at one
     entry of the value with 0 ≤ t ≤ T, and 0 at all others. parts: the gradients at so many entries
-    each, one after another in row-major order, that make up the whole; empty where not known.
+    each, one after another in row-major order, that make up the whole; empty where not known. rows:
+    a number of entries, and what holds of the gradient at every so many of them, cut likewise.
     """
 
     norm: float
@@ -111,18 +112,40 @@ class Cotangent:
     sums: float = math.inf
     label: float | None = None
     parts: tuple[tuple[int, Cotangent], ...] = ()
+    rows: tuple[int, Cotangent] | None = None
+
+    def along(self, shape: Shape) -> Cotangent | None:
+        """What holds of the gradient at every run along the last axis of the value, if anything."""
+        if math.prod(shape) == shape[-1]:
+            return self
+        return self.rows[1] if self.rows is not None and self.rows[0] == shape[-1] else None
+
+    def times(self, factor: float) -> Cotangent:
+        """Of the gradient times a factor > 0.
+
+        Proof: norms, sums and entries grow by it; for hulls see `Hull.times`.
+        """
+        return Cotangent(
+            multiply_up(self.norm, factor),
+            None if self.hull is None else self.hull.times(factor),
+            multiply_up(self.sums, factor),
+            None if self.label is None else multiply_up(self.label, factor),
+            tuple((size, part.times(factor)) for size, part in self.parts),
+            None if self.rows is None else (self.rows[0], self.rows[1].times(factor)),
+        )
 
     def clipped(self, radius: float) -> Cotangent:
         """The gradient times min(1, radius/‖·‖).
 
         Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member;
-        no entry or part of a gradient is longer than it, and all are shortened alike.
+        no entry, part or row of a gradient is longer than it, and all are shortened alike.
         """
         return replace(
             self,
             norm=min(self.norm, radius),
             label=None if self.label is None else min(self.label, radius),
             parts=tuple((size, part.clipped(radius)) for size, part in self.parts),
+            rows=None if self.rows is None else (self.rows[0], self.rows[1].clipped(radius)),
         )
 
 

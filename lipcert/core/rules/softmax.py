@@ -108,17 +108,35 @@ class SoftmaxRule(WithoutOperands[Softmax]):
         return min(0.5, spread.largest)
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """L·l; of the logarithm of a single slice, a hull as it is, and what becomes of a label.
+        """L·l; of the logarithm of a single slice, a hull as it is, and what becomes of a label;
+        of P slices along the last axis, the same of each, and √P times its norm.
 
         Proof: Jᵀg = (I − p1ᵀ)g = g − p·(1ᵀg) for the logarithm, and the members of a hull sum to 0.
+        No slice depends on the logits of another.
         """
-        size = math.prod(self.shape)
-        if self.op.logarithm and self.shape[self.op.axis] == size:
-            if cotangent.hull is not None and cotangent.hull.classes == size:
-                return cotangent
-            if cotangent.label is not None:
-                return self._behind_label(cotangent.label)
-        return super().pulled(index, cotangent)
+        found = super().pulled(index, cotangent)
+        if not self.op.logarithm:
+            return found
+        if self.shape[self.op.axis] == math.prod(self.shape):
+            return self._of_slice(cotangent) or found
+        return self._of_slices(cotangent, found.norm)
+
+    def _of_slices(self, cotangent: Cotangent, norm: float) -> Cotangent:
+        """What several slices receive from their logarithms. norm: that is no longer, anyway."""
+        is_last = self.op.axis % len(self.shape) == len(self.shape) - 1
+        row = cotangent.along(self.shape) if is_last else None
+        own = None if row is None else self._of_slice(row)
+        if own is None:
+            return Cotangent(norm)
+        slices = math.prod(self.shape[:-1])
+        by_rows = multiply_up(root_up(slices), own.norm)
+        return Cotangent(min(norm, by_rows), rows=(self.shape[-1], own))
+
+    def _of_slice(self, cotangent: Cotangent) -> Cotangent | None:
+        """What a slice receives from its logarithm; None where only the norm of that is known."""
+        if cotangent.hull is not None and cotangent.hull.classes == self.shape[self.op.axis]:
+            return cotangent
+        return None if cotangent.label is None else self._behind_label(cotangent.label)
 
     @property
     def _spread(self) -> _Spread:

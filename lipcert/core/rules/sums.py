@@ -65,10 +65,10 @@ class AddRule(WithoutOperands[Add]):
         return root_up(copies(self.shapes[index], self.shape))
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """L·l, with the hull where the value is added as it is."""
+        """L·l, with hull and rows where the value is added as it is."""
         kept = self.op.signs[index] == 1 and self.shapes[index] == self.shape
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
-        return Cotangent(norm, cotangent.hull if kept else None)
+        return Cotangent(norm, cotangent.hull, rows=cotangent.rows) if kept else Cotangent(norm)
 
 
 class ConcatRule(WithoutOperands[Concat]):
