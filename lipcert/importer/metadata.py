@@ -21,7 +21,7 @@ from lipcert.errors import Refusal
 from lipcert.importer.calls import FX_NODE, Call, call_of, names_in
 from lipcert.importer.raw import RawGraph, RawNode
 
-_SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
+SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 NAMESPACE: Final = "namespace"
 """key of the modules around the call that a node came from, outermost first: "name: class/…" """
 _RULE: Final = "rewriter.rule_name"
@@ -143,7 +143,7 @@ class Provenance:
 
 def read_provenance(graph: RawGraph, producer: str) -> Provenance:
     """Read the exporter's notes."""
-    signature = graph.metadata.get(_SIGNATURE, "")
+    signature = graph.metadata.get(SIGNATURE, "")
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
     for placeholder, kind, target in _LINE.findall(signature):
@@ -170,7 +170,7 @@ def training_refusals(graph: RawGraph) -> tuple[Refusal, ...]:
     remedy = f"export it in evaluation mode: {EXPORT}"
     refusals = [
         Refusal("LC011", "", "", f"the exported program updates the buffer {target!r}", remedy)
-        for target in _MUTATION.findall(graph.metadata.get(_SIGNATURE, ""))
+        for target in _MUTATION.findall(graph.metadata.get(SIGNATURE, ""))
     ]
     refusals += [
         Refusal("LC011", node.name, node.op_type, f"it was exported from {call}", remedy)

@@ -26,6 +26,7 @@ from torch import Tensor, nn
 
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.importer.metadata import SIGNATURE
 from lipcert.training.dropout import dropouts
 
 _STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
@@ -66,7 +67,7 @@ def export(
                 dynamic_shapes=_shapes(arguments, len(inputs)),
                 verbose=False,
             )
-            _save(program, names, written)
+            _save(program, names, tied_names(plain), written)
         except Exception as error:  # the exporter raises whatever the module's code does
             raise NoVerdictError(
                 f"export: the module cannot be exported: {_told(error)}"
@@ -131,14 +132,33 @@ def _told(error: Exception) -> str:
     return " ".join(str(error.__cause__ or error).split())[:_SHOWN]
 
 
-def _save(program: torch.onnx.ONNXProgram | None, names: Sequence[str], path: Path) -> None:
+def tied_names(module: nn.Module) -> Mapping[str, str]:
+    """Further names of parameters that have several, and the first, as the module lists it."""
+    first: dict[int, str] = {}
+    named = module.named_parameters(remove_duplicate=False)
+    found = {name: first.setdefault(id(item), name) for name, item in named}
+    return {name: own for name, own in found.items() if name != own}
+
+
+def _save(
+    program: torch.onnx.ONNXProgram | None,
+    names: Sequence[str],
+    tied: Mapping[str, str],
+    path: Path,
+) -> None:
     """Write a program, but for where on this machine the code of each of its nodes stands.
 
     names: of its inputs and outputs, which give way where something within it has one of them.
+    tied: further names of parameters, in place of which the file has the first.
     """
     if program is None:
         raise RuntimeError("the exporter returned nothing")
     graph = program.model.graph
+    for name in tied.keys() & graph.initializers.keys():  # the exporter keeps the last one
+        graph.initializers[name].name = tied[name]
+    for name, own in tied.items():
+        notes = graph.metadata_props.get(SIGNATURE, "")
+        graph.metadata_props[SIGNATURE] = notes.replace(f"target='{name}'", f"target='{own}'")
     for part in (graph, *program.model.functions.values()):
         for node in part:
             node.metadata_props.pop(_STACK_TRACE, None)

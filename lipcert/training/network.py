@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.observation import named_buffers, side_by_side, unwrapped
 from lipcert.audit.recorded_names import Match, matched
+from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
@@ -29,7 +30,7 @@ from lipcert.ir import Graph
 from lipcert.patterns import literal
 from lipcert.settings import Settings
 from lipcert.training.dropout import at_rest, refused_parts
-from lipcert.training.exporting import export
+from lipcert.training.exporting import export, tied_names
 from lipcert.training.outputs import Outputs
 
 _EXAMPLES: Final = 3
@@ -135,7 +136,15 @@ def imported_network(
         )
     snapshot = {name: item.cpu().numpy() for name, item in _named_tensors(live).items()}
     sizes = {name: array.shape for name, array in snapshot.items()}
-    matches = matched(model.graph, sizes, lambda: [snapshot])
+    tied, matches = tied_names(live), {}
+    for name, match in matched(model.graph, sizes, lambda: [snapshot]).items():
+        own = tied.get(match.recorded, match.recorded)
+        if any(other.recorded == own for other in matches.values()):
+            raise NoVerdictError(
+                f"training: the file holds the parameter {own} of the module twice, and once as "
+                f"{name}, so that no bound counts all of its uses; export with {EXPORT}"
+            )
+        matches[name] = replace(match, recorded=own)
     found = TrainedNetwork(live, model, matches, Outputs.of(model))
     _compare(found, example)
     return found
