@@ -88,12 +88,12 @@ def loss_words(record: Mapping[str, object]) -> str:
     kind, parts = record.get("kind", ""), record.get("parts")
     if parts is not None:
         return str(parts).replace(",", ", ")
-    shown = (
-        f"{name.replace('_', ' ')} {value:.12g}" if isinstance(value, float) else f"{name} {value}"
+    shown = [
+        (name.replace("_", " "), f"{value:.12g}" if isinstance(value, float) else value)
         for name, value in record.items()
         if name != "kind"
-    )
-    return ", ".join([str(kind), *shown])
+    ]
+    return ", ".join([str(kind), *(f"{name} {value}" for name, value in shown)])
 
 
 def weighted(heads: Iterable[HeadLoss], weights: Mapping[str, float]) -> str:

@@ -102,7 +102,8 @@ class Flight:
         if seen.batch.reduction is None:
             seen.batch = replace(seen.batch, reduction=reduction_of(loss_fn, result))
         if self.detailed and len(tensors) > 1:
-            seen.tensors["labels"] = observation.copied(tensors[1])
+            labels = observation.by_example(tensors[1], seen.batch.examples)
+            seen.tensors["labels"] = observation.copied(labels)
         if self.detailed and self.stores:
             seen.tensors["logits"] = observation.copied(tensors[0])
             losses = examples_losses(loss_fn, arguments, result)

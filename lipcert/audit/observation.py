@@ -124,6 +124,17 @@ def named_inputs(
     return found
 
 
+def by_example(labels: Tensor, examples: int | None) -> Tensor:
+    """Labels of tokens that stand in one row for all examples, as [examples, tokens].
+
+    Losses of torch take scores as [examples, classes, tokens], or the tokens of all examples one
+    after another, as `scores.flatten(0, 1)` has them.
+    """
+    if not examples or labels.dim() != 1 or len(labels) == examples or len(labels) % examples:
+        return labels
+    return labels.reshape(examples, -1)
+
+
 def arithmetic_of(parameter: Tensor) -> Arithmetic:
     """Where a parameter lies, and the flags under which it is used now."""
     device = parameter.device.type

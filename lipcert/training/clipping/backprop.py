@@ -4,8 +4,9 @@ What enters: a module, the graph that was bounded with its clips, and which para
 is which of the graph. What leaves: handles of hooks, by which every trained layer clips its
 upstream cotangent and, where the graph does, its input, in training and in evaluation: the clips
 are part of the network.
-Invariant: a layer is a module that owns its parameters alone and is called once; whatever cannot
-be mapped so is refused by name, and `check_clips` tells whether the mapping is right.
+Invariant: a layer is a module that owns its parameters alone and is called once, or shares a table
+of which one of two modules reads rows; whatever cannot be mapped so is refused by name, and
+`check_clips` tells whether the mapping is right.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.lowering import lowered
 from lipcert.audit.recorded_names import Match
-from lipcert.core.program import CotangentClip, InputClip
+from lipcert.core.program import CotangentClip, Embedding, InputClip
 from lipcert.errors import UsageError
 from lipcert.ir import Graph, Node
 
@@ -66,13 +67,21 @@ def hooked_layers(
 ) -> tuple[HookedLayer, ...]:
     """The layers that the clips of the graph surround. Raises UsageError as `install_clips`."""
     runs = list(_runs(graph))
-    owners = [_owners(parameters, matches) for _, _, parameters in runs]
+    names = _all_owners(module)
+    owners = [
+        tuple(dict.fromkeys(_owner(module, name, matches, names, is_table) for name in parameters))
+        for _, _, parameters, is_table in runs
+    ]
     counts = Counter(name for found in owners for name in found)
-    shared = _shared(module)
+    shared = frozenset(
+        name for own in names.values() if len(own) > 1 and not _is_pair(module, own) for name in own
+    )
     reasons: list[str] = []
     layers: list[HookedLayer] = []
-    for (before, after, parameters), found in zip(runs, owners, strict=True):
+    for (before, after, parameters, is_table), found in zip(runs, owners, strict=True):
         why = _obstacle(module, found, counts, shared)
+        if why is None and _reads_rows(module, found[0]) is not is_table:
+            why = f"{found[0]} (Embedding) reads rows that the network adds, whatever it is given"
         if why is None:
             layers.append(HookedLayer(found[0], before, after))
         else:
@@ -122,8 +131,9 @@ class _After:
         return lowered(self.clip, [output], {})
 
 
-def _runs(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...]]]:
-    """The clips around every layer of the graph, and the trained parameters between them.
+def _runs(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...], bool]]:
+    """The clips around every layer of the graph, the trained parameters between them, and whether
+    rows of a table are read there.
 
     A layer is a path up to the clip of its cotangent. Below it, up to the clip of its input or,
     where it has none, to the next layer or fork, nothing else is trained: every trained layer ends
@@ -145,13 +155,35 @@ def _runs(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...]]]:
             for use in inner.uses()
             if graph.parameters[use.parameter].trainable
         ]
-        yield before, after, tuple(dict.fromkeys(names))
+        is_table = any(isinstance(inner.op, Embedding) for inner in between)
+        yield before, after, tuple(dict.fromkeys(names)), is_table
 
 
-def _owners(parameters: tuple[str, ...], matches: Mapping[str, Match]) -> tuple[str, ...]:
-    """The submodules that own these parameters; "" for what has no match, or is the root's."""
-    recorded = [matches[name].recorded if name in matches else "" for name in parameters]
-    return tuple(dict.fromkeys(name.rpartition(".")[0] for name in recorded))
+def _owner(
+    module: nn.Module,
+    parameter: str,
+    matches: Mapping[str, Match],
+    names: Mapping[str, tuple[str, ...]],
+    is_table: bool,
+) -> str:
+    """The submodule that owns a parameter; "" where it has no match, or is the root's.
+
+    is_table: whether rows of it are read, which tells the two owners of a tied table apart.
+    """
+    recorded = matches[parameter].recorded if parameter in matches else ""
+    owners = names.get(recorded, ())
+    if _is_pair(module, owners):
+        return next(own for own in owners if _reads_rows(module, own) is is_table)
+    return recorded.rpartition(".")[0]
+
+
+def _is_pair(module: nn.Module, owners: tuple[str, ...]) -> bool:
+    """Whether one of two owners reads rows of a table, and the other something else."""
+    return sorted(_reads_rows(module, own) for own in owners) == [False, True]
+
+
+def _reads_rows(module: nn.Module, owner: str) -> bool:
+    return isinstance(module.get_submodule(owner), nn.Embedding)
 
 
 def _obstacle(
@@ -172,9 +204,10 @@ def _obstacle(
     return None
 
 
-def _shared(module: nn.Module) -> frozenset[str]:
-    """Submodules that have a parameter under more than one name."""
-    names: dict[int, list[str]] = {}
-    for name, parameter in module.named_parameters(remove_duplicate=False):
-        names.setdefault(id(parameter), []).append(name.rpartition(".")[0])
-    return frozenset(owner for owners in names.values() if len(owners) > 1 for owner in owners)
+def _all_owners(module: nn.Module) -> Mapping[str, tuple[str, ...]]:
+    """The submodules that own each parameter, by each of its names."""
+    named = list(module.named_parameters(remove_duplicate=False))
+    owners: dict[int, list[str]] = {}
+    for name, parameter in named:
+        owners.setdefault(id(parameter), []).append(name.rpartition(".")[0])
+    return {name: tuple(owners[id(parameter)]) for name, parameter in named}

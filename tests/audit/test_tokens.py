@@ -1,0 +1,211 @@
+"""Losses per token in audits: values, labels, attacks, and loops with a criterion of their own."""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lipcert.audit.attack import proposals
+from lipcert.audit.attack.domain import label_set
+from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
+from lipcert.audit.checks import check_recorded_run
+from lipcert.audit.losses import per_example_loss
+from lipcert.audit.precision import Precision
+from lipcert.audit.ready import random_examples
+from lipcert.audit.recorder import Recorder
+from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.replay import Replayer
+from lipcert.audit.tally import Family
+from lipcert.audit.trace.reading import read_trace
+from lipcert.core.certificate import read_certificate
+from lipcert.core.losses.base import NO_LABEL
+from lipcert.core.rules.facts import Fact
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.importer.load import load_model
+from lipcert.issue.certify import certify
+from lipcert.losses import make_loss
+from lipcert.settings import Settings
+from lipcert.signal.labels import checked_labels
+from tests.core.lower.cases import model, node
+from tests.core.test_embeddings import of_numbers
+
+TOKENS, CLASSES, WIDTH = 5, 6, 4
+CPU = torch.device("cpu")
+
+
+class Tied(nn.Module):
+    """A table as embedding and as head."""
+
+    def __init__(self, table: Tensor, layer: Tensor) -> None:
+        super().__init__()
+        self.t = nn.Parameter(table)
+        self.v = nn.Parameter(layer)
+
+    def forward(self, ids: Tensor) -> Tensor:
+        return torch.relu(self.t[ids] @ self.v) @ self.t.T
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    rng = np.random.default_rng(0)
+    nodes = [
+        node("Gather", "t x", "e"),
+        node("MatMul", "e v", "h"),
+        node("Relu", "h", "r"),
+        node("Transpose", "t", "head"),
+        node("MatMul", "r head", "y"),
+    ]
+    constants = {"t": rng.standard_normal((CLASSES, WIDTH)), "v": rng.standard_normal((4, WIDTH))}
+    proto = of_numbers(model(nodes, ["N", TOKENS], constants))
+    found = tmp_path_factory.mktemp("tokens") / "net.onnx"
+    found.write_bytes(proto.SerializeToString())
+    return found
+
+
+def settings(reduction: str = "mean", **more: object) -> Settings:
+    return Settings(loss="cross-entropy", per_token=reduction, **more)  # type: ignore[arg-type]
+
+
+def claims(path: Path, reduction: str = "mean", **more: object) -> Claims:
+    return claims_of_analysis(load_model(path), settings(reduction, **more))
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+@pytest.mark.parametrize("axis", ["first", "last"])
+def test_values_are_those_of_torch(reduction: str, axis: str) -> None:
+    """Where no label is left out a mean over all tokens is torch's; elsewhere labels count as 0."""
+    loss = make_loss("cross-entropy", per_token=reduction, class_axis=axis)
+    z = torch.randn((3, CLASSES, TOKENS), dtype=torch.float64)
+    y = torch.randint(CLASSES, (3, TOKENS))
+    y[1:, 2] = NO_LABEL
+    scores = z if axis == "first" else z.transpose(1, 2)
+    checked = checked_labels(loss, y.numpy(), tuple(scores.shape[1:]))
+    found = per_example_loss(loss, scores, torch.from_numpy(checked))
+    terms = functional.cross_entropy(z, y, reduction="none")
+    assert torch.allclose(found, terms.mean(1) if reduction == "mean" else terms.sum(1))
+    torchs = functional.cross_entropy(z[:1], y[:1], reduction=reduction)
+    assert torch.allclose(found[0], torchs)
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [
+        (np.zeros(2, np.int64), "one class number for each token"),
+        (np.zeros((2, TOKENS + 1), np.int64), "one class number for each token"),
+        (np.zeros((2, TOKENS)), "class numbers are integers"),
+        (np.full((2, TOKENS), CLASSES), "no class from 0 to 5"),
+        (np.full((2, TOKENS), -1), "nor -100"),
+    ],
+)
+def test_labels_are_one_class_for_each_token(labels: np.ndarray, why: str) -> None:
+    with pytest.raises(NoVerdictError, match=why):
+        checked_labels(make_loss("nll", per_token="sum"), labels, (TOKENS, CLASSES))
+
+
+def test_labels_of_pixels_keep_their_axes() -> None:
+    loss = make_loss("cross-entropy", per_token="mean", class_axis="first")
+    y = np.arange(12).reshape(2, 2, 3) % 4
+    assert checked_labels(loss, y, (4, 2, 3)).shape == (2, 6)
+    with pytest.raises(NoVerdictError, match=r"\[examples, 2, 3\]"):
+        checked_labels(loss, y.swapaxes(1, 2), (4, 2, 3))
+
+
+def test_promising_labels_are_admissible_and_the_lowest_scores() -> None:
+    loss = make_loss("cross-entropy", per_token="mean")
+    found = label_set(loss, (TOKENS, CLASSES), Fact.of((1, TOKENS, CLASSES)))
+    z = np.random.default_rng(0).standard_normal((3, TOKENS, CLASSES))
+    tried = found.promising(z, np.random.default_rng(0))
+    assert np.array_equal(tried[0], z.argmin(axis=2))
+    for labels in [*tried, found.drawn(3, np.random.default_rng(1))]:
+        assert np.array_equal(checked_labels(loss, labels, (TOKENS, CLASSES)), labels)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_an_attack_comes_close_to_the_bounds_and_does_not_exceed_them(
+    path: Path, reduction: str
+) -> None:
+    found = claims(path, reduction)
+    replayer = Replayer(found, Precision.FLOAT64, CPU)
+    largest = {group.name: 0.0 for group in found.groups}
+    for proposal in proposals(
+        found, None, random_examples(found, 16), 20, move_weights=False, device=CPU
+    ):
+        replayed = replayer.replay(proposal.examples, 0, None)
+        for name, tally in replayed.tallies[Family.GRADIENT].items():
+            assert tally.violations == 0
+            largest[name] = max(largest[name], tally.max_observed)
+    for group in found.groups:
+        assert group.grad_norm is not None
+        assert largest[group.name] >= 0.4 * group.grad_norm
+
+
+def test_a_certificate_states_the_loss_and_gives_it_back(path: Path) -> None:
+    issued = certify(load_model(path), settings(clip_norm=1.0, mechanism="gradient-clipping"))
+    certificate = read_certificate(issued.data)
+    (stated,) = (item for item in certificate.assumptions if item.id == "A-LOSS")
+    assert "the mean over all tokens, those without label (-100) as 0" in stated.text
+    assert settings_of(certificate).per_token == "mean"
+    assert settings_of(certificate).class_axis == "last"
+
+
+def test_a_loss_of_one_label_says_what_is_missing(path: Path) -> None:
+    with pytest.raises(UsageError, match="add --per-token mean or sum"):
+        claims_of_analysis(load_model(path), Settings(loss="cross-entropy"))
+    with pytest.raises(UsageError, match="per-token: the loss mse takes"):
+        claims_of_analysis(load_model(path), Settings(loss="mse", label_norm=1.0, per_token="mean"))
+
+
+def loop(path: Path, folder: Path, view: str, reduction: str, stated: str) -> list[CheckReport]:
+    """A recorded step with torch's criterion, whose clean gradient is that of torch."""
+    found = claims(path, stated)
+    random = np.random.default_rng(0)
+    stored = np.random.default_rng(0)
+    table = torch.tensor(stored.standard_normal((CLASSES, WIDTH)), dtype=torch.float32)
+    net = Tied(table, torch.tensor(stored.standard_normal((4, WIDTH)), dtype=torch.float32))
+    ids = torch.from_numpy(random.integers(CLASSES, size=(8, TOKENS)))
+    labels = torch.from_numpy(random.integers(CLASSES, size=(8, TOKENS)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        recorder = Recorder(folder, net, optimizer, every=1, detail=1, store_data=True)
+        recorder.declare(
+            dataset_size=8, batch_size=8, sampling="full-batch", steps=1, noise_multiplier=1.0,
+            weight_decay=0.0,
+        )  # fmt: skip
+        divisor = 8.0 if reduction == "mean" else 1.0
+        recorder.batch(index=range(8), sampler="full-batch", rate=1.0, divisor=divisor)
+        criterion = recorder.wrap_loss(nn.CrossEntropyLoss(reduction=reduction))
+        scores = net(ids)
+        if view == "flat":
+            value = criterion(scores.flatten(0, 1), labels.flatten())
+        else:
+            value = criterion(scores.transpose(1, 2), labels)
+        value.backward()
+        recorder.gradients(clean={"t": net.t.grad.clone(), "v": net.v.grad.clone()})
+        optimizer.step()
+        recorder.close()
+    return [
+        r for r in check_recorded_run(found, read_trace(folder)).reports if r.name == "agreement"
+    ]
+
+
+@pytest.mark.parametrize("view", ["flat", "turned"])
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_criterion_of_torch_is_held_against_the_bounded_loss(
+    path: Path, tmp_path: Path, view: str, reduction: str
+) -> None:
+    (report,) = loop(path, tmp_path / "t", view, reduction, reduction)
+    assert report.verdict is Verdict.PASS
+
+
+def test_a_sum_over_tokens_is_no_mean(path: Path, tmp_path: Path) -> None:
+    """Each example contributes as many times its bound as there are tokens."""
+    (report,) = loop(path, tmp_path / "t", "flat", "sum", "mean")
+    assert report.verdict is Verdict.VIOLATION
+    assert f"{TOKENS} times" in report.message
