@@ -136,7 +136,8 @@ def imported_network(
         )
     snapshot = {name: item.cpu().numpy() for name, item in _named_tensors(live).items()}
     sizes = {name: array.shape for name, array in snapshot.items()}
-    tied, matches = tied_names(live), {}
+    tied = tied_names(live)
+    matches: dict[str, Match] = {}
     for name, match in matched(model.graph, sizes, lambda: [snapshot]).items():
         own = tied.get(match.recorded, match.recorded)
         if any(other.recorded == own for other in matches.values()):

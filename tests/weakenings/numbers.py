@@ -169,9 +169,9 @@ LOSSES = [
     ),
     Mutation("rules.sums:ConcatRule.pulled", "parts[index]", "parts[0]", HEADS),
     Mutation(
-        "losses.base:loss_cotangent",
-        "scores is None",
-        "not shape",
+        "losses.base:scores_of",
+        "len(long) > 1",
+        "len(long) > 2",
         Kill.of(test_kinds.test_class_scores_need_one_axis, 0),
     ),
     Mutation(
