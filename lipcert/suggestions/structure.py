@@ -122,7 +122,9 @@ class Structure:
 
     @cached_property
     def batch_norms(self) -> tuple[BatchNorm, ...]:
-        """Batch normalisations that are still steps of their own."""
+        """Batch normalisations that are still steps of their own, and mix examples in training."""
+        if all(layer.is_dropout for layer in self.graph.eval_layers):
+            return ()
         return tuple(
             BatchNorm(self._name(node, affine), node.output, node.step.shape, affine)
             for node in self.graph.nodes

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 from torch import nn
 from torch.optim import Optimizer
@@ -45,7 +45,7 @@ from lipcert.training.calibration import (
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement, enforced
 from lipcert.training.guards import StepGuard
-from lipcert.training.hooks import Hooks
+from lipcert.training.hooks import Hooks, Removable
 from lipcert.training.intake import (
     FirstExamples,
     KnownExamples,
@@ -67,6 +67,7 @@ from lipcert.training.network import Example, TrainedNetwork, trained_network
 from lipcert.training.noise_warning import warn_of_noise
 from lipcert.training.private import Private
 from lipcert.training.release import NoiseSource, Release
+from lipcert.training.resting import Rest
 from lipcert.training.run_folder import (
     CERTIFICATE,
     CHECKPOINT,
@@ -84,6 +85,7 @@ from lipcert.training.run_folder import (
 from lipcert.training.sampling import Sampler, Seed
 from lipcert.training.world import PATIENCE, World, checksum
 
+_Hooks = TypeVar("_Hooks", bound=Removable)
 _MOST_AHEAD: Final = 16
 """so many releases are counted by one write to the disk, where that is 1 % of the run at most"""
 
@@ -138,14 +140,7 @@ def make_private(
     be imported, NoVerdictError where a gradient has no bound.
     """
     require_given(model, optimizer, loader, mechanism)
-    if seed is not None:
-        Seed.given(seed)
-        warnings.warn(
-            "training: the seed is given, so whoever knows it knows the noise: this run is "
-            "reproducible, and not private",
-            SeedWarning,
-            stacklevel=2,
-        )
+    _warn_of_seed(seed)
     world = World.here(patience)
     shown = ProgressReport(wanted=progress if world.is_first else False)
     with world.telling(), shown, ExitStack() as staging:
@@ -171,14 +166,14 @@ def make_private(
             None if folder is None else usable(Path(folder), resume=resume, is_first=world.is_first)
         )
         stage = staging.enter_context(_staged(place if resume and world.is_first else None))
+        failing = staging.enter_context(ExitStack())
+        rest = _hooked(failing, Rest(model))
         world.agree("the mechanism, the plan or the optimizer",
                     repr((mechanism, run, options_of(optimizer), folder is None,
                           record_every is None)))  # fmt: skip
         world.agree("the weights", checksum(numbers_of(model)))
         file = None if model_file is None else Path(model_file)
-        masks = isinstance(mechanism, GradientClipping)
-        network = _network(model, x, stage, file, world,
-                           settings=declared, resume=resume, masks=masks)  # fmt: skip
+        network = _network(model, x, stage, file, world, settings=declared, resume=resume)
         trained = trained_parameters(network, optimizer, mechanism)
         settings = with_frozen(declared.with_inputs(network.graph.inputs), network, trained)
         calibration = calibrated(network.model, settings, shown.observe)
@@ -188,12 +183,13 @@ def make_private(
         moves = settings.scope == "point"
         if place is not None and not moves:
             calibration = _certified(network, calibration, stage, world)
-        enforcement = enforced(network, calibration, mechanism)
+        enforcement = enforced(network, calibration, mechanism, rest.parts)
+        for handle in enforcement.handles:
+            _hooked(failing, handle)
         require_gradients(network, calibration.bounds.graph, training=True)
         enforcement.project()
         if place is not None and moves and not resume:
-            network = _network(model, x, stage, None, world,
-                               settings=declared, resume=False, masks=masks)  # fmt: skip
+            network = _network(model, x, stage, None, world, settings=declared, resume=False)
             if world.is_first:
                 found = bounded(network.model, settings, shown.observe)
                 _certificate(network, settings, found, stage)
@@ -201,20 +197,22 @@ def make_private(
         if place is not None and world.is_first:
             opened(place, stage)
         header = _header(calibration, network, mechanism, run, seed)
-        ledger = _ledger(place, header, world)
+        ledger = failing.enter_context(_ledger(place, header, world))
         parts = _Parts(model, optimizer, loader, network, calibration, enforcement, trained, ledger,
-                       world, place, shown)  # fmt: skip
+                       world, place, shown, rest, failing)  # fmt: skip
         private = _wired(parts, x, seed, max_physical_batch)
         if place is not None:
             _write_down(private, place, record_every, store_data=record_data, resume=resume)
         private.settle()
+        failing.pop_all()
         return private
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """What a run is put together from. trained: live parameters by the module's names."""
+    """What a run is put together from. trained: live parameters by the module's names. failing:
+    what is done where there is no run in the end."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -227,6 +225,26 @@ class _Parts:
     world: World
     place: Path | None
     progress: ProgressReport
+    rest: Rest
+    failing: ExitStack
+
+
+def _warn_of_seed(seed: int | None) -> None:
+    """UsageError for what is no seed."""
+    if seed is not None:
+        Seed.given(seed)
+        warnings.warn(
+            "training: the seed is given, so whoever knows it knows the noise: this run is "
+            "reproducible, and not private",
+            SeedWarning,
+            stacklevel=3,
+        )
+
+
+def _hooked(failing: ExitStack, hooks: _Hooks) -> _Hooks:
+    """Hooks that are removed again where there is no run in the end."""
+    failing.callback(hooks.remove)
+    return hooks
 
 
 def _physical(given: int | None) -> int | None:
@@ -242,7 +260,7 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
     joins = parts.network.outputs.join_in_training(parts.network.module)
     likeness = Likeness(parts.model, parts.network, parts.calibration.bounds.graph, parts.trained)
     guard = StepGuard(parts.network.module, parts.trained, settings, likeness)
-    hooks = Hooks(parts.model, guard, plan, joins)
+    hooks = _hooked(parts.failing, Hooks(parts.model, guard, plan, (*joins, parts.rest)))
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done)
     secret = world.shared_secret(seed)
@@ -259,6 +277,7 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
         world=world,
         divisor=float(plan.batch),
     )
+    _hooked(parts.failing, release)
     sampler = Sampler(
         plan,
         Seed.shared(secret) if seed is None else Seed.given(seed),
@@ -319,7 +338,6 @@ def _network(
     *,
     settings: Settings,
     resume: bool,
-    masks: bool,
 ) -> TrainedNetwork:
     """The imported module; its file stays on the stage."""
     path = stage / MODEL
@@ -327,6 +345,7 @@ def _network(
     if file is not None and not exists:
         copy_file(file, path)
         exists = True
+    masks = settings.mechanism == GradientClipping.kind
     return trained_network(model, x, path, settings, exists=exists, masks=masks)
 
 

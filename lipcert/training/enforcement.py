@@ -11,12 +11,12 @@ are public.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.diagnostics import EXPORT
@@ -111,12 +111,15 @@ class Enforcement:
 
 
 def enforced(
-    network: TrainedNetwork, planned: Calibration, mechanism: TrainingMechanism
+    network: TrainedNetwork,
+    planned: Calibration,
+    mechanism: TrainingMechanism,
+    still: Container[nn.Module] = (),
 ) -> Enforcement:
-    """What this mechanism does to this network."""
+    """What this mechanism does to this network; still: its parts that stay in evaluation mode."""
     match mechanism:
         case GradientClipping():
-            return _clipped(network, planned, mechanism)
+            return _clipped(network, planned, mechanism, still)
         case BackpropClipping():
             return _clipped_backprop(network, planned)
     projector = Projector.of(
@@ -149,11 +152,14 @@ def _norms(projector: Projector, free: Mapping[str, Tensor]) -> Mapping[str, flo
 
 
 def _clipped(
-    network: TrainedNetwork, planned: Calibration, mechanism: GradientClipping
+    network: TrainedNetwork,
+    planned: Calibration,
+    mechanism: GradientClipping,
+    still: Container[nn.Module],
 ) -> Enforcement:
     run, tensors = planned.bounds, network.tensors()
     decay = mechanism.weight_decay if mechanism.decay == "inside" else None
-    masked = tuple(dropouts(network.module))
+    masked = tuple(name for name, part in dropouts(network.module).items() if part not in still)
     if masked and not run.graph.drops:
         raise UsageError(
             f"training: the model file shows nothing of {', '.join(masked)}, so its bounds are "

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NoReturn, final
+from typing import Any, NoReturn, Protocol, final
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.observation import apart as split
 from lipcert.audit.observation import side_by_side
@@ -57,6 +56,13 @@ def apart(module: nn.Module) -> Iterator[None]:
         module.require_forward_param_sync = syncs_buffers
 
 
+class Removable(Protocol):
+    """Hooks of whatever kind."""
+
+    def remove(self) -> None:
+        """Take them away."""
+
+
 @final
 class Hooks:
     """On one module, until they are removed."""
@@ -66,9 +72,9 @@ class Hooks:
         module: nn.Module,
         guard: StepGuard,
         plan: TrainingPlan,
-        further: Sequence[RemovableHandle] = (),
+        further: Sequence[Removable] = (),
     ) -> None:
-        """further: of hooks that end with these."""
+        """further: hooks that end with these."""
         self._guard = guard
         self._plan = plan
         self._recorder: Recorder | None = None
@@ -77,7 +83,7 @@ class Hooks:
         self._passes = 0
         self._apart = ExitStack()
         self._apart.enter_context(apart(module))
-        self._handles = [
+        self._handles: list[Removable] = [
             module.register_forward_pre_hook(self._before, with_kwargs=True),
             module.register_forward_hook(self._after),
             *further,

@@ -32,6 +32,7 @@ from lipcert.settings import Settings
 from lipcert.training.dropout import at_rest, refused_parts
 from lipcert.training.exporting import export, tied_names
 from lipcert.training.outputs import Outputs
+from lipcert.training.resting import resting
 
 _EXAMPLES: Final = 3
 Example: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -168,12 +169,15 @@ def _named_tensors(module: nn.Module) -> Mapping[str, Tensor]:
 
 
 def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
-    """UsageError naming the parts that would be random, or mix examples, in training mode.
+    """UsageError naming the parts that would be random, or mix examples, in training mode, in
+    which not all of them come.
 
     masks: not dropout, of which gradients are clipped example by example.
     """
     modes = {part: part.training for part in module.modules()}
-    module.train()
+    still = resting(module)
+    for part in modes:
+        part.training = part not in still
     parts = list(refused_parts(module, masks=masks))
     active = [f"{name or 'the module itself'} ({what})" for name, what in parts]
     for part, mode in modes.items():
@@ -183,7 +187,9 @@ def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
             f"training: {', '.join(active)}: no bound holds for parts that are random or mix the "
             "examples of a batch; replace batch by group normalisation, and dropout by nothing, as "
             "lipcert.training.make_trainable(module, mechanism) does in a copy, before the "
-            "optimizer is made (GradientClipping trains with dropout)"
+            "optimizer is made (GradientClipping trains with dropout); where features are frozen, "
+            "or statistics shall stay as they are, put those parts into evaluation mode before "
+            "make_private, in which they stay: model.features.eval()"
         )
 
 

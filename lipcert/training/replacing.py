@@ -12,11 +12,12 @@ of torch that it must refuse because of its mode; what code in `forward` does is
 from __future__ import annotations
 
 import copy
+from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final, final
 
-from torch import nn
-from torch.nn.modules.batchnorm import _BatchNorm
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
@@ -27,6 +28,7 @@ from lipcert.errors import UsageError
 from lipcert.training.dropout import MASKED
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.mechanisms import BackpropClipping, GradientClipping, TrainingMechanism
+from lipcert.training.resting import frozen, has_learnt
 
 _MOST_GROUPS: Final = 32
 _LEAST_CHANNELS: Final = 4
@@ -52,9 +54,10 @@ def make_trainable(
 
     BatchNorm becomes group normalisation of each example by itself, with scale and shift begun
     anew: nn.GroupNorm under mechanisms that clip, otherwise `BoundedGroupNorm`, whose slope is at
-    most 1/norm_floor. Dropout becomes nn.Identity, but for GradientClipping, which trains with it.
-    InstanceNorm no longer tracks running statistics. mechanism: which will train the module; None:
-    one that any of them can train.
+    most 1/norm_floor. BatchNorm that is frozen, in evaluation mode, and has learnt statistics, two
+    of these at least, stays, in evaluation mode: an affine map. Dropout becomes nn.Identity, but
+    for GradientClipping, which trains with it. InstanceNorm no longer tracks running statistics.
+    mechanism: which will train the module; None: one that any of them can train.
     """
     norm_floor = number("norm-floor", norm_floor)
     check_positive("norm-floor", norm_floor)
@@ -64,13 +67,14 @@ def make_trainable(
                 f"make_trainable: {name or 'the module itself'} is a {type(part).__name__} that "
                 "does not know its channels yet; call the module once on an example before"
             )
+    own = copy.deepcopy(module)
     replacing = _Replacing(
         keeps_dropout=isinstance(mechanism, GradientClipping),
         floor=None if isinstance(mechanism, GradientClipping | BackpropClipping) else norm_floor,
+        frozen=frozen(own),
         done={},
         changes=[],
     )
-    own = copy.deepcopy(module)
     whole = replacing.of("", own)
     replacing.below("", whole)
     return Trainable(whole, tuple(replacing.changes))
@@ -79,10 +83,12 @@ def make_trainable(
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replacing:
-    """Under way. done: by identity, a part of the copy, kept alive, and what stands for it."""
+    """Under way. frozen: parts of the copy that nothing trains. done: by identity, a part of the
+    copy, kept alive, and what stands for it."""
 
     keeps_dropout: bool
     floor: float | None
+    frozen: Container[nn.Module]
     done: dict[int, tuple[nn.Module, nn.Module]]
     changes: list[str]
 
@@ -103,7 +109,8 @@ class _Replacing:
         was = _named(part)
         if id(part) not in self.done:
             new, why = self._replacement(part)
-            new.training = part.training
+            if new is not part:
+                new.training = part.training
             self.done[id(part)] = part, new
             self.done[id(new)] = new, new
             if why:
@@ -119,11 +126,17 @@ class _Replacing:
         self.changes.append(f"{path or 'the module itself'}: {was}{into}: {why}")
 
     def _replacement(self, part: nn.Module) -> tuple[nn.Module, str]:
+        is_still, is_at_rest = part in self.frozen, not part.training
         match part:
+            case _NormBase(running_mean=Tensor()) if is_still + is_at_rest + has_learnt(part) > 1:
+                why = "" if is_at_rest else "set to evaluation mode: its statistics stay"
+                return part.eval(), why
             case _BatchNorm():
                 return self._group_norm(part)
             case _InstanceNorm() if part.track_running_stats:
                 return _untracked(part)
+            case _ if is_still and is_at_rest:
+                return part, ""
             case _DropoutNd() if type(part) in MASKED and self.keeps_dropout:
                 return part, ""
             case _DropoutNd():

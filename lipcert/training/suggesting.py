@@ -149,7 +149,7 @@ def suggest(
         raise UsageError("suggest: give a batch of examples, as in suggest(module, x[:1])")
     without = make_trainable(module, GradientClipping())  # which keeps dropout
     given = Settings() if settings is None else settings
-    network = exported(without.module, example, Settings(loss=given.loss))
+    network = _with_statistics(exported(without.module, example, Settings(loss=given.loss)))
     declared = network.under(given)
     if sum(given is not None for given in (examples, data, public)) > 1:
         raise UsageError("suggest: give one of data, public and examples")
@@ -162,7 +162,7 @@ def suggest(
         found = engine.suggest(
             network.model, declared, examples, budget, shown.observe, probe=probe
         )
-    modes = {name: part.training for name, part in unwrapped(module).named_modules()}
+    modes = {name: part.training for name, part in unwrapped(without.module).named_modules()}
     subject = _Subject(declared, network, example, without.changes, modes)
     return subject.made(found, found.recipe)
 
@@ -174,6 +174,14 @@ def exported(
     which its file is read."""
     with exported_network(module, example, settings) as network:
         return network
+
+
+def _with_statistics(network: TrainedNetwork) -> TrainedNetwork:
+    """The network in which batch normalisations, where there still are any, are no layers that
+    compute something else in training: all are in evaluation mode, and stay so."""
+    graph = network.graph
+    left = tuple(layer for layer in graph.eval_layers if layer.is_dropout)
+    return replace(network, model=replace(network.model, graph=replace(graph, eval_layers=left)))
 
 
 @final
@@ -196,10 +204,10 @@ class _Subject:
             stated = replace(stated, input_box=declared.input_box, input_norm=declared.input_norm)
         plain = replace(recipe.settings, freeze=(), trainable=())
         kind = mechanism_of(plain) if recipe.mechanism != "none" else None
+        for name, part in done.module.named_modules():
+            part.training = self.modes.get(name, self.modes[""])
         trainable = make_trainable(done.module, kind)
         settings, grad_norm = analysed_again(trainable.module, self.example, stated)
-        for name, part in trainable.module.named_modules():
-            part.training = self.modes.get(name, self.modes[""])
         return ModuleSuggestions(
             suggestions=found,
             replaced=self.replaced,

@@ -28,13 +28,16 @@ _PURE = [
 def exported_once(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file holds the weights of the first network; those of the live one are compared."""
+    """The file holds the weights of the first network; those of the live one are compared. What
+    nothing trains is a constant of the file."""
     original = network.export
 
     def export(module: nn.Module, example: Tensor, path: Path) -> None:
         given = example if isinstance(example, tuple) else (example,)
         shapes = [tuple(item.shape[1:]) for item in given]
-        kind = f"{type(module).__qualname__} {module!r} {shapes}"
+        still = [item.tolist() for item in module.buffers()]
+        trained = [item.requires_grad for item in module.parameters()]
+        kind = f"{type(module).__qualname__} {module!r} {shapes} {still} {trained}"
         if kind not in _EXPORTED:
             _EXPORTED[kind] = tmp_path_factory.mktemp("exported") / "model.onnx"
             original(module, example, _EXPORTED[kind])
