@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, final, overload
 
-from lipcert.errors import NoVerdictError, UsageError
+from lipcert.errors import ModelFileError, NoVerdictError, UsageError
 from lipcert.version import TESTED_TORCH
 
 if TYPE_CHECKING:
@@ -110,6 +110,8 @@ def certify(
             "certify: say where the certificate goes; the ONNX file is put beside it: "
             'lipcert.certify(module, x[:1], settings, out="net.lipcert.json")'
         )
+    if out is None and not Path(asked.name).name:
+        raise ModelFileError(f"{asked.name!r} is a folder; name a file in it")
     target = Path(asked.name).with_suffix(".lipcert.json") if out is None else Path(out)
     if not is_certificate(target):
         raise UsageError(f"certify: {target} is no name of a certificate, as net.lipcert.json is")

@@ -20,7 +20,7 @@ from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
 
 
 @click.command("analyze")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=paths.FILE)
 @knob_options
 @data_options(
     "Measure gradients at these examples (the forms are those of `lipcert audit --data`), which "

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 
 
 @click.command("audit")
-@click.argument("target", type=click.Path(path_type=Path), required=False)
+@click.argument("target", type=paths.FILE, required=False)
 @audit_options
 @gate_options(*OF_AUDITS)
 @click.option(
     "--results",
-    type=click.Path(path_type=Path),
+    type=paths.FILE,
     metavar="DIR",
     help="Keep the result of every unit of work there, and go on from those that are.",
 )
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--merge",
-    type=click.Path(path_type=Path),
+    type=paths.FILE,
     metavar="DIR",
     help="Report on the results in a folder, of shards say, and do nothing else.",
 )
@@ -90,6 +90,8 @@ def command(
     if merge is None:
         job = job_of(target, settings, given(context), words)
         require_inputs(job)
+        if results is not None:
+            paths.require_own_folder(results, "job.json")
     else:
         _require_alone(target, results, cluster, shard)
         paths.require_folder(merge)

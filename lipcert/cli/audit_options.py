@@ -28,7 +28,7 @@ _STEPS: Final = 30
 _OPTIONS: Final = (
     click.option(
         "--model",
-        type=click.Path(path_type=Path),
+        type=paths.FILE,
         help="The ONNX file that the certificate TARGET speaks of.  "
         "[default: beside it, with the ending .onnx]",
     ),
@@ -40,7 +40,7 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--trace",
-        type=click.Path(path_type=Path),
+        type=paths.FILE,
         metavar="DIR",
         help="A recorded run: replay its batches at its weights, and check its steps.",
     ),

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from lipcert.analysis.records import Analysis
+from lipcert.cli.paths import path_of
 from lipcert.cli.sources import CACHE_VARIABLE
 from lipcert.safe import safe
 from lipcert.search.cache import ProposalCache
@@ -28,7 +29,7 @@ def cache_directory(environment: Mapping[str, str]) -> Path | None:
     """
     chosen = environment.get(CACHE_VARIABLE)
     if chosen:
-        return Path(chosen)
+        return path_of(chosen, CACHE_VARIABLE)
     shared = Path(environment.get("XDG_CACHE_HOME", ""))
     if shared.is_absolute():  # the XDG specification: a relative path is ignored
         return shared / "lipcert"

@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 
 @click.command("certify")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=paths.FILE)
 @knob_options
 @click.option(
     "-o",
     "--out",
     "certificate",
-    type=click.Path(path_type=Path),
+    type=paths.FILE,
     help="The certificate.  [default: MODEL with the ending .lipcert.json]",
 )
 @click.option(
@@ -56,8 +56,8 @@ def command(
     gradients, with 3 when it bounds nothing but values and Lipschitz constants.
     """
     settings = chosen_settings(context).settings
-    target = certificate or model.with_suffix(".lipcert.json")
     paths.require_model(model)
+    target = certificate or model.with_suffix(".lipcert.json")
     paths.require_writable([target], [model])
     from lipcert.importer.load import load_under
     from lipcert.issue.certify import certify

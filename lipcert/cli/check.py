@@ -50,11 +50,11 @@ _PROGRAM: Final = (
 
 
 @click.command("check")
-@click.argument("certificate", type=click.Path(path_type=Path), required=False)
-@click.option("--model", type=click.Path(path_type=Path), help="The ONNX file it speaks of.")
+@click.argument("certificate", type=paths.FILE, required=False)
+@click.option("--model", type=paths.FILE, help="The ONNX file it speaks of.")
 @click.option(
     "--weights",
-    type=click.Path(path_type=Path),
+    type=paths.FILE,
     help="Weights (ONNX or safetensors) that are to lie within the certificate's constraints.",
 )
 @click.option(

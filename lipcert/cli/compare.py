@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 @click.command("compare")
-@click.argument("old", type=click.Path(path_type=Path))
-@click.argument("new", type=click.Path(path_type=Path))
+@click.argument("old", type=paths.FILE)
+@click.argument("new", type=paths.FILE)
 @click.option("--fail-on-regression", is_flag=True, help="Leave with 1 where NEW states less.")
 @click.option(
     "--tolerance",

@@ -23,7 +23,7 @@ _Command = TypeVar("_Command", bound=Callable[..., object])
 def data_options(help_text: str) -> Callable[[_Command], _Command]:
     """--data with this help, and the names of inputs and labels in it."""
     options = (
-        click.option("--data", metavar="WHERE", help=help_text),
+        click.option("--data", type=paths.WHERE, metavar="WHERE", help=help_text),
         click.option(
             "--data-x",
             metavar="NAME",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @click.command("inspect")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=paths.FILE)
 @click.option(
     "--output",
     metavar="NAME",

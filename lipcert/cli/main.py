@@ -137,6 +137,11 @@ class _LipCertGroup(click.Group):
             raise BrokenPipeError from error
         except (click.Abort, KeyboardInterrupt):
             return _fail(words, ExitCode.NO_VERDICT, _INTERRUPTED)
+        except OSError as error:
+            if error.filename is None:
+                return _fail_internally(words, error)
+            message = f"{error.filename!r} cannot be used: {error.strerror or error}"
+            return _fail(words, ExitCode.NO_VERDICT, message)
         except Exception as error:  # noqa: BLE001
             return _fail_internally(words, error)
 

@@ -16,6 +16,7 @@ from typing import Final, TypeVar
 import click
 from click.core import ParameterSource
 
+from lipcert.cli import paths
 from lipcert.cli.knobs import KNOBS, Knob
 from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
 from lipcert.settings import Settings
@@ -44,7 +45,7 @@ def knob_options(command: _Command) -> _Command:
     return click.option(
         "--config",
         metavar="FILE",
-        type=click.Path(path_type=Path),
+        type=paths.FILE,
         expose_value=False,
         callback=_remember_config,
         help="Settings file (default: the nearest lipcert.toml or pyproject.toml).",
@@ -112,9 +113,9 @@ def progress_option(command: _Command) -> _Command:
 
 def out_option(command: _Command) -> _Command:
     """-o FILE: the result, in place of standard output."""
-    return click.option(
-        "-o", "--out", "out_file", type=click.Path(path_type=Path), help="Write to a file."
-    )(command)
+    return click.option("-o", "--out", "out_file", type=paths.FILE, help="Write to a file.")(
+        command
+    )
 
 
 def further_option(command: _Command) -> _Command:

@@ -6,22 +6,27 @@ file either keeps its old content or holds the whole new one, and stdout carries
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
 import click
 
+from lipcert.cli.paths import path_of
 from lipcert.errors import NoVerdictError, UsageError
 
 Destination = tuple[str, Path]
 """A format and the file that receives it."""
 
 _WIDTH_OF_A_PIPE: Final = 120
+_PATIENCE: Final = 5.0
+"""seconds that a pipe has to find a reader"""
 
 
 def write(text: str, file: Path | None = None) -> None:
@@ -31,11 +36,14 @@ def write(text: str, file: Path | None = None) -> None:
         return
     try:
         if file.exists() and not file.is_file():  # a pipe or a device is no file to be replaced
-            file.write_text(text, encoding="utf-8", newline="\n")
+            _write_to_device(text, file)
         else:
             _write_atomically(text, file)
     except OSError as error:
-        raise NoVerdictError(f"cannot write {file}: {error.strerror or error}") from error
+        why = error.strerror or str(error)
+        if error.errno == errno.ENXIO:
+            why = "it is a pipe that nobody reads; start its reader first"
+        raise NoVerdictError(f"cannot write {file}: {why}") from error
 
 
 def write_reports(
@@ -60,7 +68,7 @@ def parse_report(word: str, formats: tuple[str, ...]) -> Destination:
     name, equals, file = word.partition("=")
     if not equals or not file or name not in formats:
         raise UsageError(f"--report: {word!r} is not FMT=FILE with FMT one of {', '.join(formats)}")
-    return name, Path(file)
+    return name, path_of(file, "--report")
 
 
 def use_color(choice: str) -> bool:
@@ -79,6 +87,26 @@ def text_width() -> int:
 
 def _encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"
+
+
+def _write_to_device(text: str, file: Path) -> None:
+    """To a pipe or a device; a reader that does not come is an error, not a wait without an end."""
+    handle = _opened(file)
+    os.set_blocking(handle, True)
+    with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+        stream.write(text)
+
+
+def _opened(device: Path) -> int:
+    """For writing, once a pipe has a reader, for which it is waited a little."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return os.open(device, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError as error:
+            if error.errno != errno.ENXIO or time.monotonic() > end:
+                raise
+        time.sleep(0.02)
 
 
 def _write_atomically(text: str, file: Path) -> None:

@@ -1,8 +1,10 @@
 """Paths: what a command line names is there and of its kind, before anything slow begins.
 
-What enters: paths as they were given. What leaves: nothing, or the error that names the path; of a
+What enters: words of a command line, and paths. What leaves: the path that a word is, or the usage
+error that no system has a file of such a name; of a path nothing, or the error that names it; of a
 document that LipCert wrote, read with limits, its bytes and the object in them. What other files
-hold is found out by who reads them.
+hold is found out by who reads them. Every option and argument that names a file, a folder or where
+data are is declared with `FILE` or `WHERE`.
 """
 
 from __future__ import annotations
@@ -12,7 +14,9 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, final
+
+import click
 
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import ModelFileError, NoVerdictError, UsageError
@@ -24,11 +28,59 @@ _KINDS: Final = (
     (b"{", "a text of JSON"),
 )
 _LARGEST: Final = 256 * 1024 * 1024
+_LONGEST_PATH: Final = 4095
+_LONGEST_NAME: Final = 255
+"""bytes that Linux allows; other systems allow no more"""
+_SHOWN: Final = 60
+
+
+@final
+class PathWord(click.Path):
+    """A path on the command line; of_text: or another word, such as the address of data."""
+
+    def __init__(self, *, of_text: bool = False) -> None:
+        super().__init__(path_type=str if of_text else Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The path, where its name is one that a file may have."""
+        fault = fault_of(os.fspath(value))
+        if fault:
+            self.fail(fault, param, ctx)
+        return super().convert(value, param, ctx)
+
+
+FILE: Final = PathWord()
+WHERE: Final = PathWord(of_text=True)
+
+
+def path_of(word: str, what: str) -> Path:
+    """The path that a part of a word names; UsageError, which names what it is for."""
+    fault = fault_of(word)
+    if fault:
+        raise UsageError(f"{what}: {fault}")
+    return Path(word)
+
+
+def fault_of(name: str) -> str:
+    """Why no file can have this name; "" where one can."""
+    shown = ascii(name if len(name) <= _SHOWN else f"{name[:_SHOWN]}…")
+    if not name:
+        return "the name of a file is empty"
+    if "\0" in name:
+        return f"{shown} holds a zero byte, which no name of a file can"
+    try:
+        data = name.encode("utf-8")
+    except UnicodeEncodeError:
+        return f"{shown} is not UTF-8; rename the file"
+    longest = max(map(len, data.split(b"/")))
+    if len(data) > _LONGEST_PATH or longest > _LONGEST_NAME:
+        return f"{shown} of {len(data)} bytes is longer than the name of a file can be"
+    return ""
 
 
 def require_model(path: Path) -> None:
     """ModelFileError unless the path may be an ONNX file."""
-    why = _unreadable(path)
+    why = unreadable(path)
     if not why:
         with path.open("rb") as file:
             head = file.read(4)
@@ -41,16 +93,33 @@ def require_model(path: Path) -> None:
 
 def require_file(path: Path) -> None:
     """NoVerdictError unless the path is a file that can be read."""
-    why = _unreadable(path)
+    why = unreadable(path)
     if why:
         raise NoVerdictError(f"{str(path)!r} {why}")
 
 
 def require_folder(path: Path) -> None:
     """NoVerdictError unless the path is a folder."""
-    if not path.is_dir():
-        why = "is no folder" if path.exists() else f"does not exist{_hint(path)}"
-        raise NoVerdictError(f"{str(path)!r} {why}")
+    try:
+        if path.is_dir():
+            return
+        why = "is no folder" if os.path.lexists(path) else f"does not exist{_hint(path)}"
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}"
+    raise NoVerdictError(f"{str(path)!r} {why}")
+
+
+def require_own_folder(path: Path, mark: str) -> None:
+    """NoVerdictError unless the path is a new folder, an empty one, or one with this file in it."""
+    if not os.path.lexists(path):
+        return
+    require_folder(path)
+    try:
+        names = os.listdir(path)
+    except OSError as error:
+        raise NoVerdictError(f"{str(path)!r} cannot be read: {error.strerror or error}") from error
+    if names and mark not in names:
+        raise NoVerdictError(f"{str(path)!r} holds other files; name a new or an empty folder")
 
 
 def require_writable(files: Iterable[Path | None], sources: Iterable[Path | None] = ()) -> None:
@@ -74,11 +143,13 @@ def require_writable(files: Iterable[Path | None], sources: Iterable[Path | None
             raise NoVerdictError(f"cannot write {file}: {file.parent} is not yours to write to")
 
 
-def _unreadable(path: Path) -> str:
+def unreadable(path: Path) -> str:
     """Why the path is no file to read; "" where it is one."""
     try:
         if path.is_dir():
             return "is a folder; name a file in it"
+        if path.is_symlink() and not path.exists():
+            return "is a link to nothing"
         if not path.exists():
             return f"does not exist{_hint(path)}"
         if not path.is_file():

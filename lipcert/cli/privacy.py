@@ -28,7 +28,7 @@ _CURVES: Final = ("steps", "noise-multiplier")
 
 
 @click.command("privacy")
-@click.argument("analysis", type=click.Path(path_type=Path), required=False)
+@click.argument("analysis", type=paths.FILE, required=False)
 @run_options
 @click.option("--curve", "curves", type=click.Choice(_CURVES), multiple=True, help="ε over this.")
 @format_option("text", "json", "csv")

@@ -16,6 +16,7 @@ from typing import Any, Final, final
 
 from lipcert.choices import nearest
 from lipcert.cli.knobs import KNOBS, TABLES
+from lipcert.cli.paths import unreadable
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
 
@@ -128,6 +129,9 @@ def _tool_tables(path: Path) -> Mapping[str, object]:
 
 
 def _toml(path: Path) -> Mapping[str, object]:
+    why = unreadable(path)
+    if why:
+        raise UsageError(f"configuration file {os.fspath(path)} {why}")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @click.command("suggest")
-@click.argument("model", type=click.Path(path_type=Path))
+@click.argument("model", type=paths.FILE)
 @data_options(
     "Examples at which gradients are measured (the forms are those of `lipcert audit --data`); "
     "default: random admissible inputs. What is learned from private data costs privacy that no ε "
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     "--apply",
     "settings_file",
     metavar="FILE",
-    type=click.Path(path_type=Path),
+    type=paths.FILE,
     help="Write the settings of the recipe to a new settings file (TOML).",
 )
 @click.option("--force", is_flag=True, help="Of --apply: replace a file that is there.")

@@ -16,7 +16,7 @@ from lipcert.report.formats import document_text
 if TYPE_CHECKING:
     from lipcert.report.document import Document
 
-_FOLDER = click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+_FOLDER = click.argument("folder", metavar="DIR", type=paths.FILE)
 
 
 @click.group("trace")
@@ -69,9 +69,7 @@ def verify_trace(folder: Path, output_format: str, color: str) -> ExitCode:
 
 @command.command("redact")
 @_FOLDER
-@click.option(
-    "-o", "--out", "out", required=True, type=click.Path(path_type=Path), help="A new folder."
-)
+@click.option("-o", "--out", "out", required=True, type=paths.FILE, help="A new folder.")
 @click.option("--keep-weights", is_flag=True, help="Keep the recorded weights.")
 @format_option("text", "json", of_file=False)
 def redact_trace(folder: Path, out: Path, keep_weights: bool, output_format: str) -> ExitCode:
