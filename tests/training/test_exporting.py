@@ -116,3 +116,12 @@ def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path: Path) -> N
             lipcert.export(module, example, path)
     assert path.read_bytes() == b"before"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_sharded_module_is_refused(tmp_path: Path) -> None:
+    """As `fully_shard` leaves it: every parameter lies on a mesh of devices."""
+    module = nn.Linear(3, 2)
+    module.weight.device_mesh = object()
+    with pytest.raises(UsageError, match="use DistributedDataParallel"):
+        lipcert.export(module, torch.rand(2, 3), tmp_path / "net.onnx")
+    assert list(tmp_path.iterdir()) == []
