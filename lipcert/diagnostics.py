@@ -109,6 +109,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC318": "A part of the audit was skipped or lost.",
         "LC319": "Data, weights or trace do not fit the model.",
         "LC320": "The trace is damaged.",
+        "LC321": "Weights changed otherwise than by the recorded steps.",
         "LC401": "A mean divides by the random size of the batch.",
         "LC402": "The batches are drawn in another way than the accountant was told.",
         "LC403": "Groups noised from one sample are not composed as one release.",

@@ -26,6 +26,7 @@ from lipcert.audit.trace.records import (
     Gradients,
     IndexArray,
     Noise,
+    OptimizerRecord,
     Reduction,
     word_of,
 )
@@ -68,6 +69,8 @@ class Flight:
     noise: Noise | None = None
     gradients: Gradients = field(default_factory=Gradients)
     weights_before: Blob | None = None
+    weights_start: Blob | None = None
+    optimizer: OptimizerRecord | None = None
     begun: bool = False
 
     def enter(

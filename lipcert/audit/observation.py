@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lipcert.audit.trace.blobs import StoredTensor, stored
-from lipcert.audit.trace.records import Arithmetic, Reduction
+from lipcert.audit.trace.records import Arithmetic, OptimizerGroup, Reduction
 from lipcert.errors import UsageError
 from lipcert.version import __version__
 
@@ -83,6 +83,55 @@ def innermost(optimizer: Optimizer) -> Optimizer:
     wrapped = (getattr(optimizer, name, None) for name in ("original_optimizer", "optimizer"))
     inner = next((item for item in wrapped if isinstance(item, Optimizer)), None)
     return optimizer if inner is None else innermost(inner)
+
+
+def options_of(
+    optimizer: Optimizer, names: Mapping[Tensor, str]
+) -> tuple[tuple[OptimizerGroup, ...], tuple[str, ...]]:
+    """Its hyper-parameters by group, and which of them are no numbers."""
+    groups: list[OptimizerGroup] = []
+    unwritten: dict[str, None] = {}
+    for group in optimizer.param_groups:
+        options: dict[str, tuple[float, ...]] = {}
+        for option, value in group.items():
+            numbers = None if option == "params" else _numbers(value)
+            if numbers is not None:
+                options[option] = numbers
+            elif option != "params":
+                unwritten[option] = None
+        parameters = tuple(names[item] for item in group["params"] if item in names)
+        groups.append(OptimizerGroup(parameters, options))
+    return tuple(groups), tuple(unwritten)
+
+
+def state_of(
+    optimizer: Optimizer, names: Mapping[Tensor, str]
+) -> tuple[dict[str, StoredTensor], tuple[str, ...]]:
+    """Tensors and numbers of its state, and which parts of it are something else."""
+    found: dict[str, StoredTensor] = {}
+    unwritten: dict[str, None] = {}
+    for parameter, state in optimizer.state.items():
+        for key, value in state.items() if parameter in names else ():
+            if isinstance(value, Tensor):
+                found[f"{key}@{names[parameter]}"] = copied(value)
+            elif isinstance(value, int | float):
+                found[f"{key}@{names[parameter]}"] = stored(np.asarray(value, dtype=np.float64))
+            elif value is not None:
+                unwritten[key] = None
+    return found, tuple(unwritten)
+
+
+def _numbers(value: object) -> tuple[float, ...] | None:
+    """A hyper-parameter as numbers; None where it is none."""
+    if value is None:
+        return ()
+    if isinstance(value, tuple | list):
+        parts = [_numbers(item) for item in value]
+        one = [part[0] for part in parts if part is not None and len(part) == 1]
+        return tuple(one) if len(one) == len(parts) else None
+    if isinstance(value, Tensor):
+        return (float(value),) if value.numel() == 1 else None
+    return (float(value),) if isinstance(value, int | float) else None
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:

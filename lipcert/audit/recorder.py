@@ -45,6 +45,7 @@ from lipcert.audit.trace.records import (
     ExamplesName,
     Manifest,
     Noise,
+    OptimizerRecord,
     Step,
     declaration_of,
     is_part,
@@ -99,6 +100,9 @@ class Recorder:
         self._source: Tensor | None = None
         self._drawn: tuple[Drawn, Batch] | None = None
         self._writer: TraceWriter | None = None
+        self._follows = False
+        self._depth = 0
+        self._in_closure = False
         if next(self._model.parameters(), None) is None:
             raise UsageError("recorder: the model has no parameters")
         if (self._folder / MANIFEST).exists():
@@ -271,6 +275,8 @@ class Recorder:
             flight.generators = observation.generator_digests(self._device)
             if flight.detailed or self._every(self.step):
                 flight.weights_before = self._weights()
+            elif self._follows:
+                flight.weights_start = self._weights()
         return flight
 
     def _before_forward(
@@ -278,6 +284,8 @@ class Recorder:
     ) -> None:
         if not (module.training and torch.is_grad_enabled()):
             return
+        if not self._in_closure:
+            self._depth = 0
         flight = self._begin()
         flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
         said, self._said = self._said, None
@@ -308,18 +316,30 @@ class Recorder:
     def _before_step(
         self, optimizer: Optimizer, arguments: tuple[Any, ...], keywords: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """A closure, which Trainers give, computes the gradients within the step."""
+        """A closure, which Trainers give, computes the gradients within the step.
+
+        A subclass whose step calls that of its base class passes here twice, and makes one step.
+        """
+        self._depth += 1
+        if self._depth > 1:
+            return None
         flight = self._begin()
         if flight.arithmetic is None:
             flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
         flight.learning_rates = tuple(float(group["lr"]) for group in optimizer.param_groups)
+        if flight.detailed:
+            flight.optimizer = self._optimizer(optimizer)
         closure = keywords.get("closure", *arguments[1:2])
         if not callable(closure):
             self._see_applied()
             return None
 
         def watched() -> Any:
-            result = closure()
+            self._in_closure = True
+            try:
+                result = closure()
+            finally:
+                self._in_closure = False
             self._see_applied()
             return result
 
@@ -335,6 +355,9 @@ class Recorder:
 
     def _after_step(self, *unused: object) -> None:
         del unused
+        self._depth -= 1
+        if self._depth > 0:
+            return
         self._settle_said()
         writer, flight = self._open(), self._flight
         if self._drawn is not None and not self._drawn[0].ends():
@@ -353,9 +376,12 @@ class Recorder:
             generators=flight.generators,
             weights_before=flight.weights_before,
             weights_after=self._weights() if flight.detailed else None,
+            weights_start=flight.weights_start,
+            optimizer=flight.optimizer,
             gradients=flight.gradients,
         )
         writer.append(step)
+        self._follows = flight.detailed
         self._flight = self._next_flight()
 
     def _with_examples(
@@ -373,6 +399,18 @@ class Recorder:
     def _weights(self) -> Blob:
         named = dict(self._model.named_parameters()) | observation.named_buffers(self._model)
         return self._open().store({name: observation.copied(x) for name, x in named.items()})
+
+    def _optimizer(self, optimizer: Optimizer) -> OptimizerRecord:
+        names: dict[Tensor, str] = dict(self.parameter_names().items())
+        groups, options = observation.options_of(optimizer, names)
+        state, parts = observation.state_of(optimizer, names)
+        kind = type(optimizer)
+        return OptimizerRecord(
+            f"{kind.__module__}.{kind.__qualname__}",
+            groups,
+            self._open().store(state) if state else None,
+            (*options, *parts),
+        )
 
     def _gradient_blob(self, gradients: Mapping[str, Tensor]) -> Blob:
         parameters = dict(self._model.named_parameters())

@@ -223,6 +223,10 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC320": "A line or a blob of the trace does not have the digest that was recorded, or the "
         "chain of digests is broken: it was cut, edited or stored badly. What stands behind the "
         "damage proves nothing. Take an intact copy, or record the run again.",
+        "LC321": "Weights are the only thing that a private run gives away: those of a step have "
+        "to follow from the step before, by the optimizer's update along the noised gradient and "
+        "by projections. A second optimizer, weights that are replaced, or fine-tuning between the "
+        "steps release what no noise hides. Leave them out, or account for them.",
         "LC401": "A Poisson batch has a random size. Divided by it, a mean with its noise has a "
         "noise scale that tells the size, and with it whether one example is there: no ε holds. "
         "Divide by a public constant, the expected batch size B.",

@@ -69,6 +69,7 @@ ALL = {
     "seed-reuse",
     "contribution",
     "agreement",
+    "chain",
 }
 
 

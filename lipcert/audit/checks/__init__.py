@@ -14,6 +14,7 @@ from typing import Final
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.admissible_batches import admissible_batches
 from lipcert.audit.checks.batch_independence import batch_independence, moving_statistics
+from lipcert.audit.checks.chain import chain
 from lipcert.audit.checks.clean_gradient import clean_gradients
 from lipcert.audit.checks.contribution import contribution
 from lipcert.audit.checks.integrity import integrity
@@ -51,6 +52,7 @@ _CHECKS: Final[tuple[tuple[str, Callable[[RecordedRun], Checked]], ...]] = (
     ("weight-constraint", recorded_weights),
     ("contribution", contribution),
     ("agreement", clean_gradients),
+    ("chain", chain),
 )
 
 

@@ -85,6 +85,7 @@ class EventReader:
             batches=tuple(_checked(batch) for batch in step.batches),
             weights_before=_holding(step.weights_before, self._weights),
             weights_after=_holding(step.weights_after, self._weights),
+            weights_start=_holding(step.weights_start, self._weights),
             gradients=Gradients(
                 clean=_holding(step.gradients.clean, self._gradients),
                 noised=_holding(step.gradients.noised, self._gradients),

@@ -212,12 +212,39 @@ class Arithmetic:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class OptimizerGroup:
+    """Parameters that are updated alike. options: hyper-parameters of this step, each as numbers:
+    a truth value is 0 or 1, what is None has no number."""
+
+    parameters: tuple[str, ...]
+    options: Mapping[str, tuple[float, ...]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class OptimizerRecord:
+    """The optimizer as its step began, with detail only. kind: its class, with the module.
+
+    state: tensors of its state as "key@parameter". unwritten: options and parts of the state that
+    are no numbers, by which the step cannot be done again.
+    """
+
+    kind: str
+    groups: tuple[OptimizerGroup, ...]
+    state: Blob | None = None
+    unwritten: tuple[str, ...] = field(default=(), metadata=_OPTIONAL)
+
+
+@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One step of the optimizer, numbered from 0 within its rank; time: seconds since 1970.
 
     generators: digests of the states of the global random generators when the step began, by
     "python", "numpy", "torch", "cuda". weights_before, weights_after: every parameter and buffer.
+    weights_start: weights_before where they were not asked for and the step before records those
+    after it.
     norms: in redacted traces only: 2-norms by kind of tensor ("weights_before", "clean", "noised",
     "noise", "applied", "input") and name.
     """
@@ -233,6 +260,8 @@ class Step:
     generators: Mapping[str, str] = field(default_factory=dict, metadata=_OPTIONAL)
     weights_before: Blob | None = None
     weights_after: Blob | None = None
+    weights_start: Blob | None = None
+    optimizer: OptimizerRecord | None = None
     gradients: Gradients = field(default_factory=Gradients, metadata=_OPTIONAL)
     norms: Norms = field(default_factory=dict, metadata=_OPTIONAL)
 
@@ -248,7 +277,8 @@ class Step:
         gradients = self.gradients
         named = [batch.tensors for batch in self.batches]
         named += [gradients.clean, gradients.noised, gradients.applied]
-        named += [self.weights_before, self.weights_after]
+        named += [self.weights_before, self.weights_after, self.weights_start]
+        named += [] if self.optimizer is None else [self.optimizer.state]
         return tuple(blob for blob in named if blob is not None)
 
 

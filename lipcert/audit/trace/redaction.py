@@ -98,6 +98,8 @@ class _Redactor:
             generators={name: self._tag(state) for name, state in step.generators.items()},
             weights_before=_copied(before, writer) if self._keep_weights else None,
             weights_after=_copied(after, writer) if self._keep_weights else None,
+            weights_start=_copied(step.weights_start, writer) if self._keep_weights else None,
+            optimizer=None,
             gradients=Gradients(),
             norms={kind: norms for kind, norms in _norms(step).items() if norms},
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -91,6 +91,10 @@ class Plan:
     micro: int = 1
     state_noise: bool = True
     store_data: bool = True
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = lambda parameters: (
+        torch.optim.SGD(parameters, lr=0.2)
+    )
+    closes: bool = True
 
 
 def array_of(tensor: Tensor) -> np.ndarray:
@@ -130,7 +134,7 @@ def recorded(folder: Path, plan: Plan) -> tuple[Claims, Trace]:
     network = Network(plan.mix)
     claims = claims_for(network)
     stds = {name: std * plan.std_factor for name, std in stds_for(claims).items()}
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.2)
+    optimizer = plan.optimizer(network.parameters())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         recorder = Recorder(
@@ -166,7 +170,8 @@ def recorded(folder: Path, plan: Plan) -> tuple[Claims, Trace]:
             optimizer.step()
             network.project()
             plan.after_projection(network, step)
-        recorder.close()
+        if plan.closes:
+            recorder.close()
     return claims, read_trace(folder)
 
 

@@ -45,6 +45,7 @@ def test_a_right_run_passes_everything(tmp_path: Path) -> None:
         "weight-constraint",
         "contribution",
         "agreement",
+        "chain",
     }
     assert found.not_done == ()
 

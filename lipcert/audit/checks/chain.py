@@ -1,0 +1,260 @@
+"""Chain (LC321): whether recorded weights follow from recorded steps, and from nothing else.
+
+Statement: the weights from which a step starts are bit for bit those that the step before left,
+frozen parameters and buffers included; those that a step leaves are what its optimizer makes of the
+gradient that it took, its state and its hyper-parameters, and what it does not train stays. Between
+the optimizer and the next step a constrained parameter may have been projected (see `projected`). A
+run may go back to any weights that it had before: those were released.
+Compared: weights of neighbouring steps; and, at detailed steps of an optimizer of `torch.optim`,
+the weights a after it with r, what torch makes of the recorded tensors (see `updates`):
+
+    ‖a − r‖ ≤ 8·‖r − r'‖ + 16·u·(‖w‖ + ‖r‖)
+
+for each tensor, r computed in float64 and r' in the recorded type, u its unit roundoff, w the
+weights before. Kernels differ in the order of a few operations on each entry. False alarms: none,
+unless the run changes weights by what is neither its optimizer nor a projection of these forms; a
+convolution whose constraint is spectral may have been projected otherwise, which is inconclusive,
+and so are buffers, of which the bounds speak only as far as they are constants of the file.
+
+What is not seen: steps between recorded ones. The report counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.analysis.scopes import constraints_of
+from lipcert.audit.checks.projected import is_projection
+from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
+from lipcert.audit.records import Check, CheckReport, Verdict
+from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.records import Resume, Step
+from lipcert.audit.updates import updates_of
+from lipcert.upper import FloatArray
+
+_NAME: Final = "chain"
+_CHECK: Final = Check(
+    "LC321",
+    _NAME,
+    "change weights by the recorded optimizer and projections alone; a second optimizer, or "
+    "weights that are replaced, release what no noise hides",
+)
+_FACTOR: Final = 8.0
+_ROUNDINGS: Final = 16.0
+_UNITS: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+_Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+@final
+@dataclass(slots=True)
+class _Followed:
+    """What could be compared, and what not. lost: steps of whose update nothing is known."""
+
+    updates: list[int] = field(default_factory=list)
+    links: int = 0
+    projected: int = 0
+    returns: list[str] = field(default_factory=list)
+    lost: list[int] = field(default_factory=list)
+    reasons: dict[str, None] = field(default_factory=dict)
+    interrupted: list[str] = field(default_factory=list)
+
+
+def chain(run: RecordedRun) -> Checked:
+    """A report for each place where weights do not follow, or one pass, with the gaps."""
+    found = _Followed()
+    reports: list[CheckReport] = []
+    if any(step.weights_before for step in run.steps):
+        reports = [item for rank in run.trace.ranks for item in _Rank(run, found).followed(rank)]
+    not_done = [f"{_NAME}: {reason}" for reason in found.reasons]
+    not_done += [
+        f"{_NAME}: the recording was interrupted before {place}, whose weights are those of no "
+        "recorded step: what changed them is not known"
+        for place in found.interrupted
+    ]
+    if not (reports or not_done or found.updates or found.links):
+        not_done = [
+            f"{_NAME}: no two neighbouring steps record their weights, and no step its optimizer; "
+            "use every=1 and detail=… of the recorder"
+        ]
+    if not (reports or found.updates or found.links):
+        return Checked(not_done=tuple(not_done) if run.steps else ())
+    reports.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
+    return Checked(shortened(reports) or (_CHECK.passed(_message(run, found)),), tuple(not_done))
+
+
+def _message(run: RecordedRun, found: _Followed) -> str:
+    steps = len(run.steps)
+    text = (
+        f"the optimizer's update was done again at {len(found.updates)} of {steps} steps, and "
+        f"{found.links} steps start from the weights that the step before left"
+    )
+    if found.projected:
+        text += f" ({found.projected} tensors drawn into their constraint)"
+    if found.returns:
+        text += f"; {', '.join(found.returns[:2])} went back to weights of an earlier step"
+    lost = _longest(found.lost)
+    if lost:
+        first, last = lost
+        text += (
+            f"; gaps: of {len(found.lost)} steps nothing shows what changed the weights, of at "
+            f"most {last - first + 1} one after another (from step {first} to step {last})"
+        )
+    return text
+
+
+def _longest(numbers: list[int]) -> tuple[int, int] | None:
+    """The longest run of numbers that follow one another."""
+    best: tuple[int, int] | None = None
+    first = last = -2
+    for number in numbers:
+        first = number if number != last + 1 else first
+        last = number
+        if best is None or last - first > best[1] - best[0]:
+            best = first, last
+    return best
+
+
+@final
+class _Rank:
+    """Follows the steps of one rank, one after another."""
+
+    def __init__(self, run: RecordedRun, found: _Followed) -> None:
+        self._run = run
+        self._found = found
+        self._known: set[str] = set()
+        self._last: Step | None = None
+        self._resumed = False
+        settings = run.settings
+        self._kinds = {
+            run.names[name].recorded: constraint.kind
+            for name, constraint in constraints_of(run.graph, settings).items()
+            if name in run.names
+        }
+
+    def followed(self, rank: int) -> Iterator[CheckReport]:
+        """A report for each place where something else happened."""
+        for event in self._run.trace.events(rank):
+            if isinstance(event, Resume):
+                self._resumed = True
+            elif isinstance(event, Step):
+                yield from self._between(event)
+                yield from self._within(event)
+                for blob in (event.weights_before, event.weights_start, event.weights_after):
+                    self._known |= set() if blob is None else {blob.sha256}
+                self._last, self._resumed = event, False
+
+    def _between(self, step: Step) -> Iterator[CheckReport]:
+        """From the end of the step before to the beginning of this one."""
+        last, start = self._last, step.weights_before or step.weights_start
+        if last is None or last.weights_after is None or start is None:
+            return
+        if start != last.weights_after and start.sha256 in self._known:
+            self._found.returns.append(self._run.name(step))
+            return
+        place = f"between {self._run.name(last)} and {self._run.name(step)}"
+        faults = list(self._compared(last.weights_after, start, place, step))
+        if faults and self._resumed:
+            self._found.interrupted.append(self._run.name(step))
+            return
+        self._found.links += not faults
+        yield from faults
+
+    def _compared(self, end: Blob, start: Blob, place: str, step: Step) -> Iterator[CheckReport]:
+        if end == start:
+            return
+        first, second = end.tensors(), start.tensors()
+        for name in first:
+            if first[name].tobytes() == second[name].tobytes():
+                continue
+            source, target = _exact(first[name]), _exact(second[name])
+            if name in self._kinds and is_projection(source, target, _unit(step, second[name])):
+                self._found.projected += 1
+                continue
+            yield self._fault(
+                name,
+                place,
+                f"{name!r} changed {place}, by {_norm(target - source):.4g} of {_norm(source):.4g}",
+                (_norm(target - source), 0.0),
+                source.ndim,
+            )
+
+    def _within(self, step: Step) -> Iterator[CheckReport]:
+        """From the beginning of a step to its end."""
+        before, after = step.weights_before, step.weights_after
+        if before is None or after is None:
+            self._found.lost.append(step.number)
+            return
+        updates = updates_of(step)
+        first, second = before.tensors(), after.tensors()
+        place = self._run.name(step)
+        skipped: Collection[str] = ()
+        if isinstance(updates, str):
+            self._found.lost.append(step.number)
+            self._found.reasons.setdefault(updates)
+            skipped = _updated(step) or self._run.trace.manifest.parameters
+            updates = {}
+        else:
+            self._found.updates.append(step.number)
+        for name in self._run.trace.manifest.parameters:
+            if name in skipped:
+                continue
+            unit = _unit(step, second[name])
+            source, target = _exact(first[name]), _exact(second[name])
+            slack = 0.0
+            if name in updates:
+                update = updates[name]
+                slack = _FACTOR * _norm(update.rounded - update.exact)
+                slack += _ROUNDINGS * unit * (_norm(source) + _norm(update.exact))
+                source = update.exact
+            off = _norm(target - source)
+            if off <= slack:
+                continue
+            if name in self._kinds and is_projection(source, target, unit, slack):
+                self._found.projected += 1
+                continue
+            what = "what it was, and the optimizer does not train it"
+            if name in updates and step.optimizer is not None:
+                what = f"what {step.optimizer.kind} makes of the gradient that it took"
+            yield self._fault(
+                name,
+                place,
+                f"after {place} {name!r} is {off:.4g} away from {what}, where rounding explains "
+                f"{slack:.2g}",
+                (off, slack),
+                target.ndim,
+            )
+
+    def _fault(
+        self, name: str, place: str, message: str, numbers: tuple[float, float], axes: int
+    ) -> CheckReport:
+        """axes: of the tensor; more than two are those of a convolution."""
+        is_parameter = name in self._run.trace.manifest.parameters
+        odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral")
+        verdict = Verdict.INCONCLUSIVE if odd else Verdict.VIOLATION
+        return _CHECK.failed(message, f"{place}, {name}", numbers, verdict=verdict)
+
+
+def _updated(step: Step) -> Collection[str]:
+    """What its optimizer trains, as far as it is recorded."""
+    groups = () if step.optimizer is None else step.optimizer.groups
+    return {name for group in groups for name in group.parameters}
+
+
+def _unit(step: Step, array: npt.NDArray[Any]) -> float:
+    """Unit roundoff of the type of a tensor; bfloat16 is read as float32."""
+    own = _UNITS.get(array.dtype.name, 2.0**-53)
+    dtype = "" if step.arithmetic is None else step.arithmetic.dtype
+    return max(own, _UNITS["bfloat16"]) if dtype == "bfloat16" else own
+
+
+def _exact(array: npt.NDArray[Any]) -> FloatArray:
+    return np.asarray(array, dtype=np.float64)
+
+
+def _norm(array: FloatArray) -> float:
+    return float(np.linalg.norm(array.reshape(-1)))

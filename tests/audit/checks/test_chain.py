@@ -1,0 +1,337 @@
+"""Weights follow from the recorded steps, or the audit says where something else changed them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lipcert
+from lipcert.audit.checks import check_recorded_run
+from lipcert.audit.checks.chain import chain
+from lipcert.audit.checks.projected import is_projection
+from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.records import Verdict
+from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.redaction import redact
+from lipcert.audit.trace.spelling import sealed
+from lipcert.audit.trace.writing import PrivateDataWarning
+from lipcert.audit.updates import updates_of
+from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, only, recorded
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings(
+        f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
+    ),
+]
+SGD, ADAM = torch.optim.SGD, torch.optim.Adam
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    "momentum": partial(SGD, lr=0.2, momentum=0.9, dampening=0.1, weight_decay=0.01),
+    "nesterov": partial(SGD, lr=0.2, momentum=0.9, nesterov=True, foreach=True),
+    "adam": partial(ADAM, lr=0.02, betas=(0.8, 0.99)),
+    "amsgrad": partial(ADAM, lr=0.02, amsgrad=True, weight_decay=0.1),
+    "fused": partial(ADAM, lr=0.1, fused=True),
+    "adamw": partial(torch.optim.AdamW, lr=0.02),
+    "rmsprop": partial(torch.optim.RMSprop, lr=0.02, momentum=0.5, centered=True),
+    "adagrad": partial(torch.optim.Adagrad, lr=0.1, lr_decay=0.1),
+    "adadelta": torch.optim.Adadelta,
+    "adamax": torch.optim.Adamax,
+    "nadam": torch.optim.NAdam,
+    "radam": torch.optim.RAdam,
+    "rprop": torch.optim.Rprop,
+    "asgd": torch.optim.ASGD,
+}
+
+
+def followed(folder: Path, **changes: object) -> Checked:
+    """The check alone."""
+    return chain(RecordedRun(*recorded(folder, Plan(**changes))))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_update_of_an_optimizer_is_done_again(name: str, tmp_path: Path) -> None:
+    found = followed(tmp_path / "t", optimizer=OPTIMIZERS[name], detail=1, steps=6)
+    (report,) = found.reports
+    assert (report.verdict, found.not_done) == (Verdict.PASS, ())
+    assert "done again at 6 of 6 steps, and 5 steps start from the weights" in report.message
+    assert "gaps" not in report.message
+
+
+def test_the_whole_run_of_an_optimizer_passes_all_checks(tmp_path: Path) -> None:
+    assert bad(audited(tmp_path / "t", optimizer=OPTIMIZERS["adam"])) == set()
+
+
+class Sign(torch.optim.Optimizer):
+    """One that torch does not have."""
+
+    def __init__(self, parameters) -> None:
+        super().__init__(parameters, {"lr": 0.01})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.sub_(group["lr"] * parameter.grad.sign())
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "says"),
+    [(Sign, "Sign is not one of torch.optim"), (torch.optim.Adafactor, "are no numbers (eps)")],
+)
+def test_an_unknown_optimizer_is_said_and_not_failed(
+    optimizer: Callable[..., torch.optim.Optimizer], says: str, tmp_path: Path
+) -> None:
+    found = followed(tmp_path / "t", optimizer=optimizer, detail=1)
+    assert [report.verdict for report in found.reports] == [Verdict.PASS]
+    assert len(found.not_done) == 1
+    assert says in found.not_done[0]
+
+
+@torch.no_grad()
+def moved(network: Network, step: int, at: int | None = None, held: bool = False) -> None:
+    """By what a second optimizer without noise would do. at: at this step alone."""
+    if at in {None, step}:
+        random = torch.Generator().manual_seed(step)
+        for weight in network.parameters():
+            weight.sub_(1e-3 * torch.randn(weight.shape, generator=random))
+    if held:
+        network.project()
+
+
+@torch.no_grad()
+def replaced(network: Network, step: int) -> None:
+    if step == 6:
+        for weight in network.parameters():
+            weight.copy_(0.05 * torch.ones_like(weight))
+
+
+FAULTS = {
+    "a second optimizer after every step": moved,
+    "a second optimizer, and projected again": partial(moved, held=True),
+    "once": partial(moved, at=4),
+    "weights replaced in the middle": replaced,
+}
+
+
+@pytest.mark.parametrize("detail", [1, 2], ids=["every step", "every second step"])
+@pytest.mark.parametrize("name", FAULTS)
+def test_what_changes_weights_between_steps_is_found(
+    name: str, detail: int, tmp_path: Path
+) -> None:
+    found = followed(tmp_path / "t", after_projection=FAULTS[name], detail=detail)
+    assert {(report.code, report.verdict) for report in found.reports} == {
+        ("LC321", Verdict.VIOLATION)
+    }
+    assert re.search(r"changed between step \d+ and step \d+, by", found.reports[0].message)
+
+
+class Unnoised(torch.optim.SGD):
+    """Adds something of its own to the step of its base class, and has its name."""
+
+    def step(self, closure=None):
+        result = super().step(closure)
+        with torch.no_grad():
+            for group in self.param_groups:
+                for weight in group["params"]:
+                    weight.sub_(1e-3 * torch.ones_like(weight))
+        return result
+
+
+Unnoised.__module__, Unnoised.__qualname__ = SGD.__module__, SGD.__qualname__
+
+
+def test_a_step_that_does_more_than_its_optimizer_is_found(tmp_path: Path) -> None:
+    found = followed(tmp_path / "t", optimizer=partial(Unnoised, lr=0.2), detail=3)
+    assert {report.verdict for report in found.reports} == {Verdict.VIOLATION}
+    assert "away from what torch.optim.sgd.SGD makes of the gradient" in found.reports[0].message
+
+
+def test_weights_of_an_earlier_step_may_come_back(tmp_path: Path) -> None:
+    """As from a checkpoint: they were released before."""
+    kept: dict[str, torch.Tensor] = {}
+
+    def returns(network: Network, step: int) -> None:
+        if step == 2:
+            kept.update({name: x.clone() for name, x in network.state_dict().items()})
+        if step == 7:
+            network.load_state_dict(kept)
+
+    (report,) = followed(tmp_path / "t", after_projection=returns, detail=1).reports
+    assert report.verdict is Verdict.PASS
+    assert "step 8 went back to weights of an earlier step" in report.message
+
+
+def test_gaps_are_stated_with_their_length(tmp_path: Path) -> None:
+    plan = {"detail": [0, 1, 7], "every": 12, "after_projection": partial(moved, at=4)}
+    (report,) = followed(tmp_path / "t", **plan).reports
+    assert report.verdict is Verdict.PASS
+    assert (
+        "gaps: of 9 steps nothing shows what changed the weights, of at most 5 one after another "
+        "(from step 2 to step 6)" in report.message
+    )
+
+
+def test_the_step_after_a_detailed_one_records_where_it_starts(tmp_path: Path) -> None:
+    _, trace = recorded(tmp_path / "t", Plan(detail=[2, 5], every=6))
+    starts = [step.number for step in trace.steps() if step.weights_start is not None]
+    assert starts == [3]  # step 6 records weights_before
+    found = followed(tmp_path / "u", detail=[2, 5], every=12, after_projection=partial(moved, at=2))
+    assert {report.where.partition(",")[0] for report in found.reports} == {
+        "between step 2 and step 3"
+    }
+
+
+class Frozen(nn.Module):
+    """A trained layer behind a frozen one, with a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.last = nn.Linear(8, 12, bias=False), nn.Linear(12, 3, bias=False)
+        self.first.weight.requires_grad_(False)
+        self.register_buffer("seen", torch.zeros(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(torch.relu(self.first(x)))
+
+
+def frozen_run(folder: Path, change: Callable[[Frozen, int], None], inside: bool) -> Checked:
+    model = Frozen()
+    optimizer = SGD(model.last.parameters(), lr=0.1)
+    with lipcert.Recorder(folder, model, optimizer, every=1) as recorder:
+        for step in range(4):
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 8)).square().sum()
+            if inside:
+                change(model, step)
+            loss.backward()
+            optimizer.step()
+            if not inside:
+                change(model, step)
+    assert recorder.step == 4
+    claims = claims_for(Network())
+    return chain(RecordedRun(claims, read_trace(folder)))
+
+
+@torch.no_grad()
+def thawed(model: Frozen, step: int) -> None:
+    model.first.weight.add_(1e-4 * (step == 2))
+
+
+def counted(model: Frozen, step: int) -> None:
+    model.seen.add_(step)
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["between", "within"])
+def test_frozen_parameters_stay(inside: bool, tmp_path: Path) -> None:
+    right = frozen_run(tmp_path / "r", lambda _model, _step: None, inside)
+    assert [report.verdict for report in right.reports] == [Verdict.PASS]
+    (report,) = frozen_run(tmp_path / "t", thawed, inside).reports
+    assert (report.verdict, "'first.weight'" in report.message) == (Verdict.VIOLATION, True)
+    assert ("does not train it" in report.message) is inside
+
+
+def test_a_buffer_that_changes_between_steps_is_no_pass(tmp_path: Path) -> None:
+    found = frozen_run(tmp_path / "t", counted, inside=False)
+    assert {report.verdict for report in found.reports} == {Verdict.INCONCLUSIVE}
+
+
+def test_a_trace_without_optimizer_says_what_it_cannot_show(tmp_path: Path) -> None:
+    """As older recorders wrote it: the lines are chained anew without the new members."""
+    claims, trace = recorded(tmp_path / "t", Plan(detail=3))
+    older(tmp_path / "t")
+    found = chain(RecordedRun(claims, read_trace(tmp_path / "t")))
+    assert [report.verdict for report in found.reports] == [Verdict.PASS]
+    assert found.not_done == (
+        "chain: the trace does not hold the optimizer and its state; record the run again",
+    )
+    assert trace.digest == read_trace(tmp_path / "t").digest
+
+
+def older(folder: Path) -> None:
+    path, head = folder / "steps-0.jsonl", read_trace(folder).digest
+    lines = []
+    for line in path.read_bytes().splitlines():
+        members = json.loads(line)
+        for name in ("h", "prev", "optimizer", "weights_start"):
+            members.pop(name, None)
+        sealed_line, head = sealed(members, head)
+        lines.append(sealed_line)
+    path.write_bytes(b"".join(lines))
+
+
+def test_a_redacted_trace_keeps_what_weights_show(tmp_path: Path) -> None:
+    claims, _ = recorded(tmp_path / "t", Plan(detail=1, after_projection=moved))
+    redact(tmp_path / "t", tmp_path / "r", keep_weights=True)
+    found = check_recorded_run(claims, read_trace(tmp_path / "r"))
+    assert ("LC321", "chain") in bad(found)
+    redact(tmp_path / "t", tmp_path / "n")
+    assert "chain" not in {
+        r.name for r in check_recorded_run(claims, read_trace(tmp_path / "n")).reports
+    }
+
+
+def test_state_that_does_not_fit_is_no_crash(tmp_path: Path) -> None:
+    _, trace = recorded(tmp_path / "t", Plan(detail=3, steps=3, optimizer=OPTIMIZERS["adam"]))
+    step = next(iter(trace.steps()))
+    wrong = replace(step.optimizer, state=step.weights_before)
+    assert isinstance(updates_of(replace(step, optimizer=wrong)), dict | str)
+    group = replace(step.optimizer.groups[0], parameters=("none",))
+    said = updates_of(replace(step, optimizer=replace(step.optimizer, groups=(group,))))
+    assert isinstance(said, str)
+    assert "cannot be given" in said
+
+
+def clipped(array: np.ndarray) -> np.ndarray:
+    u, s, v = np.linalg.svd(array.astype(np.float32), full_matrices=False)
+    return (u * np.minimum(s, 1.0)) @ v
+
+
+def orthogonal(array: np.ndarray) -> np.ndarray:
+    u, _, v = np.linalg.svd(array.astype(np.float32), full_matrices=False)
+    return u @ v
+
+
+def rows(array: np.ndarray) -> np.ndarray:
+    return array / np.maximum(np.linalg.norm(array, axis=1, keepdims=True), 1.0)
+
+
+FORMS = {
+    "scaled": lambda array: np.float32(0.7) * array,
+    "singular values": clipped,
+    "orthogonal": orthogonal,
+    "rows": rows,
+    "cut off": lambda array: np.clip(array, -0.9, 0.9),
+}
+
+
+@pytest.mark.parametrize("shape", [(30, 50), (64, 5)])
+@pytest.mark.parametrize("form", FORMS)
+def test_forms_of_projections_are_told_from_other_changes(
+    form: str, shape: tuple[int, int]
+) -> None:
+    random = np.random.default_rng(0)
+    source = random.standard_normal(shape).astype(np.float32)
+    target = FORMS[form](source).astype(np.float32).astype(float)
+    assert is_projection(source.astype(float), target, 2.0**-24)
+    other = target + 1e-3 * random.standard_normal(shape)
+    assert not is_projection(source.astype(float), other, 2.0**-24)
+
+
+def test_the_report_of_a_fault_names_the_tensor(tmp_path: Path) -> None:
+    def one(network: Network, step: int) -> None:
+        with torch.no_grad():
+            network.last.weight.mul_(1.0 if step != 4 else 0.9).add_(1e-3 * (step == 4))
+
+    found = audited(tmp_path / "t", after_projection=one)
+    report = only(found, "chain")
+    assert report.where == "between step 4 and step 5, last.weight"
