@@ -130,8 +130,11 @@ def _smallest(operand: Operand) -> Array:
 
 
 def _reached(matrix: Array) -> float:
-    """‖Wv‖/‖v‖ for a good v, rounded down."""
-    v = np.linalg.svd(matrix)[2][0]
+    """‖Wv‖/‖v‖ for a good v, rounded down; 0 where none is found."""
+    try:
+        v = np.linalg.svd(matrix)[2][0]
+    except np.linalg.LinAlgError:
+        return 0.0
     rounding = norm_up(np.abs(matrix) @ np.abs(v)) * len(v) * 2.0**-50
     length = norm_up(matrix @ v) * (1.0 - _CLEARLY) - rounding
     return max(length, 0.0) / (norm_up(v) * (1.0 + _CLEARLY))

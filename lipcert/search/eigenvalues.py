@@ -39,11 +39,23 @@ def spectral_norm(matrix: Matrices) -> float:
     if side == 1:
         square = float(np.vdot(scaled, scaled).real)
     elif side <= _DIRECT:
-        square = float(np.linalg.eigvalsh(_gram(scaled))[-1])
+        square = float(eigenvalues(_gram(scaled))[-1])
     else:
         square = _lanczos(scaled)
     with np.errstate(over="ignore"):
         return float(np.ldexp(np.sqrt(max(square, 0.0)), exponent))
+
+
+def eigenvalues(matrix: Matrices) -> Array:
+    """Of a Hermitian matrix, or of each of a stack, in order.
+
+    Infinite where LAPACK finds none, as of numbers that overflowed.
+    """
+    try:
+        found = np.linalg.eigvalsh(matrix)
+    except np.linalg.LinAlgError:
+        return np.full(matrix.shape[:-1], np.inf)
+    return np.where(np.isfinite(found), found, np.inf).astype(np.float64, copy=False)
 
 
 def strips_norm(strips: Sequence[Strip], columns: int) -> float:
@@ -77,7 +89,7 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
     count, _, side = tall.shape
     if side <= _TINY:
         gram = tall.conj().swapaxes(1, 2) @ tall
-        return np.asarray(np.linalg.eigvalsh(gram)[:, -1], dtype=np.float64)
+        return eigenvalues(gram)[:, -1]
     is_long = tall.shape[1] >= _LONG * side and side <= _SHORT
     gram = tall.conj().swapaxes(1, 2) @ tall if is_long else None
     steps = min(side, _MOST_STEPS)
@@ -93,7 +105,7 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
             image = (image.conj()[:, None] @ tall).conj()[:, 0]
         tridiagonal[:, step, step] = (vector.conj() * image).sum(axis=1).real
         if (step + 1) % _BETWEEN_LOOKS == 0 or step + 1 == steps:
-            ritz = np.linalg.eigvalsh(tridiagonal[:, : step + 1, : step + 1])[:, -1]
+            ritz = eigenvalues(tridiagonal[:, : step + 1, : step + 1])[:, -1]
             if (ritz - known <= accuracy * ritz).all():
                 return np.asarray(ritz, dtype=np.float64)
             known = ritz
@@ -138,7 +150,7 @@ def largest_eigenvalue(operator: Callable[[Any], Any], side: int, kind: Any = np
     """Of a Hermitian operator without negative eigenvalues, to about ten digits.
 
     Lanczos vectors are not held, and lose their orthogonality to early ones: the largest Ritz value
-    may turn up again, which does not change it.
+    may turn up again, which does not change it. Infinite where products by the operator overflow.
     """
     vector = np.random.default_rng(0).standard_normal(side).astype(kind)
     vector /= np.linalg.norm(vector)
@@ -151,6 +163,8 @@ def largest_eigenvalue(operator: Callable[[Any], Any], side: int, kind: Any = np
         diagonal.append(float(np.vdot(vector, image).real))
         image -= diagonal[-1] * vector
         length = float(np.linalg.norm(image))
+        if not np.isfinite(diagonal[-1] + length):
+            return np.inf
         if step in (look, _MOST_LANCZOS) or length <= _RESIDUAL * max(diagonal):
             look += look // 3
             ritz = np.diag(diagonal) + np.diag(beside, 1) + np.diag(beside, -1)

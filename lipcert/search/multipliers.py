@@ -21,7 +21,7 @@ import numpy.typing as npt
 from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
 from lipcert.core.interval import exact
-from lipcert.search.eigenvalues import largest_eigenvalue
+from lipcert.search.eigenvalues import eigenvalues, largest_eigenvalue
 from lipcert.search.quasi_newton import descend
 
 FloatArray = npt.NDArray[np.float64]
@@ -78,7 +78,8 @@ def multipliers(
     """A list for each diagonal that has multipliers, as in a certificate; None: none are found.
 
     hull: whether the cotangents at the top are differences of classes, or any of norm 1. memory:
-    of chains through the same diagonals; what is found here is added.
+    of chains through the same diagonals; what is found here is added. None also where numbers
+    overflow, so that matrices have no eigenvalues or no inverse.
     """
     descent = descent_of(chain.edges, chain.size, 0)
     if descent is None:
@@ -86,7 +87,10 @@ def multipliers(
     memory = {} if memory is None else memory
     key = _key(chain.edges, hull)
     problem = _Problem.of(descent, hull)
-    found = _alike(problem, memory.get(key)) or _tuned(problem, _attained(chain, hull))
+    try:
+        found = _alike(problem, memory.get(key)) or _tuned(problem, _attained(chain, hull))
+    except np.linalg.LinAlgError:
+        return None
     if found is None:
         return None
     memory[key] = found
@@ -448,7 +452,7 @@ def _inverse(corner: FloatArray) -> FloatArray:
 def _top(matrix: FloatArray) -> float:
     """The largest eigenvalue, or a little more."""
     if len(matrix) <= _SMALL:
-        return float(np.linalg.eigvalsh(matrix)[-1])
+        return float(eigenvalues(matrix)[-1])
     return largest_eigenvalue(lambda vector: matrix @ vector, len(matrix)) * (1.0 + _ACCURACY)
 
 

@@ -375,6 +375,9 @@ def _judged(setting: Setting, x: Tensor, weights: Weights, label: Tensor) -> Ite
     }
     x = x.detach().requires_grad_()
     values = setting.values(x, leaves)
+    unbounded = any(fact.norm == math.inf for fact in derived.facts.values())
+    if unbounded and not all(bool(value.isfinite().all()) for value in values.values()):
+        return  # what nothing bounds overflowed
     for name in program.shapes:
         if name in values and not holds(derived.facts[name], values[name].detach().numpy(), SLACK):
             yield f"the value {name}"

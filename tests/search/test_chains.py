@@ -26,7 +26,9 @@ PREMISES = Premises(
 )  # fmt: skip
 
 
-def perceptron(seed: int, layers: int, *, residual: bool, width: int = 6) -> Program:
+def perceptron(
+    seed: int, layers: int, *, residual: bool, width: int = 6, gain: float = 1.0
+) -> Program:
     """Layers with biases, perhaps each with its input added to its output."""
     rng = np.random.default_rng(seed)
     shapes: dict[str, Shape] = {"x": (1, width)}
@@ -40,7 +42,7 @@ def perceptron(seed: int, layers: int, *, residual: bool, width: int = 6) -> Pro
 
     def dense(value: str, size: int = width) -> str:
         weight, bias = (
-            rng.standard_normal((size, width)) / width**0.5,
+            gain * rng.standard_normal((size, width)) / width**0.5,
             0.2 * rng.standard_normal(size),
         )
         name = str(len(steps))
@@ -190,3 +192,17 @@ def test_no_chain_where_rules_are_attained(monkeypatch: pytest.MonkeyPatch) -> N
     evidence, derived = with_chains(program, PREMISES, evidence_of(program))
     assert not [chain for chain in evidence.chains if chain.use == COTANGENTS]
     assert 1.0 <= derived.lipschitz <= 1.0 + 1e-8
+
+
+@pytest.mark.parametrize("gain", [1e-37, 1e20, 1e37, 1e80, 1e150])
+@pytest.mark.parametrize("residual", [False, True])
+def test_weights_of_any_magnitude_end_in_bounds_or_in_none(gain: float, residual: bool) -> None:
+    """Where squares of numbers overflow no multipliers are found, and the rules remain."""
+    program = perceptron(3, 6, residual=residual, gain=gain)
+    with np.errstate(all="ignore"):
+        evidence, derived = with_chains(program, PREMISES, evidence_of(program))
+    plain = derive(program, PREMISES, replace(evidence, chains=()))
+    assert derived.lipschitz <= plain.lipschitz
+    assert not any(math.isnan(bound) for bound in derived.gradients.values())
+    for chain in evidence.chains:
+        assert np.isfinite(np.concatenate([*map(np.asarray, chain.multipliers), [0.0]])).all()

@@ -7,6 +7,7 @@ import pytest
 
 from lipcert.core.norms.convolution import Convolution
 from lipcert.search.eigenvalues import (
+    eigenvalues,
     estimated_squares,
     largest_eigenvalue,
     spectral_norm,
@@ -87,3 +88,12 @@ def test_a_krylov_space_that_is_exhausted():
     truth = (vector**2).sum(axis=1) ** 2
     np.testing.assert_allclose(estimated_squares(stack, 1e-6), truth, rtol=1e-9)
     np.testing.assert_array_equal(estimated_squares(0.0 * stack, 1e-6), 0.0)
+
+
+def test_what_overflowed_is_infinite():
+    broken = np.array([[np.inf, np.nan], [np.nan, 1.0]])
+    assert (eigenvalues(broken) == np.inf).all()
+    assert eigenvalues(np.stack([np.eye(2), broken])).shape == (2, 2)
+    matrix = np.full((400, 400), 1e305)
+    with np.errstate(all="ignore"):
+        assert largest_eigenvalue(lambda vector: matrix @ (1e5 * vector), 400) == np.inf

@@ -48,8 +48,12 @@ class Form:
 
     @cached_property
     def _spectrum(self) -> tuple[Array, Array]:
-        """Untrusted eigenvalues, and eigenvectors as columns."""
-        values, vectors = np.linalg.eigh(self.matrix)
+        """Untrusted eigenvalues, and eigenvectors as columns; a limit where none are found."""
+        try:
+            values, vectors = np.linalg.eigh(self.matrix)
+        except np.linalg.LinAlgError:
+            size = len(self.matrix)
+            return np.full(size, norm_up(self.matrix)), np.eye(size)
         return np.asarray(values), np.asarray(vectors)
 
     @cached_property
