@@ -28,6 +28,7 @@ from lipcert.audit.observation import unwrapped
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.metadata import SIGNATURE
 from lipcert.training.dropout import dropouts
+from lipcert.training.world import refuse_sharded
 
 _STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
 _EXAMPLES: Final = 2
@@ -81,11 +82,7 @@ def _inputs(module: object, example: object) -> tuple[Tensor, ...]:
     if not isinstance(module, nn.Module):
         raise UsageError(f"export: {module!r} is no nn.Module")
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
-    if any(hasattr(item, "device_mesh") for item in module.parameters()):
-        raise UsageError(
-            "export: parameters are shared out among processes (FSDP, tensor parallelism), none of "
-            "which holds the whole network; use DistributedDataParallel, or the plain module"
-        )
+    refuse_sharded(module)
     if not given or not all(isinstance(item, Tensor) and item.dim() for item in given):
         raise UsageError(
             "export: give one batch of what the module reads, as in "

@@ -32,6 +32,7 @@ from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.outputs import joined_labels
+from lipcert.training.world import refuse_sharded
 
 _DTYPES: Final = (torch.float32, torch.float64)
 _FIRST: Final = 16
@@ -61,6 +62,7 @@ def require_given(model: nn.Module, optimizer: object, loader: object, mechanism
         raise UsageError(
             f"training: {mechanism!r} is no mechanism; give lipcert.training.Clipless(…), say"
         )
+    refuse_sharded(model)
     hooked = any(hasattr(item, "grad_sample") for item in model.parameters())
     touched = {
         "the model": hooked,

@@ -33,6 +33,7 @@ from lipcert.training.dropout import at_rest, refused_parts
 from lipcert.training.exporting import export, tied_names
 from lipcert.training.outputs import Outputs
 from lipcert.training.resting import resting
+from lipcert.training.world import refuse_sharded
 
 _EXAMPLES: Final = 3
 Example: TypeAlias = Tensor | tuple[Tensor, ...]
@@ -157,6 +158,7 @@ def exported_network(
     module: nn.Module, example: Example, settings: Settings | None = None
 ) -> Iterator[TrainedNetwork]:
     """A copy of the module in evaluation mode, imported; its file lasts as long as the block."""
+    refuse_sharded(module)
     own = copy.deepcopy(unwrapped(module)).eval()
     with tempfile.TemporaryDirectory() as folder:
         yield imported_network(own, example, Path(folder) / "model.onnx", settings)

@@ -23,7 +23,7 @@ from typing import Any, Final, final
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 
@@ -295,6 +295,15 @@ class World:
 
 
 @torch.no_grad()
+def refuse_sharded(module: nn.Module) -> None:
+    """UsageError for a module of which no process holds all parameters."""
+    if any(hasattr(item, "device_mesh") for item in module.parameters()):  # as a DTensor has
+        raise UsageError(
+            "training: parameters are shared out among processes (FSDP, tensor parallelism), none "
+            "of which holds the whole network; use DistributedDataParallel, or the plain module"
+        )
+
+
 def checksum(tensors: Iterable[Tensor]) -> str:
     """One number for all bits of all tensors, the same on every machine.
 

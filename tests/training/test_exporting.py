@@ -122,6 +122,10 @@ def test_a_sharded_module_is_refused(tmp_path: Path) -> None:
     """As `fully_shard` leaves it: every parameter lies on a mesh of devices."""
     module = nn.Linear(3, 2)
     module.weight.device_mesh = object()
-    with pytest.raises(UsageError, match="use DistributedDataParallel"):
-        lipcert.export(module, torch.rand(2, 3), tmp_path / "net.onnx")
+    for refuse in (
+        lambda: lipcert.export(module, torch.rand(2, 3), tmp_path / "net.onnx"),
+        lambda: lipcert.analyze(module, torch.rand(2, 3), lipcert.Settings()),
+    ):
+        with pytest.raises(UsageError, match="use DistributedDataParallel"):
+            refuse()
     assert list(tmp_path.iterdir()) == []
