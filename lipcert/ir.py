@@ -232,7 +232,8 @@ class Graph:
 
     eval_layers: those of the file that compute something else in train mode. ids: how many rows the
     tables have of which whole numbers at the input choose some; None: the input holds real numbers.
-    heads, parts: of several outputs, and of several inputs, as of a `Program`.
+    heads, parts: of several outputs, and of several inputs, as of a `Program`. fixed: tensors
+    that are no parameters, and why each is taken for a fixed one.
     """
 
     input_name: str
@@ -244,6 +245,7 @@ class Graph:
     ids: int | None = None
     heads: tuple[p.Head, ...] = ()
     parts: tuple[p.Part, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         shapes: dict[str, Shape] = {self.input_name: self.input_shape}

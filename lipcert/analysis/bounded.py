@@ -48,6 +48,7 @@ from lipcert.importer.model import ImportedModel
 from lipcert.importer.reading import Reading, read_program
 from lipcert.ir import JOINED, Graph
 from lipcert.modes import EvalLayer
+from lipcert.patterns import check_patterns
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import Norms, Propose, find_norms
 from lipcert.search.proposals import proposals
@@ -213,6 +214,8 @@ def bounded(
     """
     settings.check_patterns(model.graph.parameters)
     graph = model.graph
+    left = [name for name, item in graph.parameters.items() if item.trainable]
+    check_patterns("trainable", settings.trainable, left, "parameter that the file leaves trained")
     check_domain(graph.input_shape, settings)
     reading = read_program(model, settings.outputs)
     program, left_out = with_biases(graph, reading.program)

@@ -7,7 +7,7 @@ numbers are certified upper bounds; None stands for "no bound" and always has a 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
 from lipcert.core.ledger.premises import InputPart
@@ -50,6 +50,8 @@ class Assumptions:
     input_parts: of several inputs, in the order of the file, what is assumed of each; `input_box`
         then is None, and `input_norm` that of all of them together.
     notes: further assumptions in words, one sentence each.
+    frozen: parameters that keep their values, as the file says. fixed: other tensors that nobody
+        trains, and why each is taken for one.
     """
 
     input_norm: float | None
@@ -70,6 +72,8 @@ class Assumptions:
     eval_layers: tuple[EvalLayer, ...] = ()
     input_ids: int = 0
     input_parts: tuple[InputPart, ...] = ()
+    frozen: tuple[str, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
 
 @final

@@ -90,6 +90,8 @@ def assumptions(
         eval_layers=kept_in_eval_mode(graph, settings),
         input_ids=graph.ids or 0,
         input_parts=settings.input_parts,
+        frozen=tuple(sorted(n for n, p in model.graph.parameters.items() if not p.trainable)),
+        fixed=graph.fixed,
     )
 
 

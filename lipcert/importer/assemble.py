@@ -150,6 +150,7 @@ def assemble(
         graph,
         parameters={**trained.parameters, **made},
         eval_layers=eval_layers(raw, *targets),
+        fixed=trained.fixed,
     )
     diagnostics = (
         *_batch_notes(program, source),
@@ -161,7 +162,8 @@ def assemble(
         *eval_notes(graph.eval_layers),
         *_number_notes(trained, graph, found.model),
     )
-    scattered = (bound.scattered | separated.tied).intersection(graph.parameters)
+    trainable = [name for name, item in graph.parameters.items() if item.trainable]
+    scattered = (bound.scattered | separated.tied).intersection(trainable)
     same = found.model is stored
     reading = Reading(
         stored, program if same else _program(checked, stored, source, targets), targets
@@ -266,7 +268,7 @@ def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
         if tensor.is_float
         and (name not in scales or name in provenance.targets)
         and not provenance.is_statistic(name)
-        and not provenance.is_literal(name, tensor.size)
+        and (provenance.sources(name) or not provenance.is_literal(name, tensor.size))
     )
 
 
@@ -424,8 +426,9 @@ def _fold_notes(
     missing: frozenset[str], computed: frozenset[str], graph: Graph, *, as_exported: bool
 ) -> tuple[Diagnostic, ...]:
     """LC009 where parameters of the file are not what is trained, or said to be so."""
-    folded = sorted(name for name, item in graph.parameters.items() if item.folded)
-    listed = folded or sorted(computed.intersection(graph.parameters))
+    trained = {name: item.folded for name, item in graph.parameters.items() if item.trainable}
+    folded = sorted(name for name, is_folded in trained.items() if is_folded)
+    listed = folded or sorted(computed & trained.keys())
     if not missing and not listed:
         return ()
     message, remedy = _COMPUTED, _PLAIN

@@ -11,6 +11,7 @@ own numbers; tensors into which an optimiser folded others are reported as folde
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ from lipcert.importer.raw import RawGraph, RawNode
 SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 NAMESPACE: Final = "namespace"
 """key of the modules around the call that a node came from, outermost first: "name: class/…" """
+FROZEN: Final = "lipcert.frozen"
+"""key of a JSON list of the parameters that needed no gradient when the module was exported"""
 _RULE: Final = "rewriter.rule_name"
 _TORCH: Final = "pytorch"
 """beginning of the name of the producer"""
@@ -58,6 +61,8 @@ class Provenance:
     """tensor that an optimiser computed → all names that went into it, where it noted them"""
     is_torch: bool
     """whether an exporter of torch wrote the file"""
+    frozen: frozenset[str] = frozenset()
+    """parameters that are not trained, as the file says; for all that follows they are buffers"""
 
     @property
     def targets(self) -> frozenset[str]:
@@ -74,6 +79,12 @@ class Provenance:
         names = self.folded.get(name, frozenset[str]())
         return self.targets.intersection(self.parameters.get(item, item) for item in names)
 
+    def told(self, name: str) -> str:
+        """Why a tensor is taken for a fixed one."""
+        if name in self.folded:
+            return "computed by the exporter, from no trained parameter"
+        return "a buffer" if name in self.buffers.values() else "a constant of the code"
+
     def read_by(self, call: Call) -> frozenset[str]:
         """The parameters and buffers that a call reads itself."""
         placeholders = {**self.parameters, **self.buffers}
@@ -81,8 +92,8 @@ class Provenance:
 
     def is_statistic(self, name: str) -> bool:
         """Whether it is a buffer, such as a running mean or variance."""
-        if self.signed:
-            return name in self.buffers.values()
+        if self.signed or name in self.frozen:
+            return name in self.frozen or name in self.buffers.values()
         return _STATISTIC.search(name) is not None
 
     def is_known(self, name: str) -> bool:
@@ -92,7 +103,7 @@ class Provenance:
     def is_literal(self, name: str, size: int) -> bool:
         """Whether it is no parameter unless it stands in the slot of a weight."""
         if self.signed:
-            return name not in self.targets and not self.sources(name)
+            return name not in self.targets
         return size == 1 and _RESULT.match(name) is not None
 
     def is_made_up(self, name: str) -> bool:
@@ -144,10 +155,11 @@ class Provenance:
 def read_provenance(graph: RawGraph, producer: str) -> Provenance:
     """Read the exporter's notes."""
     signature = graph.metadata.get(SIGNATURE, "")
+    frozen = _frozen(graph.metadata.get(FROZEN, ""))
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
     for placeholder, kind, target in _LINE.findall(signature):
-        if kind == "PARAMETER":
+        if kind == "PARAMETER" and target not in frozen:
             parameters[placeholder] = target
         else:
             buffers[placeholder] = target
@@ -162,7 +174,18 @@ def read_provenance(graph: RawGraph, producer: str) -> Provenance:
         frozenset(graph.tensors),
         graph.folded,
         producer.startswith(_TORCH),
+        frozen,
     )
+
+
+def _frozen(text: str) -> frozenset[str]:
+    """The names in a note; none where it is of another form, so that more is trained."""
+    try:
+        names = json.loads(text) if text else []
+    except (ValueError, RecursionError):
+        return frozenset()
+    is_list = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    return frozenset(names) if is_list else frozenset()
 
 
 def training_refusals(graph: RawGraph) -> tuple[Refusal, ...]:

@@ -8,7 +8,9 @@ torch.export notes the call that each node was made from, with the names of what
 the optimiser of onnxscript notes for each tensor that it computes all names that went into it, also
 through other such tensors. Four rules follow; what none of them settles may be anything.
 
-1. A noted tensor is computed from the parameters among its names, and from no others.
+1. A noted tensor is computed from the parameters among its names, and from no others. Where a call
+   that reads neither these nor the result of a call that is not left reads it, it is a literal of
+   that call, of the same numbers.
 2. Where a file has such notes, a tensor without one is a literal of the code.
 3. Where it has none, a tensor that may be the result of a call may come from any parameter; another
    one only from those that the call of its node reads, and from none if it is one number.
@@ -100,16 +102,17 @@ def unseen(
     known = results.union(notes.inputs, (call.result for call in calls))
     found: set[str] = set()
     for item in readers:
-        for name in item.tensors & floats.keys() - notes.listed:
-            if sources := notes.sources(name):
-                found |= {name, *sources}
+        if call_of(item.raw) is None:
+            found |= _computed(notes, item.tensors & floats.keys())
     for group in _groups(readers, floats):
         lost = [name for name in group.call.tensors if name not in known and not _is(_ITEM, name)]
+        read = notes.read_by(group.call) & notes.targets
+        found |= _computed(notes, group.tensors, read if not lost else None)
         if not notes.folded and _is_unknown(notes, group, lost, floats):
             return everything
         if not notes.folded:
             own = {name for name in group.tensors - notes.listed if not _is_uniform(floats[name])}
-            found |= own | (notes.read_by(group.call) & notes.targets if own else set())
+            found |= own | (read if own else set())
         others = _strangers(notes, group, lost)
         named = group.tensors.union(*(notes.folded.get(name, ()) for name in group.tensors))
         gone = [name for name in lost if name not in named]
@@ -120,6 +123,22 @@ def unseen(
         if gone:
             found |= {name for other in others for name in _moved(notes, floats, other)}
     return frozenset(found)
+
+
+def _computed(
+    notes: Provenance, names: Iterable[str], read: frozenset[str] | None = None
+) -> set[str]:
+    """The tensors that were computed from parameters, and these.
+
+    read: the parameters that their call reads, which are then all that its own tensors come from. A
+    tensor that was computed from others is one of another call, which had the same numbers.
+    """
+    found: set[str] = set()
+    for name in names:
+        sources = notes.sources(name)
+        if sources and (read is None or read):
+            found |= {name, *sources, *(read or ())}
+    return found
 
 
 def _groups(readers: Iterable[Reader], floats: Mapping[str, Tensor]) -> Iterable[_Group]:
@@ -191,7 +210,7 @@ def _is(kinds: re.Pattern[str], result: str) -> bool:
 def _unnamed(
     notes: Provenance, floats: Mapping[str, Tensor], readers: Iterable[Reader]
 ) -> frozenset[str]:
-    names = {name: name for name in floats}
+    names = {name: name for name in floats.keys() & notes.stored}
     for item in readers:
         for given in item.raw.inputs if item.raw.op_type not in _SIZED else ():
             name = names.get(given, "")

@@ -45,11 +45,15 @@ class Noted:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
-    """The parameters; lost: known ones that no rule follows; numbers: what is taken for fixed."""
+    """The parameters; lost: known ones that no rule follows; numbers: those of a formula.
+
+    fixed: other tensors that steps compute with and nobody trains, and why.
+    """
 
     parameters: Mapping[str, Parameter]
     lost: tuple[str, ...]
     numbers: tuple[str, ...]
+    fixed: Mapping[str, str]
 
 
 @final
@@ -83,12 +87,15 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     formulas = set(_formula_numbers(program, stored))
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []
+    fixed: dict[str, str] = {}
     for name in (*uses.spoken, *sorted(program.untracked - uses.spoken.keys())):
         tensor = stored.get(name)
+        if tensor is not None and name in notes.frozen and name in uses.spoken:
+            parameters[name] = Parameter(name, tensor.dims, trainable=False)
         if tensor is None or notes.is_statistic(name):
             continue
         is_literal = name not in model.initializers or (
-            name not in found.names and notes.is_literal(name, tensor.size)
+            name not in found.names | marks.unseen and notes.is_literal(name, tensor.size)
         )
         if is_literal:
             is_parameter = literals and tensor.size > 1 and uses.spoken.get(name, False)
@@ -102,8 +109,12 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
             parameters[name] = Parameter(name, tensor.dims, folded=is_folded)
         elif tensor.size == 1 and not is_literal:
             numbers.append(name)
+    for name in uses.spoken.keys() - parameters.keys() - notes.frozen:
+        if name in stored and (stored[name].size > 1 or name in notes.folded):
+            fixed[name] = notes.told(name)
     lost = (uses.plain | program.untracked) & notes.targets - parameters.keys()
-    return Trained(parameters, tuple(sorted(lost)), tuple(sorted(numbers)))
+    fixed = dict(sorted(fixed.items()))
+    return Trained(parameters, tuple(sorted(lost)), tuple(sorted(numbers)), fixed)
 
 
 @final

@@ -59,7 +59,8 @@ class Operands:
 
     parameters: all that operands may show. An operand that is computed from parameters in another
     way than by moving, repeating and scaling the entries of one is a parameter of its own, `folded`
-    and named by its value in the program and its place in the step.
+    and named by its value in the program and its place in the step; a constant where these are
+    frozen.
     """
 
     def __init__(
@@ -85,7 +86,8 @@ class Operands:
             if not shown[slot] or slot in self._views:
                 continue
             view = coded.view(slot, others[slot], operand) if slot in others else None
-            self._views[slot] = view or self._computed(program, slot, operand)
+            if view is not None or any(parameters[name].trainable for name in shown[slot]):
+                self._views[slot] = view or self._computed(program, slot, operand)
 
     def _computed(self, program: p.Program, slot: Slot, operand: p.Operand) -> View:
         name = f"{program.steps[slot[0]].output}.{slot[1]}"

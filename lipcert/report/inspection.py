@@ -16,6 +16,7 @@ from lipcert.report import document as doc
 from lipcert.report.document import diagnostics_told, refusals_told
 from lipcert.report.export_advice import ExportAdvice, export_advice
 from lipcert.report.numbers import shape_text
+from lipcert.report.statements import kept_rows
 
 if TYPE_CHECKING:
     from lipcert.importer.model import ImportedModel
@@ -122,6 +123,7 @@ class Inspection:
     diagnostics: tuple[Diagnostic, ...] = ()
     eval_layers: tuple[EvalLayer, ...] = ()
     export: ExportAdvice | None = None
+    fixed: Mapping[str, str] = field(default_factory=dict)
 
 
 def refused_inspection(
@@ -158,6 +160,7 @@ def inspection_of(model: ImportedModel) -> Inspection:
         macros=tuple(InspectedMacro(item.kind, item.node, item.nodes) for item in model.macros),
         diagnostics=model.diagnostics,
         eval_layers=model.graph.eval_layers,
+        fixed=model.graph.fixed,
         export=export_advice(
             model.path,
             model.diagnostics,
@@ -254,6 +257,8 @@ def _summary(inspection: Inspection) -> Iterator[tuple[str, str]]:
         yield from ((topic, f"{name} {shape_text(shape)} per example") for name, shape in values)
     size = sum(parameter.size for parameter in inspection.parameters)
     yield "parameters", f"{len(inspection.parameters)} tensors, {size:,} numbers"
+    frozen = [parameter.name for parameter in inspection.parameters if not parameter.trainable]
+    yield from kept_rows(frozen, inspection.fixed)
     batch, run = inspection.batch, inspection.verification
     if batch is not None:
         known = "proved" if batch.status == "proved" else f"ASSUMED ({batch.status})"

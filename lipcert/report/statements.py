@@ -6,6 +6,7 @@ emitter makes them safe.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lipcert.analysis.records import Analysis, Assumptions, is_attained
@@ -65,6 +66,7 @@ def assumption_rows(analysis: Analysis) -> Rows:
         ("loss", _loss_text(analysis)),
         ("mechanism", MECHANISMS[str(facts.mechanism["kind"])].words(facts.mechanism)),
         ("weights", _scope_text(facts)),
+        *kept_rows(facts.frozen, facts.fixed),
         ("released", _release_text(facts)),
         ("noise", f"multiplier σ = {facts.noise_multiplier:.12g}, split {facts.allocation}"),
         ("examples", _batch_text(facts)),
@@ -194,8 +196,23 @@ def _scope_text(facts: Assumptions) -> str:
     return f"all that satisfy the constraints (scope {facts.scope}): {constraints}"
 
 
-def _names(names: list[str]) -> str:
-    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} parameters"
+def kept_rows(frozen: Sequence[str], fixed: Mapping[str, str]) -> Rows:
+    """What nobody trains, and how that is known."""
+    rows = []
+    if frozen:
+        text = "needed no gradient when the file was exported, and keep their values"
+        rows.append(("frozen", f"{_names(frozen)}: {text}"))
+    reasons: dict[str, list[str]] = {}
+    for name, why in fixed.items():
+        reasons.setdefault(why, []).append(name)
+    if reasons:
+        told = [f"{_names(names, 'tensors')} ({why})" for why, names in reasons.items()]
+        rows.append(("fixed", f"nobody trains {'; '.join(told)}"))
+    return rows
+
+
+def _names(names: Sequence[str], what: str = "parameters") -> str:
+    return ", ".join(names) if len(names) <= _MOST_NAMES else f"{len(names)} {what}"
 
 
 def _release_text(facts: Assumptions) -> str:

@@ -5,13 +5,14 @@
 What enters: an `nn.Module`, and one batch of what it reads. What leaves: the file. Invariants: it
 is there completely or not at all; the module is left as it was, and the numbers of the batch are
 not used; the file is the module in evaluation mode, for any number of examples, with nothing
-computed from its parameters beforehand.
+computed from its parameters beforehand. Parameters that need no gradient are noted as frozen.
 """
 
 from __future__ import annotations
 
 import copy
 import inspect
+import json
 import logging
 import os
 import tempfile
@@ -26,7 +27,7 @@ from torch import Tensor, nn
 
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.importer.metadata import SIGNATURE
+from lipcert.importer.metadata import FROZEN, SIGNATURE
 from lipcert.training.dropout import dropouts
 from lipcert.training.world import refuse_sharded
 
@@ -68,7 +69,7 @@ def export(
                 dynamic_shapes=_shapes(arguments, len(inputs)),
                 verbose=False,
             )
-            _save(program, names, tied_names(plain), written)
+            _save(program, names, tied_names(plain), _frozen(plain), written)
         except Exception as error:  # the exporter raises whatever the module's code does
             raise NoVerdictError(
                 f"export: the module cannot be exported: {_told(error)}"
@@ -134,6 +135,12 @@ def _told(error: Exception) -> str:
     return " ".join(str(error.__cause__ or error).split())[:_SHOWN]
 
 
+def _frozen(module: nn.Module) -> list[str]:
+    """The parameters that need no gradient, under each of their names."""
+    named = module.named_parameters(remove_duplicate=False)
+    return sorted(name for name, item in named if not item.requires_grad)
+
+
 def tied_names(module: nn.Module) -> Mapping[str, str]:
     """Further names of parameters that have several, and the first, as the module lists it."""
     first: dict[int, str] = {}
@@ -146,12 +153,14 @@ def _save(
     program: torch.onnx.ONNXProgram | None,
     names: Sequence[str],
     tied: Mapping[str, str],
+    frozen: Sequence[str],
     path: Path,
 ) -> None:
     """Write a program, but for where on this machine the code of each of its nodes stands.
 
     names: of its inputs and outputs, which give way where something within it has one of them.
     tied: further names of parameters, in place of which the file has the first.
+    frozen: parameters that are not trained, which the file says.
     """
     if program is None:
         raise RuntimeError("the exporter returned nothing")
@@ -161,6 +170,8 @@ def _save(
     for name, own in tied.items():
         notes = graph.metadata_props.get(SIGNATURE, "")
         graph.metadata_props[SIGNATURE] = notes.replace(f"target='{name}'", f"target='{own}'")
+    if frozen:
+        graph.metadata_props[FROZEN] = json.dumps(frozen)
     for part in (graph, *program.model.functions.values()):
         for node in part:
             node.metadata_props.pop(_STACK_TRACE, None)

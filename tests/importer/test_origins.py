@@ -16,6 +16,8 @@ from torch import nn
 
 from lipcert.analysis.pipeline import analyze
 from lipcert.importer.load import load_model
+from lipcert.report.inspection import inspection_of
+from lipcert.report.statements import assumption_rows
 from lipcert.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_calls import FX_NODE, noted
@@ -157,6 +159,16 @@ def test_a_noted_tensor_is_computed_from_what_its_note_names(tmp_path):
     assert folded(computed(["fc.bias", "val_0"], tensor="exp"), tmp_path) == {"fc.bias", "exp"}
     assert folded(computed(["p_b", "val_0"], tensor="exp"), tmp_path) == {"fc.bias", "exp"}
     assert folded(computed(["pe", "val_0"], tensor="exp"), tmp_path) == set()
+
+
+def test_what_is_taken_for_fixed_is_told_in_the_first_lines(tmp_path):
+    proto = computed(["pe", "val_0"], tensor="exp")
+    imported = load_model(saved(proto, tmp_path), trusted=True)
+    text = "nobody trains exp (computed by the exporter, from no trained parameter)"
+    rows = assumption_rows(analyze(imported, Settings()))
+    assert ("fixed", text) in rows
+    assert "fixed" in [topic for topic, _ in rows[:5]]
+    assert inspection_of(imported).fixed == imported.graph.fixed
 
 
 def test_a_tensor_of_another_call_may_come_from_anything(tmp_path):

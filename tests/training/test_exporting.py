@@ -129,3 +129,54 @@ def test_a_sharded_module_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="use DistributedDataParallel"):
             refuse()
     assert list(tmp_path.iterdir()) == []
+
+
+class Features(nn.Module):
+    """A frozen layer, whose bias is used once more, and a head; a weight has a second name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+        self.body.requires_grad_(requires_grad=False)
+        self.twin = self.body.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(torch.relu(self.body(x) / (self.body.bias.exp() + 5)))
+        return out
+
+
+def test_what_needs_no_gradient_is_frozen_in_the_file(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = Features(), torch.rand(2, 6)
+    settings = lipcert.Settings(loss="cross-entropy", input_box=(0.0, 1.0))
+    path = lipcert.export(module, x, tmp_path / "m.onnx")
+    of_file, of_module = lipcert.analyze(path, settings), lipcert.analyze(module, x, settings)
+    assert of_file.network.grad_norm is not None
+    assert of_file.network.grad_norm == of_module.network.grad_norm
+    names = {item.name: item.trainable for item in of_file.parameters}
+    frozen = {"body.weight": False, "body.bias": False}
+    assert names == {**frozen, "head.weight": True, "head.bias": True}
+    assert of_file.assumptions.frozen == ("body.bias", "body.weight")
+    issued = lipcert.certify(path, settings, out=tmp_path / "m.lipcert.json")
+    assert issued.certificate.scope.trained == ("head.bias", "head.weight")
+    with pytest.raises(UsageError, match="matches no parameter that the file leaves trained"):
+        lipcert.analyze(path, lipcert.Settings(trainable=("body.*",)))
+    thawed = lipcert.export(module.requires_grad_(), x, path)
+    assert lipcert.analyze(thawed, settings).network.grad_norm is None  # computed from trained ones
+
+
+@pytest.mark.parametrize("note", ["", "[", '{"body.weight": 1}', "[1]", "[" * 100_000])
+def test_a_note_of_another_form_freezes_nothing(tmp_path: Path, note: str) -> None:
+    proto = onnx.parser.parse_model(
+        '<ir_version: 10, opset_import: ["": 20]> g (float[N, 2] x) => (float[N, 2] y)'
+        "<float[2, 2] w = {1, 2, 3, 4}> { y = MatMul(x, w) }"
+    )
+    entry = proto.graph.metadata_props.add()
+    entry.key, entry.value = "lipcert.frozen", note
+    onnx.save(proto, tmp_path / "m.onnx")
+    (weight,) = lipcert.load_model(tmp_path / "m.onnx", trusted=True).graph.parameters.values()
+    assert weight.trainable
+    entry.value = '["w"]'
+    onnx.save(proto, tmp_path / "m.onnx")
+    (weight,) = lipcert.load_model(tmp_path / "m.onnx", trusted=True).graph.parameters.values()
+    assert not weight.trainable
