@@ -173,7 +173,7 @@ def test_what_is_taken_for_fixed_is_told_in_the_first_lines(tmp_path):
 
 def test_a_tensor_of_another_call_may_come_from_anything(tmp_path):
     """The results of two calls had equal numbers, and are stored once, under one's name."""
-    assert folded(computed(["pe"], tensor="sin"), tmp_path) == {"fc.weight", "fc.bias"}
+    assert folded(computed(["pe"], tensor="sin"), tmp_path) == {"fc.weight", "fc.bias", "sin"}
 
 
 def test_a_literal_is_one_where_computed_tensors_are_noted(tmp_path):
@@ -183,12 +183,12 @@ def test_a_literal_is_one_where_computed_tensors_are_noted(tmp_path):
 
 @pytest.mark.parametrize("tensor", ["exp", "val_0"])
 def test_without_notes_the_result_of_a_call_may_come_from_anything(tmp_path, tensor):
-    assert folded(computed(None, tensor=tensor), tmp_path) == {"fc.weight", "fc.bias"}
+    assert folded(computed(None, tensor=tensor), tmp_path) == {"fc.weight", "fc.bias", tensor}
 
 
 def test_without_notes_a_tensor_may_come_from_the_parameters_of_its_call(tmp_path):
     proto = computed(None, tensor="val_0", read="%linear, %p_b")
-    assert folded(proto, tmp_path) == {"fc.bias"}
+    assert folded(proto, tmp_path) == {"fc.bias", "val_0"}
 
 
 def test_as_exported_the_tensor_itself_is_trained(tmp_path):
@@ -247,3 +247,17 @@ def test_two_layers_of_equal_numbers_that_became_one(tmp_path):
     analysis = analyze(exported(Copied().eval(), "default", tmp_path / "m.onnx"), Settings())
     assert analysis.network.grad_norm is None
     assert "LC009" in {item.code for item in analysis.diagnostics}
+
+
+def test_a_literal_that_was_merged_with_the_copy_of_a_parameter(tmp_path):
+    """Ones of a normalization without a weight, stored once with the weight of another."""
+    proto = computed(["fc.bias", "val_0"], tensor="val_9", read="%linear, None")
+    assert folded(proto, tmp_path) == set()
+
+
+def test_constants_of_the_graph_are_no_results(tmp_path):
+    proto = unnamed("", "Div", (4,))
+    tensor = proto.graph.initializer.pop(1)
+    tensor.name = "value"
+    proto.graph.node.insert(0, node("Constant", [], ["onnx::Div_9"], value=tensor))
+    assert folded(proto, tmp_path) == set()
