@@ -196,18 +196,21 @@ def _readers(model: Model, needed: Sequence[RawNode]) -> Iterator[Reader]:
 def _ends(model: RawModel, outputs: Sequence[str]) -> tuple[tuple[str, ...], RawInput]:
     """The outputs and the first input that leads to them, or every reason why they are not read."""
     graph = model.graph
-    targets = graph.outputs
+    targets, is_chosen = graph.outputs, False
     sources, found = [], list[Refusal]()
     try:
-        targets = _chosen_outputs(model, outputs)
+        targets, is_chosen = _chosen_outputs(model, outputs), True
         sources = [_checked(item) for item in _inputs(model, targets)]
     except UnsupportedModelError as error:
         found += error.refusals
     live = needed_values(graph.nodes, *targets)
     found += (refusal for name, refusal in graph.faults.items() if name in live)
     if found:
-        found = [*training_refusals(graph), *found, *operator_refusals(graph, targets)]
-        raise UnsupportedModelError(distinct(found))
+        each = [targets] if is_chosen else [(output,) for output in targets]
+        against = [list(operator_refusals(graph, names)) for names in each]
+        if all(against):  # where one output is free, what stands against others is no reason
+            found += (item for items in against for item in items)
+        raise UnsupportedModelError(distinct([*training_refusals(graph), *found]))
     return targets, sources[0]
 
 

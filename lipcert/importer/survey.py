@@ -57,6 +57,8 @@ _TOLD: Final = (
     ("is of type uint64", "LC006", _NUMBERS),
     ("is not of fixed shape behind", "LC008", _STATIC),
     ("it drops the batch axis", "LC007", _ONE_AXIS),
+    ("carry the batch in different ways", "LC008", _STATIC),
+    ("along the batch axis", "LC007", _ONE_AXIS),
     ("epsilon is negative", "LC016", _WELL),
     ("the file states", "LC016", _STATED),
     ("dropout in training mode", "LC011", f"export it in evaluation mode: {EXPORT}"),

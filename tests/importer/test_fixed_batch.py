@@ -59,6 +59,49 @@ def test_sizes_of_the_batch_are_followed(tmp_path, kind):
     assert [item.code for item in imported.diagnostics] == ["LC022"]
 
 
+def beside(kind: str, stored: np.ndarray, **attributes: int):
+    """A constant with a part for each example of the batch, beside what is computed of it."""
+    nodes = [CONV, node("Reshape", ["c", "s"], ["r"]), node(kind, ["k", "r"], ["y"], **attributes)]
+    return model(nodes, (BATCH, 3, 5, 5), {"w": W, "s": shape(BATCH, 4, 25), "k": stored})
+
+
+@pytest.mark.parametrize("kind", ["Add", "Concat", "Mul", "Sub"])
+def test_a_constant_that_is_repeated_for_each_example(tmp_path, kind):
+    """A class token, say, or a state of zeros."""
+    attributes = {"axis": 1} if kind == "Concat" else {}
+    one = weights(1, 4, 25, seed=3)
+    proto = beside(kind, np.repeat(one, BATCH, axis=0), **attributes)
+    imported = load_model(saved(proto, tmp_path), trusted=True)
+    assert imported.batch.status is BatchStatus.PROVED
+    assert imported.reading.program.shapes["x"] == (1, 3, 5, 5)
+    other = weights(BATCH, 4, 25, seed=4)
+    with pytest.raises(UnsupportedModelError, match="LC008"):
+        load_model(saved(beside(kind, other, **attributes), tmp_path), trusted=True)
+
+
+def test_a_class_token_is_trained(tmp_path):
+    nodes = [
+        CONV,
+        node("Reshape", ["c", "s"], ["r"]),
+        node("Expand", ["token", "e"], ["t"]),
+        node("Concat", ["t", "r"], ["y"], axis=1),
+    ]
+    tensors = {"w": W, "s": shape(BATCH, 4, 25), "e": shape(BATCH, -1, 25), "token": weights(25)}
+    tensors["e"][1] = 1
+    proto = model(nodes, (BATCH, 3, 5, 5), tensors)
+    imported = load_model(saved(proto, tmp_path), trusted=True)
+    assert set(imported.graph.parameters) == {"w", "token"}
+
+
+def test_outputs_that_nobody_chose_refuse_nothing(tmp_path):
+    """Where one has to be named, what stands against another one is no reason."""
+    nodes = [node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["z"]), node("ArgMax", ["x"], ["a"])]
+    proto = model(nodes, (BATCH, 3), outputs=("y", "z", "a"))
+    with pytest.raises(UnsupportedModelError) as refused:
+        load_model(saved(proto, tmp_path), trusted=True)
+    assert [item.code for item in refused.value.refusals] == ["LC012"]
+
+
 MIXING = {
     "rows of several examples": reshaped(BATCH // 2, 8, 25),
     "columns of several examples": ([CONV, node("Reshape", ["c", "s"], ["r"]),

@@ -34,6 +34,7 @@ from lipcert.core.lower.values import (
     Value,
     is_finite,
     made_entries,
+    of_one_example,
 )
 from lipcert.core.program import (
     Attention,
@@ -64,6 +65,10 @@ _JUDGED: Final = frozenset(
 """operators whose rules say themselves what becomes of whole numbers and truth values"""
 _SPELT: Final = frozenset({"untruth", "hiding"})
 """kinds of values of which a step has others than the tensor of the file"""
+_SIDE_BY_SIDE: Final = frozenset(
+    {"Add", "Concat", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
+)
+"""operators that put entries of examples beside constants"""
 _COUNTS: Final = frozenset({"Clip", "Max"})
 
 
@@ -344,6 +349,10 @@ class Walk:
                 self.known(name) if name and name not in sink.sequences else None
                 for name in node.inputs
             ]
+            if sink.count is not None and node.op_type in _SIDE_BY_SIDE:
+                beside = [value for value in inputs if value is not None]
+                one = of_one_example(beside, sink.count, aligned=node.op_type == "Concat")
+                inputs = [*one] if len(one) == len(inputs) else inputs
             call = Call(node, position, self.model.opset.get("", 0), inputs, sink)
             start = len(sink.steps)
             kind = _kind(node, inputs)
