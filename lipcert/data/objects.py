@@ -70,6 +70,8 @@ def source_of_object(
     """The examples of an object. again: makes it anew, where it can be gone through only once."""
     if isinstance(found, Source):
         return found
+    if isinstance(found, tuple) and all(len(getattr(part, "shape", ())) > 0 for part in found):
+        found = _nested(found, columns)
     if _is_arrays(found, columns) or _is_arrays_of_several(found, columns):
         return Arrays(*_pair(found, name, columns, batched=True), name)
     if (loader := _torch("DataLoader")) is not None and isinstance(found, loader):
@@ -193,6 +195,7 @@ class Stream(Source):
 
 def _pair(item: Any, name: str, columns: Columns, *, batched: bool = False) -> Block:
     """Inputs and labels of an example, or of a batch."""
+    item = _nested(item, columns)
     if isinstance(item, Mapping):
         x, y = columns.pair(item, name)
     elif isinstance(item, tuple | list) and len(item) == 2:
@@ -205,6 +208,16 @@ def _pair(item: Any, name: str, columns: Columns, *, batched: bool = False) -> B
         )
     inputs = columns.inputs_of(x, name, _array)
     return inputs, _labels(y, name, columns, len(inputs) if batched else None)
+
+
+def _nested(item: Any, columns: Columns) -> Any:
+    """(a, b, y) of a network with several inputs as ((a, b), y), with the labels of several outputs
+    together; anything else as it is."""
+    count = len(columns.inputs)
+    if not (count and isinstance(item, tuple | list) and len(item) > max(2, count)):
+        return item
+    labels = item[count:]
+    return item[:count], labels[0] if len(labels) == 1 else labels
 
 
 def _labels(item: Any, name: str, columns: Columns, count: int | None) -> Array:

@@ -140,7 +140,7 @@ class Columns:
             listed = ", ".join(name for name, _ in self.inputs)
             raise NoVerdictError(
                 f"{where} gives no array for each of the {len(self.inputs)} inputs of the model "
-                f"({listed}); give ((A, B), y), or a mapping with their names"
+                f"({listed}); give (A, B, y), ((A, B), y), or a mapping with their names"
             )
         found = []
         for item, (name, shape) in zip(x, self.inputs, strict=True):

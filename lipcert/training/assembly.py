@@ -122,8 +122,9 @@ def make_private(
 ) -> Private:
     """A private run; the model is projected onto the constraints of the mechanism at once.
 
-    loader: of a map-style data set of (x, y); its batch size is B, the expected one and the
-    constant that sums of gradients are divided by. target_epsilon: or noise_multiplier; epochs: or
+    loader: of a map-style data set of (x, y), (a, b, y), ((a, b), y) or mappings by the names of
+    forward's arguments; its batch size is B, the expected one and the constant that sums of
+    gradients are divided by. target_epsilon: or noise_multiplier; epochs: or
     steps. dataset_size: N, a public constant from which the sampling rate B/N and the steps of an
     epoch follow, however many examples there are; None counts them, and ε then holds for neighbours
     of equal size only (a warning says so under add-remove). folder: for model, settings, ledger,
@@ -159,7 +160,7 @@ def make_private(
         declared = mechanism.settings(run)
         max_physical_batch = _physical(max_physical_batch)
         require_full_precision(model)
-        first = FirstExamples.of(loader, model)
+        first = FirstExamples.of(loader, model, len(declared.heads) or 1)
         first.require_inputs(declared)
         x = first.example
         place = (

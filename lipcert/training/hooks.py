@@ -22,6 +22,7 @@ from lipcert.audit.recorder import Recorder
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import TrainingPlan
+from lipcert.training.batches import Arguments
 from lipcert.training.guards import StepGuard
 
 
@@ -76,6 +77,7 @@ class Hooks:
     ) -> None:
         """further: hooks that end with these."""
         self._guard = guard
+        self._names = Arguments.of(module).names
         self._plan = plan
         self._recorder: Recorder | None = None
         self._index: IndexArray | None = None
@@ -122,10 +124,12 @@ class Hooks:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         if not (module.training and torch.is_grad_enabled()):
             return None
-        if keywords or not arguments or not all(isinstance(x, Tensor) for x in arguments):
+        if keywords:
+            arguments = self._in_order(arguments, keywords)
+        if not arguments or not all(isinstance(x, Tensor) for x in arguments):
             raise UsageError(
                 "training: the model takes one tensor of examples, and nothing else: model(x); or "
-                "one for each of its inputs: model(a, b)"
+                "one for each of its inputs: model(a, b), model(a=a, b=b)"
             )
         self._guard.require_inputs(arguments)
         if len(arguments) == 1:
@@ -136,6 +140,12 @@ class Hooks:
         x = self._guard.entering(given)
         self._describe(len(x), given)
         return split(x, arguments), {}
+
+    def _in_order(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
+        """All of them by position; nothing where they are not the first arguments of forward()."""
+        names = self._names[len(arguments) :][: len(keywords)]
+        is_next = keywords.keys() == set(names)
+        return (*arguments, *(keywords[name] for name in names)) if is_next else ()
 
     def _after(self, module: nn.Module, arguments: object, output: object) -> object:
         del arguments

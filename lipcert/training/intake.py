@@ -28,6 +28,7 @@ from lipcert.patterns import literal
 from lipcert.settings import Settings
 from lipcert.signal.examples import Examples, checked_examples
 from lipcert.signal.labels import checked_labels
+from lipcert.training.batches import parted
 from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork
@@ -138,8 +139,9 @@ class FirstExamples:
     inputs: tuple[Tensor, ...]
 
     @classmethod
-    def of(cls, loader: DataLoader[Any], model: nn.Module) -> Self:
-        """UsageError where they are no pairs that begin with a tensor."""
+    def of(cls, loader: DataLoader[Any], model: nn.Module, outputs: int = 1) -> Self:
+        """UsageError where inputs and labels cannot be told apart. outputs: how many have a
+        loss."""
         parameter = next(model.parameters(), None)
         if parameter is None:
             raise UsageError("training: the model has no parameters")
@@ -147,13 +149,7 @@ class FirstExamples:
         if len(dataset) < 1:
             raise UsageError("training: the data set has no examples")
         batch = loader.collate_fn([dataset[place] for place in range(min(_FIRST, len(dataset)))])
-        x, labels, *_ = (*batch, None, None) if isinstance(batch, tuple | list) else (None, None)
-        given = tuple(x) if isinstance(x, tuple | list) else (x,)
-        if not given or not all(isinstance(item, Tensor) for item in given):
-            raise UsageError(
-                "training: the loader must give pairs (x, y), x a tensor, or ((a, b), y) with a "
-                "tensor for each input"
-            )
+        given, labels = parted(batch, model, outputs)
         inputs = tuple(item.to(parameter.device) for item in given)
         x = inputs[0] if len(inputs) == 1 else side_by_side(inputs)
         return cls(x, labels, inputs)

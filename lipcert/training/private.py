@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import time
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Self, final
+from typing import Any, Self, final
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -30,8 +30,9 @@ from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import UsageError
 from lipcert.settings import Settings
+from lipcert.training.batches import parted
 from lipcert.training.calibration import Calibration, warn_uncertified
-from lipcert.training.criterion import Labels, PrivateLoss
+from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement
 from lipcert.training.exporting import export
 from lipcert.training.guards import StepGuard
@@ -119,15 +120,17 @@ class Private:
         of those that have a loss, side by side."""
         return self.network.outputs.apart(joined)
 
-    def step(self, x: Tensor | Sequence[Tensor], y: Labels) -> float:
-        """One release on a batch of the loader; the criterion's value. x: of several inputs, all.
+    def step(self, *batch: Any) -> float:
+        """One release on a batch of the loader; the criterion's value.
 
+        batch: as the loader gives it, whole or in parts: step(batch), step(x, y), step(a, b, y).
         The value is computed from private data and is not private: do not publish it.
         """
         self.optimizer.zero_grad()
         total = 0.0
-        for some, labels in split((x, y), self.max_physical_batch or max(examples_in(x), 1)):
-            inputs = some if isinstance(some, tuple | list) else (some,)
+        given = batch[0] if len(batch) == 1 else batch
+        for some in split(given, self.max_physical_batch or max(examples_in(given), 1)):
+            inputs, labels = parted(some, self.model, len(self.network.outputs.heads) or 1)
             loss = self.criterion(self.model(*inputs), labels)
             loss.backward()
             total += float(loss.detach())

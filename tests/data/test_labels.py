@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from lipcert.data.objects import source_of_object
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError
@@ -92,3 +93,25 @@ def test_arrays_of_another_length_are_refused(tmp_path: Path) -> None:
         open_source(tmp_path / "data.npz", (3,), Columns.of(None, "cls,reg"))
     with pytest.raises(NoVerdictError, match="no array 'regs'"):
         open_source(npz(tmp_path), (3,), Columns.of(None, "cls,regs"))
+
+
+TWO = Columns(inputs=(("a", (2,)), ("b", (3,))))
+PARTS = (np.ones((5, 2)), 2.0 * np.ones((5, 3)), np.arange(5), np.arange(10.0).reshape(5, 2))
+
+
+@pytest.mark.parametrize("count", [3, 4])
+@pytest.mark.parametrize("whole", [True, False])
+def test_inputs_and_labels_one_after_the_other(count: int, whole: bool) -> None:
+    """As nested ones, of whole arrays and of examples."""
+    parts = PARTS[:count]
+    labels = parts[2] if count == 3 else parts[2:]
+    one = [tuple(part[i] for part in parts) for i in range(5)]
+    flat, nested = (parts, ((parts[0], parts[1]), labels)) if whole else (
+        one, [((item[0], item[1]), item[2] if count == 3 else item[2:]) for item in one]
+    )  # fmt: skip
+    found, expected = (
+        list(source_of_object(item, "data", TWO).blocks()) for item in (flat, nested)
+    )
+    for (x, y), (own, label) in zip(found, expected, strict=True):
+        assert np.array_equal(x, own)
+        assert np.array_equal(y, label)

@@ -44,7 +44,7 @@ def test_the_first_examples_are_those_that_the_loader_would_give() -> None:
 
 @pytest.mark.parametrize("rows", [[1, 2, 3], [{"x": torch.zeros(2)}]], ids=["numbers", "dicts"])
 def test_a_data_set_without_pairs_is_refused(rows: list[object]) -> None:
-    with pytest.raises(UsageError, match="pairs"):
+    with pytest.raises(UsageError, match=r"read in these forms: \(x, y\)"):
         FirstExamples.of(DataLoader(rows, batch_size=1), nn.Linear(2, 1))
 
 
