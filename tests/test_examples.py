@@ -48,3 +48,16 @@ def test_a_private_run_is_trained_and_reviewed(name: str, tmp_path: Path) -> Non
         shown = re.search(r"\$ python examples/clipless_training.py run/\n(.*)\n", README)
         assert shown is not None
         assert shown.group(1).strip() in printed
+
+
+def test_frozen_features_keep_what_they_have_learnt(tmp_path: Path) -> None:
+    """BatchNorm and all: the private head is next to the one without privacy, and is audited."""
+    pytest.importorskip("sklearn")
+    printed = script(ROOT / "examples/frozen_features.py", str(tmp_path / "run"), cwd=tmp_path)
+    found = re.search(r"test accuracy ([\d.]+), without privacy ([\d.]+)", printed)
+    assert found is not None
+    private, plain = map(float, found.groups())
+    assert plain > 0.95
+    assert private > plain - 0.05
+    assert "LIPCERT-CHECK: CONDITIONAL" in printed
+    assert re.search(r"^Pass: 2,800 examples replayed", printed, flags=re.MULTILINE)

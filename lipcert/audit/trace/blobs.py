@@ -140,12 +140,12 @@ def tensors_in(data: bytes) -> dict[str, Array]:
 
 def _parts(data: bytes) -> tuple[bytes, memoryview]:
     """Header and numbers."""
-    if data[:2] in {b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"}:
-        raise FormError("looks like a pickle or a file of torch.save, which is never read")
     if len(data) < 8:
         raise FormError("too short for a header")
     length = int.from_bytes(data[:8], "little")
     if length > min(_MAX_HEADER, len(data) - 8):
+        if data[:2] in {b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"}:
+            raise FormError("looks like a pickle or a file of torch.save, which is never read")
         raise FormError(f"a header of {length} bytes is longer than the file or than allowed")
     return data[8 : 8 + length], memoryview(data)[8 + length :]
 

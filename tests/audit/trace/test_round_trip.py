@@ -268,3 +268,15 @@ def test_reading_and_writing_load_no_torch(tmp_path: Path) -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]
+
+
+@pytest.mark.parametrize("length", [2 * 256 + 128, 3 * 256 + 128, 4 * 256 + 128, 5 * 256 + 128])
+def test_the_length_of_a_header_may_look_like_the_first_byte_of_a_pickle(length: int) -> None:
+    """It comes first in a blob, with its lowest byte before the others."""
+    array = np.arange(3.0)
+    for letters in range(1, length):
+        data = joined({"x" * letters: stored(array)})
+        if int.from_bytes(data[:8], "little") == length:
+            break
+    assert data[:2] == bytes((0x80, length // 256))
+    assert np.array_equal(tensors_in(data)["x" * letters], array)
