@@ -13,7 +13,7 @@ from lipcert.importer.load import load_model
 ZOO = Path(__file__).resolve().parents[3] / "shared" / "zoo"
 INDEX = ZOO / "index.csv"
 ROWS = list(csv.DictReader(INDEX.open(newline=""))) if INDEX.exists() else []
-REFUSED = {"self_attention": "onnxruntime does not run it"}
+REFUSED = {"self_attention": "onnxruntime rejects it"}
 """files of label `net` that onnxruntime itself does not accept"""
 
 pytestmark = pytest.mark.skipif(not ROWS, reason="no folder ../shared/zoo beside the repository")

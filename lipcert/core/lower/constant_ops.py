@@ -307,10 +307,18 @@ def _extremum(call: Call) -> Value:
 
 
 def _product(call: Call) -> Value:
-    """A product of matrices."""
+    """A product of matrices, of which the first may hold a part for each example.
+
+    Proof: a row of the product is computed from the row of the first one alone. A factor of zeros
+    that nobody trains makes zeros of whatever the other one is, which so has no gradient.
+    """
     first, second = call.constant(0), call.constant(1)
     left, right = interval(first), interval(second)
-    if first.place is not None or second.place is not None or not first.shape or not second.shape:
+    if second.place is not None or not first.shape or not second.shape:
+        raise Unsupported(FIXED)
+    if first.place is not None and (
+        len(second.shape) != 2 or first.place.axis == len(first.shape) - 1
+    ):
         raise Unsupported(FIXED)
     if not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")
@@ -322,8 +330,11 @@ def _product(call: Call) -> Value:
         raise Unsupported("a product of constants is too large")
     found = a @ b
     shape = (*stack, *left.shape[-2:-1], *(right.shape[-1:] if len(right.shape) > 1 else ()))
+    if any(not (item.sources or item.lo.any() or item.hi.any()) for item in (first, second)):
+        zeros = np.zeros(shape)
+        return Constant(zeros, zeros, {}, first.place)
     low, high = found.lo.reshape(shape), found.hi.reshape(shape)
-    return Constant(low, high, sum_of_sources(first, second))
+    return Constant(low, high, sum_of_sources(first, second), first.place)
 
 
 def _reduction(call: Call) -> Value:

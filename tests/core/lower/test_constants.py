@@ -14,7 +14,7 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.lower.values import owner
 from lipcert.core.program import Dense, Shift
 from tests.constant_chains import Chain
-from tests.core.lower.cases import model, node, program
+from tests.core.lower.cases import agrees, model, node, program
 from tests.core.models import read
 
 
@@ -124,3 +124,34 @@ def test_views_of_one_number_are_paid_when_they_are_computed_with():
     })  # fmt: skip
     with limited(Limits(entries=1 << 13)), pytest.raises(OverBudget, match="8192 entries"):
         program(proto)
+
+
+@pytest.mark.parametrize("kind", ["Gemm", "MatMul"])
+def test_a_state_of_zeros_through_a_layer(kind):
+    """One of each example, from the size of the batch: what it meets has no gradient."""
+    last = node("Gemm", "h u b", "o") if kind == "Gemm" else node("MatMul", "h u", "o")
+    nodes = [
+        node("Shape", "x", "s", end=1),
+        node("Concat", "s four", "sizes", axis=0),
+        node("ConstantOfShape", "sizes", "h"),
+        last,
+        node("Add", "x o", "y"),
+    ]
+    constants = {"four": [4], "u": np.arange(20.0).reshape(4, 5), "b": np.arange(5.0)}
+    found = agrees(model(nodes, ["N", 5], constants))
+    assert found.batch_proved
+    sources = [dict(step.op.offset.sources) for step in found.steps]
+    assert sources == ([{"b": 1.0}] if kind == "Gemm" else [{}])
+
+
+def test_a_product_across_examples_is_refused():
+    nodes = [
+        node("Shape", "x", "s", end=1),
+        node("Concat", "four s", "sizes", axis=0),
+        node("Expand", "one sizes", "h"),
+        node("MatMul", "h u", "o"),
+        node("Add", "x o", "y"),
+    ]
+    constants = {"four": [4], "u": np.ones((1, 5)), "one": np.ones((1, 1))}
+    with pytest.raises(Unsupported):
+        program(model(nodes, ["N", 5], constants))
