@@ -82,8 +82,8 @@ def rejection(path: Path) -> str:
     except Exception as error:  # noqa: BLE001  of no common type
         return "" if _is_lack(error) else f"onnxruntime rejects it: {_said(error)}"
     given = session.get_inputs()
-    if any(item.type not in _TYPES or _symbols(item.shape[1:]) for item in given):
-        return ""
+    if any(item.type not in _TYPES or not item.shape or _symbols(item.shape[1:]) for item in given):
+        return ""  # nobody knows what to feed
     said = ""
     for count in (1, 2, 3):
         try:
@@ -103,8 +103,8 @@ def _symbols(dims: Sequence[object]) -> bool:
 
 def _drawn(item: Any, count: int) -> Array:
     """Numbers for an input; of whole ones 0, which are rows of every table."""
-    first, *rest = item.shape or [1]
-    shape = (count if _symbols([first]) else first, *rest) if item.shape else ()
+    first, *rest = item.shape
+    shape = (count if _symbols([first]) else first, *rest)
     dtype = np.dtype(_TYPES[item.type])
     drawn = np.random.default_rng(0).random(shape) if dtype.kind == "f" else np.zeros(shape)
     return np.asarray(drawn, dtype=dtype)

@@ -202,6 +202,8 @@ def _input(info: ValueInfoProto) -> Input:
         dim.dim_value if dim.WhichOneof("value") == "dim_value" else dim.dim_param
         for dim in tensor.shape.dim
     ]
+    if dims[:1] == [-1]:  # as PaddlePaddle writes a batch of any size
+        dims[0] = ""
     if len(dims) > MAX_RANK or any(
         isinstance(dim, int) and not 0 <= dim < _MAX_DIM for dim in dims
     ):
