@@ -7,6 +7,7 @@ that is assumed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from lipcert.choices import LOSSES, check_choice
@@ -14,7 +15,8 @@ from lipcert.core.losses.base import ClassLoss, Loss, parameters_of, scores_of
 from lipcert.core.losses.joint import Joint, Part
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Shape
+from lipcert.core.program import Conv, Dense, Embedding, Move, Shape
+from lipcert.core.rules.moves import keeps_order
 from lipcert.errors import UsageError
 from lipcert.ir import Graph, Node, example
 from lipcert.losses import make_loss
@@ -76,15 +78,15 @@ def planned_loss(settings: Settings, graph: Graph) -> Loss:
         )
     if named:
         return _joint_loss(settings, graph)
-    shared, shape = loss_parameters(settings), graph.output_shape
+    given, shape = loss_parameters(settings), graph.output_shape
+    kind = settings.loss
     if heads:
-        loss = make_loss(heads[0].kind, **{**shared, **dict(heads[0].parameters)})
-    else:
-        kind = settings.loss
-        if kind == "auto":
-            kind = assumed_loss(graph, per_token=settings.per_token is not None)
-        loss = make_loss(kind, **shared)
+        kind, given = heads[0].kind, {**given, **dict(heads[0].parameters)}
+    elif kind == "auto":
+        kind = assumed_loss(graph, per_token=settings.per_token is not None)
+    loss = make_loss(kind, **given)
     _check_fits(loss, shape)
+    _check_axis(loss, given, graph, graph.output_name, shape)
     if settings.classes not in {None, _class_count(shape, loss)}:
         raise UsageError(
             f"classes: {settings.classes} labels are declared, but the output of one example has "
@@ -101,8 +103,10 @@ def _joint_loss(settings: Settings, graph: Graph) -> Joint:
         check_choice(f"loss of {head.output!r}", choice.kind, LOSSES[1:])
         own = {name: shared[name] for name in shared.keys() & parameters_of(choice.kind).keys()}
         unused -= own.keys()
-        loss = make_loss(choice.kind, **{**own, **dict(choice.parameters)})
+        own |= dict(choice.parameters)
+        loss = make_loss(choice.kind, **own)
         _check_fits(loss, example(head.shape), f" {head.output!r}")
+        _check_axis(loss, own, graph, head.output, example(head.shape))
         parts.append(Part(head.output, head.shape, loss, choice.weight))
     if unused:
         option = min(unused).replace("_", "-")
@@ -136,6 +140,32 @@ def _check_fits(loss: Loss, shape: Shape, name: str = "") -> None:
             f"output{name} has shape {list(shape)}; {hint if is_large else ''}use --loss bce, or "
             "mse with --label-norm"
         )
+
+
+def _check_axis(
+    loss: Loss, given: Mapping[str, object], graph: Graph, output: str, shape: Shape
+) -> None:
+    """UsageError where a loss per token does not say where the classes are, nor the network does.
+
+    It does where they are computed along the last axis, and nothing but their values changes then.
+    """
+    is_open = isinstance(loss, ClassLoss) and loss.per_token and given.get("class_axis") is None
+    if not is_open or sum(size != 1 for size in shape) < 2:
+        return
+    makers = {node.output: node for node in graph.nodes}
+    node = makers.get(output)
+    while node is not None:
+        op, before, after = node.op, node.given[0], node.step.shape
+        if isinstance(op, Dense | Embedding):
+            return
+        is_same = keeps_order(op, before) if isinstance(op, Move) else not isinstance(op, Conv)
+        if len(node.inputs) > 1 or before[-1:] != after[-1:] or not is_same:
+            break
+        node = makers.get(node.inputs[0])
+    raise UsageError(
+        f"per-token: the output {output!r} has the shape {list(shape)}, and the network does not "
+        "tell along which axis the classes lie; give --class-axis last, or first for [classes, …]"
+    )
 
 
 def _class_count(output_shape: Shape, loss: Loss = _SINGLE) -> int:

@@ -161,6 +161,26 @@ def test_a_loss_of_one_label_says_what_is_missing(path: Path) -> None:
         claims_of_analysis(load_model(path), Settings(loss="mse", label_norm=1.0, per_token="mean"))
 
 
+@pytest.mark.parametrize("end", ["Transpose", "Reshape", "Identity", "Relu"])
+def test_where_the_classes_are_is_told_by_the_network_or_asked(end: str, tmp_path: Path) -> None:
+    more = {"perm": [0, 2, 1]} if end == "Transpose" else {}
+    last = node(end, "h shape" if end == "Reshape" else "h", **more)
+    constants = {"w": np.ones((4, CLASSES)), "shape": [-1, CLASSES, TOKENS]}
+    constants = {name: value for name, value in constants.items() if name in {"w", *last.input}}
+    file = tmp_path / "net.onnx"
+    proto = model([node("MatMul", "x w", "h"), last], ["N", TOKENS, 4], constants)
+    file.write_bytes(proto.SerializeToString())
+    if end in {"Identity", "Relu"}:
+        found = claims_of_analysis(load_model(file), settings(input_norm=1.0))
+        assert found.engine.loss.parameters()["class_axis"] == "last"
+        return
+    with pytest.raises(UsageError, match="give --class-axis last, or first"):
+        claims_of_analysis(load_model(file), settings(input_norm=1.0))
+    for axis in ("first", "last"):
+        stated = settings(input_norm=1.0, class_axis=axis)
+        assert claims_of_analysis(load_model(file), stated).groups[0].grad_norm is not None
+
+
 def loop(path: Path, folder: Path, view: str, reduction: str, stated: str) -> list[CheckReport]:
     """A recorded step with torch's criterion, whose clean gradient is that of torch."""
     found = claims(path, stated)
