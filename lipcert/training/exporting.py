@@ -19,6 +19,7 @@ import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,8 @@ _STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
 _EXAMPLES: Final = 2
 """of one alone, exporters take the size of the batch for a constant"""
 _SHOWN: Final = 300
+_HINTS: Final = {nn.TransformerEncoder: "is_causal", nn.TransformerDecoder: "tgt_is_causal"}
+"""arguments that say whether a mask is causal, which choose a kernel and no result"""
 _Arguments = Sequence[inspect.Parameter]
 
 
@@ -55,6 +58,7 @@ def export(
     plain = _bare_copy(unwrapped(module)).cpu().eval()
     for part in dropouts(plain).values():
         part.inplace = False  # type: ignore[assignment]  # in place, the file shows nothing of it
+    _take_masks_as_they_are(plain)
     arguments = list(inspect.signature(plain.forward).parameters.values())
     names = (*_input_names(arguments, len(inputs)), *_output_names(plain, inputs))
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -139,6 +143,23 @@ def _frozen(module: nn.Module) -> list[str]:
     """The parameters that need no gradient, under each of their names."""
     named = module.named_parameters(remove_duplicate=False)
     return sorted(name for name, item in named if not item.requires_grad)
+
+
+def _take_masks_as_they_are(module: nn.Module) -> None:
+    """Torch's encoders look at a mask to see whether it is causal, which no export can follow."""
+    for part in module.modules():
+        for kind, hint in _HINTS.items():
+            if isinstance(part, kind):
+                part.register_forward_pre_hook(partial(_not_looked_at, hint), with_kwargs=True)
+
+
+def _not_looked_at(
+    hint: str, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    bound = inspect.signature(module.forward).bind(*arguments, **keywords)
+    if bound.arguments.get(hint) is None:
+        bound.arguments[hint] = False
+    return bound.args, bound.kwargs
 
 
 def tied_names(module: nn.Module) -> Mapping[str, str]:

@@ -10,24 +10,36 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from onnx import ModelProto
+from onnx import ModelProto, TensorProto, helper
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.core.certificate import Constraint, ScopeClaim
+from lipcert.core.certificate import (
+    Constraint,
+    ScopeClaim,
+    read_certificate,
+    write_certificate,
+)
+from lipcert.core.check import Choices, check
 from lipcert.core.derive import Derived
 from lipcert.core.interval import Interval
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Unchanged
+from lipcert.core.ledger.premises import JOINT, LossPart
 from lipcert.core.losses.base import NO_LABEL, loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.rules.facts import Fact
+from lipcert.core.verdict import Verdict
+from lipcert.importer.load import load_model
+from lipcert.issue.certify import certify
 from lipcert.losses import loss_gradients, make_loss
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import find_norms
+from lipcert.settings import Settings
 from tests.core.lower.cases import model, node
 from tests.core.models import read
+from tests.core.mutants.assumptions import rewritten
 from tests.core.onnx_torch import compute, stored
 from tests.core.test_embeddings import admitted, length, of_numbers
 
@@ -313,6 +325,78 @@ def scores_apart() -> None:
     z = torch.tensor([[0.0, 0.0], [0.0, 50.0]], dtype=torch.float64, requires_grad=True)
     of_example("smoothed", "sum", z, torch.zeros(2, dtype=torch.int64)).backward()
     assert float(z.grad.norm()) <= found.norm
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tokens_beside_another_output_with_a_label(seed: int) -> None:
+    """0.5 times the losses of five tokens, and the loss of one vector, behind a shared table."""
+    rng = np.random.default_rng(seed)
+    nodes = [
+        node("Gather", "t x", "e"),
+        node("MatMul", "e v", "h"),
+        node("Relu", "h", "r"),
+        node("Transpose", "t", "turned"),
+        node("MatMul", "r turned", "tok"),
+        node("ReduceMean", "r", "m", axes=[1], keepdims=0),
+        node("MatMul", "m w", "y"),
+    ]
+    shapes = {"t": (6, 4), "v": (4, 4), "w": (4, 3)}
+    proto = of_numbers(
+        model(nodes, ["N", 5], {n: rng.standard_normal(s) for n, s in shapes.items()})
+    )
+    proto.graph.output.append(helper.make_tensor_value_info("tok", TensorProto.FLOAT, None))
+    tokens = (*KINDS["cross-entropy"].items(), ("per_token", "sum"), ("class_axis", "last"))
+    parts = (
+        LossPart("tok", "cross-entropy", tuple(sorted(tokens)), 0.5),
+        LossPart("y", "nll", (), 1.0),
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        program = lower(read(proto, Path(folder)), "tok", "y")
+    premises = Premises(
+        None, (0.0, 5.0), JOINT, (), None, Unchanged(), "add-remove", None, None, loss_parts=parts
+    )
+    scope = ScopeClaim("point", tuple(sorted(shapes)), ())
+    evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
+    limit = with_chains(program, premises, evidence)[1].gradients
+    held = {name: w.clone().requires_grad_() for name, w in stored(proto).items()}
+    for _ in range(20):
+        x = torch.from_numpy(rng.integers(0, 6, (1, 5)))
+        values = compute(proto, x, held)
+        scores, single = values["tok"][0], values["y"][0]
+        for labels in worst_labels(scores.detach(), rng):
+            loss = 0.5 * of_example("cross-entropy", "sum", scores, labels) - single.min()
+            found = torch.autograd.grad(loss, list(held.values()), retain_graph=True)
+            for name, gradient in zip(held, found, strict=True):
+                assert float(gradient.norm()) <= limit[name] * (1.0 + SLACK), name
+
+
+CHANGES: dict[str, dict[str, float | str | None]] = {
+    "a sum": {"per_token": "sum"},
+    "one label": {"per_token": None, "class_axis": None},
+    "no reduction": {"per_token": None},
+    "another reduction": {"per_token": "max"},
+    "another axis": {"class_axis": "first"},
+    "an axis that nobody knows": {"class_axis": "middle"},
+}
+
+
+def test_a_certificate_that_was_changed_is_not_accepted(tmp_path: Path) -> None:
+    """Each says of another loss what was proved of the mean over four tokens of six classes."""
+    nodes = [node("Gather", "t x", "e"), node("MatMul", "e w", "y")]
+    constants = {"t": np.ones((3, 2)), "w": np.arange(12.0).reshape(2, 6)}
+    path = tmp_path / "net.onnx"
+    proto = of_numbers(model(nodes, ["N", 4], constants))
+    path.write_bytes(proto.SerializeToString())
+    issued = certify(load_model(path), Settings(loss="cross-entropy", per_token="mean"))
+    certificate = read_certificate(issued.data)
+    premises = Premises.read(certificate.assumptions)
+    assert check(issued.data, path, Choices()).verdict is Verdict.CONDITIONAL
+    for what, change in CHANGES.items():
+        given = {**dict(premises.loss_parameters), **change}
+        stated = tuple(sorted((n, value) for n, value in given.items() if value is not None))
+        changed = rewritten(certificate, replace(premises, loss_parameters=stated))
+        verdict = check(write_certificate(changed), path, Choices()).verdict
+        assert verdict in {Verdict.INVALID, Verdict.UNKNOWN}, what
 
 
 @pytest.mark.parametrize("kind", KINDS)

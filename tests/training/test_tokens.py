@@ -101,7 +101,7 @@ class Encoder(nn.Module):
     def forward(self, ids: Tensor) -> Tensor:
         mask = nn.Transformer.generate_square_subsequent_mask(LENGTH)
         x = self.embed(ids) + self.position(torch.arange(ids.shape[1], device=ids.device))
-        return self.head(self.blocks(x, mask=mask, is_causal=True))
+        return self.head(self.blocks(x, mask=mask))
 
 
 def examples(count: int = 40) -> tuple[Tensor, Tensor]:
@@ -234,6 +234,12 @@ def test_what_does_not_fit_says_what_does() -> None:
         with pytest.raises(NoVerdictError, match="one class number for each token"):
             run.criterion(run.model(x), y[:, 1:])
         run.criterion(run.model(x), y)
+
+
+def test_a_weight_that_is_computed_has_a_remedy_besides_the_call_just_made() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(4, 3))
+    with pytest.raises(NoVerdictError, match=r"LC319.*remove_parametrizations"):
+        lipcert.analyze(layer, torch.zeros(2, 4), lipcert.Settings(input_box=(0.0, 1.0)))
 
 
 def test_suggestions_measure_every_token() -> None:
