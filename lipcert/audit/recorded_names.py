@@ -114,8 +114,8 @@ def _refuse_folded(graph: Graph) -> None:
     folded = [name for name, item in graph.parameters.items() if item.folded and item.trainable]
     if folded:
         raise NoVerdictError(
-            f"[LC319] the file holds {_listed(folded)} computed from trained tensors, so weights of "
-            "a run cannot be put in their place; train plain weights "
+            f"[LC319] the file holds {_listed(folded)} computed from trained tensors, so weights "
+            "of a run cannot be put in their place; train plain weights "
             f"(torch.nn.utils.parametrize.remove_parametrizations), and export with {EXPORT}"
         )
 
