@@ -3,7 +3,8 @@
 Text is as wide as where there is no terminal.
 
 `pytest -m fast` is the inner loop: every test but those of slow.txt and those marked `slow`.
-`pytest -m nightly` runs the tests of many minutes, which nothing else runs.
+`pytest -m nightly` runs the tests of many minutes, which nothing else runs. Tests of drawn examples
+look at a quarter of them, always the same; with HYPOTHESIS_PROFILE=thorough at all, always others.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -23,13 +25,14 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ["LIPCERT_CACHE"] = "false"
 os.environ["COLUMNS"] = "120"
 
-settings.register_profile(
-    "reproducible",
-    deadline=None,
-    derandomize=True,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
+_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "reproducible")
+_LENIENT = settings(
+    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
 )
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "reproducible"))
+settings.register_profile("reproducible", _LENIENT, derandomize=True)
+settings.register_profile("thorough", _LENIENT, derandomize=False, print_blob=True)
+settings.load_profile(_PROFILE)
+_OWN = "_hypothesis_internal_use_settings"  # where the plugin of Hypothesis keeps them, too
 
 HERE = Path(__file__).parent
 SLOW = frozenset(
@@ -93,9 +96,20 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if skips and is_slow(collection_path) else None
 
 
+def draw_fewer(tests: set[Any]) -> None:
+    """A quarter of what each test of drawn examples asks for, but no fewer than ten."""
+    for test in tests:
+        own = test.asked = getattr(test, _OWN, settings())
+        few = min(own.max_examples, max(10, own.max_examples // 4))
+        setattr(test, _OWN, settings(own, max_examples=few))
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what the inner loop runs."""
+    """Mark what the inner loop runs, and draw fewer examples unless all are wanted."""
+    if _PROFILE != "thorough":
+        found = {getattr(item, "obj", None) for item in items}
+        draw_fewer({test for test in found if hasattr(test, "hypothesis")})
     for item in items:
         name = item.nodeid.removeprefix("tests/").partition("[")[0]
         is_marked = any(item.get_closest_marker(name) for name in ("slow", "nightly"))

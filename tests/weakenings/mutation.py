@@ -57,13 +57,15 @@ class Kill:
 
 
 def _run(test: Any, arguments: tuple[object, ...]) -> None:
-    """Tests of drawn examples draw the same at each run, and stop at the first failure."""
+    """Tests of drawn examples draw all that they ask for, the same at each run, up to the first
+    failure."""
     if not hasattr(test, "hypothesis"):
         test(*arguments)
         return
     name = "_hypothesis_internal_use_settings"
     before = getattr(test, name)
-    setattr(test, name, settings(before, phases=_FIRST_FAILURE, database=None, derandomize=True))
+    asked = getattr(test, "asked", before)  # see tests/conftest.py
+    setattr(test, name, settings(asked, phases=_FIRST_FAILURE, database=None, derandomize=True))
     try:
         test(*arguments)
     finally:
