@@ -33,6 +33,7 @@ from lipcert.core.lower.piecewise import (
     Sum,
     Term,
     X,
+    at,
     exponential,
     line,
     mirrored,
@@ -262,9 +263,11 @@ class _Reader:
             return None
         if value.grows is not None and value.grows.any():
             return None
-        if value.lo.size != 1:
-            return _symbol(name) if value.is_float else None
+        if np.broadcast_shapes(value.shape, variable.shape) != variable.shape:
+            return None
         found = value.uniform()
+        if value.lo.size != 1 and (value.sources or found is None):
+            return _symbol(name) if value.is_float else None
         if found is None or not math.isfinite(found):
             return None
         return _Written(
@@ -460,15 +463,43 @@ class _Maker:
         lines = [slope_of(piece) for piece in found.pieces[::2]]
         known = [item for item in lines if item is not None]
         if len(known) < len(lines):
-            return self._exponential(found) or self._hard_swish(found)
+            return self._exponential(found) or self._hard_swish(found) or self._parts(found)
         match len(found.breaks):
             case 0:
                 return self._line(self._x, *known[0])
             case 1:
                 return self._kink(found.breaks[0], known)
             case 2:
-                return self._two_kinks(found.breaks, known)
-        return None
+                return self._two_kinks(found.breaks, known) or self._parts(found)
+        return self._parts(found)
+
+    def _parts(self, found: Piecewise) -> str | None:
+        """Polynomials, each of x held between two breaks t, so that they follow each other.
+
+        Proof: for x between two breaks, all pieces before have run their course and contribute
+        p(t') − p(t), their part of the way to p(x); all behind contribute p(t) − p(t) = 0.
+        """
+        points, total, offset = found.breaks, list[str](), Fraction(0)
+        for place, piece in enumerate(found.pieces[::2]):
+            if not points or any(term._replace(power=0) != UNIT for term in piece):
+                return None
+            inner = self._x
+            if place:
+                inner = self._add("Max", inner, self._constant(points[place - 1]))
+            if place < len(points):
+                inner = self._add("Min", inner, self._constant(points[place]))
+            start = points[max(place - 1, 0)]
+            value = at(piece, start).get(UNIT, Fraction(0))
+            offset += value if place == 0 else 0
+            for term, factor in sorted(piece.items()):
+                if term.power:
+                    offset -= factor * start**term.power
+                    name = reduce(lambda a, b: self._add("Mul", a, b), [inner] * term.power)
+                    total.append(self._line(name, factor, Fraction(0)))
+        if not total:
+            return None
+        name = total[0] if len(total) == 1 else self._add("Sum", *total)
+        return self._line(name, Fraction(1), offset)
 
     def _add(self, op_type: str, *inputs: str, **numbers: Fraction) -> str:
         name = self._pieces.sink.fresh(self._node.outputs[0])

@@ -147,51 +147,62 @@ def swish(inside):
 
 
 OTHERS = {
-    # name: (nodes, functions among the steps, largest slope)
-    "hardtanh": (two("minus", "one"), {"clip"}, 1.0),
+    # name: (nodes, functions among the steps)
+    "hardtanh": (two("minus", "one"), {"clip"}),
     "hardtanh with masks": (
         [node("Abs", "x", "a"), node("LessOrEqual", "a one", "c"), node("Not", "c", "d"),
          node("Cast", "c", "m", to=1), node("Cast", "d", "n", to=1), node("Sign", "x", "s"),
-         node("Mul", "x m", "p"), node("Mul", "s n", "q"), node("Add", "p q")], {"clip"}, 1.0),
+         node("Mul", "x m", "p"), node("Mul", "s n", "q"), node("Add", "p q")], {"clip"}),
     "soft threshold": (
         [node("Abs", "x", "a"), node("Greater", "a half", "c"), node("Cast", "c", "m", to=1),
          node("Sign", "x", "s"), node("Mul", "half s", "h"), node("Sub", "x h", "d"),
-         node("Mul", "d m")], {"soft_threshold"}, 1.0),
-    "hard swish": (swish([node("Div", "p six", "h")]), {"hard_swish"}, 1.5),
+         node("Mul", "d m")], {"soft_threshold"}),
+    "hard swish": (swish([node("Div", "p six", "h")]), {"hard_swish"}),
     "kink at a half": (
         [node("Sub", "x half", "u"), node("Greater", "u zero", "c"), node("Cast", "c", "m", to=1),
-         node("Mul", "u m", "p"), node("Add", "p half")], {"relu"}, 1.0),
+         node("Mul", "u m", "p"), node("Add", "p half")], {"relu"}),
     "elu of another slope": (
         [node("Mul", "x third", "h"), *expm1("h"), *next(masks("Greater")),
-         *next(joined("x", "e"))], {"elu"}, 1.0),
+         *next(joined("x", "e"))], {"elu"}),
     "elu of a scaled value": (
         [node("Mul", "x two", "h"), node("Greater", "h zero", "c"), *expm1("h"),
-         node("Where", "c h e")], {"elu"}, 2.0),
+         node("Where", "c h e")], {"elu"}),
     "negative elu": (
         [node("Neg", "x", "g"), *expm1("g"), node("Neg", "e", "a"),
-         node("Less", "x zero", "c"), node("Where", "c x a")], {"selu"}, 1.0),
+         node("Less", "x zero", "c"), node("Where", "c x a")], {"selu"}),
     "exponential of the negative part": (
         [*expm1(), node("Less", "x zero", "c"), node("Cast", "c", "m", to=1), node("Mul", "e m")],
-        {"exp", "clip"}, 1.0),
+        {"exp", "clip"}),
     "softplus": (
         [node("Softplus", "x", "s"), node("Greater", "x twenty", "c"),
          node("Cast", "c", "m", to=1), node("Sub", "one m", "n"), node("Mul", "m x", "p"),
-         node("Mul", "n s", "q"), node("Add", "p q")], {"softplus"}, 1.0),
+         node("Mul", "n s", "q"), node("Add", "p q")], {"softplus"}),
     "softplus of a double": (
         [node("Mul", "x beta", "h"), node("Softplus", "h", "s0"), node("Div", "s0 beta", "s"),
          node("Greater", "h twenty", "c"), node("Cast", "c", "m", to=1), node("Sub", "one m", "n"),
          node("Mul", "m x", "p"), node("Mul", "n s", "q"), node("Add", "p q")],
-        {"softplus"}, 1.0),
+        {"softplus"}),
     "the larger one": (
-        [node("Neg", "x", "u"), node("Greater", "x u", "c"), node("Where", "c x u")], {}, 2.0),
+        [node("Neg", "x", "u"), node("Greater", "x u", "c"), node("Where", "c x u")], {}),
     "the smaller one": (
-        [node("Neg", "x", "u"), node("Less", "x u", "c"), node("Where", "c x u")], {}, 2.0),
+        [node("Neg", "x", "u"), node("Less", "x u", "c"), node("Where", "c x u")], {}),
+    "three slopes": (
+        [node("Mul", "x slope", "a"), node("Mul", "x two", "d0"), node("Sub", "d0 one", "d"),
+         node("Greater", "x one", "c"), node("Less", "x zero", "l"), node("Where", "l a x", "w"),
+         node("Where", "c d w")], {"clip"}),
+    "Huber's function": (
+        [node("Abs", "x", "m"), node("LessOrEqual", "m one", "c"), node("Mul", "x x", "q0"),
+         node("Mul", "q0 half", "q"), node("Sub", "m half", "l"), node("Where", "c q l")],
+        {"clip"}),
+    "zeros like x": (
+        [node("Shape", "x", "s"), node("ConstantOfShape", "s", "z"), node("Less", "x z", "c"),
+         node("Where", "c z x")], {"clip"}),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)
 def test_other_functions(name):
-    nodes, functions, _ = OTHERS[name]
+    nodes, functions = OTHERS[name]
     proto = model(nodes, SHAPE, numbers(nodes))
     found = program(proto)
     same_numbers(proto, found)
