@@ -53,8 +53,26 @@ def export(
     Raises UsageError for what is no module or no batch, NoVerdictError for a module that fails on
     such a batch, or cannot be exported.
     """
-    inputs = _inputs(module, example)
-    target = Path(path)
+    with without_fast_path():
+        return _exported(module, _inputs(module, example), Path(path))
+
+
+@contextmanager
+def without_fast_path() -> Iterator[None]:
+    """With torch's encoders and attention as they are trained.
+
+    In evaluation mode they may run in one kernel, and leave out tokens that are padding, by nested
+    tensors: results have other shapes then, and no exporter follows them.
+    """
+    is_enabled = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(is_enabled)
+
+
+def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Path:
     plain = _bare_copy(unwrapped(module)).cpu().eval()
     for part in dropouts(plain).values():
         part.inplace = False  # type: ignore[assignment]  # in place, the file shows nothing of it

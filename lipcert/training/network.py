@@ -30,7 +30,7 @@ from lipcert.ir import Graph
 from lipcert.patterns import literal
 from lipcert.settings import Settings
 from lipcert.training.dropout import at_rest, refused_parts
-from lipcert.training.exporting import export, tied_names
+from lipcert.training.exporting import export, tied_names, without_fast_path
 from lipcert.training.outputs import Outputs
 from lipcert.training.resting import resting
 from lipcert.training.world import refuse_sharded
@@ -212,7 +212,7 @@ def _compare(network: TrainedNetwork, example: Example) -> None:
         drawn = generator.random(shape) if rows is None else generator.integers(rows, size=shape)
         parts.append(torch.from_numpy(drawn).to(item.dtype))
     x = parts[0].double() if len(parts) == 1 else side_by_side(parts).double()
-    with torch.no_grad(), at_rest(network.module):
+    with torch.no_grad(), at_rest(network.module), without_fast_path():
         read = (part.to(item.device) for part, item in zip(parts, given, strict=True))
         found = network.outputs.joined(network.module(*read))
         truth = lowered.forward(x)

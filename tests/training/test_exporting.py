@@ -180,3 +180,33 @@ def test_a_note_of_another_form_freezes_nothing(tmp_path: Path, note: str) -> No
     onnx.save(proto, tmp_path / "m.onnx")
     (weight,) = lipcert.load_model(tmp_path / "m.onnx", trusted=True).graph.parameters.values()
     assert not weight.trainable
+
+
+class Encoder(nn.Module):
+    """torch's own encoder, which in evaluation mode leaves out the tokens that are padding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(9, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 12, dropout=0.0, batch_first=True)
+        self.encoder, self.head = nn.TransformerEncoder(layer, 1), nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        seen = self.encoder(self.tokens(tokens), src_key_padding_mask=tokens == 0)
+        out: Tensor = self.head(seen[:, 0])
+        return out
+
+
+@pytest.mark.filterwarnings("ignore:.*nested tensors.*")
+def test_an_encoder_with_a_padding_mask(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module, x = Encoder(), torch.tensor([[3, 1, 4, 0, 0], [1, 5, 0, 0, 0]])
+    assert torch.backends.mha.get_fastpath_enabled()
+    path = lipcert.export(module, x, tmp_path / "m.onnx")
+    (logits,) = ort.InferenceSession(path).run(None, {"input": x.numpy()})
+    np.testing.assert_allclose(logits, module(x).detach().numpy(), atol=1e-5)
+    analysis = lipcert.analyze(module, x, lipcert.Settings(loss="cross-entropy"))
+    assert analysis.network.grad_norm is not None
+    with pytest.raises(NoVerdictError):
+        lipcert.export(Branching(), torch.rand(2, 3), path)
+    assert torch.backends.mha.get_fastpath_enabled()
