@@ -31,6 +31,7 @@ from lipcert.core.program import (
     Program,
     Step,
 )
+from lipcert.diagnostics import EXPORT
 
 
 class Why(NamedTuple):
@@ -43,6 +44,11 @@ class Why(NamedTuple):
 _OVERFLOW: Final = Why(
     "the bound exceeds the range of float64",
     "declare a smaller input domain or constraints, or clip: --mechanism gradient-clipping",
+)
+_SHARED: Final = Why(
+    "the file stores it once with numbers that no rule takes for trained ones, as an optimiser "
+    "does with a scale and a running variance that are both 1",
+    f"export with {EXPORT}, which keeps them apart",
 )
 _NO_INPUT: Final = Why("no norm of the input is declared", "give --input-norm")
 _DOMAIN: Final = "state an input domain (--input-norm, --input-box)"
@@ -133,7 +139,15 @@ class Absence:
                 read = self.value(name)
                 if read is not None:
                     return read
-        return _OVERFLOW
+        return _SHARED if self._plain.intersection(tensors) else _OVERFLOW
+
+    @cached_property
+    def _plain(self) -> frozenset[str]:
+        """The tensors that enter as plain numbers, also where they are operands elsewhere."""
+        norms = [step.op for step in self.program.steps if isinstance(step.op, BatchNorm)]
+        return self.program.untracked.union(*(op.mean.sources for op in norms)).union(
+            *(op.inverse.sources for op in norms)
+        )
 
     def lipschitz(self) -> Why:
         """Why the network has no Lipschitz constant."""

@@ -67,6 +67,10 @@ _FOLDED: Final = (
     "the exporter computed other tensors from trained parameters that the file does not hold, and"
     " does not always say which, so that others cannot be relied on either; missing are "
 )
+_UNSEEN: Final = (
+    "the exporter computed other tensors from trained parameters, or left out a call that read"
+    " some, so that not every use is seen of "
+)
 _IF_TRAINED: Final = "or --as-exported if these very tensors are what is trained"
 _WHOLE: Final = f"{EXPORT}, {_IF_TRAINED}"
 _PLAIN: Final = (
@@ -155,7 +159,7 @@ def assemble(
     diagnostics = (
         *_batch_notes(program, source),
         *_output_notes(checked, targets),
-        *_fold_notes(missing, found.absorbed | found.names, graph, as_exported=as_exported),
+        *_fold_notes(marks, found.absorbed | found.names, graph),
         *_override_notes(checked, graph),
         *_name_notes(provenance, graph),
         *_shared_notes(separated.added, graph),
@@ -425,19 +429,18 @@ def _inputs(model: RawModel, outputs: Sequence[str]) -> list[RawInput]:
     raise UnsupportedModelError((refusal,))
 
 
-def _fold_notes(
-    missing: frozenset[str], computed: frozenset[str], graph: Graph, *, as_exported: bool
-) -> tuple[Diagnostic, ...]:
+def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> tuple[Diagnostic, ...]:
     """LC009 where parameters of the file are not what is trained, or said to be so."""
+    missing, unseen = marks.missing, marks.unseen
     trained = {name: item.folded for name, item in graph.parameters.items() if item.trainable}
     folded = sorted(name for name, is_folded in trained.items() if is_folded)
     listed = folded or sorted(computed & trained.keys())
     if not missing and not listed:
         return ()
-    message, remedy = _COMPUTED, _PLAIN
+    message, remedy = (_UNSEEN, _WHOLE) if unseen.intersection(folded) else (_COMPUTED, _PLAIN)
     if missing:
         message, remedy = _FOLDED, _WHOLE
-    is_taken = as_exported and not folded
+    is_taken = marks.as_exported and not folded
     return (
         Diagnostic(
             "LC009",

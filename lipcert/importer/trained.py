@@ -85,6 +85,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     )
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
+    plain = uses.plain | program.untracked  # such a number is fixed, also where others are trained
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []
     fixed: dict[str, str] = {}
@@ -100,7 +101,8 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
         if is_literal:
             is_parameter = literals and tensor.size > 1 and uses.spoken.get(name, False)
         elif name in uses.spoken:
-            is_parameter = notes.is_known(name) or name not in formulas
+            is_number = name in formulas or (tensor.size == 1 and name in plain)
+            is_parameter = notes.is_known(name) or not is_number
         else:
             is_parameter = name in limits or name in odd
         if is_parameter:

@@ -15,7 +15,8 @@ from onnx import helper
 from torch import nn
 
 from lipcert.analysis.pipeline import analyze
-from lipcert.importer.load import load_model
+from lipcert.diagnostics import EXPORT
+from lipcert.importer.load import load_model, load_under
 from lipcert.report.inspection import inspection_of
 from lipcert.report.statements import assumption_rows
 from lipcert.settings import Settings
@@ -261,3 +262,34 @@ def test_constants_of_the_graph_are_no_results(tmp_path):
     tensor.name = "value"
     proto.graph.node.insert(0, node("Constant", [], ["onnx::Div_9"], value=tensor))
     assert folded(proto, tmp_path) == set()
+
+
+NORMALIZED = {
+    "tabular": lambda: nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3, bias=False)
+    ),
+    "convolutions": lambda: nn.Sequential(
+        nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 3, 2), nn.BatchNorm1d(3), nn.Flatten()
+    ),
+    "without a scale": lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, affine=False)),
+    "before a layer": lambda: nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3)),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exporter", EXPORTERS)
+@pytest.mark.parametrize("kind", NORMALIZED)
+def test_a_report_on_batch_normalization_ends_in_a_number_or_in_the_line_to_write(
+    tmp_path, kind, exporter
+):
+    torch.manual_seed(0)
+    path = tmp_path / "m.onnx"
+    exported(NORMALIZED[kind]().eval(), exporter, path)
+    for as_exported in (False, True):
+        settings = Settings(as_exported=as_exported)
+        analysis = analyze(load_under(path, settings, trusted=True), settings)
+        if analysis.network.grad_norm is None:
+            remedies = [item.remedy for item in analysis.diagnostics if item.code == "LC102"]
+            assert all(EXPORT in remedy for remedy in remedies)
+            assert remedies
+            assert not as_exported or kind == "before a layer" or exporter == "torchscript"

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from lipcert.analysis.pipeline import analyze
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
+from lipcert.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_parameters import with_metadata
 
@@ -123,3 +125,22 @@ def test_limits_of_a_clip(tmp_path):
     tensors = {"low": np.array(0.0, np.float32), "high": np.array(6.0, np.float32)}
     proto = model([node("Clip", ["x", *tensors], ["y"])], ("N", 6), tensors)
     assert not load_model(saved(proto, tmp_path)).graph.parameters
+
+
+@pytest.mark.parametrize(("name", "is_trained"), [("six", False), ("gate.limit", True)])
+def test_a_number_that_one_node_takes_for_fixed(tmp_path, name, is_trained):
+    """The 6 of relu6(x + 3)·x/6, stored once: the limit of a Clip is no weight."""
+    numbers = {"three": 3.0, "low": 0.0, name: 6.0}
+    nodes = [
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Add", ["a", "three"], ["b"]),
+        node("Clip", ["b", "low", name], ["c"]),
+        node("Mul", ["a", "c"], ["d"]),
+        node("Div", ["d", name], ["y"]),
+    ]
+    stored = {key: np.array(number, np.float32) for key, number in numbers.items()}
+    imported = load_model(saved(model(nodes, ("N", 6), {"w": weights(6, 6), **stored}), tmp_path))
+    assert (name in imported.graph.parameters) is is_trained
+    found = analyze(imported, Settings(input_box=(0.0, 1.0))).network.grad_norm
+    assert (found is None) is is_trained
+    assert is_trained or any(name in item.message for item in imported.diagnostics)
