@@ -35,7 +35,7 @@ def _erf(x: Array) -> Array:
     return np.asarray(special.erf(x))
 
 
-def _normal(x: Array) -> Array:
+def normal_share(x: Array) -> Array:
     """The distribution function of the standard normal distribution."""
     from scipy import special  # noqa: PLC0415
 
@@ -54,7 +54,7 @@ _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
         "erf": _erf,
         "sin": np.sin,
         "cos": np.cos,
-        "gelu": lambda x: x * _normal(x),
+        "gelu": lambda x: x * normal_share(x),
         "silu": lambda x: x * _sigmoid(x),
         "mish": lambda x: x * np.tanh(np.logaddexp(x, 0.0)),
         "exp": np.exp,
@@ -64,6 +64,8 @@ _PLAIN: Final[Mapping[str, Callable[[Array], Any]]] = MappingProxyType(
     }
 )
 
+_PIECE: Final = 1 << 15
+"""numbers whose values are enclosed at once, which takes many times their memory"""
 _APPROXIMATED: Final = frozenset(
     {"elu", "erf", "gelu", "gelu_tanh", "mish", "quick_gelu", "selu", "sigmoid", "silu"}
     | {"softplus", "tanh"}
@@ -97,10 +99,14 @@ def function_of(name: str, numbers: Sequence[float], x: Array) -> Array:
 
 def _enclosed(name: str, numbers: Sequence[float], x: Array) -> Array:
     """The middles of what the core encloses the values in, a few roundings wide; slower."""
-    known = np.isfinite(x)
-    image = function(name, tuple(numbers)).image(exact(x[known].astype(np.float64)))
-    found = np.full(x.shape, np.nan)
-    found[known] = member(image)
+    flat, middles = x.reshape(-1), np.full(x.size, np.nan)
+    image = function(name, tuple(numbers)).image
+    for start in range(0, x.size, _PIECE):
+        part = flat[start : start + _PIECE]
+        known = np.isfinite(part)
+        ends = image(exact(part[known].astype(np.float64)))
+        middles[start : start + _PIECE][known] = member(ends)
+    found = middles.reshape(x.shape)
     return found if x.dtype == np.float64 else _strayed(found, x)
 
 

@@ -21,7 +21,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph, places_of
 from lipcert.settings import Settings
 from lipcert.signal.examples import Examples, random_examples
-from lipcert.signal.gradients import work
+from lipcert.signal.gradients import numbers_held, work
 from lipcert.signal.measure import Observed, measure
 from lipcert.signal.weights import scaled_into
 
@@ -31,6 +31,8 @@ _WORK: Final = 2e7
 """floating-point operations that are spent on as many examples as possible, if nobody gave any"""
 _WORK_OF_LEAST: Final = 5e9
 """that are spent on a few examples, for a network that is analysed in seconds itself: about one"""
+_MOST_NUMBERS: Final = 1 << 24
+"""that are held for one example: 128 MiB, and about as much for a step at a time"""
 _LARGEST_WORK: Final = 3e10
 """where somebody did: about half a minute"""
 _FEW: Final = 64
@@ -91,9 +93,12 @@ def _thinned(examples: Examples, found: Bounded) -> Examples:
 
 
 def observed_at_random(found: Bounded, settings: Settings) -> Observed | None:
-    """Gradients of random admissible examples; None for networks where a few take seconds."""
+    """Gradients of random admissible examples; None for networks where a few take seconds, or one
+    takes more memory than the rest of an analysis."""
     each = work(found.program)
     if each * _LEAST > _WORK_OF_LEAST or not found.groups:
+        return None
+    if numbers_held(found.program) > _MOST_NUMBERS:
         return None
     count = min(max(int(_WORK / each), _LEAST), _MOST)
     shapes = found.graph.input_shape, found.graph.output_shape

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from lipcert.core import program as p
 from lipcert.core.interval import exact
 from lipcert.core.rules.functions import function
-from lipcert.evaluate import batch_output, member, of_one_rank
+from lipcert.evaluate import batch_output, function_of, member, normal_share, of_one_rank
 
 Array: TypeAlias = npt.NDArray[np.float64]
 Pull: TypeAlias = Callable[[Array], list[Array]]
@@ -279,13 +280,78 @@ def _times(slopes: Array) -> Pull:
     return lambda g: [g * slopes]
 
 
+def _bell(x: Array) -> Array:
+    return np.asarray(np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi))
+
+
+def _of_silu(x: Array) -> Array:
+    share = function_of("sigmoid", (), x)
+    return np.asarray(share * (1.0 + x * (1.0 - share)))
+
+
+def _of_mish(x: Array) -> Array:
+    level = np.tanh(function_of("softplus", (), x))
+    return np.asarray(level + x * function_of("sigmoid", (), x) * (1.0 - level * level))
+
+
+def _between(a: float) -> float:
+    """The slope of least magnitude at a kink between the slopes a and 1."""
+    return min(max(a, 0.0), 1.0)
+
+
+def _of_leaky(x: Array, a: float) -> Array:
+    return np.where(x > 0.0, 1.0, np.where(x < 0.0, a, _between(a)))
+
+
+def _of_elu(x: Array, a: float) -> Array:
+    return np.where(x > 0.0, 1.0, np.where(x < 0.0, a * np.exp(x), _between(a)))
+
+
+_SLOPES: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
+    {
+        "relu": lambda x: np.where(x > 0.0, 1.0, 0.0),
+        "leaky_relu": _of_leaky,
+        "abs": np.sign,
+        "clip": lambda x, low, high: np.where((x > low) & (x < high), 1.0, 0.0),
+        "hard_swish": lambda x: np.where(x <= -3.0, 0.0, np.where(x < 3.0, x / 3.0 + 0.5, 1.0)),
+        "elu": _of_elu,
+        "sigmoid": lambda x: np.multiply(*(function_of("sigmoid", (), end) for end in (x, -x))),
+        "tanh": lambda x: 1.0 - np.tanh(x) ** 2,
+        "silu": _of_silu,
+        "mish": _of_mish,
+        "softplus": lambda x: function_of("sigmoid", (), x),
+        "gelu": lambda x: normal_share(x) + x * _bell(x),
+        "erf": lambda x: 2.0 * math.sqrt(2.0) * _bell(math.sqrt(2.0) * x),
+        "exp": np.exp,
+    }
+)
+"""slopes of the most frequent functions, in plain arithmetic: nothing to enclose"""
+_FAR: Final = 1e3
+"""from here on the slope of each of them without numbers is that at infinity"""
+_PIECE: Final = 1 << 15
+"""numbers whose slopes are enclosed at once, which takes many times their memory"""
+
+
+def is_quick(op: p.Op) -> bool:
+    """Whether slopes take a few operations, not the hundreds of an enclosure."""
+    return not isinstance(op, p.Activation) or op.name in _SLOPES
+
+
 def _gentlest(op: p.Activation, x: Array) -> Array:
     """The slope of least magnitude at each number; what is no number has none."""
-    if op.name == "relu":  # the most frequent one: nothing to enclose
-        return np.where(np.isnan(x), x, np.where(x > 0.0, 1.0, 0.0))
-    known = ~np.isnan(x)
-    slopes = function(op.name, op.numbers).derivative(exact(np.where(known, x, 0.0)))
-    return np.where(known, np.clip(0.0, slopes.lo, slopes.hi), np.nan)
+    if op.name in _SLOPES:
+        with np.errstate(all="ignore"):
+            near = x if op.numbers else np.clip(x, -_FAR, _FAR)
+            found = np.asarray(_SLOPES[op.name](near, *op.numbers))
+        return np.where(np.isnan(x), np.nan, found)
+    flat, slopes = x.reshape(-1), np.full(x.size, np.nan)
+    derivative = function(op.name, op.numbers).derivative
+    for start in range(0, x.size, _PIECE):
+        part = flat[start : start + _PIECE]
+        known = ~np.isnan(part)
+        ends = derivative(exact(part[known]))
+        slopes[start : start + _PIECE][known] = np.clip(0.0, ends.lo, ends.hi)
+    return slopes.reshape(x.shape)
 
 
 def _selected(step: p.Step, x: Array) -> npt.NDArray[np.int64]:

@@ -18,12 +18,14 @@ from lipcert.core import program as p
 from lipcert.core.program import FloatArray
 from lipcert.evaluate import evaluate_batch
 from lipcert.search.operand_gradients import OperandGradient, operand_gradients
-from lipcert.search.pullbacks import cotangents, pulls, squares
+from lipcert.search.pullbacks import cotangents, is_quick, pulls, squares
 from lipcert.signal.network import Network, View
 
 _NUMBERS: Final = 1 << 23
 """held at once, for all examples of a stack"""
 _MOST: Final = 256
+_ENCLOSED: Final = 1000.0
+"""operations of a value and a slope that have to be enclosed"""
 
 Seeds = Callable[[FloatArray], FloatArray]
 """from outputs [examples, *shape] to the gradients of the losses by them"""
@@ -72,17 +74,21 @@ def parameter_gradients(
 
 def stack_size(network: Network) -> int:
     """How many examples are to be taken at once, for what their numbers need of memory."""
-    program = network.program
-    numbers = 3 * sum(map(program.size, program.shapes))
+    numbers = numbers_held(network.program)
     numbers += sum(view.size for views in network.views.values() for view in views.values())
     return max(1, min(_NUMBERS // max(numbers, 1), _MOST))
+
+
+def numbers_held(program: p.Program) -> int:
+    """At once, roughly, for one example: values, slopes and cotangents of all steps."""
+    return 3 * sum(map(program.size, program.shapes))
 
 
 def work(program: p.Program) -> float:
     """Floating-point operations, roughly, of the gradients of one example."""
     total = 1.0
     for step in program.steps:
-        total += 16.0 * math.prod(step.shape)
+        total += (16.0 if is_quick(step.op) else _ENCLOSED) * math.prod(step.shape)
         match step.op:
             case p.Dense(weight):
                 total += 6.0 * weight.lo.size * math.prod(step.shape[:-1])

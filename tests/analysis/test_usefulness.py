@@ -276,6 +276,7 @@ def test_random_examples_are_as_many_as_the_work_allows(monkeypatch, each, count
     assert found.examples == count
 
 
-def test_no_random_example_where_few_take_seconds(monkeypatch):
-    monkeypatch.setattr("lipcert.analysis.observing.work", lambda program: 1e9)
+@pytest.mark.parametrize("name", ["work", "numbers_held"])
+def test_no_random_example_where_few_take_seconds_or_one_much_memory(monkeypatch, name):
+    monkeypatch.setattr(f"lipcert.analysis.observing.{name}", lambda program: 1e9)
     assert observed_at_random(bounded(MLP, Settings()), Settings()) is None

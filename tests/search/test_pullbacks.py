@@ -11,12 +11,22 @@ import torch
 from onnx import ModelProto
 
 from lipcert.core.coverage import tensors
+from lipcert.core.interval import exact
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.program import Attention, CotangentClip, InputClip, LocalResponse, Program, Step
+from lipcert.core.program import (
+    Activation,
+    Attention,
+    CotangentClip,
+    InputClip,
+    LocalResponse,
+    Program,
+    Step,
+)
+from lipcert.core.rules.functions import function
 from lipcert.evaluate import evaluate, evaluate_batch
 from lipcert.search.operand_gradients import operand_gradients
-from lipcert.search.pullbacks import cotangents, pulls
+from lipcert.search.pullbacks import cotangents, is_quick, pulls
 from lipcert.search.witness import plain_operands
 from tests.core.lower.cases import model, node, program
 from tests.core.models import read
@@ -235,3 +245,27 @@ def plain_of(proto: ModelProto) -> frozenset[object]:
     with tempfile.TemporaryDirectory() as folder:
         read_ = read(proto, Path(folder))
         return plain_operands(lower(read_, "y"), tensors(read_))
+
+
+QUICK: dict[str, tuple[float, ...]] = {
+    "relu": (), "leaky_relu": (-0.3,), "abs": (), "clip": (-1.0, 2.0), "hard_swish": (),
+    "elu": (0.4,), "sigmoid": (), "tanh": (), "silu": (), "mish": (), "softplus": (), "gelu": (),
+    "erf": (), "exp": (), "quick_gelu": (1.702,), "celu": (0.5,),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", QUICK)
+def test_slopes_are_those_that_the_core_encloses(name: str) -> None:
+    """Of least magnitude at a kink; far out too, and none of what is no number."""
+    op = Activation(name, QUICK[name])
+    assert is_quick(op) == (name not in {"quick_gelu", "celu"})
+    kinks = np.array([-3.0, -1.0, 0.0, 2.0, 3.0, -700.0, 700.0, -1e5, 5e4, np.nan])
+    x = np.concatenate([8.0 * RNG.standard_normal(60000), kinks])[np.newaxis]
+    if name == "exp":
+        x = np.minimum(x, 600.0)
+    program = Program("x", "y", dict.fromkeys("xy", x.shape), (Step(op, ("x",), "y", x.shape, 0),),
+                      None, ())  # fmt: skip
+    (found,) = pulls(program, {"x": x[None], "y": x[None]})["y"](np.ones((1, *x.shape)))
+    ends = function(name, QUICK[name]).derivative(exact(np.nan_to_num(x)))
+    expected = np.where(np.isnan(x), np.nan, np.clip(0.0, ends.lo, ends.hi))
+    np.testing.assert_allclose(found[0], expected, rtol=1e-8, atol=1e-12)
