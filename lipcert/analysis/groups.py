@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+from lipcert.importer.metadata import is_anonymous
+from lipcert.importer.origins import module_of
 from lipcert.ir import Graph, Parameter
 from lipcert.upper import Upper, root_sum_square
 
@@ -36,14 +38,19 @@ def group_parameters(
     """Trained parameters, one group each or one group per layer.
 
     A layer is what a state_dict calls one: "conv1.weight" and "conv1.bias" share the prefix
-    "conv1". Parameters without such a prefix are grouped by the node that uses them first.
+    "conv1". Parameters without such a prefix are grouped by the node that uses them first; those
+    with names that an exporter made up, by its module.
     """
     uses = first_uses(graph)
+    modules = _modules(graph)
     members: dict[str, list[Parameter]] = {}
     for name in uses:
         parameter = graph.parameters[name]
         if parameter.trainable:
-            key = layer_of(name, uses[name]) if per_layer else name
+            key = name
+            if per_layer:
+                node = uses[name]
+                key = modules.get(node, name) if is_anonymous(name) else layer_of(name, node)
             members.setdefault(key, []).append(parameter)
     return tuple(
         Group(key, tuple(group), root_sum_square(Upper(grad_norms[p.name]) for p in group))
@@ -59,6 +66,23 @@ def first_uses(graph: Graph) -> dict[str, str]:
     for name in graph.parameters:
         uses.setdefault(name, "")
     return uses
+
+
+def _modules(graph: Graph) -> dict[str, str]:
+    """Node → what a state_dict calls its module, or the node itself where nothing tells.
+
+    A node of a layer reads parameters of one prefix, or has the path of its module for a name.
+    """
+    prefixes: dict[str, set[str]] = {}
+    for use in graph.uses():
+        own = prefixes.setdefault(use.node.name, set())
+        if not is_anonymous(use.parameter):
+            own.update(filter(None, [use.parameter.rpartition(".")[0]]))
+    found = {}
+    for node, known in prefixes.items():
+        path = module_of(node, graph.parameters) if node.startswith("/") else ""
+        found[node] = next(iter(known)) if len(known) == 1 else path or node
+    return found
 
 
 def layer_of(parameter: str, node: str) -> str:

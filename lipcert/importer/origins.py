@@ -228,7 +228,7 @@ def _is_copy(notes: Provenance, node: RawNode, tensor: Tensor) -> bool:
     is_matrix = node.op_type == "MatMul" and len(tensor.dims) == 2
     if not node.name.startswith("/"):  # exporters of old name no modules
         return is_matrix or node.op_type in _LAYERS
-    module = _module_of(node.name, notes.stored)
+    module = module_of(node.name, notes.stored)
     own = {name[len(module) + 1 :] for name in notes.stored if name.startswith(f"{module}.")}
     if not module or not (is_matrix or node.op_type in _MOVED):
         return False
@@ -240,7 +240,7 @@ def _is_copy(notes: Provenance, node: RawNode, tensor: Tensor) -> bool:
     return not own and (is_matrix or is_vector)
 
 
-def _module_of(node: str, stored: Iterable[str]) -> str:
+def module_of(node: str, stored: Iterable[str]) -> str:
     """The module of a node, as /blocks/blocks.0/fc_1/MatMul, where fc is called again."""
     parts: list[str] = []
     for part in node.split("/")[1:-1]:

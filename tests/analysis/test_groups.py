@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -82,3 +83,24 @@ def test_parameters_stand_at_their_first_use() -> None:
     uses = first_uses(network())
     assert uses["conv1.weight"] == "v0_node"
     assert uses["conv2.unused"] == ""
+
+
+def test_a_made_up_name_belongs_to_the_layer_of_its_node() -> None:
+    """Beside a bias with a name; else where the node has the path of a module for a name."""
+    graph = chain(
+        (2,),
+        Dense(trained("onnx::MatMul_7", np.eye(2)), trained("blocks.0.fc.bias", np.zeros(2))),
+        Dense(trained("onnx::MatMul_8", np.eye(2)), None),
+        Dense(trained("onnx::MatMul_9", np.eye(2)), None),
+        Dense(trained("onnx::Mul_10", np.eye(2)), trained("onnx::Add_11", np.zeros(2))),
+    )
+    names = ["MatMul_1", "/blocks/blocks.0/fc/MatMul", "/MatMul", "/norm/Add"]
+    nodes = [replace(node, name=name) for node, name in zip(graph.nodes, names, strict=True)]
+    graph = replace(graph, nodes=tuple(nodes))
+    bounds = dict.fromkeys(graph.parameters, 1.0)
+    groups = group_parameters(graph, bounds, per_layer=True)
+    assert {group.name: [p.name for p in group.parameters] for group in groups} == {
+        "blocks.0.fc": ["onnx::MatMul_7", "blocks.0.fc.bias", "onnx::MatMul_8"],
+        "/MatMul": ["onnx::MatMul_9"],
+        "norm": ["onnx::Mul_10", "onnx::Add_11"],
+    }
