@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 
 from lipcert.audit.losses import clipped_gradient, per_example_loss
-from lipcert.core.losses.base import Loss, scores_of
+from lipcert.core.losses.base import ClassLoss, Loss, scores_of
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
@@ -70,8 +70,11 @@ class PrivateLoss(nn.Module):
 
     def __call__(self, logits: Tensor, labels: Labels) -> Any:
         """As `forward`, for labels also as one tensor for each of several outputs, in the order of
-        the loss or by name: whoever watches the criterion sees one tensor."""
+        the loss or by name; and for scores of tokens as torch's losses read them, which are views
+        of the output: whoever watches the criterion sees one tensor, and the output itself."""
         given = joined_labels(labels, self._names) if self._names else labels
+        if isinstance(self._loss, ClassLoss) and self._loss.per_token and isinstance(given, Tensor):
+            logits, given = _as_returned(logits, given, self._output_shape)
         return super().__call__(logits, given)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -123,6 +126,29 @@ class PrivateLoss(nn.Module):
         array = labels.detach().cpu().numpy()
         checked = checked_labels(self._loss, array, self._output_shape)
         return torch.from_numpy(checked).to(logits.device)
+
+
+def _as_returned(logits: Tensor, labels: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
+    """The output of which these are all scores, and labels [examples, …], where that can be seen.
+
+    [examples, classes, tokens…], or the scores of the tokens of all examples one after another.
+    """
+    base = logits._base
+    if base is None or tuple(base.shape[1:]) != shape:
+        return logits, labels
+    if _is_same_view(logits, base.movedim(-1, 1)):
+        return base, labels
+    if base.is_contiguous() and _is_same_view(logits, base.flatten(0, -2)):
+        return base, labels.reshape(len(base), -1)
+    return logits, labels
+
+
+def _is_same_view(one: Tensor, other: Tensor) -> bool:
+    return (one.shape, one.stride(), one.storage_offset()) == (
+        other.shape,
+        other.stride(),
+        other.storage_offset(),
+    )
 
 
 def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:

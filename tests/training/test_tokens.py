@@ -143,14 +143,24 @@ def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path: Path) -> None
     assert not any(item["violations"] for item in found["groups"])
 
 
-def test_the_criterion_is_the_mean_over_all_tokens() -> None:
+@pytest.mark.parametrize("view", ["whole", "flat", "view", "turned"])
+def test_the_criterion_is_the_mean_over_all_tokens(view: str) -> None:
     """As torch has it of scores in either form, where every token has a label."""
     torch.manual_seed(0)
     model = Model(blocks=1)
     with private(model, GradientClipping(clip_norm=1e6, loss=LOSS)) as run:
         x, y = next(iter(run.loader))
         y = y.clamp(min=0)
-        run.criterion(model(x), y).backward()
+        match view:
+            case "flat":
+                run.criterion(model(x).flatten(0, 1), y.flatten()).backward()
+            case "view":
+                scores = model(x)
+                run.criterion(scores.view(-1, VOCABULARY), y.view(-1)).backward()
+            case "turned":
+                run.criterion(model(x).transpose(1, 2), y).backward()
+            case _:
+                run.criterion(model(x), y).backward()
         found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
     plain = Model(blocks=1)
     plain.load_state_dict(model.state_dict())
@@ -233,6 +243,9 @@ def test_what_does_not_fit_says_what_does() -> None:
         x, y = next(iter(run.loader))
         with pytest.raises(NoVerdictError, match="one class number for each token"):
             run.criterion(run.model(x), y[:, 1:])
+        for part in (run.model(x)[:, 1:], 2.0 * run.model(x), run.model(x).flip(1)):
+            with pytest.raises(LipCertError):
+                run.criterion(part, y[:, : part.shape[1]])
         run.criterion(run.model(x), y)
 
 
