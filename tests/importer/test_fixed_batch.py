@@ -93,6 +93,22 @@ def test_a_class_token_is_trained(tmp_path):
     assert set(imported.graph.parameters) == {"w", "token"}
 
 
+@pytest.mark.parametrize("kind", ["Expand", "ConstantOfShape"])
+def test_a_constant_that_is_large_for_a_batch_only(tmp_path, monkeypatch, kind):
+    """Positions, say, that a file repeats for every example before it adds them."""
+    monkeypatch.setattr("lipcert.core.lower.values.MAX_SIZE", 300)
+    inputs = ["one", "e"] if kind == "Expand" else ["e"]
+    nodes = [node(kind, inputs, ["k"]), node("Mul", ["x", "k"], ["y"])]
+    proto = model(nodes, (BATCH, 100), {"e": shape(BATCH, 100), "one": weights(1, 100)})
+    if kind == "ConstantOfShape":
+        nodes[0].attribute.append(
+            onnx.helper.make_attribute("value", onnx.helper.make_tensor("v", 1, [1], [2.0]))
+        )
+        proto = model(nodes, (BATCH, 100), {"e": shape(BATCH, 100)})
+    imported = load_model(saved(proto, tmp_path), trusted=True)
+    assert imported.batch.status is BatchStatus.PROVED
+
+
 def test_outputs_that_nobody_chose_refuse_nothing(tmp_path):
     """Where one has to be named, what stands against another one is no reason."""
     nodes = [node("Relu", ["x"], ["y"]), node("Neg", ["x"], ["z"]), node("ArgMax", ["x"], ["a"])]

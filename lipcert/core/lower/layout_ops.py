@@ -13,7 +13,15 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
-from lipcert.core.lower.values import FIXED, Data, Value, check_size, reshaped
+from lipcert.core.lower.values import (
+    FIXED,
+    Constant,
+    Data,
+    Value,
+    check_size,
+    is_of_batch,
+    reshaped,
+)
 from lipcert.core.program import Place, Shape
 
 
@@ -166,6 +174,11 @@ def expand(call: Call) -> Value:
         raise Unsupported("the shape is no list of sizes")
     if value.place is not None and call.sink.count is not None:
         sizes = _without_batch(value, value.place, sizes, call.sink.count)
+    if value.place is None and is_of_batch(sizes, call.sink.count):
+        own = len(value.shape) - len(sizes)
+        if isinstance(value, Constant) and (own < 0 or value.shape[own] == 1):
+            shape = check_size(np.broadcast_shapes(value.shape, (1, *sizes[1:])))
+            return _repeated(call, value, shape, Place(0))
     if target.grows is None or not target.grows.any():
         return _broadcast_to(call, value, sizes)
     shape = check_size(np.broadcast_shapes(value.shape, sizes))

@@ -19,7 +19,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import normal_axes
 from lipcert.core.lower.reals import sum_of_sources
-from lipcert.core.lower.values import FIXED, Constant, Value, broadcast, check_size
+from lipcert.core.lower.values import FIXED, Constant, Value, broadcast, check_size, is_of_batch
 from lipcert.core.program import Place
 
 Array = npt.NDArray[Any]
@@ -112,14 +112,18 @@ def filled(call: Call) -> Value:
     sizes = call.constant(0)
     tensor = call.tensor("value")
     number = np.zeros(1) if tensor is None else tensor.values().reshape(-1)
-    shape = check_size(tuple(int(item) for item in sizes.lo.reshape(-1)))
+    shape = tuple(int(item) for item in sizes.lo.reshape(-1))
+    place = None
+    if is_of_batch(shape, call.sink.count):
+        shape, place = (1, *shape[1:]), Place(0)
+    check_size(shape)
     if number.size != 1 or sizes.lo.dtype.kind != "i" or min(shape, default=0) < 0:
         raise Unsupported("its value or its sizes do not fit")
     grown = np.flatnonzero(marks(sizes)).tolist()
     if len(grown) > 1:
         raise Unsupported(FIXED)
     array = np.full(shape, number[0])
-    return Constant(array, array, {}, Place(grown[0]) if grown else None)
+    return Constant(array, array, {}, Place(grown[0]) if grown else place)
 
 
 def numbers_from(call: Call) -> Value:

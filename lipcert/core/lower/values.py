@@ -228,6 +228,14 @@ def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
     return shape, Place(axis, before)
 
 
+def is_of_batch(shape: Shape, count: int | None) -> bool:
+    """Whether a constant of a file with batches of so many is too large but for one example.
+
+    It is the same along axis 0, which is then taken for that of the batch: example i has entry i.
+    """
+    return count is not None and math.prod(shape) > MAX_SIZE and shape[:1] == (count,)
+
+
 def of_one_example(values: Sequence[Value], count: int, *, aligned: bool) -> list[Value]:
     """Inputs of a node, where a constant repeats the same for a batch of so many beside data.
 
