@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Protocol, final
+from typing import Protocol, Self, final
 
 from lipcert.analysis.clipping import clipped_layers, with_clips
 from lipcert.analysis.domain import check_domain
@@ -59,6 +59,52 @@ from lipcert.viewed import graph_at
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
+
+
+Proof = tuple[Norms, Evidence, Derived]
+
+
+@final
+class Shared:
+    """What is derived of one network under several settings of one tier, each thing once.
+
+    Invariant: the key is all that norms and derivation read besides the tier: the program, inputs
+    and loss of the premises, and the scope; of weights as they are in the file the scope says no
+    more than that.
+    """
+
+    def __init__(self) -> None:
+        self._file: _File | None = None
+        self._proofs: dict[object, Proof] = {}
+
+    @classmethod
+    def of(cls, found: Bounded) -> Self:
+        """What was found of a network already."""
+        shared = cls()
+        proof = found.norms, found.evidence, found.derived
+        shared.proof(found.program, found.premises, found.scope, lambda: proof)
+        return shared
+
+    def file(self, make: Callable[[], _File]) -> _File:
+        """The network itself."""
+        if self._file is None:
+            self._file = make()
+        return self._file
+
+    def proof(
+        self, program: Program, premises: Premises, scope: ScopeClaim, make: Callable[[], Proof]
+    ) -> Proof:
+        """Norms, evidence and bounds; of these premises and this scope where known before."""
+        key = (
+            program,
+            (premises.input_norm, premises.input_box, premises.input_parts),
+            (premises.loss, premises.loss_parameters, premises.loss_parts, premises.loss_clip),
+            scope.kind if scope.kind == "point" else scope,
+        )
+        if key not in self._proofs:
+            self._proofs[key] = make()
+        norms, evidence, derived = self._proofs[key]
+        return norms, replace(evidence, scope=scope), derived
 
 
 class Edit(Protocol):
@@ -222,7 +268,7 @@ def bounded(
     tensors = tensors_of(graph, reading.model, program, model.scattered, left_out)
     missing = left_out - stored_tensors(reading.model).keys()
     file = _File(graph, reading.model, replace(reading, program=program), tensors, missing)
-    return _derived(file, settings, observe, propose)
+    return _derived(file, settings, observe, propose, Shared())
 
 
 @one_thread()
@@ -232,13 +278,26 @@ def bounded_again(
     weights: Mapping[str, FloatArray] | None = None,
     edits: Sequence[Edit] = (),
     propose: Propose = proposals,
+    *,
+    shared: Shared | None = None,
 ) -> Bounded:
     """Bounds of the same file under other settings; weights: other numbers by parameter.
+
+    shared: what was derived before with the same weights and edits under the same tier.
 
     The graph of the importer keeps the numbers of the file. edits: made of the program of the file
     one after another, once it has its weights; what is bounded then is a network that no file
     holds, to be compared and never certified. They take the place of edits that were made before.
     """
+    shared = shared or Shared()
+    file = shared.file(lambda: _edited(found, weights, edits))
+    return _derived(file, settings, None, propose, shared)
+
+
+def _edited(
+    found: Bounded, weights: Mapping[str, FloatArray] | None, edits: Sequence[Edit]
+) -> _File:
+    """The file of what was bounded with other numbers and steps."""
     file = found.file.unedited or found.file
     if weights is not None:
         changed = exchanged_tensors(file.graph, file.stored, file.tensors, weights)
@@ -249,11 +308,15 @@ def bounded_again(
     for edit in edits:
         reading = replace(file.reading, program=edit.program(file.reading.program))
         file = replace(file, graph=edit.graph(file.graph), reading=reading, unedited=plain)
-    return _derived(file, settings, None, propose)
+    return file
 
 
 def _derived(
-    file: _File, settings: Settings, observe: Progress | None, propose: Propose
+    file: _File,
+    settings: Settings,
+    observe: Progress | None,
+    propose: Propose,
+    shared: Shared,
 ) -> Bounded:
     """The bounds of a network under the settings."""
     reading, tensors = file.reading, file.tensors
@@ -285,9 +348,13 @@ def _derived(
     declared = scope = scope_claim(settings.scope, trained, constraints)
     if settings.scope == "point" and constraints:
         scope = scaled_down(declared, reading.model, reading.program)
-    try:
+
+    def proved() -> Proof:
         norms = find_norms(program, scope, settings.tier, _counted(observe, program), propose)
-        evidence, derived = with_chains(program, premises, norms.evidence(scope))
+        return norms, *with_chains(program, premises, norms.evidence(scope))
+
+    try:
+        norms, evidence, derived = shared.proof(program, premises, scope, proved)
     except Unsupported as error:
         raise NoVerdictError(f"no rule speaks of this network: {error}") from error
     unspoken = unspoken_tensors(declared, reading.model, program)

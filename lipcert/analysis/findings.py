@@ -148,6 +148,18 @@ def absent_gradients(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
         yield Diagnostic("LC102", Level.WARNING, name, f"no gradient bound: {reason}", remedy)
 
 
+def unknown_of(found: Bounded) -> str:
+    """Why it is not known what is trained, and what to do; "" where that is known."""
+    trained = [name for group in found.groups for name in (x.name for x in group.parameters)]
+    lost = [name for name in trained if name in found.silent]
+    if not lost:
+        return ""
+    return (
+        f"what is trained is not in the file: of {len(lost)} of {len(trained)} parameters, "
+        f"{lost[0]!r} first, nothing is known ({found.silent[lost[0]]}); {_WHOLE}"
+    )
+
+
 def _steep_steps(found: Bounded) -> Iterator[Diagnostic]:
     """Steps that stretch by one over a small epsilon or floor: what a loose bound often is from."""
     for step in found.program.steps:

@@ -1,12 +1,13 @@
 """Observing: gradients of examples under the mechanism of the settings, beside its bounds.
 
 What enters: the bounds of a network, the settings, and examples, or none. What leaves: `Observed`
-gradients, at the weights of the file scaled into the constraints that training enforces, and what a
-reader must know of private examples.
+gradients with intervals over draws, at the weights of the file scaled into the constraints that
+training enforces, and what a reader must know of private examples.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -22,13 +23,20 @@ from lipcert.ir import Graph, places_of
 from lipcert.settings import Settings
 from lipcert.signal.examples import Examples, random_examples
 from lipcert.signal.gradients import numbers_held, work
-from lipcert.signal.measure import Observed, measure
+from lipcert.signal.measure import RIVAL, Met, Observed, measure, met, observed_of
 from lipcert.signal.weights import scaled_into
 
-_MOST: Final = 32
+_MOST: Final = 64
 _LEAST: Final = 8
-_WORK: Final = 2e7
+_WORK: Final = 2e8
 """floating-point operations that are spent on as many examples as possible, if nobody gave any"""
+_NARROW: Final = 0.04
+"""of a signal or a quotient of two, the half-width of an interval that needs no more examples"""
+_MOST_DRAWN: Final = 4096
+_WORK_OF_DRAWN: Final = 1e9
+"""that are spent to make an interval narrow: about a second"""
+_NUMBERS_DRAWN: Final = 1 << 24
+"""in the inputs of all examples that are drawn"""
 _WORK_OF_LEAST: Final = 5e9
 """that are spent on a few examples, for a network that is analysed in seconds itself: about one"""
 _MOST_NUMBERS: Final = 1 << 24
@@ -40,27 +48,43 @@ _CLEARLY: Final = 1.0 + 1e-6
 """how far outside of the domain an example counts as such, whatever rounding did to it"""
 
 
-def observed_at(found: Bounded, settings: Settings, examples: Examples) -> Observed | None:
+def observed_at(
+    found: Bounded, settings: Settings, examples: Examples, plain: Met | None = None
+) -> Observed | None:
     """Gradients of these examples; None where one is not finite, or the loss not known here.
 
     Of more than are soon measured every second, third, … is taken, and `examples` says how many.
-    Raises NoVerdictError for labels that the loss does not admit.
+    plain: what `plain_gradients` found of them before. Raises NoVerdictError for labels that the
+    loss does not admit.
     """
-    examples = _with_rows(examples, found.graph.inputs)
-    graph = held(found.graph, settings)
-    rival = found.unclipped
+    graph, clip = held(found.graph, settings), found.premises.clip
     try:
+        plain = plain or plain_gradients(found, examples)
+        if plain is None:
+            return None
+        is_plain = graph is found.unclipped and found.loss_clip is None
+        if is_plain and plain.knows(clip):
+            return observed_of(plain, clip, plain)
         return measure(
             graph,
-            {group.name: [item.name for item in group.parameters] for group in found.groups},
+            plain.groups,
             found.loss,
-            _thinned(examples, found),
+            plain.examples,
             loss_clip=found.loss_clip,
-            clip=found.premises.clip,
-            rival=None if rival is graph else rival,
+            clip=clip,
+            plain=plain,
         )
     except TypeError:
         return None
+
+
+def plain_gradients(found: Bounded, examples: Examples) -> Met | None:
+    """Those of the network without clips or constraints, which gradient clipping would run; None
+    where there is no example. TypeError where the loss is not known here."""
+    clips = (RIVAL, found.premises.clip)
+    examples = _thinned(_with_rows(examples, found.graph.inputs), found)
+    groups = {group.name: [item.name for item in group.parameters] for group in found.groups}
+    return met(found.unclipped, groups, found.loss, examples, clips=clips)
 
 
 def held(graph: Graph, settings: Settings) -> Graph:
@@ -92,23 +116,52 @@ def _thinned(examples: Examples, found: Bounded) -> Examples:
     )
 
 
-def observed_at_random(found: Bounded, settings: Settings) -> Observed | None:
+def observed_at_random(found: Bounded, settings: Settings, seed: int = 0) -> Observed | None:
     """Gradients of random admissible examples; None for networks where a few take seconds, or one
-    takes more memory than the rest of an analysis."""
+    takes more memory than the rest of an analysis.
+
+    A few are drawn first; then as many as make the intervals narrow, as far as work allows. What is
+    seen depends on nothing but the network and the seed.
+    """
     each = work(found.program)
     if each * _LEAST > _WORK_OF_LEAST or not found.groups:
         return None
     if numbers_held(found.program) > _MOST_NUMBERS:
         return None
     count = min(max(int(_WORK / each), _LEAST), _MOST)
+    seen = _observed_of(found, settings, count, seed)
+    numbers = max(math.prod(found.graph.input_shape), 1)
+    most = min(int(_WORK_OF_DRAWN / each), _NUMBERS_DRAWN // numbers, _MOST_DRAWN)
+    while seen is not None and count < most and (width := _width(seen)) > _NARROW:
+        wanted = math.ceil(count * (width / _NARROW) ** 2)
+        count = min(max(wanted, 2 * count), most)
+        seen = _observed_of(found, settings, count, seed)
+    return seen
+
+
+def _observed_of(found: Bounded, settings: Settings, count: int, seed: int) -> Observed | None:
+    """Gradients of so many random examples."""
     shapes = found.graph.input_shape, found.graph.output_shape
     drawn = random_examples(
-        shapes[0], found.at_inputs, found.loss, shapes[1], count, radius=found.at_input.norm
+        shapes[0],
+        found.at_inputs,
+        found.loss,
+        shapes[1],
+        count,
+        radius=found.at_input.norm,
+        seed=seed,
     )
     try:
         return None if drawn is None else observed_at(found, settings, drawn)
     except NoVerdictError:  # of operands that are no views of what they show, say
         return None
+
+
+def _width(observed: Observed) -> float:
+    """The wider half of the intervals, relative to their middle; 0 where there is none."""
+    known = (observed.signal_interval, observed.clipped_over_signal)
+    widths = [(high - low) / (high + low) for low, high in filter(None, known) if high > 0.0]
+    return max(widths, default=0.0)
 
 
 def told(

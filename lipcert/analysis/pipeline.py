@@ -13,7 +13,7 @@ from typing import Final
 
 from lipcert.analysis import summary
 from lipcert.analysis.bounded import Bounded, Progress, bounded
-from lipcert.analysis.findings import absence_of, findings
+from lipcert.analysis.findings import absence_of, findings, unknown_of
 from lipcert.analysis.observing import observed_at, observed_at_random, told
 from lipcert.analysis.planned import account_of, check_complete, plan_of, planned_multiplier
 from lipcert.analysis.records import Analysis
@@ -118,7 +118,7 @@ def reported(
             *unexplained(parameters, grouped, network, absence.lipschitz(), noted),
             *(account.diagnostics if account is not None else ()),
         ),
-        usefulness=usefulness_of(released, settings, plan, observed),
+        usefulness=usefulness_of(released, settings, plan, observed, unknown_of(found)),
     )
 
 

@@ -16,9 +16,19 @@ from lipcert.diagnostics import Diagnostic
 from lipcert.gates import GateResult
 from lipcert.modes import EvalLayer
 from lipcert.privacy.account import Account
-from lipcert.signal.measure import Observed
+from lipcert.signal.measure import Observed, signal_words
 
-VerdictName = Literal["useful", "costly", "not usable"]
+VerdictName = Literal[
+    "useful",
+    "between useful and costly",
+    "costly",
+    "between useful and not usable",
+    "between costly and not usable",
+    "not usable",
+    "unknown",
+    "nothing trained",
+]
+"""what bounds are good for: a class of their relative cost, or the two that its interval touches"""
 _ATTAINED: Final = 1e-6
 
 
@@ -205,7 +215,8 @@ class Usefulness:
     reduction. *_to_signal: over the norm of the mean gradient that each of both releases (as a sum,
     where that is released); *_of_run: over √T, since noise averages over the T steps of a run.
     relative_cost: quotient of both `_to_signal`, or of both noises where no signal is known.
-    slack: the bound G over the largest gradient norm that was met.
+    slack: the bound G over the largest gradient norm that was met. *_interval: what other draws of
+    the examples would have found in 95 of 100 cases, about; None where that is not known.
     """
 
     verdict: VerdictName
@@ -221,6 +232,13 @@ class Usefulness:
     slack: float | None
     groups: tuple[GroupUsefulness, ...]
     observed: Observed | None
+    noise_to_signal_interval: tuple[float, float] | None = None
+    relative_cost_interval: tuple[float, float] | None = None
+
+    @property
+    def against(self) -> str:
+        """What noise over signal is held against."""
+        return signal_words(of_norms=self.observed is not None and self.observed.of_norms)
 
 
 @final

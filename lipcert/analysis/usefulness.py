@@ -1,14 +1,15 @@
 """Usefulness: the noise of a release against its rival, and against the gradients it hides.
 
 What enters: the noise of a release, the settings, and gradients of examples where they were
-measured. What leaves: a `Usefulness`, whose verdict says first what a bound is good for.
+measured. What leaves: a `Usefulness`, whose verdict says first what a bound is good for: a class of
+a ratio, or two of them where the interval of the ratio touches both.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, Literal
 
 from lipcert.analysis.records import Analysis, GroupUsefulness, Usefulness, VerdictName
 from lipcert.analysis.release import Release, planned_sensitivity
@@ -26,7 +27,7 @@ from lipcert.gates import (
 from lipcert.privacy.noise import Reduction
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
-from lipcert.signal.measure import Observed
+from lipcert.signal.measure import Observed, signal_words
 from lipcert.upper import Upper
 
 USEFUL: Final = 2.0
@@ -38,6 +39,11 @@ gain in these runs from what did not"""
 DROWNED: Final = 3.0
 """a run whose noise is more times its signal, over all its steps, hardly learns"""
 _RIVAL: Final = "--mechanism gradient-clipping --clip-norm 1"
+_NOTHING: Final[tuple[VerdictName, str]] = (
+    "nothing trained",
+    "Nothing is trained under these settings: no gradient is released, and there is nothing to "
+    "noise; say with --trainable or --freeze what is.",
+)
 _SUGGEST: Final = "`lipcert suggest MODEL`"
 
 
@@ -46,8 +52,12 @@ def usefulness_of(
     settings: Settings,
     plan: TrainingPlan | None = None,
     observed: Observed | None = None,
+    unknown: str = "",
 ) -> Usefulness:
-    """What the noise of a release costs. observed: gradients of the mechanism of the settings."""
+    """What the noise of a release costs. observed: gradients of the mechanism of the settings.
+
+    unknown: why it is not known what is trained, where it is not.
+    """
     allocated = released.allocated[released.chosen]
     noise = None if allocated is None else math.sqrt(allocated.energy.value)
     unit = planned_sensitivity(Upper(1.0), settings).value
@@ -61,10 +71,12 @@ def usefulness_of(
     steps = None if plan is None else math.sqrt(plan.releases)
     found, clipped = _over(own, longer), _over(rival, longer)
     found_of_run, clipped_of_run = _over(found, steps), _over(clipped, steps)
-    verdict = _verdict(cost)
-    measured = own is not None and rival is not None
-    sentence = _sentence(verdict, cost, settings, measured=measured)
-    sentence += _of_run(verdict, found_of_run, clipped_of_run)
+    seen = observed if own is not None and rival is not None else None
+    spread = None if seen is None or ratio is None else _scaled(seen.clipped_over_signal, ratio)
+    verdict, sentence = _NOTHING
+    if released.groups:
+        verdict, sentence = _judged(cost, spread, settings, seen, unknown)
+    sentence += _of_run(cost, found_of_run, clipped_of_run, seen)
     total = released.total_sensitivity.value
     return Usefulness(
         verdict=verdict,
@@ -80,7 +92,24 @@ def usefulness_of(
         slack=_over(_over(total, unit), observed and observed.grad_norm_max),
         groups=_groups(released, observed, longer),
         observed=observed,
+        noise_to_signal_interval=_noise_interval(noise, longer, observed),
+        relative_cost_interval=spread,
     )
+
+
+def _noise_interval(
+    noise: float | None, longer: float | None, observed: Observed | None
+) -> tuple[float, float] | None:
+    """Of `noise_to_signal`, from that of the signal."""
+    if observed is None or observed.signal_interval is None:
+        return None
+    low, high = observed.signal_interval
+    ends = [_over(_over(noise, end), longer) for end in (high, low)]
+    return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
+
+
+def _scaled(interval: tuple[float, float] | None, by: float) -> tuple[float, float] | None:
+    return None if interval is None else (by * interval[0], by * interval[1])
 
 
 def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
@@ -97,14 +126,27 @@ def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
     if bound is None:
         reason = unspent = NO_BOUND
     epsilon = None if account is None or bound is None else account.epsilon
-    slack, noise = (None, None) if use is None else (use.slack, use.noise_to_signal)
+    slack = None if use is None else use.slack
+    over_signal = _gated_noise(use, reason)
     return {
         MAX_GRAD_NORM: NO_BOUND if bound is None else bound,
         MAX_SENSITIVITY: NO_BOUND if moved is None else moved,
         MAX_EPSILON: unspent if epsilon is None else epsilon,
         MAX_SLACK: reason if slack is None else slack,
-        MAX_NOISE_TO_SIGNAL: reason if noise is None else noise,
+        MAX_NOISE_TO_SIGNAL: over_signal,
     }
+
+
+def _gated_noise(use: Usefulness | None, reason: str) -> float | str:
+    """Noise over signal as a gate takes it: the upper end of its interval, where the mean gradient
+    was measured; of drawn examples, whose labels are random, only how large it is at least."""
+    if use is None or use.noise_to_signal is None or use.observed is None:
+        return reason
+    if use.observed.of_norms:
+        least = times(use.noise_to_signal)
+        return f"it is at least {least}, and of random labels no mean is known; give --data"
+    interval = use.noise_to_signal_interval
+    return use.noise_to_signal if interval is None else interval[1]
 
 
 def _longer(settings: Settings, plan: TrainingPlan | None) -> float | None:
@@ -130,37 +172,73 @@ def _groups(
     return tuple(found)
 
 
-def _verdict(cost: float | None) -> VerdictName:
+def _judged(
+    cost: float | None,
+    spread: tuple[float, float] | None,
+    settings: Settings,
+    seen: Observed | None,
+    unknown: str,
+) -> tuple[VerdictName, str]:
+    """The verdict, and the sentence that says it first. spread: the interval of the cost."""
+    if cost is None and unknown:
+        return "unknown", f"Unknown: G has no number because {unknown}."
+    verdict = _verdict(cost, spread)
+    return verdict, _sentence(verdict, cost, spread, settings, seen)
+
+
+def _verdict(cost: float | None, spread: tuple[float, float] | None) -> VerdictName:
+    low, high = (_class(end) for end in (spread or (cost, cost)))
+    match low, high:
+        case "useful", "costly":
+            return "between useful and costly"
+        case "useful", "not usable":
+            return "between useful and not usable"
+        case "costly", "not usable":
+            return "between costly and not usable"
+    return high
+
+
+def _class(cost: float | None) -> Literal["useful", "costly", "not usable"]:
     if cost is None or cost > COSTLY:
         return "not usable"
     return "useful" if cost <= USEFUL else "costly"
 
 
 def _sentence(
-    verdict: VerdictName, cost: float | None, settings: Settings, *, measured: bool
+    verdict: VerdictName,
+    cost: float | None,
+    spread: tuple[float, float] | None,
+    settings: Settings,
+    seen: Observed | None,
 ) -> str:
     clips = settings.mechanism == "gradient-clipping"
     other = "clip at a smaller norm" if clips else f"use gradient clipping ({_RIVAL})"
     if cost is None:
         return f"Not usable: no noise makes this private; {other}, or see {_SUGGEST}."
-    needed = "what clipping gradients at C = 1 needs"
-    said = f"the noise is {times(cost)} times {needed}"
-    if measured:
-        said = f"against the mean gradient, {said}"
+    said = f"the noise is {times(cost)} times what clipping gradients at C = 1 needs"
+    if seen is not None:
+        said = f"against {seen.words}, {said}"
+    if seen is not None and spread is not None and times(spread[0]) != times(spread[1]):
+        ends = f"{times(spread[0])} to {times(spread[1])}"
+        said += f" ({ends} in 95 of 100 draws of {seen.examples} examples)"
+    word = verdict.capitalize()
     match verdict:
         case "useful":
-            return f"Useful: {said}."
-        case "costly":
-            return f"Costly: {said}; {_SUGGEST} lists cheaper ways."
-    return f"Not usable: {said}; {other}, or see {_SUGGEST}."
+            return f"{word}: {said}."
+        case "not usable":
+            return f"{word}: {said}; {other}, or see {_SUGGEST}."
+    return f"{word}: {said}; {_SUGGEST} lists cheaper ways."
 
 
-def _of_run(verdict: VerdictName, own: float | None, rival: float | None) -> str:
+def _of_run(
+    cost: float | None, own: float | None, rival: float | None, seen: Observed | None
+) -> str:
     """What the verdict, which is relative to clipping, leaves unsaid: noise may drown both."""
     is_rival_drowned = rival is not None and rival > DROWNED
-    if own is None or own <= DROWNED or (verdict == "not usable" and not is_rival_drowned):
+    if own is None or own <= DROWNED or (_class(cost) == "not usable" and not is_rival_drowned):
         return ""
-    said = f" Over the whole run, noise is {times(own)} times the mean gradient: little is learned"
+    what = signal_words(of_norms=seen is not None and seen.of_norms)
+    said = f" Over the whole run, noise is {times(own)} times {what}: little is learned"
     if not is_rival_drowned:
         return f"{said}."
     return f"{said}, and by clipping, too; ask for more examples or epochs, a larger batch, or ε."

@@ -31,15 +31,16 @@ if TYPE_CHECKING:
 @click.command("suggest")
 @click.argument("model", type=paths.FILE)
 @data_options(
-    "Examples at which gradients are measured (the forms are those of `lipcert audit --data`); "
-    "default: random admissible inputs. What is learned from private data costs privacy that no ε "
-    "covers."
+    "Examples at which gradients are measured, and on which recipes are rehearsed beside gradient "
+    "clipping: short private runs (the forms are those of `lipcert audit --data`); "
+    "default: random admissible inputs, and no rehearsal. What is learned from private data costs "
+    "privacy that no ε covers."
 )
 @click.option(
     "--probe",
     is_flag=True,
-    help="Make short runs on four fifths of --data with the best of what is found, and say how "
-    "often the network is right about the rest.",
+    help="Rehearse every recipe and the first changes on --data, not only what may be better than "
+    "gradient clipping.",
 )
 @click.option(
     "--budget",
@@ -82,8 +83,9 @@ def command(
 ) -> ExitCode:
     """Analyse what-ifs of MODEL, an ONNX file, and rank them by noise over signal.
 
-    Settings and changes of the network are analysed one by one, then combined to a recipe. Leaves
-    with 0 where the recipe is usable, with 3 (after the report) where nothing is.
+    Settings and changes of the network are analysed one by one, then combined to recipes: the first
+    is gradient clipping, or what a rehearsal on --data shows to be better. Leaves with 0 where the
+    recipe is usable, with 3 (after the report) where nothing is.
     """
     settings = chosen_settings(context).settings
     paths.require_model(model)

@@ -130,11 +130,20 @@ def _smallest(operand: Operand) -> Array:
 
 
 def _reached(matrix: Array) -> float:
-    """‖Wv‖/‖v‖ for a good v, rounded down; 0 where none is found."""
+    """‖Wv‖/‖v‖ for a good v, rounded down; 0 where none is found.
+
+    v: about the first singular vector, of WᵀW or WWᵀ, whichever is smaller.
+    """
+    largest = float(np.max(np.abs(matrix), initial=0.0))
+    if not 0.0 < largest < np.inf:
+        return 0.0
+    scaled = matrix / largest
+    is_wide = matrix.shape[0] < matrix.shape[1]
     try:
-        v = np.linalg.svd(matrix)[2][0]
+        v = np.linalg.eigh(scaled @ scaled.T if is_wide else scaled.T @ scaled)[1][:, -1]
     except np.linalg.LinAlgError:
         return 0.0
+    v = v @ scaled if is_wide else v
     rounding = norm_up(np.abs(matrix) @ np.abs(v)) * len(v) * 2.0**-50
     length = norm_up(matrix @ v) * (1.0 - _CLEARLY) - rounding
     return max(length, 0.0) / (norm_up(v) * (1.0 + _CLEARLY))

@@ -39,7 +39,16 @@ from lipcert.report.statements import (
 from lipcert.signal.examples import RANDOM
 
 VERDICTS: Final[Mapping[VerdictName, doc.Tone]] = MappingProxyType(
-    {"useful": doc.Tone.GOOD, "costly": doc.Tone.OPEN, "not usable": doc.Tone.BAD}
+    {
+        "useful": doc.Tone.GOOD,
+        "between useful and costly": doc.Tone.OPEN,
+        "costly": doc.Tone.OPEN,
+        "between useful and not usable": doc.Tone.OPEN,
+        "between costly and not usable": doc.Tone.OPEN,
+        "not usable": doc.Tone.BAD,
+        "unknown": doc.Tone.BAD,
+        "nothing trained": doc.Tone.OPEN,
+    }
 )
 
 CSV_COLUMNS: Final = (
@@ -126,7 +135,8 @@ def tone_of(analysis: Analysis) -> doc.Tone:
     """How the bounds are to be taken: no bound is bad, and one of no use is nothing good."""
     if analysis.network.sensitivity is None:
         return doc.Tone.BAD
-    is_of_use = analysis.usefulness is None or analysis.usefulness.verdict != "not usable"
+    use = analysis.usefulness
+    is_of_use = use is None or use.verdict not in {"not usable", "nothing trained"}
     return doc.Tone.GOOD if is_of_use else doc.Tone.PLAIN
 
 

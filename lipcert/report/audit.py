@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from lipcert.analysis.records import Usefulness, VerdictName
+from lipcert.analysis.records import Usefulness
 from lipcert.analysis.usefulness import times
 from lipcert.audit.records import (
     AuditReport,
@@ -28,6 +28,7 @@ from lipcert.audit.records import (
 from lipcert.diagnostics import Level
 from lipcert.gates import GateOutcome
 from lipcert.report import document as doc
+from lipcert.report.analysis import VERDICTS
 from lipcert.report.audit_findings import (
     QUANTITIES,
     Held,
@@ -55,11 +56,6 @@ TONES: Final = {
     Verdict.EXCEEDED: doc.Tone.BAD,
     Verdict.INCONCLUSIVE: doc.Tone.OPEN,
     Verdict.MISMATCH: doc.Tone.OPEN,
-}
-_WORTH: Final[Mapping[VerdictName, doc.Tone]] = {
-    "useful": doc.Tone.GOOD,
-    "costly": doc.Tone.OPEN,
-    "not usable": doc.Tone.BAD,
 }
 _OUTCOMES: Final = {
     Verdict.PASS: Outcome.PASSED,
@@ -168,7 +164,7 @@ def worth_of(report: AuditReport) -> tuple[str, ...]:
 
 def _usefulness(report: AuditReport) -> Iterator[doc.Answer]:
     if report.usefulness is not None:
-        yield doc.Answer(report.usefulness.sentence, _WORTH[report.usefulness.verdict])
+        yield doc.Answer(report.usefulness.sentence, VERDICTS[report.usefulness.verdict])
 
 
 def _listing(sentences: Sequence[str], most: int | None) -> doc.Listing:
@@ -420,7 +416,7 @@ def _noise_rows(found: Usefulness | None) -> Rows:
     if found.noise_to_signal is None or found.clipping_noise_to_signal is None:
         return [("noise", said)]
     own, rival = times(found.noise_to_signal), times(found.clipping_noise_to_signal)
-    over = f"{own} times the mean gradient that is released (clipping: {rival} times)"
+    over = f"{own} times {found.against} that is released (clipping: {rival} times)"
     return [("noise", said), ("noise over signal", over)]
 
 

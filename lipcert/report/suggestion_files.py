@@ -17,6 +17,7 @@ from lipcert.suggestions.written import PAIRS, python_lines
 
 def suggestions_json(found: Suggestions) -> str:
     """`lipcert.suggest/1`."""
+    rehearsal = found.rehearsal
     return dump(
         {
             "schema": "lipcert.suggest/1",
@@ -29,6 +30,7 @@ def suggestions_json(found: Suggestions) -> str:
                 "source": found.source or None,
                 "examples": found.examples,
                 "is_private": found.is_private,
+                "of_norms": found.of_norms,
             },
             "baseline": {"mechanism": found.baseline_mechanism, **_outcome(found.baseline)},
             "clipping": found.clipping and _outcome(found.clipping),
@@ -41,7 +43,14 @@ def suggestions_json(found: Suggestions) -> str:
             "skipped": [{"change": item.change, "why": item.why} for item in found.skipped],
             "untried": list(found.untried),
             "seconds": found.seconds,
-            "probed": found.probed and asdict(found.probed),
+            "rehearsal": rehearsal and asdict(rehearsal),
+            "probed": rehearsal
+            and {
+                "kept_out": rehearsal.kept_out,
+                "majority": rehearsal.majority,
+                "before": rehearsal.before,
+            },
+            "unproven": found.unproven,
             "diagnostics": diagnostic_list(found.diagnostics),
         }
     )

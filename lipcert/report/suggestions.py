@@ -11,9 +11,18 @@ from typing import Final
 
 from lipcert.analysis.usefulness import times
 from lipcert.report import document as doc
+from lipcert.report.analysis import VERDICTS
 from lipcert.report.numbers import at_most
+from lipcert.signal.measure import signal_words
 from lipcert.suggestions.mechanisms import TOPIC
-from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Suggestions
+from lipcert.suggestions.records import (
+    Change,
+    Outcome,
+    Recipe,
+    Rehearsal,
+    Suggestion,
+    Suggestions,
+)
 from lipcert.suggestions.written import number, python_lines
 
 SHOWN: Final = 8
@@ -38,6 +47,14 @@ _COLUMNS: Final = (
     doc.Column("verdict", rank=2),
     doc.Column("network", rank=1),
 )
+_RUNS: Final = (
+    doc.Column("rehearsed", least=30, most=80),
+    doc.Column("accuracy", is_number=True),
+    doc.Column("against clipping", is_number=True, optional=True),
+    doc.Column("rate", is_number=True, rank=2),
+    doc.Column("curve", rank=1),
+    doc.Column("better", optional=True),
+)
 _STEPS: Final = (
     doc.Column("recipe", least=30, most=80),
     doc.Column("G", is_number=True),
@@ -60,6 +77,9 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
     if found.clipping is not None and not _is_rival(recipe):
         clipped = f"Instead, gradient clipping at C = 1: {_said(found.clipping, found)}"
         answers.append(doc.Answer(clipped, doc.Tone.PLAIN))
+    if found.rehearsal is not None:
+        said = "; ".join(_rehearsed(found.rehearsal))
+        answers.append(doc.Answer(f"Rehearsed: {said}.", doc.Tone.PLAIN))
     shown = found.suggestions[:most]
     return doc.Document(
         "LipCert suggestions",
@@ -72,8 +92,12 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
             doc.Section("About this network", (doc.Listing(found.remarks),)),
             doc.Section(
                 "The best that was found under each mechanism",
-                (doc.table(_STEPS, [_row(item) for item in found.recipes]),),
+                (
+                    doc.table(_STEPS, [_row(item) for item in found.recipes]),
+                    doc.Listing((f"{found.unproven}.",) if found.unproven else ()),
+                ),
             ),
+            doc.Section("Rehearsal: private runs from the same start", _rehearsal(found)),
             doc.Section(
                 "Changes, each by itself, by noise over signal",
                 (
@@ -131,11 +155,11 @@ def _mechanism(name: str) -> str:
 def ratio_of(outcome: Outcome, found: Suggestions) -> str | None:
     """Noise over the mean gradient in words; of the sum of one example where no batch is stated."""
     if outcome.noise_to_signal is not None:
-        said = f"{times(outcome.noise_to_signal)} × the mean gradient at every step"
+        said = f"{times(outcome.noise_to_signal)} × {_against(found)} at every step"
         run = outcome.noise_to_signal_of_run
         return said if run is None else f"{said}, {times(run)} × over the run"
     if outcome.noise_to_signal_of_one is not None and found.source:
-        return f"{times(outcome.noise_to_signal_of_one)}/B × the mean gradient in batches of B"
+        return f"{times(outcome.noise_to_signal_of_one)}/B × {_against(found)} in batches of B"
     return None
 
 
@@ -157,7 +181,7 @@ def _of_run(outcome: Outcome) -> str:
 
 
 def _tone(outcome: Outcome) -> doc.Tone:
-    return {"useful": doc.Tone.GOOD, "costly": doc.Tone.OPEN}.get(outcome.verdict, doc.Tone.BAD)
+    return VERDICTS[outcome.verdict]
 
 
 def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
@@ -171,17 +195,66 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
             "the declared domain",
         )
     else:
-        yield "signal", f"the mean gradient of {found.examples} {found.source}, given no data"
-    yield "noise", "of one step, over the norm of the mean gradient; of the run: over √T, too"
-    if found.probed is not None:
+        of_norms = (
+            "; their labels are random, so that the mean of your examples may be much shorter"
+            if found.of_norms
+            else ""
+        )
+        what = "the mean norm of gradients" if found.of_norms else "the mean gradient"
+        yield "signal", f"{what} of {found.examples} {found.source}, given no data{of_norms}"
+    yield "noise", f"of one step, over the norm of {_against(found)}; of the run: over √T, too"
+    if (rehearsal := found.rehearsal) is not None:
+        read = (
+            ". The runs read the data: what they say costs privacy that no ε of the run covers"
+            if found.is_private
+            else ""
+        )
         yield (
             "probe",
-            f"accuracy on {found.probed.kept_out} examples that short runs in numpy did not see; "
-            f"{_share(found.probed.before)} of the network as given, "
-            f"{_share(found.probed.majority)} of the most frequent class. The runs read the data: "
-            "what they say costs privacy that no ε of the run covers",
+            f"accuracy on {rehearsal.kept_out} examples that the runs of the rehearsal did not "
+            f"see; {_share(rehearsal.before)} of the network as given, "
+            f"{_share(rehearsal.majority)} of the most frequent class{read}",
         )
     yield "time", f"{found.seconds:.0f} s"
+
+
+def _against(found: Suggestions) -> str:
+    return signal_words(of_norms=found.of_norms)
+
+
+def _rehearsed(found: Rehearsal) -> Iterator[str]:
+    """What the runs reached, in short."""
+    for run in found.runs:
+        reached = "not run" if run.accuracy is None else f"right about {run.accuracy:.1%}"
+        yield f"{run.title}: {reached}"
+
+
+def _rehearsal(found: Suggestions) -> tuple[doc.Part, ...]:
+    """Curve and result of each run, that of gradient clipping first."""
+    rehearsal = found.rehearsal
+    if rehearsal is None:
+        return ()
+    rows = [
+        (
+            run.title,
+            _share(run.accuracy),
+            "" if run.margin is None else f"{run.margin:+.3f}",
+            "" if run.rate is None else f"{run.rate:g}",
+            run.why or " ".join(f"{accuracy:.2f}" for _, accuracy in run.curve),
+            "yes" if run.better else "",
+        )
+        for run in rehearsal.runs
+    ]
+    return (
+        doc.table(_RUNS, rows),
+        doc.Listing(
+            (
+                f"{rehearsal.steps} steps with Adam in batches of {rehearsal.batch}, the noise on "
+                "the mean gradient that of the plan; the curve is of the examples kept out, from "
+                "the first to the last step",
+            )
+        ),
+    )
 
 
 def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False) -> doc.Table:

@@ -280,6 +280,10 @@ def _times(slopes: Array) -> Pull:
     return lambda g: [g * slopes]
 
 
+_ROOT_TWO_OVER_PI: Final = math.sqrt(2.0 / math.pi)
+_CUBIC: Final = 0.044715
+
+
 def _bell(x: Array) -> Array:
     return np.asarray(np.exp(-0.5 * x * x) / math.sqrt(2.0 * math.pi))
 
@@ -287,6 +291,14 @@ def _bell(x: Array) -> Array:
 def _of_silu(x: Array) -> Array:
     share = function_of("sigmoid", (), x)
     return np.asarray(share * (1.0 + x * (1.0 - share)))
+
+
+def _of_gelu_tanh(x: Array, slope: float = _ROOT_TWO_OVER_PI, cubic: float = _CUBIC) -> Array:
+    """Of x·σ(2c(x + kx³)), with the numbers of GELU where none are given."""
+    square = x * x
+    share = function_of("sigmoid", (), 2.0 * slope * x * (1.0 + cubic * square))
+    steep = 2.0 * slope * x * (1.0 + 3.0 * cubic * square)
+    return np.asarray(share + steep * share * (1.0 - share))
 
 
 def _of_mish(x: Array) -> Array:
@@ -318,6 +330,8 @@ _SLOPES: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         "sigmoid": lambda x: np.multiply(*(function_of("sigmoid", (), end) for end in (x, -x))),
         "tanh": lambda x: 1.0 - np.tanh(x) ** 2,
         "silu": _of_silu,
+        "quick_gelu": lambda x, factor: _of_silu(factor * x),
+        "gelu_tanh": _of_gelu_tanh,
         "mish": _of_mish,
         "softplus": lambda x: function_of("sigmoid", (), x),
         "gelu": lambda x: normal_share(x) + x * _bell(x),

@@ -40,12 +40,14 @@ class Examples:
 
     source: where they come from, for messages.
     is_private: whether what is learned from them costs privacy, as it does of all but drawn ones.
+    is_drawn: whether they are no data, and their labels random.
     """
 
     x: npt.NDArray[Any]
     y: npt.NDArray[Any]
     source: str
     is_private: bool = True
+    is_drawn: bool = False
 
     def __len__(self) -> int:
         return len(self.x)
@@ -176,15 +178,16 @@ def random_examples(
     count: int,
     *,
     radius: float = math.inf,
+    seed: int = 0,
 ) -> Examples | None:
-    """So many examples of this shape, the same at every call; None: admissible labels are unknown.
+    """So many examples of this shape, the same for one seed; None: admissible labels are unknown.
 
     Entries are uniform in the box, drawn in to the ball; where every input is admitted, of the
     standard normal distribution, as in standardised data. Ids are whole numbers of the box that are
     not negative. inputs: those of the file, which an example holds one after another, with what is
     known of each. radius: of all of them together.
     """
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     labels = _random_labels(loss, output_shape, count, random)
     if labels is None:
         return None
@@ -192,7 +195,7 @@ def random_examples(
     x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
     if len(parts) > 1 and radius < math.inf:
         x = _drawn_in(x, np.concatenate([_nearest(*each) for each in inputs], axis=1), radius)
-    return Examples(x.reshape(count, *shape), labels, RANDOM, is_private=False)
+    return Examples(x.reshape(count, *shape), labels, RANDOM, is_private=False, is_drawn=True)
 
 
 def _random_inputs(part: Part, fact: Fact, count: int, random: np.random.Generator) -> FloatArray:

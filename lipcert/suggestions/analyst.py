@@ -12,8 +12,8 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.analysis.bounded import Bounded, bounded_again
-from lipcert.analysis.observing import observed_at
+from lipcert.analysis.bounded import Bounded, Shared, bounded_again
+from lipcert.analysis.observing import observed_at, plain_gradients
 from lipcert.analysis.planned import plan_of, planned_multiplier
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.usefulness import usefulness_of
@@ -28,7 +28,7 @@ from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
 from lipcert.settings import Settings
 from lipcert.signal.examples import Examples
-from lipcert.signal.measure import Observed
+from lipcert.signal.measure import Met, Observed
 from lipcert.suggestions.changes import applied
 from lipcert.suggestions.mechanisms import TOPIC
 from lipcert.suggestions.records import Change, Outcome
@@ -79,6 +79,8 @@ class Analyst:
     examples: Examples | None
     propose: Propose = proposals
     _known: dict[tuple[Change, ...], Analysed] = field(default_factory=dict)
+    _shared: dict[tuple[Change, ...], Shared] = field(default_factory=dict)
+    _plain: dict[object, Met | None] = field(default_factory=dict)
     _multipliers: dict[tuple[TrainingPlan, float, str | None], float] = field(default_factory=dict)
 
     def analysed(self, changes: tuple[Change, ...]) -> Analysed:
@@ -108,13 +110,43 @@ class Analyst:
         else:
             weights = {name: array for change in changes for name, array in change.weights.items()}
             edits = [edit for change in changes for edit in change.edits]
-            found = bounded_again(self.base, settings, weights or None, edits, self.propose)
+            made = tuple(change for change in changes if change.weights or change.edits)
+            if made not in self._shared:
+                self._shared[made] = Shared() if made else Shared.of(self.base)
+            found = bounded_again(
+                self.base,
+                settings,
+                weights or None,
+                edits,
+                self.propose,
+                shared=self._shared[made],
+            )
             found = found.shown_at(weights)
             examples = prepared(self.examples, changes)
-            observed = None if examples is None else observed_at(found, settings, examples)
+            observed = (
+                None if examples is None else self._observed(found, settings, examples, changes)
+            )
         return Analysed(
             settings, found, observed, outcome_of(found, settings, observed, self._multiplier)
         )
+
+    def _observed(
+        self, found: Bounded, settings: Settings, examples: Examples, changes: tuple[Change, ...]
+    ) -> Observed | None:
+        """At these examples. What gradient clipping would run is the same for all mechanisms, and
+        not passed through again."""
+        made = tuple(change for change in changes if not change.is_setting)
+        groups = tuple(
+            (group.name, tuple(item.name for item in group.parameters)) for group in found.groups
+        )
+        key = (made, found.loss, groups, None if examples.is_drawn else found.premises.clip)
+        if key not in self._plain:
+            try:
+                self._plain[key] = plain_gradients(found, examples)
+            except TypeError:  # of a loss whose gradient is not known here
+                self._plain[key] = None
+        plain = self._plain[key]
+        return None if plain is None else observed_at(found, settings, examples, plain)
 
     def _multiplier(
         self, plan: TrainingPlan | None, settings: Settings, groups: Sequence[NoiseGroup]

@@ -26,17 +26,18 @@ from lipcert.signal.examples import Examples, random_examples
 from lipcert.signal.gradients import work
 from lipcert.suggestions import mechanisms
 from lipcert.suggestions.analyst import Analyst, Remembered
-from lipcert.suggestions.probe import with_probes
 from lipcert.suggestions.records import Suggestions
+from lipcert.suggestions.rehearsal import SECONDS, Trials
 from lipcert.suggestions.session import Session
 from lipcert.suggestions.structure import Structure
 from lipcert.threads import one_thread
 
 BUDGET: Final = 120.0
 """seconds"""
+_REHEARSALS: Final = 0.25
 _PROBES: Final = 0.5
-"""the part of the time that is for runs, where they are wanted"""
-_MOST: Final = 32
+"""the part of the time that is for rehearsals, and for those of everything"""
+_MOST: Final = 64
 _LEAST: Final = 2
 _WORK: Final = 2e8
 """floating-point operations of one measurement"""
@@ -59,9 +60,10 @@ def suggest(
 
     examples: at which gradients are measured, which costs privacy that no ε covers where they are
     private; None: random admissible ones. budget: seconds, after which nothing further is tried.
-    probe: make short runs on the examples with the best of what was found, in half of the time.
-    observe: is told what is being analysed. Raises what `bounded` raises for the settings, and
-    UsageError for a probe without examples of classes.
+    With examples whose labels are classes, recipes that have less noise over signal than gradient
+    clipping are rehearsed beside it. probe: rehearse every recipe and the first changes by
+    themselves. observe: is told what is being done. Raises what `bounded` raises for the settings,
+    and UsageError for a probe without examples of classes.
     """
     require_arguments("suggest", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
@@ -95,9 +97,9 @@ def suggestions_of(
 ) -> Suggestions:
     """The same for a network that was bounded under these settings. path: of its file, if any."""
     started = time.monotonic()
-    if probe and examples is None:
-        raise UsageError("probe: a run needs examples with their labels; give --data FILE")
-    for_runs = _PROBES * budget if probe else 0.0
+    trials = _trials(base, examples, probe=probe)
+    share = _PROBES if probe else _REHEARSALS
+    for_runs = 0.0 if isinstance(trials, str) else min(share * budget, SECONDS)
     structure = Structure(base.unclipped)
     families = mechanisms.families(settings, _is_biased(structure))
     given = examples
@@ -113,23 +115,29 @@ def suggestions_of(
         started=started,
         end=started + budget - for_runs,
         observe=observe,
+        trials=trials,
+        seconds=for_runs,
+        probe=probe,
     )
     found = session.suggestions(path)
     if given is None or examples is None:
         return found
     about_data = told(examples, session.analyst.analysed(()).observed, settings)
-    found = replace(found, diagnostics=about_data)
-    if probe:
-        found = with_probes(
-            found,
-            session.analyst,
-            given,
-            home=session.home,
-            seconds=for_runs,
-            observe=observe,
-        )
-        found = replace(found, seconds=time.monotonic() - started)
-    return found
+    return replace(found, diagnostics=about_data)
+
+
+def _trials(base: Bounded, examples: Examples | None, *, probe: bool) -> Trials | str:
+    """Examples for rehearsals, or why there are none; UsageError where they were asked for."""
+    if examples is None:
+        if probe:
+            raise UsageError("probe: a run needs examples with their labels; give --data FILE")
+        return "give public examples (--data FILE, public=(x, y))"
+    try:
+        return Trials.of(base, examples)
+    except UsageError as error:
+        if probe:
+            raise UsageError(f"probe: {error}") from error
+        return f"none was made: {error}"
 
 
 def _is_biased(structure: Structure) -> bool:

@@ -75,7 +75,7 @@ class Outcome:
     @property
     def usable(self) -> bool:
         """Whether training under this noise may learn anything."""
-        return self.verdict != "not usable"
+        return self.verdict not in {"not usable", "unknown", "nothing trained"}
 
     @property
     def score(self) -> float:
@@ -145,13 +145,37 @@ class Skipped:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Probed:
-    """Short runs. kept_out: how many examples accuracies are of. majority: that of the most
+class Rehearsed:
+    """A short run. title: of what was changed. rate: of Adam, chosen by runs before this one.
+
+    curve: by step, how often the network is right about the examples kept out; accuracy: at the
+    end. margin: that above gradient clipping; better: whether this is beyond doubt, so that the
+    recipe may rank above clipping. why: there was no run, "" where there was one.
+    """
+
+    mechanism: str
+    title: str
+    rate: float | None
+    curve: tuple[tuple[int, float], ...]
+    accuracy: float | None
+    margin: float | None
+    better: bool
+    why: str = ""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """Short private runs at the noise of the plan from the weights of the file, that of gradient
+    clipping first. kept_out: how many examples accuracies are of. majority: that of the most
     frequent class; before: that of the network as it is given."""
 
+    steps: int
+    batch: int
     kept_out: int
     majority: float
     before: float
+    runs: tuple[Rehearsed, ...]
 
 
 @final
@@ -161,11 +185,15 @@ class Suggestions:
 
     source: where the signal is measured, "" for nowhere; is_private: whether that costs privacy.
     baseline: of the settings as given; clipping: of gradient clipping at C = 1 in their place.
-    recipe: the best of `recipes`, of which each has another mechanism. suggestions: by rank, each
-    by itself; others: likewise, of what trains less or runs otherwise, and is part of no recipe.
+    recipe: the first of `recipes`: gradient clipping as well as it was found, or what a rehearsal
+    showed to be better. After it, and after gradient clipping, recipes stand by noise over signal;
+    so do suggestions, each by itself. unproven: why what has less noise over signal than the recipe
+    does not stand before it, "" where nothing has. others: what trains less or runs otherwise, and
+    is part of no recipe.
     stops: what is no private run at all. remarks: sentences about this network. untried: changes
-    for which there was no time. diagnostics: about the examples that were given. probed: what the
-    accuracies of short runs are of, where runs were made.
+    for which there was no time. diagnostics: about the examples that were given. rehearsal: the
+    short runs, where some were made. of_norms: noise is held against the mean norm of gradients,
+    the labels being random.
     """
 
     model: str
@@ -188,4 +216,6 @@ class Suggestions:
     untried: tuple[str, ...]
     seconds: float
     diagnostics: tuple[Diagnostic, ...] = ()
-    probed: Probed | None = None
+    rehearsal: Rehearsal | None = None
+    unproven: str = ""
+    of_norms: bool = False

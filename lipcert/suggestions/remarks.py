@@ -1,18 +1,21 @@
 """Remarks: sentences about a network, each with its own numbers.
 
 What enters: the structure of a network, and what became of it by changes. What leaves: what is no
-private run at all, and where no useful bound by weights exists, the ways out.
+private run at all, where no useful bound by weights exists the ways out, and what rehearsals
+showed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Final
 
 from lipcert.analysis.usefulness import times
 from lipcert.ir import Graph
+from lipcert.signal.measure import signal_words
 from lipcert.suggestions.mechanisms import HELD
-from lipcert.suggestions.records import Outcome, Recipe, Suggestion
+from lipcert.suggestions.records import Outcome, Recipe, Rehearsal, Suggestion
 from lipcert.suggestions.structure import Structure, named
 
 _BATCH_NORM: Final = "BatchNormalization"
@@ -41,6 +44,8 @@ def remarks_of(
     suggestions: Sequence[Suggestion],
     others: Sequence[Suggestion],
     recipes: Sequence[Recipe],
+    *,
+    of_norms: bool,
 ) -> Iterator[str]:
     """Where attention or normalisation leaves no useful bound by weights, and what to do."""
     held = [item for item in suggestions if item.change.topic == "mechanism"]
@@ -61,6 +66,7 @@ def remarks_of(
         f"No useful bound by weights alone exists for this network as it is: G is {bound} within "
         f"the constraints, because of {' and '.join(parts)}."
     )
+    numbers = partial(_numbers, of_norms=of_norms)
     is_held = False
     for recipe in recipes:
         made = [change.change for change in recipe.changes if change.topic != "mechanism"]
@@ -68,18 +74,32 @@ def remarks_of(
             continue
         is_held |= recipe.mechanism in HELD
         network = "" if recipe.keeps_function else ", another network"
-        yield f"Way out: {recipe.mechanism}{_with(made)}: {_numbers(recipe.outcome)}{network}."
+        yield f"Way out: {recipe.mechanism}{_with(made)}: {numbers(recipe.outcome)}{network}."
     head = next((item for item in others if item.change.topic == "head"), None)
     if head is not None:
-        yield f"Way out: {head.change.change}, {head.mechanism}: {_numbers(head.outcome)}."
+        yield f"Way out: {head.change.change}, {head.mechanism}: {numbers(head.outcome)}."
+
+
+def rehearsal_told(found: Rehearsal) -> Iterator[str]:
+    """One line for each short run: what it reached, and how its curve went."""
+    for run in found.runs:
+        if run.accuracy is None:
+            yield f"{run.title}: not rehearsed: {run.why}"
+            continue
+        curve = " ".join(f"{accuracy:.2f}" for _, accuracy in run.curve)
+        than = ""
+        if run.margin is not None:
+            word = "better beyond doubt" if run.better else "not better beyond doubt"
+            than = f", {run.margin:+.3f} against clipping: {word}"
+        yield f"{run.title}: {run.accuracy:.3f} after {found.steps} steps ({curve}){than}"
 
 
 def _with(made: list[str]) -> str:
     return f" with {'; '.join(made)}" if made else ""
 
 
-def _numbers(outcome: Outcome) -> str:
+def _numbers(outcome: Outcome, *, of_norms: bool) -> str:
     bound = "no bound" if outcome.grad_norm is None else f"G {times(outcome.grad_norm)}"
     if outcome.noise_to_signal is None:
         return bound
-    return f"{bound}, noise {times(outcome.noise_to_signal)} × the mean gradient"
+    return f"{bound}, noise {times(outcome.noise_to_signal)} × {signal_words(of_norms=of_norms)}"

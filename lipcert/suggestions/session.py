@@ -1,7 +1,8 @@
 """Session: what-ifs of one network, tried one after another as long as there is time.
 
 What enters: an analyst and what it may try. What leaves: `Suggestions`. Data flow: baseline →
-mechanisms → changes by themselves → recipes → other runs of the best recipe.
+mechanisms → changes by themselves → recipes → rehearsal → other runs of the best recipe. Invariant:
+nothing stands above gradient clipping but what a rehearsal showed to be better.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from lipcert.suggestions.records import (
     Change,
     Outcome,
     Recipe,
+    Rehearsal,
     Skipped,
     Suggestion,
     Suggestions,
 )
+from lipcert.suggestions.rehearsal import Part, Trials, rehearsed
 from lipcert.suggestions.remarks import remarks_of, stops_of
 from lipcert.suggestions.structure import Structure
 from lipcert.suggestions.subject import Subject
@@ -36,13 +39,22 @@ from lipcert.suggestions.subject import Subject
 _GAIN: Final = 0.03
 _WORTH: Final = 0.10
 """by what part noise over signal has to fall, and by one that changes what the network computes"""
-_CLEAR: Final = 1.5
-"""by what factor a recipe that changes the network has to be better than any that keeps it"""
 _PLAIN: Final = "gradient-clipping"
-"""the simplest mechanism, taken where others are no better than it beyond doubt"""
+"""the mechanism that leaves weights and network alone, and needs no rehearsal"""
 _ALIKE: Final = 1.25
-"""by what factor noise over signal has to differ between mechanisms to say anything"""
+"""by what factor noise over signal has to differ between clips to say anything"""
+_RIVALS: Final = 3
+"""recipes that are rehearsed beside gradient clipping"""
+_SINGLE: Final = 4
+"""changes by themselves that are, too, where all recipes are"""
+_UNPROVEN: Final = (
+    "less noise over signal at the first weights does not say that a network within constraints, "
+    "or another network, learns: such a recipe stands above gradient clipping only after a "
+    "rehearsal"
+)
 _PASSES: Final = 3
+_FAR: Final = 1.5
+"""what made noise over signal so many times as large is not tried again in later passes"""
 _COMBINATIONS: Final = "further combinations of changes"
 _EARLY: Final = 0.45
 """the part of the time in which changes are tried by themselves, before they are combined"""
@@ -53,7 +65,8 @@ _SPARE: Final = 0.1
 _LAST: Final = 2
 """mechanisms that are tried last"""
 _FROZEN: Final = "frozen layer"
-_KEEPING: Final = frozenset({"affine", "allocation", "run"})
+_AFFINE: Final = "affine"
+_KEEPING: Final = frozenset({_AFFINE, "allocation", "run"})
 """topics beyond which mechanisms that bound any network need nothing"""
 
 
@@ -61,7 +74,8 @@ _KEEPING: Final = frozenset({"affine", "allocation", "run"})
 @dataclass(eq=False)
 class Session:
     """home: the mechanism that other changes are tried under: none, where one is stated. end: of
-    the time that there is; deadline: of what is being tried."""
+    the time that there is; deadline: of what is being tried. trials: examples for rehearsals, or
+    why there are none; seconds: that rehearsals may take; probe: rehearse everything."""
 
     analyst: Analyst
     structure: Structure
@@ -70,6 +84,9 @@ class Session:
     started: float
     end: float
     observe: Progress | None
+    trials: Trials | str
+    seconds: float
+    probe: bool = False
     skipped: list[Skipped] = field(default_factory=list)
     untried: list[str] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
@@ -106,18 +123,21 @@ class Session:
         self.deadline = self._after(_LATER)
         recipes = list(self._recipes([*families, *late], usable)) or [self._recipe(())]
         recipes.sort(key=lambda recipe: recipe.outcome.score)
-        mixes = any(change.separates for change in usable)
-        best = _best(recipes, [item.outcome.score for item in found if not mixes])
+        shown = self._rehearsed(recipes, sorted(found, key=_rank))
+        best, *behind = shown.recipes
         whole = self._recipe(best.changes, between=True)
-        recipes, best = [whole if item is best else item for item in recipes], whole
+        best = replace(whole, accuracy_probe=best.accuracy_probe)
+        known = {item.change: item.accuracy_probe for item in shown.single}
         self.deadline = self.end
         others = list(self._apart(changes, best))
         tried = {item.change for item in found}
         rest = [change for change in usable if change not in tried]
         found += [*self._alone(late, ()), *self._alone(rest, self.home)]
+        found = [replace(item, accuracy_probe=known.get(item.change)) for item in found]
         ranked = tuple(sorted(found, key=_rank))
         apart = tuple(sorted(others, key=_rank))
         source = analyst.examples
+        remarks = remarks_of(self.structure, ranked, apart, recipes, of_norms=self._of_norms)
         return Suggestions(
             model=path,
             sha256=self.base.reading.model.sha256,
@@ -130,14 +150,55 @@ class Session:
             baseline=baseline.outcome,
             clipping=None if rival is None else rival.outcome,
             recipe=best,
-            recipes=tuple(recipes),
+            recipes=(best, *behind),
             suggestions=ranked,
             others=apart,
             stops=tuple(stops_of(self.structure.graph, best)),
-            remarks=tuple(remarks_of(self.structure, ranked, apart, recipes)),
+            remarks=tuple(remarks),
             skipped=tuple(self.skipped),
             untried=tuple(dict.fromkeys(x for x in self.untried if x not in self.done)),
             seconds=time.monotonic() - self.started,
+            rehearsal=shown.rehearsal,
+            unproven=shown.unproven,
+            of_norms=self._of_norms,
+        )
+
+    @property
+    def _of_norms(self) -> bool:
+        """Whether signals are norms of gradients with random labels, no means."""
+        examples = self.analyst.examples
+        return examples is not None and examples.is_drawn
+
+    def _rehearsed(self, recipes: list[Recipe], single: Sequence[Suggestion]) -> _Shown:
+        """Gradient clipping first, or what a rehearsal shows to be better; then by score."""
+        plain = next((recipe for recipe in recipes if recipe.mechanism == _PLAIN), None)
+        if plain is None:
+            return _Shown(recipes, (), None, "")
+        others = [recipe for recipe in recipes if recipe is not plain]
+        less = [recipe for recipe in others if recipe.outcome.score < plain.outcome.score]
+        if not (less or self.probe):
+            return _Shown([plain, *others], (), None, "")
+        if isinstance(self.trials, str):
+            return _Shown([plain, *others], (), None, f"{_UNPROVEN}; {self.trials}")
+        tried = [plain, *(others if self.probe else less[:_RIVALS])]
+        alone = [item for item in single if item.change.topic != mechanisms.TOPIC]
+        alone = alone[:_SINGLE] if self.probe else []
+        parts = [Part(item.mechanism, _title(item), item.changes) for item in tried]
+        parts += [
+            Part(item.mechanism, item.change.change, (*self.home, item.change)) for item in alone
+        ]
+        found = rehearsed(parts, self.analyst, self.trials, self.seconds, self.observe)
+        runs = dict(zip(map(id, (*tried, *alone)), found.runs, strict=True))
+        better = [recipe for recipe in tried if runs[id(recipe)].better]
+        best = max(better, key=lambda item: runs[id(item)].accuracy or 0.0, default=plain)
+        rest = [plain, *others] if best is not plain else others
+        ordered = [best, *(item for item in rest if item is not best)]
+        accuracies = {key: run.accuracy for key, run in runs.items()}
+        return _Shown(
+            [replace(item, accuracy_probe=accuracies.get(id(item))) for item in ordered],
+            [replace(item, accuracy_probe=accuracies[id(item)]) for item in alone],
+            found,
+            f"{_UNPROVEN}, and none showed that" if less and best is plain else "",
         )
 
     def tried(
@@ -228,13 +289,16 @@ class Session:
         holds = own == "none" or own in mechanisms.HELD
         starts: list[tuple[Change, ...]] = [] if holds else [()]
         kinds: set[object] = set(mechanisms.HELD)
-        for family in sorted(families, key=lambda family: self._score((family,))):
+        for family in sorted(families, key=self._preference):
             kind = family.settings["mechanism"]
-            if kind not in kinds and math.isfinite(self._score((family,))):
+            if kind not in kinds and math.isfinite(self._preference(family)):
                 kinds.add(kind)
                 starts.append((family,))
         for start in starts:
-            if found := self._greedy(start, keeping, always=(self.rival,) == start):
+            usual = keeping
+            if self._of_norms and all(item.settings["mechanism"] == _PLAIN for item in start):
+                usual = [change for change in keeping if change.topic != _AFFINE]
+            if found := self._greedy(start, usual, always=(self.rival,) == start):
                 yield found
         start = self.home if holds else (families[0],)
         if self.tried(start, families[0].change) is None:
@@ -249,6 +313,19 @@ class Session:
             is_other = kind in mechanisms.HELD and kind != held.mechanism
             if is_other and self.tried((family, *made)) is not None:
                 yield self._recipe((family, *made))
+
+    def _preference(self, family: Change) -> float:
+        """The score of a mechanism by itself, inf where it begins no recipe.
+
+        Norms of gradients do not tell what is lost where each group is clipped by itself, and
+        little of how far to clip: C = 1 is taken where others are no better than it beyond doubt.
+        """
+        score = self._score((family,))
+        if not self._of_norms or family.settings["mechanism"] != _PLAIN:
+            return score
+        if family.settings["clip_scope"] == "group":
+            return math.inf
+        return score / _ALIKE if family is self.rival else score
 
     def _score(self, changes: tuple[Change, ...]) -> float:
         """Without trying anything new."""
@@ -280,17 +357,22 @@ class Session:
         }
         order = sorted(topics, key=lambda topic: (alone[topic], place(topic)))
         best = self.analyst.analysed((*start, *chosen.values())).outcome.score
+        far: set[Change] = set()
         for _ in range(_PASSES):
             before = best
             for topic in order:
                 for change in topics[topic]:
-                    if chosen.get(topic) is change:
+                    if chosen.get(topic) is change or change in far:
                         continue
                     trial = {**chosen, topic: change}
                     found = self.tried((*start, *trial.values()), _COMBINATIONS)
                     needed = _GAIN if change.keeps_function else _WORTH
                     limit = best * (1.0 - (needed if topic not in chosen else _GAIN))
-                    if found is not None and _is_less(found.outcome.score, limit, best):
+                    if found is None:
+                        continue
+                    if found.outcome.score > _FAR * best:
+                        far.add(change)
+                    if _is_less(found.outcome.score, limit, best):
                         chosen, best = trial, found.outcome.score
             if not best < before:
                 break
@@ -352,33 +434,30 @@ class Session:
         return None if found is None else found.outcome
 
 
-def _best(recipes: Sequence[Recipe], alone: Sequence[float]) -> Recipe:
-    """The recipe with the least noise over signal.
-
-    One that changes what the network computes, but for what no private run can have, has to be
-    clearly better than those that do not: what it can learn is not known. alone: scores of single
-    changes, none of which may be better.
-    """
-    kept = [
-        recipe
-        for recipe in recipes
-        if all(change.keeps_function or change.separates for change in recipe.changes)
-    ]
-    least = min(recipes, key=lambda recipe: recipe.outcome.score)
-    if not kept:
-        return least
-    best = min(kept, key=lambda recipe: recipe.outcome.score)
-    plain = [recipe for recipe in kept if recipe.mechanism == _PLAIN]
-    if plain and plain[0].outcome.score <= _ALIKE * best.outcome.score:
-        best = plain[0]
-    is_clear = least.outcome.score * _CLEAR < best.outcome.score
-    is_beaten = any(score < best.outcome.score for score in alone)
-    return least if is_clear or is_beaten else best
-
-
 def _is_less(score: float, limit: float, best: float) -> bool:
     return score < limit if math.isfinite(best) else score < best
 
 
-def _rank(item: Suggestion) -> tuple[float, bool]:
-    return item.outcome.score, not item.change.keeps_function
+def _rank(item: Suggestion) -> tuple[bool, float, bool]:
+    """Gradient clipping first: of all else the ratio alone does not say that it learns."""
+    return item.mechanism != _PLAIN, item.outcome.score, not item.change.keeps_function
+
+
+def _title(recipe: Recipe) -> str:
+    """What was changed, by topic."""
+    own = [change.change for change in recipe.changes if change.topic == mechanisms.TOPIC]
+    made = [change.topic for change in recipe.changes if change.topic != mechanisms.TOPIC]
+    what = own[0] if own else recipe.mechanism
+    return f"{what}: {', '.join(made)}" if made else what
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What rehearsals made of recipes: their order, and accuracies of these and of changes by
+    themselves; unproven: of `Suggestions`."""
+
+    recipes: Sequence[Recipe]
+    single: Sequence[Suggestion]
+    rehearsal: Rehearsal | None
+    unproven: str

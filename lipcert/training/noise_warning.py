@@ -97,10 +97,10 @@ def warn_of_noise(calibration: Calibration, public: KnownExamples | None) -> Non
 
 def _message(found: Usefulness, share: float, releases: int) -> str:
     observed = found.observed
-    where = "" if observed is None else f" of {observed.examples} {observed.source}"
+    where = "" if observed is None else f" ({observed.examples} {observed.source})"
     said = [
-        f"training: the noise of all {releases} releases together is {times(share)} times the "
-        f"mean gradient{where}: this run will hardly learn, and spends its ε all the same"
+        f"training: the noise of all {releases} releases together is {times(share)} times "
+        f"{found.against}{where}: this run will hardly learn, and spends its ε all the same"
     ]
     largest = max(found.groups, key=lambda group: group.noise or 0.0)
     if found.noise and largest.noise and len(found.groups) > 1:
@@ -112,7 +112,7 @@ def _message(found: Usefulness, share: float, releases: int) -> str:
     rival = found.clipping_noise_to_signal_of_run
     if rival is not None and rival <= min(share / 2.0, DROWNED):
         said.append(
-            f"GradientClipping(clip_norm=1.0) would have {times(rival)} times the mean gradient"
+            f"GradientClipping(clip_norm=1.0) would have {times(rival)} times {found.against}"
         )
     elif rival is not None:
         said.append(

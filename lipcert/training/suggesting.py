@@ -26,8 +26,10 @@ from lipcert.patterns import matches
 from lipcert.progress import ProgressReport
 from lipcert.settings import Settings
 from lipcert.signal.examples import Examples
+from lipcert.signal.measure import signal_words
 from lipcert.suggestions import engine
 from lipcert.suggestions.records import Outcome, Recipe, Suggestions
+from lipcert.suggestions.remarks import rehearsal_told
 from lipcert.training.intake import KnownExamples, examples_of
 from lipcert.training.mechanisms import (
     Clipless,
@@ -99,11 +101,13 @@ class ModuleSuggestions:
         return abs(own - stated) <= _CLOSE * stated
 
     def __str__(self) -> str:
-        found, recipe = self.suggestions, self.recipe
+        found, recipe, of_norms = self.suggestions, self.recipe, self.suggestions.of_norms
         lines = [f"STOP    {text}" for text in (*self.replaced, *found.stops)]
-        lines.append(f"Now     {found.baseline_mechanism}: {_shown(found.baseline)}")
-        lines.append(f"Recipe  {recipe.mechanism}: {_shown(recipe.outcome)}")
+        lines.append(f"Now     {found.baseline_mechanism}: {_shown(found.baseline, of_norms)}")
+        lines.append(f"Recipe  {recipe.mechanism}: {_shown(recipe.outcome, of_norms)}")
         lines += [_told(f"{change.change}: {change.how}") for change in recipe.changes]
+        if found.rehearsal is not None:
+            lines += ["Rehearsed", *map(_told, rehearsal_told(found.rehearsal))]
         lines += ["Done in .module", *(f"  {line}" for line in self.changes or ("nothing",))]
         if self.to_edit:
             lines += ["To be edited by hand", *map(_told, self.to_edit)]
@@ -113,7 +117,8 @@ class ModuleSuggestions:
         others = [other for other in found.recipes if other.mechanism != recipe.mechanism]
         if others:
             lines.append("Other mechanisms, by .under(NAME)")
-            lines += [f"  {other.mechanism}: {_shown(other.outcome)}" for other in others]
+            lines += [_told(f"{found.unproven}.")] if found.unproven else []
+            lines += [f"  {other.mechanism}: {_shown(other.outcome, of_norms)}" for other in others]
         return "\n".join(lines)
 
 
@@ -252,11 +257,11 @@ def _told(text: str) -> str:
     return "  " + text.replace("\n", "\n      ")
 
 
-def _shown(outcome: Outcome) -> str:
+def _shown(outcome: Outcome, of_norms: bool) -> str:
     bound = "no bound" if outcome.grad_norm is None else f"G {outcome.grad_norm:.3g}"
     ratio, when = outcome.noise_to_signal_of_run, "over the run"
     if ratio is None:
         ratio, when = outcome.noise_to_signal, "at every step"
     if ratio is not None:
-        bound = f"{bound}, noise {times(ratio)} times the mean gradient {when}"
+        bound = f"{bound}, noise {times(ratio)} times {signal_words(of_norms=of_norms)} {when}"
     return f"{bound}: {outcome.verdict}"

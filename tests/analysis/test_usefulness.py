@@ -20,7 +20,7 @@ from lipcert.gates import Gates
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
 from lipcert.settings import ConstraintSpec, Settings
-from lipcert.signal.examples import RANDOM, Examples
+from lipcert.signal.examples import RANDOM, Examples, random_examples
 from lipcert.signal.measure import measure
 from tests.models.shipped import digits, path_of
 
@@ -269,11 +269,123 @@ def test_of_many_examples_some_are_taken(monkeypatch):
     assert few == observed_at(found, settings, thin)
 
 
-@pytest.mark.parametrize(("each", "count"), [(1e3, 32), (1.5e6, 13), (4e6, 8), (6e8, 8)])
-def test_random_examples_are_as_many_as_the_work_allows(monkeypatch, each, count):
+@pytest.mark.parametrize(("each", "few"), [(1e3, 64), (1.5e7, 13), (4e7, 8), (6e8, 8)])
+def test_random_examples_are_as_many_as_the_work_allows(monkeypatch, each, few):
+    """A few, or more of them until intervals are narrow."""
     monkeypatch.setattr("lipcert.analysis.observing.work", lambda program: each)
     found = observed_at_random(bounded(MLP, Settings()), Settings())
-    assert found.examples == count
+    low, high = found.clipped_over_signal
+    is_narrow = (high - low) / (high + low) <= 0.05
+    assert found.examples >= few
+    assert is_narrow or found.examples == max(few, int(1e9 / each))
+
+
+SHIPPED = ("digits_mlp", "digits_cnn", "stevens_mnist")
+OTHER_DRAWS = 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_verdict_does_not_depend_on_the_draw(name):
+    model, settings = load_model(path_of(name), trusted=True), Settings(input_box=(0.0, 1.0))
+    for chosen in (settings, replace(settings, loss_clip=0.1)):
+        found = bounded(model, replace(chosen, tier="quick"))
+        groups = noise_groups_of(found.groups, chosen)
+        released = Release.of(groups, chosen, 1.0)
+        seen = [
+            usefulness_of(released, chosen, None, observed_at_random(found, chosen, seed))
+            for seed in range(OTHER_DRAWS)
+        ]
+        assert len({use.verdict for use in seen}) == 1
+        lows, highs = zip(*(use.relative_cost_interval for use in seen), strict=True)
+        assert max(lows) <= min(highs)
+        assert seen[0] == usefulness_of(released, chosen, None, observed_at_random(found, chosen))
+
+
+def test_signals_of_drawn_examples_are_mean_norms():
+    """Labels are random, so that the mean of the gradients says nothing."""
+    settings = Settings(input_box=(0.0, 1.0))
+    found = observed_at_random(bounded(MLP, settings), settings)
+    assert found.of_norms
+    assert found.words == "the gradient of an example"
+    assert found.signal <= found.grad_norm_max
+    assert found.signal > 0.5 * found.grad_norm_median
+    assert 0.9 < found.clipped_signal <= 1.0  # nearly all are longer than C = 1
+    assert not observed_at(bounded(MLP, settings), settings, data(MLP)).of_norms
+
+
+def test_an_interval_holds_what_other_draws_find():
+    """In about 95 of 100 cases; some hundred draws of few examples are looked at."""
+    settings = Settings(input_box=(0.0, 1.0))
+    found = bounded(MLP, settings)
+    shapes = found.graph.input_shape, found.graph.output_shape
+
+    def drawn(count, seed):
+        some = random_examples(shapes[0], found.at_inputs, found.loss, shapes[1], count, seed=seed)
+        return observed_at(found, settings, some)
+
+    truth = drawn(4000, 1000).signal
+    ends = [drawn(64, seed).signal_interval for seed in range(100)]
+    assert 88 <= sum(low <= truth <= high for low, high in ends) <= 100
+
+
+@pytest.mark.parametrize(
+    ("spread", "word"),
+    [
+        ((1.0, 1.9), "useful"),
+        ((1.9, 2.1), "between useful and costly"),
+        ((2.1, 5.9), "costly"),
+        ((5.9, 6.1), "between costly and not usable"),
+        ((1.9, 6.1), "between useful and not usable"),
+        ((6.1, 7.0), "not usable"),
+    ],
+)
+def test_a_ratio_that_straddles_a_limit_is_between(spread, word):
+    seen = observed_at(bounded(MLP, Settings()), Settings(), data(MLP))
+    middle = sum(spread) / 2.0
+    seen = replace(
+        seen, signal=1.0, clipped_signal=middle, clipped_over_signal=spread, of_norms=False
+    )
+    found = verdict(1.0, seen)
+    assert found.verdict == word
+    assert found.sentence.startswith(f"{word.capitalize()}: ")
+    assert f"({times(spread[0])} to {times(spread[1])} in 95 of 100 draws of 32" in found.sentence
+    assert found.relative_cost_interval == pytest.approx(spread)
+
+
+def test_a_gate_takes_the_upper_end_and_no_random_labels():
+    settings = Settings(batch_size=50, noise_multiplier=1.0)
+    use = analyze(CNN, settings, examples=data(CNN)).usefulness
+    low, high = use.noise_to_signal_interval
+    assert low < use.noise_to_signal < high
+    for limit, outcome in ((0.99 * high, "exceeded"), (1.01 * high, "holds")):
+        gates = Gates(max_noise_to_signal=limit)
+        (gate,) = analyze(CNN, settings, examples=data(CNN), gates=gates).gates
+        assert gate.outcome.value == outcome
+    (gate,) = analyze(CNN, settings, gates=Gates(max_noise_to_signal=1e9)).gates
+    assert gate.outcome.value == "unknown"
+    assert "give --data" in gate.reason
+
+
+def test_nothing_trained_is_no_useful_bound():
+    use = analyze(MLP, Settings(input_box=(0.0, 1.0), freeze=("*",))).usefulness
+    assert use.verdict == "nothing trained"
+    assert use.sentence.startswith("Nothing is trained under these settings")
+    assert "--trainable" in use.sentence
+
+
+def test_where_it_is_not_known_what_is_trained_g_is_unknown():
+    graph = MLP.graph
+    name = next(iter(graph.parameters))
+    folded = {**graph.parameters, name: replace(graph.parameters[name], folded=True)}
+    lost = replace(MLP, graph=replace(graph, parameters=folded))
+    use = analyze(lost, Settings(input_box=(0.0, 1.0))).usefulness
+    assert use.verdict == "unknown"
+    assert use.sentence.startswith("Unknown: G has no number because what is trained is not in")
+    assert name in use.sentence
+    assert "--as-exported" in use.sentence
+    clipped = Settings(input_box=(0.0, 1.0), mechanism="gradient-clipping", clip_norm=1.0)
+    assert analyze(lost, clipped).usefulness.verdict == "useful"
 
 
 @pytest.mark.parametrize("name", ["work", "numbers_held"])

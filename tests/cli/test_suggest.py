@@ -43,11 +43,22 @@ def test_the_json_has_what_other_tools_read() -> None:
         assert item["how"]
 
 
-def test_suggestions_are_by_rank_and_the_recipe_is_no_worse_than_what_is_not_alike() -> None:
+def test_suggestions_are_by_rank_and_gradient_clipping_is_first() -> None:
+    """Without a rehearsal nothing stands above it, whatever the ratio says."""
     found = document()
-    ranked = [item["noise_to_signal"] for item in found["suggestions"]]
-    assert ranked == sorted(ranked)
-    assert found["recipe"]["noise_to_signal"] <= 1.25 * ranked[0]
+    clips = [item["mechanism"] == "gradient-clipping" for item in found["suggestions"]]
+    assert clips == sorted(clips, reverse=True)
+    for is_clip in (True, False):
+        ranked = [
+            item["noise_to_signal"]
+            for item, clip in zip(found["suggestions"], clips, strict=True)
+            if clip is is_clip
+        ]
+        assert ranked == sorted(ranked)
+    assert found["recipe"]["mechanism"] == "gradient-clipping"
+    assert found["rehearsal"] is None
+    ratios = [item["noise_to_signal"] for item in found["recipes"]]
+    assert bool(found["unproven"]) == (min(ratios) < ratios[0])
 
 
 def test_a_suggested_setting_is_what_analyze_says(tmp_path: Path) -> None:

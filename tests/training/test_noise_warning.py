@@ -89,7 +89,7 @@ class Narrow(nn.Module):
 
 
 def test_a_loose_bound_is_told_from_clipping_which_would_do():
-    run = {"network": Narrow, "noise_multiplier": 0.05}
+    run = {"network": Narrow, "noise_multiplier": 0.5}
     message, _ = warned(**run)
     said = numbers(message)
     assert said[0] > 10.0 * said[1]

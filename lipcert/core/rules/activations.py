@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from typing import Final
+from weakref import WeakKeyDictionary
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Interval
@@ -11,6 +13,12 @@ from lipcert.core.rules.base import Entrywise, WithoutOperands
 from lipcert.core.rules.curves import Function
 from lipcert.core.rules.facts import Fact, root_up
 from lipcert.core.rules.functions import function
+
+_MOST_KEPT: Final = 1 << 16
+"""numbers of a box whose slopes are kept"""
+_KEPT: Final[WeakKeyDictionary[Fact, dict[tuple[str, tuple[float, ...]], Interval]]] = (
+    WeakKeyDictionary()
+)
 
 
 class ActivationRule(Entrywise[Activation], WithoutOperands[Activation]):
@@ -42,5 +50,13 @@ class ActivationRule(Entrywise[Activation], WithoutOperands[Activation]):
         )
 
     def slopes(self) -> Interval:
-        """Every Clarke derivative on the box. Attained: by the steepest point of it."""
-        return self._function.derivative(self.x.box)
+        """Every Clarke derivative on the box. Attained: by the steepest point of it.
+
+        Asked for several times in a derivation, and kept as long as the fact that it follows from.
+        """
+        if self.x.box.lo.size > _MOST_KEPT:
+            return self._function.derivative(self.x.box)
+        known, key = _KEPT.setdefault(self.x, {}), (self.op.name, self.op.numbers)
+        if key not in known:
+            known[key] = self._function.derivative(self.x.box)
+        return known[key]

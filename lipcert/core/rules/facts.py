@@ -17,7 +17,7 @@ from lipcert.core.program import Shape
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Fact:
     """norm ≥ ‖x‖₂; box holds every entry; run ≥ the norm of every run along the last axis.
 

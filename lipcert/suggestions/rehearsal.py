@@ -1,0 +1,363 @@
+"""Rehearsal: short private runs of recipes beside gradient clipping, from the same start, in numpy.
+
+What enters: what was analysed of recipes, and examples with labels of classes. What leaves: for
+each its curve, and how often the network is right about examples that were kept out of the run.
+Invariant: each step moves along what the mechanism releases, with the noise of the settings, and
+weights stay within their constraints; nothing is certified, and the runs are not private: what they
+say tells of the examples.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self, final
+
+import numpy as np
+
+from lipcert.analysis.bounded import Bounded, Progress
+from lipcert.analysis.observing import held
+from lipcert.analysis.planned import plan_of
+from lipcert.analysis.release import Release
+from lipcert.core.losses.base import Scores, scores_of
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.evaluate import evaluate_batch
+from lipcert.ir import Graph
+from lipcert.privacy.noise import Reduction
+from lipcert.settings import Settings
+from lipcert.signal.examples import Examples
+from lipcert.signal.gradients import stack_size
+from lipcert.signal.labels import checked_labels
+from lipcert.signal.measure import released_mean
+from lipcert.signal.network import Network
+from lipcert.suggestions.analyst import Analyst, prepared
+from lipcert.suggestions.records import Change, Rehearsal, Rehearsed
+from lipcert.upper import FloatArray
+from lipcert.viewed import graph_at, parameters_of
+
+SECONDS: Final = 30.0
+"""that all rehearsals may take together"""
+_STEPS: Final = (200, 100, 50, 20)
+"""of which as many are made as there is time for: fewer say nothing"""
+_TIMED: Final = 3
+"""steps that tell how long one takes"""
+_BATCH: Final = 64
+"""where no batch is planned"""
+_LARGEST_BATCH: Final = 128
+_KEPT_OUT: Final = 5
+"""one of so many examples"""
+_LEAST: Final = 20
+_MOST_KEPT_OUT: Final = 500
+_MOST_TRAINED: Final = 10_000
+_NUMBERS: Final = 1 << 25
+"""in the inputs of the examples that are trained on"""
+_RATES: Final = (0.003, 0.01, 0.03)
+"""of Adam: the best in a first run is taken in a second, with other batches and other noise"""
+_POINTS: Final = 8
+"""of a curve"""
+_ERRORS: Final = 2.0
+_CLEAR: Final = 0.02
+"""by how many standard errors, and by what share of the examples, a recipe has to be right more
+often than clipping to be called better"""
+_DECAY: Final = (0.9, 0.999)
+_SMALL: Final = 1e-8
+"""Adam's"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What is rehearsed. mechanism, title: what it is called; changes: made together."""
+
+    mechanism: str
+    title: str
+    changes: tuple[Change, ...]
+
+
+def rehearsed(
+    parts: Sequence[Part],
+    analyst: Analyst,
+    trials: Trials,
+    seconds: float = SECONDS,
+    observe: Progress | None = None,
+) -> Rehearsal:
+    """Short runs of all parts, with equally many steps; the first is what others are held against.
+
+    seconds: that all of them may take together. What cannot be run in time, or has no noise, says
+    so.
+    """
+    end = time.process_time() + seconds
+    planned = _in_time([_planned(part, analyst, trials) for part in parts], seconds)
+    runs = [item for item in planned if isinstance(item, Run)]
+    steps = min((run.steps for run in runs), default=0)
+    shown = _Shown(observe, len(runs) * (len(_RATES) + 1) * steps)
+    first: FloatArray | None = None
+    found: list[Rehearsed] = []
+    for place, (part, run) in enumerate(zip(parts, planned, strict=True)):
+        try:
+            if isinstance(run, str):
+                raise NoVerdictError(run)
+            result = run.result(_watched(part.title, end, shown))
+        except LipCertError as error:
+            missed = Rehearsed(part.mechanism, part.title, None, (), None, None, False, str(error))
+            found.append(missed)
+            continue
+        rate, curve, right = result
+        margin, better = None, False
+        if not place:
+            first = right
+        elif first is not None:
+            margin, deviation = _difference(right, first)
+            better = margin > max(_ERRORS * deviation, _CLEAR)
+        found.append(
+            Rehearsed(part.mechanism, part.title, rate, curve, curve[-1][1], margin, better)
+        )
+    return Rehearsal(
+        steps=steps,
+        batch=runs[0].batch if runs else 0,
+        kept_out=len(trials.kept_out),
+        majority=trials.majority,
+        before=float(np.mean(trials.right(analyst.base.unclipped))),
+        runs=tuple(found),
+    )
+
+
+def _in_time(planned: Sequence[Run | str], seconds: float) -> Sequence[Run | str]:
+    """The same runs with as many steps as there is time for, each with as many; where few steps of
+    all take too long, of the first two, or none."""
+    runs = [item for item in planned if isinstance(item, Run)]
+    if not runs or seconds <= 0.0:
+        return [item if isinstance(item, str) else _late(0.0) for item in planned]
+    wanted = min(run.steps for run in runs)
+    costs = [run.seconds_of_step() for run in runs]
+    for count in dict.fromkeys((len(runs), min(2, len(runs)))):
+        cost = sum(costs[:count])
+        for most in _STEPS:
+            if cost * min(most, wanted) <= seconds or cost == 0.0:
+                kept = {id(run) for run in runs[:count]}
+                return [
+                    replace(item, steps=min(most, wanted))
+                    if id(item) in kept and isinstance(item, Run)
+                    else (item if isinstance(item, str) else _late(seconds))
+                    for item in planned
+                ]
+    needed = sum(costs[:2]) * min(_STEPS[-1], wanted)
+    return [item if isinstance(item, str) else _late(seconds, needed) for item in planned]
+
+
+def _planned(part: Part, analyst: Analyst, trials: Trials) -> Run | str:
+    """A run, or why there is none."""
+    own = analyst.analysed(part.changes)
+    released, ready = analyst.released(own), trials.prepared(part.changes)
+    try:
+        return Run.of(own.found, own.settings, released, ready)
+    except LipCertError as error:
+        return str(error)
+
+
+_Curve = tuple[tuple[int, float], ...]
+
+
+def _watched(title: str, end: float, shown: _Shown) -> Callable[[], None]:
+    """Called at every step: tells of it, and raises NoVerdictError once time is up."""
+
+    def watch() -> None:
+        shown.step(title)
+        if time.process_time() > end:
+            raise NoVerdictError("the time for rehearsals was over before its run")
+
+    return watch
+
+
+@final
+class _Shown:
+    """Steps of all runs, as progress."""
+
+    def __init__(self, observe: Progress | None, total: int) -> None:
+        self._observe, self._total, self._done = observe, total, 0
+
+    def step(self, title: str) -> None:
+        """One more."""
+        self._done += 1
+        if self._observe is not None:
+            self._observe(f"rehearsal: {title}", self._done, max(self._total, self._done))
+
+
+def _late(seconds: float, needed: float | None = None) -> str:
+    """Why there is no run."""
+    took = "" if needed is None else f", and {_STEPS[-1]} steps would take about {needed:.0f} s"
+    return f"there are {seconds:.0f} s for rehearsals{took}"
+
+
+def _difference(right: FloatArray, first: FloatArray) -> tuple[float, float]:
+    """By how much more often one network is right than another about the same examples, and the
+    standard error of that."""
+    more = right - first
+    return float(np.mean(more)), float(np.std(more)) / math.sqrt(len(more))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """Examples of rehearsals: those that are trained on, and those that are kept out.
+
+    y: as `checked_labels` gives them. majority: how often the most frequent class is right. scores:
+    where those of the classes are; of several tokens, each with a label counts.
+    """
+
+    trained: Examples
+    kept_out: Examples
+    majority: float
+    scores: Scores
+
+    @classmethod
+    def of(cls, found: Bounded, examples: Examples) -> Self:
+        """UsageError where the labels are no classes, or the examples too few."""
+        scores = scores_of(found.loss, found.graph.output_shape)
+        if not found.loss.of_classes or scores is None or scores.classes < 2:
+            raise UsageError("accuracy is counted for losses over several classes")
+        if len(examples) < _LEAST:
+            raise UsageError(f"{len(examples)} examples are too few; give {_LEAST} or more")
+        y = checked_labels(found.loss, examples.y, found.graph.output_shape)
+        order = np.random.default_rng(0).permutation(len(y))
+        out = min(len(y) // _KEPT_OUT, _MOST_KEPT_OUT)
+        numbers = max(math.prod(examples.x.shape[1:]), 1)
+        ends = out + min(max(_NUMBERS // numbers, _LEAST), _MOST_TRAINED)
+        known = y[order[:out]]
+        known = known[known >= 0]
+        most = np.bincount(known).max(initial=0) / max(len(known), 1)
+        kept_out, trained = (
+            replace(examples, x=examples.x[rows], y=y[rows])
+            for rows in (order[:out], order[out:ends])
+        )
+        return cls(trained, kept_out, float(most), scores)
+
+    def prepared(self, changes: tuple[Change, ...]) -> Trials:
+        """With inputs as the changes prepare them."""
+        ends = [prepared(item, changes) or item for item in (self.trained, self.kept_out)]
+        return replace(self, trained=ends[0], kept_out=ends[1])
+
+    @np.errstate(all="ignore")
+    def right(self, graph: Graph) -> FloatArray:
+        """Of each example kept out the share of its labels whose class has the largest score; of
+        none where a score is not finite."""
+        network, data = Network.of(graph), self.kept_out
+        shape, rows = network.program.shapes[network.program.input], stack_size(network)
+        found: FloatArray = np.zeros(len(data))
+        for start in range(0, len(data), rows):
+            part = slice(start, start + rows)
+            x = np.asarray(data.x[part], np.float64)
+            values = evaluate_batch(network.program, x.reshape(len(x), *shape))
+            logits = values[network.program.output].reshape(len(x), -1)
+            labels = data.y[part].reshape(len(x), -1)
+            best = np.argmax(self.scores.apart(logits), axis=1).reshape(labels.shape)
+            right = np.sum((best == labels) & (labels >= 0), axis=1)
+            share = right / np.maximum(np.sum(labels >= 0, axis=1), 1)
+            found[part] = np.where(np.isfinite(logits).all(axis=1), share, 0.0)
+        return found
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A run that is planned. stds: of the noise on the mean gradient of a batch, by parameter."""
+
+    found: Bounded
+    settings: Settings
+    trials: Trials
+    stds: Mapping[str, float]
+    batch: int
+    steps: int
+
+    @classmethod
+    def of(cls, found: Bounded, settings: Settings, released: Release, trials: Trials) -> Self:
+        """With as many steps as are planned, at most 200.
+
+        The batch is the planned one, at most 128 examples of it; the noise is that of `released`.
+        Raises NoVerdictError where there is no noise that makes the run private.
+        """
+        plan = plan_of(settings)
+        planned = settings.batch_size if plan is None else plan.batch
+        divisor = 1.0 if settings.reduction == Reduction.MEAN.value else planned or _BATCH
+        stds: dict[str, float] = {}
+        for group in found.groups:
+            noise = released.noise(group.name)
+            if noise is None or not noise.noise_std.is_finite:
+                raise NoVerdictError("no noise makes the run private")
+            stds |= {item.name: noise.noise_std.value / divisor for item in group.parameters}
+        batch = min(planned or _BATCH, _LARGEST_BATCH, len(trials.trained))
+        steps = _STEPS[0] if plan is None else min(plan.releases, _STEPS[0])
+        return cls(found, settings, trials, stds, batch, steps)
+
+    def seconds_of_step(self) -> float:
+        """Processor time of one step of each rate and of the run itself, with looking at it."""
+        few = replace(self, steps=min(_TIMED, self.steps))
+        *_, last = few.trained(_RATES[0], 0)
+        begun = time.process_time()
+        *_, last = few.trained(_RATES[0], 0)
+        between = time.process_time()
+        self.trials.right(last)
+        looking = (time.process_time() - between) * (len(_RATES) + _POINTS)
+        step = (between - begun) / few.steps
+        return (len(_RATES) + 1) * step + looking / self.steps
+
+    def result(self, watch: Callable[[], None] = lambda: None) -> tuple[float, _Curve, FloatArray]:
+        """The rate that a first run chooses, the curve of a second one, and which of the examples
+        kept out the network is right about at its end. watch: is called at every step."""
+        best, rate = -1.0, _RATES[0]
+        for candidate in _RATES:
+            *_, last = self.trained(candidate, 0, watch)
+            accuracy = float(np.mean(self.trials.right(last)))
+            if accuracy > best:
+                best, rate = accuracy, candidate
+        every, curve = max(self.steps // _POINTS, 1), []
+        right = self.trials.right(held(self.found.graph, self.settings))
+        curve.append((0, float(np.mean(right))))
+        for step, graph in enumerate(self.trained(rate, 1, watch), 1):
+            if step % every == 0 or step == self.steps:
+                right = self.trials.right(graph)
+                curve.append((step, float(np.mean(right))))
+        return rate, tuple(curve), right
+
+    @np.errstate(all="ignore")
+    def trained(
+        self, rate: float, seed: int, watch: Callable[[], None] = lambda: None
+    ) -> Iterator[Graph]:
+        """The network after every step of a run with Adam."""
+        random = np.random.default_rng(seed)
+        graph = held(self.found.graph, self.settings)
+        first: dict[str, Any] = dict.fromkeys(self.stds, 0.0)
+        second: dict[str, Any] = dict.fromkeys(self.stds, 0.0)
+        for step in range(1, self.steps + 1):
+            watch()
+            weights, mean = parameters_of(graph), self._mean(graph, random)
+            moved: dict[str, FloatArray] = {}
+            for name, std in self.stds.items():
+                released = mean[name] + std * random.standard_normal(mean[name].shape)
+                first[name] = _DECAY[0] * first[name] + (1.0 - _DECAY[0]) * released
+                second[name] = _DECAY[1] * second[name] + (1.0 - _DECAY[1]) * released**2
+                mean_of = first[name] / (1.0 - _DECAY[0] ** step)
+                root = np.sqrt(second[name] / (1.0 - _DECAY[1] ** step))
+                moved[name] = weights[name] - rate * mean_of / (root + _SMALL)
+            graph = held(graph_at(graph, moved), self.settings)
+            yield graph
+
+    def _mean(self, graph: Graph, random: np.random.Generator) -> Mapping[str, FloatArray]:
+        """Of what is released of a batch, before any noise."""
+        data = self.trials.trained
+        rows = np.sort(random.choice(len(data), self.batch, replace=False))
+        found = released_mean(
+            graph,
+            {group.name: [item.name for item in group.parameters] for group in self.found.groups},
+            self.found.loss,
+            replace(data, x=data.x[rows], y=data.y[rows]),
+            loss_clip=self.found.loss_clip,
+            clip=self.found.premises.clip,
+        )
+        shapes = {name: item.shape for name, item in graph.parameters.items()}
+        return {
+            name: np.broadcast_to(part, math.prod(shapes[name])).reshape(shapes[name])
+            for name, part in found.items()
+        }

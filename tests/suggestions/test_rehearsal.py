@@ -1,0 +1,295 @@
+"""Rehearsals learn where the noise lets them, drown where it does not, and decide what is first."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from lipcert.analysis.bounded import Bounded, bounded
+from lipcert.analysis.planned import planned_multiplier
+from lipcert.analysis.release import Release
+from lipcert.errors import UsageError
+from lipcert.importer.load import load_model
+from lipcert.importer.model import ImportedModel
+from lipcert.report.formats import suggestions_report
+from lipcert.settings import ConstraintSpec, Settings
+from lipcert.signal.examples import Examples
+from lipcert.suggestions.analyst import Analyst, release_of
+from lipcert.suggestions.engine import suggest
+from lipcert.suggestions.mechanisms import gradient_clipping, held
+from lipcert.suggestions.records import Rehearsal, Rehearsed, Suggestions
+from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsed
+from lipcert.suggestions.remarks import rehearsal_told
+from lipcert.viewed import parameters_of
+from tests.commands import lipcert as command
+from tests.suggestions.networks import export
+
+CLASSES = 10
+RUN = {
+    "input_box": (0.0, 1.0),
+    "dataset_size": 1400,
+    "batch_size": 128,
+    "epochs": 10.0,
+    "sampling": "poisson",
+    "delta": 1e-5,
+    "tier": "quick",
+}
+CLIPPED = Settings(**RUN, mechanism="gradient-clipping", clip_norm=1.0, noise_multiplier=0.5)
+HELD = Settings(
+    **RUN,
+    mechanism="clipless",
+    constraint=ConstraintSpec("spectral", 1.0),
+    bias_norm=0.5,
+    noise_multiplier=1.0,
+)
+DROWNED = {"mechanism": "gradient-clipping", "clip_norm": 1.0, "noise_multiplier": 1e4}
+OPTIONS = shlex.split(
+    "--input-box 0 1 --dataset-size 1400 --batch-size 128 --epochs 10 --sampling poisson "
+    "--noise-multiplier 1 --delta 1e-5 --tier quick --no-cache --budget 6"
+)
+
+
+class Perceptron(nn.Sequential):
+    """Of digits, untrained."""
+
+    def __init__(self, outputs: int = CLASSES) -> None:
+        torch.manual_seed(0)
+        super().__init__(nn.Linear(64, 24), nn.ReLU(), nn.Linear(24, outputs))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("model") / "model.onnx"
+    export(Perceptron(), (64,), found)
+    return found
+
+
+@pytest.fixture(scope="module")
+def network(path: Path) -> ImportedModel:
+    return load_model(path)
+
+
+@cache
+def digits() -> Examples:
+    pixels, labels = load_digits(return_X_y=True)
+    return Examples(pixels / 16.0, labels, "digits.npz")
+
+
+def noised(network: ImportedModel, settings: Settings) -> tuple[Bounded, Release, Trials]:
+    found = bounded(network, settings)
+    released = release_of(found, settings, planned_multiplier)
+    return found, released, Trials.of(found, digits())
+
+
+def accuracy(network: ImportedModel, settings: Settings) -> float:
+    found, released, trials = noised(network, settings)
+    run = Run.of(found, settings, released, trials)
+    _, curve, right = run.result()
+    assert curve[-1] == (run.steps, np.mean(right))
+    return curve[-1][1]
+
+
+def test_a_run_learns_where_the_noise_is_small(network: ImportedModel) -> None:
+    learned = accuracy(network, CLIPPED)
+    assert learned > 0.8
+    assert learned == accuracy(network, CLIPPED)
+
+
+def test_a_run_drowns_where_the_noise_is_large(network: ImportedModel) -> None:
+    found, _, trials = noised(network, CLIPPED)
+    assert 0.02 < np.mean(trials.right(found.graph)) < 0.25  # untrained
+    assert trials.majority < 0.15
+    assert accuracy(network, replace(CLIPPED, noise_multiplier=1000.0)) < 0.3
+
+
+def test_no_example_is_both_trained_on_and_kept_out(network: ImportedModel) -> None:
+    _, _, trials = noised(network, CLIPPED)
+    seen = {row.tobytes() for row in trials.trained.x}
+    assert not seen & {row.tobytes() for row in trials.kept_out.x}
+    assert len(trials.trained) + len(trials.kept_out) == len(digits())
+    assert len(trials.kept_out) == len(digits()) // 5
+
+
+def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
+    found, released, trials = noised(network, HELD)
+    run = replace(Run.of(found, HELD, released, trials), steps=3)
+    *_, last = run.trained(0.3, 0)
+    for name, array in parameters_of(last).items():
+        length = np.linalg.norm(array, 2 if array.ndim == 2 else None)
+        assert length <= (1.0 if array.ndim == 2 else 0.5) * (1.0 + 1e-9), name
+
+
+@pytest.mark.parametrize(
+    "settings", [replace(CLIPPED, reduction="sum"), replace(HELD, allocation="optimal")]
+)
+def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Settings) -> None:
+    divisor = {"sum": 128.0, "mean": 1.0}[settings.reduction]  # of a sum over a batch, its mean
+    found, released, trials = noised(network, settings)
+    run = Run.of(found, settings, released, trials)
+    for group in found.groups:
+        noise = released.noise(group.name)
+        assert noise is not None
+        for item in group.parameters:
+            assert run.stds[item.name] == pytest.approx(noise.noise_std.value / divisor)
+
+
+def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
+    """At the released gradients of the same batches, with the same noise."""
+    found, released, trials = noised(network, CLIPPED)
+    run = replace(Run.of(found, CLIPPED, released, trials), steps=4)
+    random = np.random.default_rng(3)
+    own = {
+        name: torch.tensor(array, requires_grad=True)
+        for name, array in parameters_of(found.graph).items()
+    }
+    optimizer = torch.optim.Adam(own.values(), lr=0.05)
+    graph = found.graph
+    for after in run.trained(0.05, 3):
+        mean = run._mean(graph, random)
+        for name, std in run.stds.items():
+            noise = std * random.standard_normal(mean[name].shape)
+            own[name].grad = torch.tensor(mean[name] + noise)
+        optimizer.step()
+        graph = after
+        for name, array in parameters_of(graph).items():
+            np.testing.assert_allclose(array, own[name].detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+def test_examples_of_classes_are_needed(network: ImportedModel) -> None:
+    with pytest.raises(UsageError, match="needs examples with their labels"):
+        suggest(network, CLIPPED, probe=True)
+    found = bounded(network, replace(CLIPPED, loss="mse", label_norm=1.0))
+    with pytest.raises(UsageError, match="losses over several classes"):
+        Trials.of(found, digits())
+    few = replace(digits(), x=digits().x[:9], y=digits().y[:9])
+    with pytest.raises(UsageError, match="9 examples are too few"):
+        Trials.of(bounded(network, CLIPPED), few)
+
+
+PARTS = (
+    Part("gradient-clipping", "clipping", (gradient_clipping(1.0),)),
+    Part("clipless", "held", (held("clipless", HELD, biased=True),)),
+)
+
+
+def rehearsal(network: ImportedModel, parts: tuple[Part, ...], seconds: float = 1.5) -> Rehearsal:
+    settings = Settings(**RUN, noise_multiplier=0.5)
+    base = bounded(network, settings)
+    return rehearsed(parts, Analyst(base, settings, None), Trials.of(base, digits()), seconds)
+
+
+def test_better_is_what_is_right_more_often_beyond_doubt(network: ImportedModel) -> None:
+    """A run that drowns beside one that learns, either way, and a run beside itself."""
+    loud = Part("gradient-clipping", "drowned", (gradient_clipping(1e4),))
+    loud = replace(loud, changes=(replace(loud.changes[0], settings=DROWNED),))
+    quiet, drowned = rehearsal(network, (PARTS[0], loud)).runs
+    assert quiet.margin is None
+    assert drowned.margin == pytest.approx(drowned.accuracy - quiet.accuracy)
+    assert drowned.margin < -0.3
+    assert not drowned.better
+    drowned, quiet = rehearsal(network, (loud, PARTS[0])).runs
+    assert quiet.better
+    _, same = rehearsal(network, (PARTS[0], PARTS[0])).runs
+    assert (same.margin, same.better) == (0.0, False)
+
+
+def test_all_run_equally_long_or_say_why_not(network: ImportedModel) -> None:
+    found = rehearsal(network, PARTS)
+    assert {run.curve[-1][0] for run in found.runs} == {found.steps}
+    assert found.runs[0].curve[0] == (0, found.before)
+    assert all(not run.why for run in found.runs)
+    for run in rehearsal(network, PARTS, seconds=0.0).runs:
+        assert run.accuracy is None
+        assert "there are 0 s for rehearsals" in run.why
+        assert not run.better
+
+
+def test_where_all_would_take_too_long_two_are_run_or_none(
+    network: ImportedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Run, "seconds_of_step", lambda run: 1.0)
+    three = (*PARTS, PARTS[1])
+    monkeypatch.setattr(Run, "result", lambda run, watch: (0.01, ((run.steps, 0.5),), np.ones(4)))
+    long, short = (rehearsal(network, three, seconds) for seconds in (1000.0, 50.0))
+    assert [len(run.curve) for run in long.runs] == [1, 1, 1]
+    assert long.steps == 110  # all that are planned
+    assert [len(run.curve) for run in short.runs] == [1, 1, 0]
+    assert short.steps == 20
+    none = rehearsal(network, three, 39.0)
+    assert all("20 steps would take about 40 s" in run.why for run in none.runs)
+
+
+def contending(network: ImportedModel, **more: object) -> Suggestions:
+    settings = Settings(**{**RUN, "batch_size": 64}, noise_multiplier=1.0)
+    return suggest(network, settings, budget=30.0, **more)
+
+
+def test_without_examples_nothing_stands_above_clipping(network: ImportedModel) -> None:
+    found = contending(network)
+    assert found.recipe.mechanism == "gradient-clipping"
+    assert found.rehearsal is None
+    assert found.suggestions[0].mechanism == "gradient-clipping"
+    least = min(found.recipes, key=lambda recipe: recipe.outcome.score)
+    assert ("public examples" in found.unproven) == (least is not found.recipe)
+
+
+def test_what_a_rehearsal_shows_to_be_better_is_first(
+    network: ImportedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Decided by the runs alone, whatever the ratio says."""
+
+    def told(parts, analyst, trials, seconds, observe):
+        runs = [
+            Rehearsed(part.mechanism, part.title, 0.01, ((1, share),), share, share - 0.5, better)
+            for part, (share, better) in zip(parts, answers, strict=False)
+        ]
+        return Rehearsal(1, 1, 1, 0.1, 0.1, tuple(runs))
+
+    monkeypatch.setattr("lipcert.suggestions.session.rehearsed", told)
+    answers = [(0.5, False), *[(0.4, False)] * 9]
+    plain = contending(network, examples=digits(), probe=True)
+    assert plain.recipe.mechanism == "gradient-clipping"
+    answers = [(0.5, False), (0.6, True), (0.7, True), *[(0.4, False)] * 9]
+    found = contending(network, examples=digits(), probe=True)
+    assert found.recipe.accuracy_probe == 0.7
+    assert found.recipe.mechanism != "gradient-clipping"
+    assert found.recipes[0] == found.recipe
+    assert found.recipes[1].mechanism == "gradient-clipping"
+    assert not found.unproven
+    for kind in ("text", "markdown", "html"):
+        shown = suggestions_report(found, kind, width=160, color=False, show_all=False)
+        assert "right about 50.0" in shown
+        assert "from the same start" in shown
+        assert "0.700" in shown
+    first, second, *_ = rehearsal_told(found.rehearsal)
+    assert "0.500 after 1 steps (0.50)" in first
+    assert second.endswith("+0.100 against clipping: better beyond doubt")
+
+
+def test_reports_show_curves_and_results(path: Path, tmp_path: Path) -> None:
+    np.savez(tmp_path / "digits.npz", x=digits().x, y=digits().y)
+    words = ["suggest", str(path), "--data", str(tmp_path / "digits.npz"), "--probe", *OPTIONS]
+    found = json.loads(command([*words, "--format", "json"]).stdout)
+    assert "LC410" in {item["code"] for item in found["diagnostics"]}
+    assert found["probed"]["kept_out"] == len(digits()) // 5
+    assert found["probed"]["before"] < 0.25
+    assert found["recipe"]["accuracy_probe"] > 0.5
+    first, *others = found["rehearsal"]["runs"]
+    assert first["mechanism"] == "gradient-clipping"
+    assert first["curve"][-1] == [found["rehearsal"]["steps"], first["accuracy"]]
+    assert others
+
+
+def test_the_command_needs_examples(path: Path) -> None:
+    refused = command(["suggest", str(path), "--probe", *OPTIONS])
+    assert refused.exit_code == 2
+    assert "--data WHERE" in refused.stderr
