@@ -16,7 +16,7 @@ import logging
 import time
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, final
 
@@ -153,7 +153,8 @@ def _graphs() -> Problem:
     random = np.random.default_rng(0)
     count, labels = 3300, random.integers(3, size=3300)
     near = np.zeros((count, NODES, NODES))
-    for graph, label in zip(near, labels, strict=True):
+    for place, label in enumerate(labels):
+        graph = near[place]
         for node in range(NODES):
             half = NODES // 2
             others = {
@@ -185,16 +186,19 @@ PROBLEMS: Final[Mapping[str, Callable[[], Problem]]] = MappingProxyType(
 )
 
 
-def accuracy(
-    problem: Problem,
-    module: nn.Module,
-    mechanism: TrainingMechanism,
-    settings: lipcert.Settings,
-    rate: float,
-    seed: int,
-) -> float:
-    """Of a private run of the module, on the test examples."""
-    module = copy.deepcopy(module).train()
+@final
+@dataclass(frozen=True)
+class Way:
+    """How a network is trained."""
+
+    module: nn.Module
+    mechanism: TrainingMechanism
+    settings: lipcert.Settings
+
+
+def accuracy(problem: Problem, way: Way, rate: float, seed: int) -> float:
+    """Of a private run, on the test examples."""
+    module, settings = copy.deepcopy(way.module).train(), way.settings
     torch.manual_seed(seed)
     trained = [item for item in module.parameters() if item.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=rate)
@@ -202,7 +206,7 @@ def accuracy(
     names = ("target_epsilon", "delta", "epochs", "dataset_size", "sampling")
     run = {name: getattr(settings, name) for name in names}
     with make_private(
-        module, optimizer, loader, mechanism, **run, seed=seed, progress=False
+        module, optimizer, loader, way.mechanism, **run, seed=seed, progress=False
     ) as private:
         for x, y in private.loader:
             private.step(x, y)
@@ -221,17 +225,17 @@ def compared(name: str, seeds: int) -> str:
         module, problem.train[0][:1], problem.settings, public=problem.public, progress=False
     )
     seconds = time.process_time() - begun
-    plain = replace(problem.settings)
+    plain = GradientClipping(clip_norm=1.0, input_box=problem.box)
     ways = {
-        "clipping": (module, GradientClipping(clip_norm=1.0, input_box=problem.box), plain),
-        "recipe": (found.module, found.mechanism(), found.settings),
+        "clipping": Way(module, plain, problem.settings),
+        "recipe": Way(found.module, found.mechanism(), found.settings),
     }
     reached: dict[str, tuple[float, float]] = {}
-    for way, (start, mechanism, settings) in ways.items():
-        tried = {rate: accuracy(problem, start, mechanism, settings, rate, 99) for rate in RATES}
-        rate = max(tried, key=lambda rate: tried[rate])
-        runs = [accuracy(problem, start, mechanism, settings, rate, s) for s in range(seeds)]
-        reached[way] = 100.0 * float(np.mean(runs)), 100.0 * float(np.std(runs, ddof=1))
+    for name_of_way, way in ways.items():
+        tried = {rate: accuracy(problem, way, rate, 99) for rate in RATES}
+        rate = max(tried, key=tried.__getitem__)
+        runs = [accuracy(problem, way, rate, seed) for seed in range(seeds)]
+        reached[name_of_way] = 100.0 * float(np.mean(runs)), 100.0 * float(np.std(runs, ddof=1))
     difference = reached["recipe"][0] - reached["clipping"][0]
     changes = "; ".join(change.change for change in found.recipe.changes)
     shown = " | ".join(f"{mean:.1f} ± {spread:.1f}" for mean, spread in reached.values())
