@@ -298,7 +298,8 @@ def _of_gelu_tanh(x: Array, slope: float = _ROOT_TWO_OVER_PI, cubic: float = _CU
     square = x * x
     share = function_of("sigmoid", (), 2.0 * slope * x * (1.0 + cubic * square))
     steep = 2.0 * slope * x * (1.0 + 3.0 * cubic * square)
-    return np.asarray(share + steep * share * (1.0 - share))
+    bend = share * (1.0 - share)
+    return np.asarray(share + np.where(bend == 0.0, 0.0, steep * bend))
 
 
 def _of_mish(x: Array) -> Array:
