@@ -40,6 +40,7 @@ _ROWS: Final = (
     " to floats first"
 )
 _DEPENDS: Final = JUMPING | {"If"}
+_SUPPORTED: Final = "export with supported operators, or opset 17-20"
 _NUMBERS: Final = "feed floats, or ids of embeddings as int64"
 _LARGE: Final = "a tensor has more than"
 _SMALLER: Final = "import a smaller network, or one with smaller inputs"
@@ -47,13 +48,18 @@ _TOLD: Final = (
     (JUMPS, "LC005", _SMOOTH),
     ("equally many examples", "LC010", "export all inputs with one batch axis, axis 0"),
     ("it jumps at lambd", "LC005", "write soft shrinkage with Relu"),
-    ("operator set", "LC003", "export with supported operators, or opset 17-20"),
+    ("operator set", "LC003", _SUPPORTED),
     ("it rounds to whole numbers", "LC005", _SMOOTH),
     ("it computes with whole numbers", "LC006", _ROWS),
     ("it selects by numbers", "LC006", _ROWS),
     ("a constant is not", "LC014", _REPAIR),
     ("inputs and attributes do not fit", "LC016", _WELL),
     ("does not hold numbers", "LC006", _NUMBERS),
+    ("its domain is not supported", "LC003", "express the layer in standard ONNX operators"),
+    ("the operator is not supported", "LC003", _SUPPORTED),
+    ("random numbers", "LC003", "export the network without them, in evaluation mode"),
+    ("quantised numbers jump", "LC005", _SMOOTH),
+    ("recurrence has no bound", "LC004", "unroll the loop, or export a feed-forward part"),
     ("is of type uint64", "LC006", _NUMBERS),
     ("is not of fixed shape behind", "LC008", _STATIC),
     ("it drops the batch axis", "LC007", _ONE_AXIS),

@@ -105,3 +105,25 @@ def test_names_of_stored_tensors(tmp_path):
     proto = model([node("Tan", ["x"], ["y"])], ("N", 4))
     proto.graph.initializer.extend([tensor, tensor])
     assert codes(proto, tmp_path) == [("LC003", "Tan"), ("LC016", "")]
+
+
+@pytest.mark.parametrize(
+    ("op", "domain", "code"),
+    [
+        ("Unknown", "other", "LC003"),
+        ("RandomNormalLike", "", "LC003"),
+        ("QuantizeLinear", "", "LC005"),
+    ],
+)
+@pytest.mark.parametrize("read", ["x", "w"])
+def test_one_cause_has_one_code(tmp_path, op, domain, code, read):
+    """Of data and of constants alike."""
+    inputs = [read, "s"] if op == "QuantizeLinear" else [read]
+    nodes = [node(op, inputs, ["o"], domain=domain), node("Cast", ["o"], ["c"], to=1)]
+    nodes.append(node("Mul", ["x", "c"], ["y"]))
+    tensors = {"w": weights(1, 4), "s": np.array(0.1, np.float32)}
+    proto = model(nodes, ("N", 4), tensors)
+    if domain:
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    found = dict((name, given) for given, name in codes(proto, tmp_path))
+    assert found[op] == code
