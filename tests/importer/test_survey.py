@@ -125,5 +125,5 @@ def test_one_cause_has_one_code(tmp_path, op, domain, code, read):
     proto = model(nodes, ("N", 4), tensors)
     if domain:
         proto.opset_import.append(helper.make_opsetid(domain, 1))
-    found = dict((name, given) for given, name in codes(proto, tmp_path))
+    found = {name: given for given, name in codes(proto, tmp_path)}
     assert found[op] == code
