@@ -263,3 +263,26 @@ def test_suggestions_measure_every_token() -> None:
     arrays = np.asarray(ids), np.asarray(y)
     report = lipcert.audit(Model(blocks=1), ids[:1], settings, data=arrays)
     assert all(group.violations == 0 for group in report.groups)
+
+
+def test_gradients_are_clipped_with_both_uses_of_the_table() -> None:
+    """The sum of the clipped gradients of single examples, by autograd of torch's loss."""
+    torch.manual_seed(0)
+    model, radius = Model(blocks=1), 0.05
+    with private(model, GradientClipping(clip_norm=radius, loss=LOSS)) as run:
+        x, y = next(iter(run.loader))
+        y = y.clamp(min=0)
+        run.criterion(model(x), y).backward()
+        found = {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    plain = Model(blocks=1)
+    plain.load_state_dict(model.state_dict())
+    total = {name: torch.zeros_like(p) for name, p in plain.named_parameters()}
+    for row, labels in zip(x, y, strict=True):
+        loss = functional.cross_entropy(plain(row[None])[0], labels)
+        single = torch.autograd.grad(loss, list(plain.parameters()))
+        length = math.sqrt(sum(float(g.double().square().sum()) for g in single))
+        assert length > radius
+        for name, gradient in zip(total, single, strict=True):
+            total[name] += gradient * (radius / length)
+    for name, gradient in total.items():
+        assert torch.allclose(found[name], gradient, rtol=1e-3, atol=1e-6), name
