@@ -6,9 +6,10 @@ output is a known function of one value x, nodes that compute that function and 
 Proof: the output is written down piece by piece as the exact function of the real number x that the
 nodes compute for the numbers of the file (`piecewise`), also at the very points where a comparison
 turns over; it is replaced only where the pieces meet there exactly, and by nodes that compute the
-same function (`_Maker`). Numbers that shape the function are no parameters any more
-(`Sink.untracked`), but for the slopes of a PRelu. A softplus is the one exception: its guard only
-avoids overflow, see `guards`.
+same function (`_Maker`). All that goes into it is broadcast to the shape of x, which so is that of
+the output. Numbers that shape the function are no parameters any more (`Sink.untracked`), but for
+the slopes of a PRelu. A softplus is the one exception: its guard only avoids overflow, see
+`guards`.
 """
 
 from __future__ import annotations
@@ -236,7 +237,8 @@ class _Reader:
     def _is_slope(self, name: str) -> bool:
         value = self._pieces.values.get(name)
         is_stored = isinstance(value, Constant) and name not in self._pieces.producers
-        return self._symbolic and is_stored and value is not None and value.shape != ()
+        is_vector = value is not None and value.shape != ()
+        return self._symbolic and is_stored and is_vector and self._fits(value)
 
     def _read(self, name: str) -> _Written | None:
         value = self._pieces.values.get(name)
@@ -253,17 +255,21 @@ class _Reader:
                 pass
             finally:
                 self._depth -= 1
-        if isinstance(value, Data) and value.is_real and name not in self._pieces.jumps:
-            return _symbol(name)
-        return None
+        is_value = isinstance(value, Data) and value.is_real and name not in self._pieces.jumps
+        return _symbol(name) if is_value and self._fits(value) else None
+
+    def _fits(self, value: Value | None) -> bool:
+        """Whether a value beside x leaves x the shape that it has."""
+        shape = self._pieces.values[self._x].shape
+        try:
+            return value is not None and np.broadcast_shapes(value.shape, shape) == shape
+        except ValueError:
+            return False
 
     def _constant(self, name: str, value: Constant) -> _Written | None:
-        variable = self._pieces.values[self._x]
-        if len(value.shape) > len(variable.shape) or value.lo.dtype.kind not in "fiu":
+        if not self._fits(value) or value.lo.dtype.kind not in "fiu":
             return None
         if value.grows is not None and value.grows.any():
-            return None
-        if np.broadcast_shapes(value.shape, variable.shape) != variable.shape:
             return None
         found = value.uniform()
         if value.lo.size != 1 and (value.sources or found is None):

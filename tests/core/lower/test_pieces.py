@@ -215,6 +215,8 @@ def nearly(above="x", below="a", comparison="Greater", t="zero", before=()):
 
 
 ELU = [*expm1(), node("Mul", "alpha e", "a")]
+LONGER = [node("Unsqueeze", "x axis", "u"), node("Greater", "u zero", "c"),
+          node("Cast", "c", "m", to=1)]  # fmt: skip
 JUMPING = {
     "elu, another threshold": nearly(t="tiny", before=ELU),
     "elu, another number taken away": nearly(
@@ -252,23 +254,33 @@ JUMPING = {
         node("Where", "c x f")],
     "larger numbers": [
         *expm1(), node("Greater", "x wide", "c"), node("Cast", "c", "m", to=1), node("Mul", "x m")],
+    "larger values that cancel": [
+        *LONGER, node("Concat", "u u", "s", axis=1), node("Mul", "m s", "p"),
+        node("Neg", "p", "q"), node("Add", "p q", "r"), node("Add", "r u")],
+    "larger constants that cancel": [
+        *LONGER, node("Mul", "m big", "p"), node("Neg", "p", "q"), node("Add", "p q", "r"),
+        node("Add", "r u")],
     "the larger one of others": [
         node("Neg", "x", "u"), node("Greater", "x u", "c"), node("Where", "c x e"),
         node("Exp", "x", "e")],
 }  # fmt: skip
 
 
+LARGE = {"wide": np.zeros((1, 1, 1)), "big": np.ones((1, 2, 6)), "axis": [1]}
+
+
 @pytest.mark.parametrize("name", JUMPING)
 def test_what_nearly_is_one_is_refused(name):
     nodes = JUMPING[name]
-    constants = numbers(nodes) | ({"wide": np.zeros((1, 1, 1))} if "wide" in str(nodes) else {})
+    used = {name for item in nodes for name in item.input}
+    constants = numbers(nodes) | {name: LARGE[name] for name in LARGE.keys() & used}
     with pytest.raises(Unsupported):
         program(model(sorted_by_use(nodes), SHAPE, constants))
 
 
 def sorted_by_use(nodes):
     """Nodes in an order of computation."""
-    made, left, found = set(CONSTANTS) | {"x", "wide"}, list(nodes), []
+    made, left, found = {*CONSTANTS, *LARGE, "x"}, list(nodes), []
     while left:
         item = next(item for item in left if made.issuperset(item.input))
         left.remove(item)
