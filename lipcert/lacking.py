@@ -35,6 +35,11 @@ def asks_of_run(given: Mapping[str, object]) -> Asks:
     return {_RUN: absent} if absent else {}
 
 
+def besides_the_run(asks: Asks) -> Asks:
+    """What is missing for anything else than the ε of a run."""
+    return {why: options for why, options in asks.items() if why != _RUN}
+
+
 def listed(asks: Asks) -> str:
     """What is missing, in words."""
     return "; ".join(f"{', '.join(options)} ({why})" for why, options in asks.items())

@@ -261,6 +261,9 @@ class Settings(LossParameters, LossChoice):
     dataset_size: int | None = said("Number of examples (asks for the ε of a run).", "N")
     dataset_size_from: SizeSourceName = said("Where N comes from (declared).", default="declared")
     sampling: SamplingName | None = said("How batches are really drawn.")
+    sampling_rate: float | None = said(
+        "Of Poisson batches, where it is not B/N: 1/45 of a loader of 45 batches.", "Q"
+    )
     steps: int | None = said("Number of releases.", "T")
     epochs: float | None = said("Passes over the data, instead of --steps.", "E")
     delta: float | None = said("δ of the (ε, δ) statement; below 1/N.", "D")

@@ -18,7 +18,7 @@ from lipcert.analysis.domain import check_domain
 from lipcert.analysis.groups import Group, group_parameters
 from lipcert.analysis.loss import planned_loss
 from lipcert.analysis.mechanism import clipped_groups, mechanism_of
-from lipcert.analysis.planned import plan_of
+from lipcert.analysis.planned import known_plan
 from lipcert.analysis.premises import premises_of, scope_claim
 from lipcert.analysis.scopes import constraints_of, scaled_down
 from lipcert.analysis.tensors import (
@@ -335,7 +335,7 @@ def _derived(
         for fault in clip_faults(mechanism, reading.model, program, held):
             raise NoVerdictError(fault)
         program = clipped_program(program, mechanism)
-    loss, plan = planned_loss(settings, graph), plan_of(settings)
+    loss, plan = planned_loss(settings, graph), known_plan(settings)
     premises = premises_of(
         settings,
         loss,

@@ -41,7 +41,13 @@ def plan_of(settings: Settings) -> TrainingPlan | None:
         epochs=settings.epochs,
         neighbours=settings.neighbours,
         dataset_size_from=settings.dataset_size_from,
+        sampling_rate=settings.sampling_rate,
     )
+
+
+def known_plan(settings: Settings) -> TrainingPlan | None:
+    """The run that the settings describe; None where something of it is missing."""
+    return None if settings.asks else plan_of(settings)
 
 
 def planned_multiplier(

@@ -1,9 +1,9 @@
 """Conclusion: from the sum of all units and checks to the report and its verdict.
 
 What enters: a job made ready, the sum of its units, the checks. What leaves: an `AuditReport`.
-Invariant: a pass needs that every unit was done, that something was measured, that every recorded
-batch was found, that every group has a bound, which gradients came near enough to, and that
-nothing is violated or undecided.
+Invariant: a pass needs that every unit was done, that something was measured, that a recorded run
+was recorded to its end, that every recorded batch was found, that every group has a bound, which
+gradients came near enough to, and that nothing is violated or undecided.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from dataclasses import replace
 
 from lipcert.analysis.bounded import kept_in_eval_mode
 from lipcert.analysis.findings import unstated
-from lipcert.analysis.planned import account_of, plan_of, planned_multiplier
+from lipcert.analysis.planned import account_of, known_plan, plan_of, planned_multiplier
 from lipcert.analysis.release import noise_groups_of, planned_sensitivity
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.precision import Precision
 from lipcert.audit.ready import Ready
-from lipcert.audit.recorded import examples_gap
+from lipcert.audit.recorded import examples_gap, recording_of
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -28,10 +28,12 @@ from lipcert.audit.records import (
     GroupAudit,
     Modes,
     Quantity,
+    Recording,
     ValueAudit,
     Verdict,
 )
 from lipcert.audit.tally import ALL, Family, Tally
+from lipcert.audit.trace.spelling import TraceError
 from lipcert.audit.unit_result import Total
 from lipcert.audit.usefulness import usefulness_at
 from lipcert.core.losses.joint import Joint
@@ -54,7 +56,13 @@ from lipcert.modes import EvalLayer
 from lipcert.upper import Upper
 
 _MOST_NAMES = 4
-_WORST_FIRST = (Verdict.VIOLATION, Verdict.MISMATCH, Verdict.EXCEEDED, Verdict.INCONCLUSIVE)
+_WORST_FIRST = (
+    Verdict.VIOLATION,
+    Verdict.MISMATCH,
+    Verdict.EXCEEDED,
+    Verdict.INCONCLUSIVE,
+    Verdict.PARTIAL,
+)
 _ON_GRADIENTS = frozenset({"contribution", "agreement", "leave-one-out"})
 _QUANTITIES = {Family.VALUE: Quantity.OUTPUT_NORM, Family.COTANGENT: Quantity.COTANGENT_NORM}
 
@@ -102,6 +110,7 @@ def conclude(
         gates=_gates(ready, gradient),
         gradient=gradient,
         usefulness=usefulness_at(ready),
+        recording=_recording(ready),
         warnings=(
             *eval_notes(ready.model.graph.eval_layers),
             *unstated(claims.engine.graph, claims.settings),
@@ -111,6 +120,18 @@ def conclude(
         ),
     )
     return _judged(report, list(_reasons(report, ready, total)))
+
+
+def _recording(ready: Ready) -> Recording | None:
+    """How much of the run there is."""
+    if ready.trace is None:
+        return None
+    settings = ready.claims.settings
+    plan = known_plan(settings)
+    try:
+        return recording_of(ready.trace, settings.steps if plan is None else plan.releases)
+    except TraceError:
+        return None
 
 
 def _modes(ready: Ready) -> Modes:
@@ -285,6 +306,9 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
         yield Verdict.INCONCLUSIVE, f"[LC318] recorded batches were not audited: {gap}"
     if report.untried_groups:
         yield Verdict.INCONCLUSIVE, f"[LC307] {_untried(report)}"
+    recording = report.recording
+    if recording is not None and not (recording.is_whole or ready.job.interrupted):
+        yield Verdict.PARTIAL, f"[LC318] pass{recording}"
 
 
 def _untried(report: AuditReport) -> str:

@@ -47,6 +47,8 @@ class Job:
     the first so many examples of a source only.
     gates: limits of those numbers that an audit knows, `OF_AUDITS`.
     max_detectable_factor: how wrong the bound of a group may be unnoticed in a pass; inf: any.
+    interrupted: whether the recorded run was killed, so that a trace of fewer steps than declared,
+    or without an end, is all there is, and may pass.
     """
 
     model: str
@@ -67,10 +69,13 @@ class Job:
     limit: int | None = None
     gates: Gates = NO_GATES
     max_detectable_factor: float = MAX_DETECTABLE_FACTOR
+    interrupted: bool = False
 
     def __post_init__(self) -> None:
         if self.data is None and self.trace is None and self.attack_steps == 0:
             raise UsageError("audit: nothing to audit; give --data, --trace or --attack")
+        if self.interrupted and self.trace is None:
+            raise UsageError("audit: --interrupted is said of a recorded run; give its --trace")
         for name in ("unit_size", "micro_batch", "limit"):
             check_positive(name.replace("_", "-"), getattr(self, name))
         if unknown := self.gates.limits.keys() - {*OF_AUDITS}:

@@ -30,6 +30,7 @@ from lipcert.errors import UsageError
 from lipcert.version import __version__
 
 _CONVOLUTIONS: Final[Any] = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+_FUNC: Final[Any] = torch._C._functorch
 _DIGITS: Final = 32
 """of a digest: 128 bits are enough to tell states apart"""
 _WRAPPERS: Final[Mapping[str, str]] = {
@@ -46,7 +47,7 @@ def copied(tensor: Tensor) -> StoredTensor:
     """A copy of a tensor as it is now."""
     if type(tensor).__name__ == "DTensor":
         raise UsageError("recorder: a parameter is sharded over processes; record replicated ones")
-    dense = tensor.detach()
+    dense = _bare(tensor.detach())
     dense = dense.to_dense() if dense.layout is not torch.strided else dense
     here = dense.to("cpu", copy=True).contiguous()
     if here.dtype is torch.bfloat16:
@@ -55,6 +56,29 @@ def copied(tensor: Tensor) -> StoredTensor:
         return stored(here.numpy())
     except (TypeError, ValueError) as error:
         raise UsageError(f"recorder: a tensor of type {here.dtype} cannot be stored") from error
+
+
+def is_transformed(tensor: object) -> bool:
+    """Whether it stands for several or for a derivative, within a transform of torch.func."""
+    return isinstance(tensor, Tensor) and _FUNC.is_functorch_wrapped_tensor(tensor)
+
+
+def _bare(tensor: Tensor) -> Tensor:
+    """The numbers of a parameter that is differentiated by torch.func."""
+    while _FUNC.is_gradtrackingtensor(tensor):
+        tensor = _FUNC.get_unwrapped(tensor).detach()
+    return tensor
+
+
+def hookable(optimizer: Optimizer) -> Optimizer:
+    """The optimizer; UsageError for one whose steps nobody can watch."""
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise UsageError(
+            f"recorder: the steps of {type(optimizer).__name__} cannot be seen, because its "
+            "__init__ does not call that of torch.optim.Optimizer; begin it with "
+            "super().__init__(params, defaults)"
+        )
+    return optimizer
 
 
 def unwrapped(module: nn.Module) -> nn.Module:

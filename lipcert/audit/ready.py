@@ -25,9 +25,11 @@ from lipcert.core.certificate import Certificate, CertificateFormatError, read_c
 from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.data.source import Columns, Identity
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.gates import MAX_EPSILON
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.ir import Graph
+from lipcert.lacking import besides_the_run, missing
 from lipcert.signal.examples import DataSet, Examples, Readable, open_data
 from lipcert.upper import FloatArray
 
@@ -82,6 +84,8 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
     certificate = None if job.certificate is None else _certificate(Path(job.certificate))
     settings = job.settings
     if certificate is None:
+        _require_settings(job)
+    if certificate is None:
         model = load_under(job.model, settings)
     else:
         stated = replace(settings_of(certificate), as_exported=settings.as_exported)
@@ -107,6 +111,15 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
         units=units_of(_pairs(data, trace), job, _STARTS),
         digest=job.digest(_inputs(model, job, identity, trace)),
     )
+
+
+def _require_settings(job: Job) -> None:
+    """UsageError that lists what is missing; of a run only where its ε, or σ from it, is asked."""
+    asks, settings = job.settings.asks, job.settings
+    if MAX_EPSILON not in job.gates.limits and settings.target_epsilon is None:
+        asks = besides_the_run(asks)
+    if asks:
+        raise missing(asks)
 
 
 def _data(job: Job, graph: Graph, examples: object) -> DataSet | None:

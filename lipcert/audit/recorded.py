@@ -24,11 +24,12 @@ import numpy.typing as npt
 
 from lipcert.audit.admissibility import DRAWN_IN, settled
 from lipcert.audit.recorded_names import Match, Snapshot, matched
+from lipcert.audit.records import Recording
 from lipcert.audit.trace.blobs import Blob, StoredTensor, stored_as
 from lipcert.audit.trace.files import steps_name
 from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.audit.trace.records import Batch, Step
+from lipcert.audit.trace.records import Batch, Close, Step
 from lipcert.core.program import BatchNorm, Shape
 from lipcert.errors import NoVerdictError
 from lipcert.ir import Graph
@@ -123,6 +124,19 @@ def key_of(trace: Trace) -> ExamplesKey | None:
     """The key under which examples are named, if it lies beside the trace."""
     key = ExamplesKey.read(trace.folder)
     return key if key is not None and key.digest == trace.manifest.examples_key else None
+
+
+def recording_of(trace: Trace, accounted: int | None) -> Recording:
+    """How much of a run its trace shows. accounted: steps, for a run that declares none."""
+    counts, closed = [], True
+    for rank in trace.ranks:
+        steps, last = 0, None
+        for last in trace.events(rank):
+            steps += isinstance(last, Step)
+        counts.append(steps)
+        closed = closed and isinstance(last, Close) and not trace.torn_bytes(rank)
+    declared = trace.manifest.declaration.steps
+    return Recording(min(counts), accounted if declared is None else declared, closed)
 
 
 def weights_at(trace: Trace, name: str, graph: Graph) -> Mapping[str, FloatArray]:

@@ -108,7 +108,7 @@ class Recorder:
         if (self._folder / MANIFEST).exists():
             self._open()
         self._flight = self._next_flight()
-        base = observation.innermost(optimizer)
+        base = observation.hookable(observation.innermost(optimizer))
         self._hooks: list[RemovableHandle | Drawn] = [
             model.register_forward_pre_hook(self._before_forward, with_kwargs=True),
             model.register_forward_hook(self._after_forward),
@@ -286,11 +286,13 @@ class Recorder:
             return
         if not self._in_closure:
             self._depth = 0
-        flight = self._begin()
-        flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
+        inputs = observation.named_inputs(arguments, keywords)
+        if any(map(observation.is_transformed, inputs.values())):
+            self._before_transformed()
+            return
+        flight = self._begun()
         said, self._said = self._said, None
         source, self._source = self._source, None
-        inputs = observation.named_inputs(arguments, keywords)
         if source is not None and len(inputs) > 1:  # of several inputs, as they are put together
             inputs = {"input": observation.side_by_side(list(inputs.values()))}
         if self._drawn is not None and "input" in inputs:
@@ -299,12 +301,31 @@ class Recorder:
             said = replace(said, index=index) if said.index is None else said
         flight.enter(inputs, said, source)
 
+    def _begun(self) -> Flight:
+        """The step that is under way, at a forward pass."""
+        flight = self._begin()
+        flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
+        return flight
+
+    def _before_transformed(self) -> None:
+        """Under vmap every example passes by itself, and none can be copied: what was said counts.
+
+        Chunks of a batch pass one after another; they are one batch.
+        """
+        said, self._said, self._source = self._said, None, None
+        with torch._C._DisableFuncTorch():
+            flight = self._begun()
+            if said is not None or not flight.passes:
+                flight.enter({}, said, None)
+
     def _after_forward(self, module: nn.Module, arguments: object, output: object) -> None:
         del arguments
         if module.training and torch.is_grad_enabled() and isinstance(output, Tensor):
             self._flight.leave(output)
 
     def _see_loss(self, loss_fn: object, arguments: tuple[object, ...], result: object) -> None:
+        if observation.is_transformed(result):
+            return
         self._flight.see_loss(loss_fn, arguments, result)
 
     def _settle_said(self) -> None:

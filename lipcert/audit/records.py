@@ -52,6 +52,9 @@ class Verdict(Enum):
     """undecided even in float64, or something was skipped or not audited"""
     MISMATCH = "mismatch"
     """the data, the weights or the trace do not belong to what was bounded"""
+    PARTIAL = "partial"
+    """all that was recorded passes, and the recording does not show the whole run: fewer steps than
+    declared, or no end"""
 
 
 @final
@@ -242,6 +245,34 @@ class Modes:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Recording:
+    """How much of a run its trace shows.
+
+    steps: recorded by every rank. declared: by the run or, where it is silent, by the account; None
+    where nobody does. closed: whether every rank says that it came to its end.
+    """
+
+    steps: int
+    declared: int | None
+    closed: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it shows the run that is accounted for, to its end."""
+        return self.closed and self.steps >= (self.declared or 0)
+
+    def __str__(self) -> str:
+        """What a pass is of, as it follows the word; "" where it is of the whole run."""
+        text = ""
+        if self.declared is not None and self.steps < self.declared:
+            text = f", of {self.steps} of {self.declared} declared steps"
+        elif not self.closed:
+            text = f", of {self.steps} steps"
+        return text if self.closed else f"{text}; the recording was not closed"
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """The complete result.
 
@@ -254,6 +285,8 @@ class AuditReport:
     seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
     batches, None where it was not measured. notes: what could not be checked, and why.
     warnings: what was bounded under assumptions that nobody stated, or that training may break.
+    recording: how much of a recorded run there is; None where none was audited, or in what older
+    versions wrote.
     """
 
     verdict: Verdict
@@ -279,6 +312,7 @@ class AuditReport:
     gates: tuple[GateResult, ...] = ()
     gradient: GradientAudit = GradientAudit()
     usefulness: Usefulness | None = None
+    recording: Recording | None = None
 
     @property
     def detectable_error_factor(self) -> float | None:

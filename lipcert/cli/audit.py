@@ -83,7 +83,7 @@ def command(
     The bounds are those of `lipcert analyze` with the same options, or those that the certificate
     claims. Leaves with 0 when every norm is within its bound, with 1 when one is violated or a gate
     exceeded, with 3 when there is no verdict: nothing audited, undecided, bounds that no norm came
-    near, or data that do not fit.
+    near, data that do not fit, or a recording that does not show the whole run.
     """
     destinations = [parse_report(word, AUDIT_FORMATS) for word in reports]
     settings = chosen_settings(context).settings

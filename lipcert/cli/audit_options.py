@@ -45,6 +45,11 @@ _OPTIONS: Final = (
         help="A recorded run: replay its batches at its weights, and check its steps.",
     ),
     click.option(
+        "--interrupted",
+        is_flag=True,
+        help="The recorded run was killed: fewer steps than declared, and no end, may pass.",
+    ),
+    click.option(
         "--attack",
         type=click.Choice(("pga",)),
         help="Also look for the worst examples, by projected gradient ascent.",
@@ -174,6 +179,7 @@ def job_of(
         limit=words["limit"],
         gates=gates_of(words),
         max_detectable_factor=MAX_DETECTABLE_FACTOR if limit is None else limit,
+        interrupted=words["interrupted"],
     )
 
 

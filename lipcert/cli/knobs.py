@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
+from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, cast, final
 
@@ -78,6 +79,16 @@ def _number(raw: object) -> float:
         except (ValueError, OverflowError):
             pass
     raise UsageError(f"{raw!r} is not a number")
+
+
+def rate(raw: object) -> float:
+    """A number, or a fraction such as `1/45`."""
+    if isinstance(raw, str) and "/" in raw:
+        try:
+            return float(Fraction(raw))
+        except (ValueError, ZeroDivisionError, OverflowError):
+            pass
+    return _number(raw)
 
 
 def _radius(raw: object) -> object:
@@ -174,6 +185,7 @@ _OWN_PARSERS: Final[Mapping[str, Callable[[object], object]]] = {
     "loss": _loss,
     "input_norm": _norm,
     "input_box": _box,
+    "sampling_rate": rate,
 }
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, final
 
 import click
 
+from lipcert.cli.knobs import rate
 from lipcert.cli.options import chosen_settings
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.lacking import asks_of_run, listed
@@ -30,6 +31,7 @@ _SAMPLINGS: Final = click.Choice(CHOICES["sampling"])
 _RELATIONS: Final = click.Choice(CHOICES["neighbours"])
 _ACCOUNTANTS: Final = click.Choice(CHOICES["accountant"])
 _SIZES: Final = click.Choice(CHOICES["dataset_size_from"])
+_RATE: Final = click.UNPROCESSED
 _COMPOSITIONS: Final = click.Choice(["joint", "once", "separate"])
 _DIVISORS: Final = click.Choice(["constant", "batch-size"])
 _REDUCTIONS: Final = click.Choice(["sum", "mean"])
@@ -38,6 +40,7 @@ _CIRCUMSTANCES: Final = (
     "dataset_size_from",
     "batch_size",
     "sampling",
+    "sampling_rate",
     "delta",
     "neighbours",
     "accountant",
@@ -55,6 +58,8 @@ _DECLARED: Final = (
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value is not None and parameter.name == "sampling_rate":
+        value = rate(value)
     if value is not None and parameter.name is not None:
         context.meta.setdefault(_KEY, {})[parameter.name] = value
 
@@ -75,6 +80,7 @@ _OPTIONS: Final = (
     _option("--steps", int, "Number of releases.", "T"),
     _option("--epochs", float, "Passes over the data.", "E"),
     _option("--sampling", _SAMPLINGS, "How batches are really drawn."),
+    _option("--sampling-rate", _RATE, "Of Poisson batches, where it is not B/N: 1/45, say.", "Q"),
     _option("--neighbours", _RELATIONS, "Which data sets count as neighbours.  [add-remove]"),
     _option("--accountant", _ACCOUNTANTS, "auto: the tightest that is sound.  [auto]"),
     _option("--noised-groups", int, "Declare: each of K groups has noise σΔ_k.", "K"),
@@ -205,6 +211,7 @@ class RunOptions:
             epochs=self.given.get("epochs"),
             neighbours=self.given.get("neighbours", "add-remove"),
             dataset_size_from=self.given.get("dataset_size_from", "declared"),
+            sampling_rate=self.given.get("sampling_rate"),
         )
 
     def declaration(self) -> Declaration:

@@ -217,7 +217,8 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         f"evaluation mode: {EXPORT}.",
         "LC318": "Units of work or examples are missing from the result, and what is missing might "
         "be what violates. Run the missing units again, then merge; finished ones are not "
-        "repeated.",
+        "repeated. Or a recorded run has fewer steps than declared, or no end: close the recorder "
+        "(or use it in a `with` block), or say with --interrupted that the run was killed.",
         "LC319": "Shapes, labels, names or digests of what was given are not those of the model "
         "that was bounded. Nothing was concluded from them. Give the files that belong together.",
         "LC320": "A line or a blob of the trace does not have the digest that was recorded, or the "

@@ -10,13 +10,13 @@ otherwise than onnxruntime does.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.pipeline import reported, require_arguments
-from lipcert.analysis.planned import check_complete
+from lipcert.analysis.planned import check_complete, plan_of
 from lipcert.analysis.records import Analysis
 from lipcert.choices import check_choice
 from lipcert.core.budget import Limits
@@ -58,7 +58,23 @@ def certify(
     require_arguments("certify", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
+    settings = _stated_alike(settings)
     return issued(model, settings, bounded(model, settings, observe), engine)
+
+
+def _stated_alike(settings: Settings) -> Settings:
+    """The same run in the words of certificates, which know the rate B/N: what is drawn more
+    rarely has no larger ε. Raises NoVerdictError for what is drawn more often."""
+    plan = plan_of(settings)
+    if plan is None or plan.rate is None:
+        return settings
+    if plan.rate * plan.dataset_size > plan.batch * (1.0 + 2.0**-50):
+        raise NoVerdictError(
+            f"certify: a certificate states the rate B/N, and {plan.rate:.9g} is above "
+            f"{plan.batch}/{plan.dataset_size}; give the --batch-size that it is of at least, "
+            "and divide by it"
+        )
+    return replace(settings, sampling_rate=None, steps=plan.releases, epochs=None)
 
 
 @one_thread()

@@ -22,6 +22,7 @@ from lipcert.lacking import asks_of_run, missing
 from lipcert.privacy.noise import Neighbouring
 from lipcert.upper import Lower, Upper
 
+_SIMPLE: Final = 2**26
 _LARGEST: Final = 2**53  # every integer up to here is a float64
 _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
     {
@@ -30,6 +31,7 @@ _KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
         "steps": whole,
         "epochs": number,
         "delta": number,
+        "rate": number,
     }
 )
 
@@ -83,6 +85,8 @@ class TrainingPlan:
     batch_size: also the public constant that a mean divides by; may be left out for full batches.
     Exactly one of steps and epochs is given; a begun step or epoch counts as a whole one.
     delta: the δ of the (ε, δ) statement. dataset_size_from: where dataset_size was taken from.
+    rate: the probability with which an example is drawn, where it is not B/N, as of loaders that
+    draw at 1 over their length; of Poisson samples only.
     """
 
     dataset_size: int
@@ -93,6 +97,7 @@ class TrainingPlan:
     epochs: float | None = None
     neighbours: Neighbouring = Neighbouring.ADD_OR_REMOVE_ONE
     dataset_size_from: SizeSource = SizeSource.DECLARED
+    rate: float | None = None
 
     def __post_init__(self) -> None:
         convert(self, _KINDS)
@@ -103,6 +108,7 @@ class TrainingPlan:
         if reason:
             raise UsageError(f"neighbours: {reason}")
         self._check_batch()
+        self._check_rate()
         self._check_length()
 
     @classmethod
@@ -117,6 +123,7 @@ class TrainingPlan:
         epochs: float | None,
         neighbours: str,
         dataset_size_from: str = SizeSource.DECLARED.value,
+        sampling_rate: float | None = None,
     ) -> TrainingPlan:
         """The plan in the words of settings; UsageError that lists what is missing."""
         asks = asks_of_run(
@@ -140,6 +147,7 @@ class TrainingPlan:
             epochs=epochs,
             neighbours=Neighbouring(neighbours),
             dataset_size_from=SizeSource(dataset_size_from),
+            rate=sampling_rate,
         )
 
     @property
@@ -149,8 +157,9 @@ class TrainingPlan:
 
     @property
     def sampling_rate(self) -> Upper:
-        """q = B/N, rounded up; never above 1."""
-        return min(Upper(1.0), Upper(float(self.batch)).over(Lower(float(self.dataset_size))))
+        """q, as stated or B/N, rounded up; never above 1."""
+        share = self._share
+        return min(Upper(1.0), Upper(float(share.numerator)).over(Lower(float(share.denominator))))
 
     @property
     def size_tells(self) -> bool:
@@ -163,7 +172,7 @@ class TrainingPlan:
         """T: how often a noised gradient is released."""
         if self.steps is not None:
             return self.steps
-        per_epoch = Fraction(self.dataset_size, self.batch)
+        per_epoch = 1 / self._share
         if self.sampling is Sampling.SHUFFLE:
             per_epoch = Fraction(math.ceil(per_epoch))
         return math.ceil(self._epochs * per_epoch)
@@ -187,6 +196,14 @@ class TrainingPlan:
         return replace(self, steps=steps, epochs=None)
 
     @property
+    def _share(self) -> Fraction:
+        """q exactly. A stated one is the simplest fraction that its float64 stands for: 1/45."""
+        if self.rate is None:
+            return Fraction(self.batch, self.dataset_size)
+        simple = Fraction(self.rate).limit_denominator(_SIMPLE)
+        return simple if float(simple) == self.rate else Fraction(self.rate)
+
+    @property
     def _epochs(self) -> Fraction:
         return Fraction(self.epochs or 0)
 
@@ -206,6 +223,16 @@ class TrainingPlan:
                 f"batch-size: a full batch holds all {self.dataset_size} examples, not "
                 f"{self.batch_size}; leave it out or choose another sampling"
             )
+
+    def _check_rate(self) -> None:
+        if self.rate is None:
+            return
+        if self.sampling is not Sampling.POISSON:
+            raise UsageError(
+                f"sampling-rate: {self.sampling.value} sampling has none besides B/N; leave it out"
+            )
+        if not 2.0**-53 <= self.rate <= 1.0:
+            raise UsageError(f"sampling-rate: {self.rate!r} is no probability; give 1/45, say")
 
     def _check_length(self) -> None:
         if (self.steps is None) == (self.epochs is None):

@@ -56,6 +56,7 @@ TONES: Final = {
     Verdict.EXCEEDED: doc.Tone.BAD,
     Verdict.INCONCLUSIVE: doc.Tone.OPEN,
     Verdict.MISMATCH: doc.Tone.OPEN,
+    Verdict.PARTIAL: doc.Tone.OPEN,
 }
 _OUTCOMES: Final = {
     Verdict.PASS: Outcome.PASSED,
@@ -63,12 +64,14 @@ _OUTCOMES: Final = {
     Verdict.EXCEEDED: Outcome.FAILED,
     Verdict.INCONCLUSIVE: Outcome.ERROR,
     Verdict.MISMATCH: Outcome.ERROR,
+    Verdict.PARTIAL: Outcome.ERROR,
 }
 _CHECK_ORDER: Final = (
     Verdict.VIOLATION,
     Verdict.EXCEEDED,
     Verdict.MISMATCH,
     Verdict.INCONCLUSIVE,
+    Verdict.PARTIAL,
     Verdict.PASS,
 )
 GROUP: Final = doc.Column("group", least=16)
@@ -313,8 +316,8 @@ def _run(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
     code = first.code if first and outcome is not Outcome.PASSED else ""
     text = reason or (first.message if first else "") or answer(report)
     yield Case("run", "verdict", outcome, text, code)
-    lost = next((finding for finding in errors if finding.code == "LC318"), None)
     done = report.units_done >= report.units
+    lost = next((finding for finding in errors if finding.code == "LC318" and not done), None)
     outcome = Outcome.PASSED if done else Outcome.ERROR
     yield Case("run", "units", outcome, lost.message if lost else "", "LC318")
     for finding in errors:
@@ -356,8 +359,9 @@ def _checks(report: AuditReport) -> Iterator[Case]:
 def answer(report: AuditReport) -> str:
     """The verdict and what it rests on, in one sentence."""
     match report.verdict:
-        case Verdict.PASS:
-            return f"Pass: {_tried(report)}, and {_held(report)}."
+        case Verdict.PASS | Verdict.PARTIAL:
+            whole = "" if report.recording is None else str(report.recording)
+            return f"Pass{whole}: {_tried(report)}, and {_held(report)}."
         case Verdict.VIOLATION:
             return f"Violation: {_violations(report)}."
         case Verdict.EXCEEDED:
@@ -373,6 +377,11 @@ def meaning(report: AuditReport) -> str:
     match report.verdict:
         case Verdict.PASS:
             return _worth(report)
+        case Verdict.PARTIAL:
+            return (
+                "This is no pass of the run: what it did besides is not known. If it was killed "
+                "there, say so with --interrupted."
+            )
         case Verdict.VIOLATION:
             return _broken(report)
         case Verdict.EXCEEDED:

@@ -58,7 +58,7 @@ _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "LC315": "seed the generator of the noise once",
         "LC316": "look for batch statistics and reductions over the batch axis",
         "LC317": "export the module again, in evaluation mode",
-        "LC318": "run the missing units again, then merge",
+        "LC318": "run the missing units again, then merge; record a run to its end",
         "LC319": "give the model, weights and data that belong together",
         "LC320": "take an intact copy of the trace, or record the run again",
         "LC321": "change weights by the recorded optimizer and projections alone",
@@ -70,6 +70,7 @@ _DEFAULTS: Final = {
     Verdict.EXCEEDED: "LC110",
     Verdict.INCONCLUSIVE: "LC318",
     Verdict.MISMATCH: "LC319",
+    Verdict.PARTIAL: "LC318",
 }
 
 

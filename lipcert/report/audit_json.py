@@ -114,6 +114,7 @@ AUDIT: Final = Codec(
         "Observed.signal_interval": member(optional=True),
         "Usefulness.noise_to_signal_interval": member(optional=True),
         "Usefulness.relative_cost_interval": member(optional=True),
+        "AuditReport.recording": member(optional=True),
         "Modes.data_sha256": member(optional=True),
         "Modes.data_sha256_of": member(optional=True),
     },

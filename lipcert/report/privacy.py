@@ -17,7 +17,7 @@ from lipcert.privacy.account import Account
 from lipcert.privacy.accounting import Accountant, CurvePoint
 from lipcert.privacy.declaration import Divisor
 from lipcert.privacy.noise import Neighbouring
-from lipcert.privacy.plan import Sampling, SizeSource
+from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.report import document as doc
 from lipcert.report.csv import csv_text
 from lipcert.report.document import diagnostics_told
@@ -38,9 +38,8 @@ _SIZE: Final = {
     SizeSource.DATA: "counted in the private data set",
 }
 _SAMPLING: Final = {
-    Sampling.POISSON: "Poisson: every example alone with probability {batch} of {size}, anew for "
-    "every step",
-    Sampling.WITHOUT_REPLACEMENT: "a uniform subset of exactly {batch} of {size} examples, anew "
+    Sampling.POISSON: "Poisson: every example alone with probability {share}, anew for every step",
+    Sampling.WITHOUT_REPLACEMENT: "a uniform subset of exactly {share} examples, anew "
     "for every step",
     Sampling.SHUFFLE: "disjoint batches of {batch} in every epoch, shuffled or in fixed order: an "
     "example enters one release per epoch, and no sampling amplifies",
@@ -72,7 +71,7 @@ def statement_rows(account: Account) -> list[tuple[str, str]]:
     return [
         ("unit", f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}"),
         ("neighbours", f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})"),
-        ("sampling", _SAMPLING[plan.sampling].format(batch=plan.batch, size=plan.dataset_size)),
+        ("sampling", _sampling_text(plan)),
         ("divisor", divisor),
         ("noise", _noise_text(account)),
         ("releases", steps),
@@ -84,6 +83,13 @@ def statement_rows(account: Account) -> list[tuple[str, str]]:
             "nothing else about the data is published (selection of hyperparameters included)",
         ),
     ]
+
+
+def _sampling_text(plan: TrainingPlan) -> str:
+    share = f"{plan.batch} of {plan.dataset_size}"
+    if plan.rate is not None:
+        share = f"{plan.rate:.9g} (stated; {share} is {plan.batch / plan.dataset_size:.9g})"
+    return _SAMPLING[plan.sampling].format(share=share, batch=plan.batch)
 
 
 def comparison_rows(account: Account) -> list[tuple[str, str]]:
@@ -138,6 +144,7 @@ def privacy_object(account: Account, allocation: str | None) -> dict[str, object
         "dataset_size": plan.dataset_size,
         "dataset_size_from": plan.dataset_size_from.value,
         "batch_size": plan.batch,
+        **({} if plan.rate is None else {"sampling_rate": plan.rate}),
         "participations": plan.participations,
         "estimates": {
             estimate.accountant.value: estimate.epsilon for estimate in account.estimates

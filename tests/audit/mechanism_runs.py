@@ -151,6 +151,7 @@ class Way:
     start: float = 0.5
     weight_decay: float | None = None
     seed: int = 117
+    optimizer: Callable[..., torch.optim.Optimizer] = torch.optim.SGD
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def codes(report: AuditReport, verdict: Verdict = Verdict.VIOLATION) -> set[str]
 
 
 def _rank(folder: Path, way: Way, fault: Fault, network: Network, number: int) -> Rank:
-    optimizer = torch.optim.SGD(network.parameters(), lr=way.learning_rate)
+    optimizer = way.optimizer(network.parameters(), lr=way.learning_rate)
     recorder = Recorder(
         folder,
         network,
@@ -309,7 +310,7 @@ def _clipped(way: Way, fault: Fault, network: Network, x: Tensor, y: Tensor) -> 
         for names in groups:
             length = math.sqrt(sum(float(parts[name].double().square().sum()) for name in names))
             for name in names:
-                named[name].grad.add_(parts[name] * min(1.0, radius / length))
+                named[name].grad.add_(parts[name] * min(1.0, radius / max(length, 1e-300)))
 
 
 def _stds(way: Way, network: Network) -> Mapping[str, float]:

@@ -68,6 +68,7 @@ def test_without_the_data_everything_else_is_checked_and_the_rest_is_said(tmp_pa
         "release",
         "seed-reuse",
         "weight-constraint",
+        "chain",
     }
     (replay,) = [text for text in found.not_done if text.startswith("replay:")]
     assert "3 steps are not in the trace" in replay

@@ -419,3 +419,73 @@ def test_users_are_warned_of_raw_data_alone(tmp_path: Path) -> None:
             trained(tmp_path / f"{stores}", steps=1, store_data=stores)
             trained(tmp_path / f"{stores}", steps=1, store_data=stores)
         assert sum(item.category is PrivateDataWarning for item in seen) == stores
+
+
+@pytest.mark.parametrize("chunk", [None, 2])
+@pytest.mark.parametrize("describes", [True, False])
+def test_gradients_of_single_examples_by_vmap(
+    chunk: int | None, describes: bool, tmp_path: Path
+) -> None:
+    """torch.func.functional_call under vmap and grad: weights and gradients as without it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+    def loss(weights, x, y):
+        logits = torch.func.functional_call(model, weights, (x[None],))
+        return loss_fn(logits, y[None])
+
+    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1) as recorder:
+        loss_fn = recorder.wrap_loss(cross_entropy)
+        start = {name: p.detach().clone() for name, p in model.named_parameters()}
+        for _ in range(2):
+            if describes:
+                recorder.batch(index=range(5), sampler="poisson", rate=0.1)
+            weights = {name: p.detach() for name, p in model.named_parameters()}
+            singly = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0, 0), chunk_size=chunk)
+            for name, gradient in singly(weights, X[:5], Y[:5]).items():
+                model.get_parameter(name).grad = gradient.sum(dim=0)
+            clean = {name: p.grad.clone() for name, p in model.named_parameters()}
+            recorder.gradients(clean=clean)
+            optimizer.step()
+    first, second = read_trace(tmp_path / "t").steps()
+    for name, tensor in start.items():
+        assert first.weights_before.tensors()[name].tobytes() == tensor.numpy().tobytes()
+        assert second.gradients.clean.tensors()[name].shape == tuple(tensor.shape)
+    (batch,) = first.batches
+    assert batch.examples == (5 if describes else None)
+
+
+class Unfinished(torch.optim.SGD):
+    """Forgets its base class."""
+
+    def __init__(self, params) -> None:
+        self.param_groups = [{"params": list(params), "lr": 0.1}]
+
+
+def test_an_optimizer_that_cannot_be_watched_is_told_why(tmp_path: Path) -> None:
+    model = network()
+    with pytest.raises(UsageError, match=r"Unfinished cannot be seen.*super\(\).__init__"):
+        lipcert.Recorder(tmp_path / "t", model, Unfinished(model.parameters()))
+    assert not (tmp_path / "t").exists()
+
+
+class Twice(torch.optim.SGD):
+    """Its step calls that of its base class, which is watched too."""
+
+    def step(self, closure=None):
+        return super().step(closure)
+
+
+def test_a_step_within_a_step_is_one(tmp_path: Path) -> None:
+    model = network()
+    torch.optim.SGD(model.parameters(), 0.1)
+    optimizer = Twice(model.parameters(), 0.1)
+    with lipcert.Recorder(tmp_path / "t", model, optimizer, every=1) as recorder:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(X[:4]).sum().backward()
+            optimizer.step()
+    assert recorder.step == 3
+    steps = list(read_trace(tmp_path / "t").steps())
+    assert all(step.batches and step.gradients.applied for step in steps)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from onnx import helper
 
-from lipcert import ConstraintSpec, Settings, load_model
+from lipcert import ConstraintSpec, Settings, analyze, load_model
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 from lipcert.errors import NoVerdictError
@@ -78,3 +78,20 @@ def test_a_parameter_that_two_tensors_hold_is_not_certified(tmp_path: Path) -> N
     assert imported.scattered == {"onnx::MatMul_1"}
     with pytest.raises(NoVerdictError, match=r"lipcert\.export"):
         certify(imported, Settings())
+
+
+def test_a_stated_rate_is_certified_as_the_larger_one() -> None:
+    """A certificate knows B/N; ε is that of the rate stated there, and not below the run's own."""
+    run = {
+        "input_norm": 1.0, "mechanism": "gradient-clipping", "clip_norm": 1.0,
+        "noise_multiplier": 1.0, "sampling": "poisson", "dataset_size": 1437, "batch_size": 32,
+        "delta": 1e-5, "epochs": 2.0,
+    }  # fmt: skip
+    rarer = issued("digits_mlp", **run, sampling_rate=1 / 45)
+    privacy = rarer.certificate.privacy
+    assert privacy is not None
+    own = analyze(load_model(MODELS / "digits_mlp.onnx"), Settings(**run, sampling_rate=1 / 45))
+    assert own.privacy is not None
+    assert privacy.epsilon >= own.privacy.epsilon
+    with pytest.raises(NoVerdictError, match=r"states the rate B/N, and 0\.05 is above 32/1437"):
+        issued("digits_mlp", **run, sampling_rate=0.05)

@@ -1,6 +1,7 @@
 """Plans: what is refused, and how long a run is."""
 
 import math
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -102,3 +103,26 @@ def test_the_rate_is_rounded_up(a, b) -> None:
     run = plan(dataset_size=max(a, b), batch_size=min(a, b))
     assert Fraction(run.sampling_rate.value) >= Fraction(min(a, b), max(a, b))
     assert run.sampling_rate.value <= 1.0
+
+
+def test_a_stated_rate_is_that_of_the_loader() -> None:
+    """Of 1365 examples in batches of 32, Opacus draws each with probability 1/43, and of 1437 with
+    1/45, 45 times an epoch; B/N gives 44.9."""
+    stated = plan(dataset_size=1437, batch_size=32, steps=None, epochs=10, rate=1 / 45)
+    assert stated.releases == 450
+    assert Fraction(1, 45) <= Fraction(stated.sampling_rate.value) <= Fraction(1, 45) + 2**-55
+    assert plan(dataset_size=1365, batch_size=32, steps=None, epochs=1).releases == 43
+    assert plan(dataset_size=1365, batch_size=32, steps=None, epochs=1, rate=1 / 45).releases == 45
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"rate": 0.0}, "no probability"),
+        ({"rate": 1.5}, "no probability"),
+        ({"rate": 0.1, "sampling": Sampling.FULL_BATCH, "batch_size": None}, "besides B/N"),
+    ],
+)
+def test_a_rate_that_is_none_is_refused(changes, message) -> None:
+    with pytest.raises(UsageError, match=f"sampling-rate: .*{message}"):
+        plan(**changes)

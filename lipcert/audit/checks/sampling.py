@@ -57,7 +57,7 @@ def sampling_faults(
         )
         return
     present = dataset if run.declared.examples is None else run.declared.examples
-    rate, epoch = expected / dataset, dataset // expected
+    rate, epoch = run.settings.sampling_rate or expected / dataset, dataset // expected
     yield from _size_faults(
         way, present, rate, expected, sizes, epoch=epoch, fills=present >= dataset
     )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, final
 
-from lipcert.analysis.planned import plan_of, planned_multiplier
+from lipcert.analysis.planned import known_plan, planned_multiplier
 from lipcert.analysis.release import noise_groups_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
@@ -20,7 +20,6 @@ from lipcert.audit.records import CheckReport
 from lipcert.audit.settled import Settled, settled_at
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Declaration, Noise, Step
-from lipcert.errors import UsageError
 from lipcert.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings import Settings
@@ -101,10 +100,7 @@ class RecordedRun:
     @cached_property
     def plan(self) -> TrainingPlan | None:
         """The run that was accounted for, where the claims describe one completely."""
-        try:
-            return plan_of(self.settings)
-        except UsageError:
-            return None
+        return known_plan(self.settings)
 
     @cached_property
     def multiplier(self) -> float | None:

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Final, Literal, final
 
 from lipcert.analysis.records import Analysis
+from lipcert.core.codec import member
 from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import (
@@ -148,6 +149,7 @@ class _Plan:
     batch_size: int
     steps: int
     neighbours: Neighbouring
+    rate: float | None = field(default=None, metadata=member("sampling_rate", optional=True))
 
 
 @final

@@ -14,11 +14,14 @@ from scipy.stats import chi2, norm
 
 from lipcert.audit.checks.added_noise import AddedNoise
 from lipcert.audit.checks.likeness import Piece
+from lipcert.audit.checks.noise import noise
 from lipcert.audit.checks.pooled_noise import Pool, PooledNoise
+from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.checks.sketches import Sketches
+from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.writing import PrivateDataWarning
-from tests.audit.checks.runs import audited, bad
+from tests.audit.checks.runs import Plan, bad, recorded
 
 SIZES = {"weight": 120, "bias": 3}
 Drawn = Callable[[np.random.Generator, str, int], np.ndarray]
@@ -156,8 +159,8 @@ def test_tails_of_chi_square_are_accurate(degrees: int) -> None:
 
 
 def kinds(pool: Pool) -> Iterator[tuple[str, float]]:
-    for noise in (pool.whole, *pool.tensors.values()):
-        for test in noise.tests():
+    for item in (pool.whole, *pool.tensors.values()):
+        for test in item.tests():
             yield test.kind, test.log_chance
 
 
@@ -212,17 +215,34 @@ def test_independent_noises_are_not_alike() -> None:
     assert min(least) > 1e-6
 
 
+def scaled_to(std: float, drawn: torch.Tensor) -> torch.Tensor:
+    return drawn * (std * math.sqrt(drawn.numel()) / drawn.norm())
+
+
+KEPT: dict[tuple[str, int], torch.Tensor] = {}
+"""first noises, of which the last fault makes all others"""
+PLANTED: dict[str, Callable[[str, int, torch.Tensor, float], torch.Tensor]] = {
+    "right": lambda _n, _s, drawn, _std: drawn,
+    "half on one tensor": lambda n, _s, drawn, _std: drawn * (0.5 if n == "last.weight" else 1.0),
+    "8 % too little": lambda _n, _s, drawn, _std: 0.92 * drawn,
+    "uniform": lambda _n, _s, drawn, std: math.sqrt(12) * std * (torch.rand(drawn.shape) - 0.5),
+    "Laplace": lambda _n, _s, drawn, std: drawn.sign() * std * math.sqrt(0.5)
+    * -torch.rand(drawn.shape).clamp_min(1e-9).log(),
+    "clamped": lambda _n, _s, drawn, std: drawn.clamp(-2.5 * std, 2.5 * std),
+    "scaled": lambda _n, _s, drawn, std: scaled_to(std, drawn),
+    "repeats": lambda n, s, drawn, _std: KEPT.setdefault((n, s % 30), drawn.clone()),
+}  # fmt: skip
+
+
+@pytest.mark.slow
 @pytest.mark.filterwarnings(
     f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
 )
-@pytest.mark.slow
-def test_noise_that_repeats_after_more_steps_than_are_shifted(tmp_path: Path) -> None:
-    kept: dict[tuple[str, int], torch.Tensor] = {}
-
-    def repeated(name: str, step: int, drawn: torch.Tensor, _std: float) -> torch.Tensor:
-        return kept.setdefault((name, step % 25), drawn.clone())
-
-    found = audited(tmp_path / "t", noise_of=repeated, steps=40, detail=1)
-    assert ("LC315", "seed-reuse") in bad(found)
-    (report,) = [r for r in found.reports if r.code == "LC315"]
-    assert "25 recorded steps later" in report.message
+@pytest.mark.parametrize("name", PLANTED)
+def test_faults_of_the_noise_in_recorded_runs(name: str, tmp_path: Path) -> None:
+    KEPT.clear()
+    run = RecordedRun(*recorded(tmp_path / "t", Plan(noise_of=PLANTED[name], steps=60, detail=1)))
+    found = Checked((*noise(run).reports, *seed_reuse(run).reports))
+    expected = {"right": set(), "repeats": {("LC315", "seed-reuse")}}
+    assert bad(found) == expected.get(name, {("LC314", "noise")})
+    assert {r.verdict for r in found.reports} <= {Verdict.PASS, Verdict.VIOLATION}

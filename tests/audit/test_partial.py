@@ -1,0 +1,121 @@
+"""Recordings that do not show the whole run: no plain pass, in whatever form the report comes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lipcert.audit.job import Job
+from lipcert.audit.recorded import recording_of
+from lipcert.audit.records import AuditReport, Recording, Verdict
+from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.records import Declaration, Manifest, Step
+from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
+from lipcert.cli.audit import _exit_code
+from lipcert.cli.exit_codes import ExitCode
+from lipcert.errors import UsageError
+from lipcert.report.audit_json import audit_from_document, audit_json
+from lipcert.report.formats import audit_report
+from lipcert.settings import Settings
+from tests.audit.faults import report_of
+from tests.audit.mechanism_runs import Way, recorded, settings
+
+pytestmark = pytest.mark.filterwarnings(
+    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
+)
+FLAT = settings(mechanism="gradient-clipping", clip_norm=0.5)
+
+
+@pytest.mark.parametrize(
+    ("recording", "says"),
+    [
+        (Recording(60, 60, closed=True), ""),
+        (Recording(60, None, closed=True), ""),
+        (Recording(30, 60, closed=True), ", of 30 of 60 declared steps"),
+        (
+            Recording(30, 60, closed=False),
+            ", of 30 of 60 declared steps; the recording was not closed",
+        ),
+        (Recording(60, 60, closed=False), ", of 60 steps; the recording was not closed"),
+        (Recording(30, None, closed=False), ", of 30 steps; the recording was not closed"),
+    ],
+)
+def test_what_a_pass_is_of(recording: Recording, says: str) -> None:
+    assert (str(recording), recording.is_whole) == (says, not says)
+
+
+@pytest.mark.parametrize("declared", [None, 5])
+def test_steps_are_those_that_every_rank_has(declared: int | None, tmp_path: Path) -> None:
+    manifest = Manifest({}, 2, {"w": (1,)}, declaration=Declaration(steps=declared))
+    for rank, steps in ((0, 3), (1, 2)):
+        writer = TraceWriter(tmp_path / "t", manifest, rank)
+        for number in range(steps):
+            writer.append(Step(rank, number, 1.0))
+        writer.close() if rank == 0 else writer.abandon()
+    found = recording_of(read_trace(tmp_path / "t"), accounted=9)
+    assert found == Recording(2, 9 if declared is None else 5, closed=False)
+
+
+def cut(folder: Path, steps: int) -> Path:
+    """As a killed process leaves it: the first so many steps, and no end."""
+    path = folder / "steps-0.jsonl"
+    path.write_bytes(b"".join(path.read_bytes().splitlines(keepends=True)[: steps + 1]))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory) -> tuple[AuditReport, AuditReport]:
+    """The audit of a run of 12 steps that was killed after 10, without and with that being said."""
+    folder = tmp_path_factory.mktemp("killed") / "t"
+    ready = recorded(folder, Way(FLAT))
+    cut(folder, 10)
+    ready = replace(ready, trace=read_trace(folder))
+    said = replace(ready, job=replace(ready.job, interrupted=True))
+    return report_of(ready), report_of(said)
+
+
+SAYS = "of 10 of 12 declared steps; the recording was not closed"
+
+
+def test_a_recording_without_its_end_is_no_pass(killed: tuple[AuditReport, AuditReport]) -> None:
+    report, _ = killed
+    assert report.verdict is Verdict.PARTIAL
+    assert report.reasons == (f"[LC318] pass, {SAYS}",)
+    assert _exit_code(report) is ExitCode.NO_VERDICT
+
+
+def test_that_a_run_was_killed_can_be_said(killed: tuple[AuditReport, AuditReport]) -> None:
+    _, report = killed
+    assert (report.verdict, report.reasons) == (Verdict.PASS, ())
+    assert _exit_code(report) is ExitCode.HOLDS
+    text = audit_report(report, "text", width=200, color=False, show_all=False)
+    assert text.startswith(f"Pass, {SAYS}: ")
+
+
+@pytest.mark.parametrize("form", ["text", "markdown", "junit", "sarif", "github"])
+def test_every_format_says_so(form: str, killed: tuple[AuditReport, AuditReport]) -> None:
+    shown = audit_report(killed[0], form, width=200, color=False, show_all=False)
+    assert SAYS in " ".join(shown.split())
+    if form == "junit":
+        assert 'errors="' in shown
+        assert 'errors="0"' not in shown.partition("<testcase")[0]
+    if form == "sarif":
+        found = json.loads(shown)["runs"][0]["results"]
+        assert {"LC318"} <= {item["ruleId"] for item in found if item["level"] == "error"}
+    if form == "github":
+        assert "::error" in shown
+
+
+def test_json_has_the_numbers(killed: tuple[AuditReport, AuditReport]) -> None:
+    document = json.loads(audit_json(killed[0]))
+    assert document["verdict"] == "partial"
+    assert document["recording"] == {"steps": 10, "declared": 12, "closed": False}
+    assert audit_from_document(document) == killed[0]
+
+
+def test_only_a_recorded_run_can_be_interrupted() -> None:
+    with pytest.raises(UsageError, match="--interrupted is said of a recorded run"):
+        Job("model.onnx", Settings(), data="x.npz", interrupted=True)
