@@ -142,6 +142,8 @@ class Pieces:
         (name,) = term.symbols
         if term != Term(1, symbols=(name,)) or not isinstance(self.values.get(name), Constant):
             return None
+        if name in self._reader(x, symbolic=True).plain:  # it shapes the function elsewhere, too
+            return None
         return [replace(node, op_type="PRelu", inputs=(x, name), attributes={})]
 
     def inner(self, x: str, name: str) -> Piecewise | None:
@@ -186,7 +188,10 @@ _OF_ONE: Final = frozenset(
 
 @final
 class _Reader:
-    """Functions of one value x. symbolic: stored factors of one number are symbols, too."""
+    """Functions of one value x. symbolic: stored factors of one number are symbols, too.
+
+    plain: constants that entered as plain numbers.
+    """
 
     def __init__(self, pieces: Pieces, x: str, *, symbolic: bool) -> None:
         self._pieces = pieces
@@ -194,6 +199,7 @@ class _Reader:
         self._symbolic = symbolic
         self._known: dict[str, _Written | None] = {}
         self._depth = 0
+        self.plain: set[str] = set()
 
     def of(self, name: str) -> _Written:
         """A value as a function of x; `NotKnownError` where it is not."""
@@ -276,6 +282,7 @@ class _Reader:
             return _symbol(name) if value.is_float else None
         if found is None or not math.isfinite(found):
             return None
+        self.plain.add(name)
         return _Written(
             Piecewise.of(number(Fraction(found))), "real" if value.is_float else "whole"
         )

@@ -10,6 +10,7 @@ import pytest
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import JUMPS
+from lipcert.core.program import PRelu
 from lipcert.evaluate import evaluate
 from tests.core.lower.cases import kinds, model, node, program
 
@@ -307,6 +308,14 @@ def test_slopes_remain_parameters_and_other_numbers_do_not():
     assert "single" not in found.untracked
     nodes = [*ELU, *next(chosen("x", "a"))]
     assert program(model(nodes, SHAPE, numbers(nodes))).untracked >= {"alpha", "zero", "one"}
+
+
+def test_a_slope_that_is_a_threshold_too_is_no_slope():
+    """With the number 0 in both places a PRelu would not know of the second one."""
+    nodes = [node("Mul", "x w", "a"), node("Greater", "x w", "c"), node("Where", "c x a")]
+    found = program(model(nodes, SHAPE, {"w": np.zeros(1)}))
+    assert "w" in found.untracked
+    assert not any(isinstance(step.op, PRelu) for step in found.steps)
 
 
 RANDOM = 20
