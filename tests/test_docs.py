@@ -260,6 +260,7 @@ def test_the_transcript_of_suggestions() -> None:
     assert _alike(shown, done.stdout), done.stdout
 
 
+@pytest.mark.nightly
 def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
     """By nothing but what is printed: the run of the script is the one that suggest prints."""
     pytest.importorskip("sklearn")
@@ -287,6 +288,7 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
         assert accuracy is None or float(accuracy.group(1)) > 0.8
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["transcript", "same network"])
 def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
     """Every part of what is shown is printed, in this order; `…` stands for what is left out."""

@@ -21,6 +21,7 @@ SCRIPTS = {
 }
 
 
+@pytest.mark.nightly
 def test_a_script_finds_all_that_it_imports() -> None:
     """In a process that has loaded nothing; what it then does is run below."""
     path = str(ROOT / "examples" / "clipless_training.py")

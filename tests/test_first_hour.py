@@ -39,6 +39,7 @@ def test_the_five_steps_run_as_they_stand(tmp_path: Path) -> None:
     assert done.stdout.startswith("Conditional: everything claimed is proved")
 
 
+@pytest.mark.nightly
 def test_the_perceptron_is_trained_and_audited_as_shown(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     printed = script(SCRIPT, "table", str(tmp_path / "run"), cwd=tmp_path)

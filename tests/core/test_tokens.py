@@ -42,6 +42,7 @@ from tests.core.models import read
 from tests.core.mutants.assumptions import rewritten
 from tests.core.onnx_torch import compute, stored
 from tests.core.test_embeddings import admitted, length, of_numbers
+from tests.draws import seeds
 
 SLACK = 1e-7
 KINDS = {
@@ -247,7 +248,7 @@ def exceeded(seed: int) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", seeds(8))
 def test_no_gradient_is_longer_than_its_bound(seed: int) -> None:
     """At the weights of the file, and at the rims of the constraints."""
     assert not exceeded(seed)

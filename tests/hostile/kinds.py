@@ -347,7 +347,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         "LC016",
         graph(node("LayerNormalization", ["x", "w"], ["y"], epsilon=-1.0), w=weights(4)),
     ),
-    "if-2^13": Kind("LC007", choices(13)),
+    "if-2^10": Kind("LC007", choices(10)),
     "if-8192-deep": Kind("LC001", of(deep_choice(8192))),
     "file-empty": Kind("LC001", of(b"")),
     "file-truncated": Kind("LC001", of(SOUND[:-7])),

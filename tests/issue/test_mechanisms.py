@@ -23,6 +23,7 @@ from lipcert.issue.certify import Issued, certify
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 from tests.core.random_models import random_model
+from tests.draws import seeds
 from tests.issue.clipped_attack import excesses
 
 RUN = {
@@ -330,7 +331,7 @@ def test_weight_clipping_over_its_constraints_says_what_it_is(tmp_path) -> None:
     settings_kept(found, mechanism="weight-clipping", scope="constraint-set")
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", seeds(5))
 @pytest.mark.parametrize("mechanism", ["backprop-clipping", "weight-clipping"])
 def test_random_networks_keep_what_is_certified(tmp_path, seed: int, mechanism: str) -> None:
     torch.set_num_threads(1)
