@@ -68,6 +68,14 @@ class SeveralBuilder(Builder):
         y = self.emit("Gemm", value, self.store(weight), self.store(offset))
         return self.emit(self.pick(["Sigmoid", "Sigmoid", "Tanh", "HardSigmoid", "Erf"]), y)
 
+    def tried(self) -> None:
+        """One more piece, unless torch finds that its windows do not fit."""
+        kept = dict(self.values), list(self.nodes), dict(self.tensors), list(self.live)
+        try:
+            self.grow()
+        except RuntimeError:
+            self.values, self.nodes, self.tensors, self.live = kept
+
     def joined(self, values: list[str]) -> str:
         """One value of all of them."""
         flat = [self.emit("Flatten", value, axis=1) for value in values]
@@ -106,11 +114,11 @@ def several_inputs(seed: int) -> ModelProto:
         builder.live = []
         read.append(builder.add_input(kind))
         for _ in range(builder.whole(0, 2)):
-            builder.grow()
+            builder.tried()
         read[-1] = builder.live[-1]
     builder.live = [builder.joined(read)]
     for _ in range(builder.whole(0, 3)):
-        builder.grow()
+        builder.tried()
     last = builder.emit("Flatten", builder.live[-1], axis=1)
     for _ in range(2 if builder.chance(0.2) else 1):
         builder.outputs.append(builder.dense(last, builder.whole(2, 4)))
