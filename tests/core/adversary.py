@@ -60,6 +60,8 @@ class Setting:
     def loss(self, values: Weights, label: Tensor) -> Tensor:
         """Of one example, or the sum of those of several outputs."""
         z, label = values[self.program.output].reshape(-1), label.reshape(-1)
+        if any(name == "per_token" for name, _ in self.premises.loss_parameters):
+            return self._of_tokens(z, label)
         if not self.program.heads:
             return loss_value(self.premises, z, label)
         sizes = [head.size for head in self.program.heads]
@@ -73,6 +75,20 @@ class Setting:
                 self.premises.loss_parts, z.split(sizes), label.split(sizes), strict=True
             )
         )
+
+    def _of_tokens(self, z: Tensor, label: Tensor) -> Tensor:
+        """The sum of the losses of all tokens, or their mean; each has the largest label."""
+        known = dict(self.premises.loss_parameters)
+        reduction, is_last = known.pop("per_token"), known.pop("class_axis") == "last"
+        of_one = replace(self.premises, loss_parameters=tuple(known.items()))
+        shape = self.program.shapes[self.program.output]
+        classes = shape[-1] if is_last else next(size for size in shape if size != 1)
+        rows = [
+            item.reshape(-1, classes) if is_last else item.reshape(classes, -1).T
+            for item in (z, label)
+        ]
+        losses = [loss_value(of_one, *own) for own in zip(*rows, strict=True)]
+        return sum(losses) / (len(losses) if reduction == "mean" else 1)
 
     def _of_several(self, x: Tensor, weights: Weights) -> Weights:
         """Inputs and outputs one after another; an input of whole numbers is the nearest ones."""
@@ -91,17 +107,33 @@ class Setting:
 
 
 def random_setting(
-    proto: ModelProto, rng: np.random.Generator, *, witnesses: bool, clipped: bool = False
+    proto: ModelProto,
+    rng: np.random.Generator,
+    *,
+    witnesses: bool,
+    clipped: bool = False,
+    tokens: bool = False,
 ) -> Setting:
     """Premises and a scope drawn at random; bounds by the checker, perhaps with evidence.
 
-    clipped: with clips round layers, and often with weights that nothing holds.
+    clipped: with clips round layers, and often with weights that nothing holds. tokens: with a loss
+    per token, for outputs of several axes.
     """
     with tempfile.TemporaryDirectory() as folder:
         model = read(proto, Path(folder))
         program = lower(model, *(item.name for item in proto.graph.output))
     draw = random_premises if program.parts else _premises
     premises = draw(program, proto, rng)
+    if tokens:
+        loss, own = [
+            ("cross-entropy", {"label_smoothing": 0.0, "temperature": 0.5}),
+            ("cross-entropy", {"label_smoothing": 0.125, "temperature": 1.0}),
+            ("nll", {}),
+        ][int(rng.integers(3))]
+        is_last = program.shapes[program.output][-1] > 1 and rng.random() < 0.6
+        own |= {"class_axis": "last" if is_last else "first"}
+        own |= {"per_token": str(rng.choice(["mean", "sum"]))}
+        premises = replace(premises, loss=loss, loss_parameters=tuple(sorted(own.items())))
     scope = random_scope(proto, rng, constrained=bool(rng.random() >= 0.5))
     if clipped:
         if rng.random() < 0.6:

@@ -37,10 +37,12 @@ from lipcert.losses import loss_gradients, make_loss
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import find_norms
 from lipcert.settings import Settings
+from tests.core.adversary import random_setting, violations
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 from tests.core.mutants.assumptions import rewritten
 from tests.core.onnx_torch import compute, stored
+from tests.core.random_models import random_model
 from tests.core.test_embeddings import admitted, length, of_numbers
 from tests.draws import seeds
 
@@ -258,6 +260,43 @@ def test_no_gradient_is_longer_than_its_bound(seed: int) -> None:
 @pytest.mark.parametrize("first", range(1000, 1600, 50))
 def test_no_gradient_of_many_networks_is_longer_than_its_bound(first: int) -> None:
     assert [seed for seed in range(first, first + 50) if exceeded(seed)] == []
+
+
+def climbed(seed: int) -> list[str] | None:
+    """What an ascent over examples, weights and labels finds of a value within a random model, as
+    its output; None where none has several axes."""
+    torch.set_num_threads(1)
+    rng, proto = np.random.default_rng(seed), random_model(seed)
+    dims = [item.dim_value or 1 for item in proto.graph.input[0].type.tensor_type.shape.dim]
+    values = compute(proto, torch.ones(dims, dtype=torch.float64), stored(proto))
+    made = [name for item in proto.graph.node for name in item.output]
+    long = [
+        name for name in made
+        if values[name].is_floating_point() and sum(n != 1 for n in values[name].shape) > 1
+        and values[name].ndim > 2 and len(values[name]) == 1
+    ]  # fmt: skip
+    if not long:
+        return None
+    name = long[-1] if rng.random() < 0.7 else str(rng.choice(long))
+    del proto.graph.output[:]
+    proto.graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, None))
+    try:
+        setting = random_setting(proto, rng, witnesses=bool(seed % 2), tokens=True)
+    except Unsupported:
+        return None
+    return list(violations(setting, rng, starts=3, steps=6))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_an_ascent_within_a_random_model_finds_no_larger_gradient(seed: int) -> None:
+    assert not climbed(seed)
+
+
+@pytest.mark.nightly
+def test_an_ascent_within_many_random_models_finds_no_larger_gradient() -> None:
+    found = {seed: climbed(seed) for seed in range(100, 700)}
+    assert sum(one is not None for one in found.values()) > 200
+    assert [seed for seed, one in found.items() if one] == []
 
 
 @pytest.mark.parametrize(("reduction", "expected"), [("sum", 9.0), ("mean", 1.0)])
