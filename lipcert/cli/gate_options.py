@@ -28,7 +28,7 @@ _TEXTS: Final = MappingProxyType(
         MAX_EPSILON: "Fail where the ε of the run is larger.",
         MAX_SLACK: "Fail where G is more than X times the largest observed gradient norm.",
         MAX_NOISE_TO_SIGNAL: "Fail where the noise of one release is more than X times the norm "
-        "of the mean gradient.",
+        "of the mean gradient, at the upper end of its interval; not known without --data.",
     }
 )
 

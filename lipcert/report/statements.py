@@ -119,13 +119,11 @@ def _noise_rows(analysis: Analysis) -> Rows:
     use = analysis.usefulness
     if use is None:
         return []
+    of_norms = use.observed is not None and use.observed.of_norms
+    over = "a gradient's norm" if of_norms else "the mean gradient"
     rows = [("noise of one release", at_most(use.noise, 4), at_most(use.clipping_noise, 4))]
     for what, own, other in (
-        (
-            f"noise over {use.against}",
-            use.noise_to_signal,
-            use.clipping_noise_to_signal,
-        ),
+        (f"noise over {over}", use.noise_to_signal, use.clipping_noise_to_signal),
         ("the same for the run", use.noise_to_signal_of_run, use.clipping_noise_to_signal_of_run),
     ):
         if own is not None and other is not None:
