@@ -36,8 +36,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "batch out of everything but shapes.",
         "LC009": "The exporter merged trained tensors (often BatchNorm into Conv), so the tensors "
         "of the file are not the ones that training updates, and their bounds would be those of "
-        f"another model. Export with {EXPORT}; or accept the file's tensors as the trained ones "
-        "with --as-exported.",
+        "another model. Where one was computed from a parameter that is there too, as "
+        "fc.bias + 5, a share of that parameter's gradient goes through it unseen. Export with "
+        f"{EXPORT}; or accept the file's tensors as the trained ones with --as-exported.",
         "LC010": "Every input holds the examples of a batch along axis 0, one domain for each "
         "(--input-box NAME=LO HI). Where one of them has another number of examples, it is not "
         "known which belong together. Export all inputs with one symbolic batch axis.",

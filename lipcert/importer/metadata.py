@@ -36,6 +36,15 @@ _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_T
 _OUTPUT: Final = re.compile(r"^(\w+): USER_OUTPUT\b", re.M)
 _STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|moving_variance)")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
+_CALLED: Final = re.compile(
+    r"^(abs|add|addcdiv|addcmul|bmm|cat|clamp\w*|clone|cumsum|diagonal|div|einsum|exp|expand|gelu|"
+    r"index\w*|linalg\w*|log|matmul|mean|mm|mul|neg|outer|permute|pow|reciprocal|relu|repeat|reshape|"
+    r"rsqrt|rsub|select|sigmoid|silu|slice|softmax|softplus|split\w*|sqrt|square|squeeze|stack|std|sub|"
+    r"sum|tanh|transpose|unsqueeze|var|view|where)(_\d+)?$"
+)
+"""names that torch.export gives to results of calls"""
+_EXPORTED: Final = "node_"
+"""beginning of the names of nodes in its files"""
 _RESULT: Final = re.compile(r"^/.+_output_\d+$")
 """names that the TorchScript exporter gives to results of nodes, here of nodes that were folded"""
 _STATE: Final = re.compile(r"^[A-Za-z_]\w*(\.\w+)+$")
@@ -106,9 +115,15 @@ class Provenance:
             return name not in self.targets
         return size == 1 and _RESULT.match(name) is not None
 
-    def is_made_up(self, name: str) -> bool:
-        """Whether the TorchScript exporter made up the name, of a copy or of new numbers."""
-        return is_anonymous(name) and (self.is_torch or name.startswith("onnx::"))
+    def is_made_up(self, name: str, node: str) -> bool:
+        """Whether an exporter of torch made up the name, of a copy or of new numbers.
+
+        node: the name of one that reads it, by which the exporter is told.
+        """
+        if not self.is_torch:
+            return name.startswith("onnx::")
+        is_called = node.startswith(_EXPORTED) and _CALLED.match(name) is not None
+        return is_anonymous(name) or is_called
 
     def mentioned(self, node: RawNode) -> list[str]:
         """Parameters that appear in the call from which a node was made, in order."""

@@ -25,7 +25,8 @@ names; so do moved copies of a parameter that is stored no more, as of the weigh
 A tensor with such a name is the copy of a parameter where its node belongs to a module of which
 this parameter, and nothing else, is missing. Otherwise it may come from anything. Exporters before
 torch 1.13 do not say which module a node belongs to; there all tensors of layers are taken for such
-copies, and the report says so (LC023).
+copies, and the report says so (LC023). Tools that rewrite files of torch.export may drop its notes;
+tensors with the names of results of calls may come from anything then.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ import numpy as np
 
 from lipcert.core.reader.records import Tensor
 from lipcert.importer.calls import FX_NODE, Call, call_of
-from lipcert.importer.metadata import Provenance
+from lipcert.importer.metadata import Provenance, is_anonymous
 from lipcert.importer.raw import RawNode
 
 _NUMBER: Final = re.compile(r"_\d+$")
@@ -214,11 +215,11 @@ def _unnamed(
     for item in readers:
         for given in item.raw.inputs if item.raw.op_type not in _SIZED else ():
             name = names.get(given, "")
-            if not notes.is_made_up(name):
+            if not notes.is_made_up(name, item.raw.name):
                 continue
             if item.raw.op_type == "Identity":
                 names[item.raw.outputs[0]] = name  # a tensor of equal numbers, stored once
-            elif not _is_copy(notes, item.raw, floats[name]):
+            elif not is_anonymous(name) or not _is_copy(notes, item.raw, floats[name]):
                 return frozenset(name for name in floats if not notes.is_statistic(name))
     return frozenset()
 

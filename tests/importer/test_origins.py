@@ -192,6 +192,17 @@ def test_without_notes_a_tensor_may_come_from_the_parameters_of_its_call(tmp_pat
     assert folded(proto, tmp_path) == {"fc.bias", "val_0"}
 
 
+def test_a_file_whose_notes_were_dropped(tmp_path):
+    """A tool that rewrites files keeps names alone: those of calls are no names of parameters."""
+    proto = computed(["fc.bias"], tensor="exp")
+    for item in proto.graph.node:
+        item.name = f"node_{item.output[0]}"
+    for entries in (proto.graph, *proto.graph.node, *proto.graph.value_info):
+        del entries.metadata_props[:]
+    proto.producer_name = "pytorch"
+    assert folded(proto, tmp_path) == {"fc.weight", "fc.bias", "exp"}
+
+
 def test_as_exported_the_tensor_itself_is_trained(tmp_path):
     proto = computed(["fc.bias", "val_0"], tensor="exp")
     imported = load_model(saved(proto, tmp_path), trusted=True, as_exported=True)
