@@ -83,11 +83,13 @@ class Hooks:
         self._index: IndexArray | None = None
         self._seen = 0
         self._passes = 0
+        self._before_as_it_is = torch.compiler.disable(self._before)  # type: ignore[no-untyped-call]
+        self._after_as_it_is = torch.compiler.disable(self._after)  # type: ignore[no-untyped-call]
         self._apart = ExitStack()
         self._apart.enter_context(apart(module))
         self._handles: list[Removable] = [
-            module.register_forward_pre_hook(self._before, with_kwargs=True),
-            module.register_forward_hook(self._after),
+            module.register_forward_pre_hook(self._enter, with_kwargs=True),
+            module.register_forward_hook(self._leave),
             *further,
         ]
 
@@ -118,6 +120,17 @@ class Hooks:
             "run watches it; copy it before make_private (torch's AveragedModel, too), save its "
             "state_dict(), or load that into another module"
         )
+
+    def _enter(self, *given: Any) -> Any:
+        """As it is, also where torch.compile compiles the module around it."""
+        if torch.compiler.is_compiling():
+            return self._before_as_it_is(*given)
+        return self._before(*given)
+
+    def _leave(self, *given: Any) -> Any:
+        if torch.compiler.is_compiling():
+            return self._after_as_it_is(*given)
+        return self._after(*given)
 
     def _before(
         self, module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]

@@ -64,6 +64,16 @@ def require_given(model: nn.Module, optimizer: object, loader: object, mechanism
             f"training: {mechanism!r} is no mechanism; give lipcert.training.Clipless(…), say"
         )
     refuse_sharded(model)
+    if not isinstance(optimizer, Optimizer):
+        raise UsageError(
+            f"training: the optimizer is a {type(optimizer).__name__}; give a torch.optim.Optimizer"
+        )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise UsageError(
+            f"training: {type(optimizer).__name__}.__init__ does not call Optimizer.__init__, so "
+            "its steps have no hooks, by which their gradients are noised; let it begin with "
+            "super().__init__(params, defaults), or, where it wraps an optimizer, give that one"
+        )
     hooked = any(hasattr(item, "grad_sample") for item in model.parameters())
     touched = {
         "the model": hooked,

@@ -136,10 +136,11 @@ class Likeness:
             if self._network.live(name) is not parameter:
                 raise UsageError(
                     f"training: {name} is not the parameter any more that it was when make_private "
-                    "was called: it was replaced (an assignment, load_state_dict(assign=True), "
-                    "functional_call, a parametrization), so neither bounds nor optimizer speak of "
-                    "what is in its place; change the module before make_private, and copy numbers "
-                    "into parameters only by private.restore()"
+                    "was called: it was replaced (an assignment, torch.compile around a part, "
+                    "load_state_dict(assign=True), functional_call, a parametrization), so neither "
+                    "bounds nor optimizer speak of what is in its place; change the module before "
+                    "make_private (part.compile() compiles in place, at any time), and copy "
+                    "numbers into parameters only by private.restore()"
                 )
             if not parameter.requires_grad:
                 raise UsageError(
