@@ -173,7 +173,14 @@ def test_every_recipe_is_made_as_it_was_claimed():
         assert made.mechanism().kind == kind
 
 
-@pytest.mark.parametrize("name", NETWORKS)
+USUAL = ("parts", "attention")
+"""of which every change is exported in the usual run; of the others at night"""
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=() if name in USUAL else pytest.mark.nightly) for name in NETWORKS],
+)
 def test_every_change_is_made_as_it_was_claimed(name):
     """Each by itself, or it is left to do by hand; exported anew, and analysed as any file is."""
     torch.manual_seed(0)
