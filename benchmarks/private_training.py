@@ -8,7 +8,8 @@ each mechanism of this package, and under Opacus, which is skipped where it is a
 zero_grad, forward pass, cross-entropy, backward pass, and the optimizer's step, on one batch that
 is in memory: the loader is left out on both sides. Everything runs in one process on one CPU
 thread, the competitors taking turns; what counts is the median over the rounds of the ratio within
-a round, of the processor's time and of the clock's. Opacus needs no torchvision:
+a round, of the processor's time and of the clock's. `--device cuda` runs the same on a GPU, where
+the processor waits for the device at the end of each measurement. Opacus needs no torchvision:
 
     pip install --no-deps opacus opt_einsum
 """
@@ -149,9 +150,9 @@ OPACUS: Final = {"Opacus, hooks": ("hooks", "flat"), "Opacus, ghost": ("ghost", 
                  "Opacus, hooks, per layer": ("hooks", "per_layer")}  # fmt: skip
 
 
-def model_of(network: Network) -> nn.Module:
+def model_of(network: Network, device: torch.device) -> nn.Module:
     torch.manual_seed(0)
-    return network.build()
+    return network.build().to(device)
 
 
 def data_of(network: Network, examples: int) -> tuple[Tensor, Tensor]:
@@ -162,8 +163,8 @@ def data_of(network: Network, examples: int) -> tuple[Tensor, Tensor]:
     return 0.999 * x / lengths, torch.randint(CLASSES, (examples,))
 
 
-def plain_step(network: Network) -> Step:
-    model = model_of(network)
+def plain_step(network: Network, device: torch.device) -> Step:
+    model = model_of(network, device)
     optimizer = SGD(model.parameters(), lr=RATE)
 
     def step(x: Tensor, y: Tensor) -> None:
@@ -174,8 +175,10 @@ def plain_step(network: Network) -> Step:
     return step
 
 
-def private_of(network: Network, way: Way, examples: int, folder: Path) -> Private:
-    model = model_of(network)
+def private_of(
+    network: Network, way: Way, examples: int, folder: Path, device: torch.device
+) -> Private:
+    model = model_of(network, device)
     return make_private(
         model,
         SGD(model.parameters(), lr=RATE),
@@ -204,13 +207,15 @@ def private_step(private: Private) -> Step:
     return step
 
 
-def opacus_step(network: Network, mode: str, clipping: str, examples: int) -> Step | None:
+def opacus_step(
+    network: Network, mode: str, clipping: str, examples: int, device: torch.device
+) -> Step | None:
     try:
         from opacus import PrivacyEngine  # type: ignore[import-untyped]
     except ImportError:
         sys.stderr.write("Opacus is not installed, so nothing is compared with it\n")
         return None
-    model = model_of(network)
+    model = model_of(network, device)
     clips: Any = CLIP
     if clipping == "per_layer":
         count = len(list(model.parameters()))
@@ -249,6 +254,8 @@ def taken(step: Step, x: Tensor, y: Tensor, repeats: int) -> Taken:
     work, wall = time.process_time(), time.perf_counter()
     for _ in range(repeats):
         step(x, y)
+    if x.device.type == "cuda":
+        torch.cuda.synchronize(x.device)
     return Taken((time.process_time() - work) / repeats, (time.perf_counter() - wall) / repeats)
 
 
@@ -266,15 +273,17 @@ def measured(steps: dict[str, Step], x: Tensor, y: Tensor, rounds: int) -> dict[
 
 
 def steps_of(
-    network: Network, chosen: list[str], folder: Path, stack: ExitStack
+    network: Network, chosen: list[str], folder: Path, stack: ExitStack, device: torch.device
 ) -> dict[str, Step]:
-    steps: dict[str, Step] = {PLAIN: plain_step(network)}
+    steps: dict[str, Step] = {PLAIN: plain_step(network, device)}
     for name, way in WAYS.items():
         if name in chosen:
-            private = private_of(network, way, 1024, folder / name.replace(" ", ""))
+            private = private_of(network, way, 1024, folder / name.replace(" ", ""), device)
             steps[name] = private_step(stack.enter_context(private))
     for name, (mode, clipping) in OPACUS.items():
-        peer = opacus_step(network, mode, clipping, 1024) if name in chosen else None
+        if name not in chosen:
+            continue
+        peer = opacus_step(network, mode, clipping, 1024, device)
         if peer is not None:
             steps[name] = peer
     return steps
@@ -290,12 +299,14 @@ def median(values: list[float]) -> float:
     return statistics.median(values)
 
 
-def benchmark(name: str, batches: list[int], chosen: list[str], rounds: int) -> None:
+def benchmark(
+    name: str, batches: list[int], chosen: list[str], rounds: int, device: torch.device
+) -> None:
     network = NETWORKS[name]
     with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        steps = steps_of(network, chosen, Path(folder), stack)
+        steps = steps_of(network, chosen, Path(folder), stack, device)
         for batch in batches:
-            x, y = data_of(network, batch)
+            x, y = (item.to(device) for item in data_of(network, batch))
             found = measured(steps, x, y, rounds)
             plain = found[PLAIN]
             line(f"{name}, batch {batch}", "ms", "ratio", "ratio by the clock")
@@ -333,7 +344,7 @@ def slack_run(slack: float) -> SlackRun:
     digits = digit_images((64,))
     x = digits.images / digits.images.norm(dim=1, keepdim=True).clamp(min=1.0)
     loader = DataLoader(TensorDataset(x, digits.labels), batch_size=256)
-    model = model_of(NETWORKS["mlp 64-128-64-10"])
+    model = model_of(NETWORKS["mlp 64-128-64-10"], torch.device("cpu"))
     private = make_private(
         model,
         SGD(model.parameters(), lr=0.02, momentum=0.9),
@@ -372,6 +383,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, nargs="*", choices=SIZES, default=list(SIZES))
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--only", nargs="*", default=[*WAYS, *OPACUS])
+    parser.add_argument("--device", type=torch.device, default=torch.device("cpu"))
     parser.add_argument("--slack", action="store_true")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
@@ -382,7 +394,7 @@ def main() -> None:
             slack_table()
             return
         for name in arguments.networks or NETWORKS:
-            benchmark(name, arguments.batch, arguments.only, arguments.rounds)
+            benchmark(name, arguments.batch, arguments.only, arguments.rounds, arguments.device)
 
 
 if __name__ == "__main__":

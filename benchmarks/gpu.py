@@ -1,0 +1,209 @@
+"""Private runs and audits on a GPU, beside the same on the processor.
+
+    python -m benchmarks.gpu [--device cuda] [--tables runs norms]
+
+runs: every mechanism trains a small network on the device and records the run, which is audited in
+every precision that the device knows, and on the processor in float64. A cell is the verdict and
+the seconds by the clock.
+norms: by how much norms of gradients and values that are measured in a precision are smaller than
+those of float64 on the processor, as a share of the norm, at most and at the 99th percentile, over
+shipped networks; and the margin that `lipcert.audit.precision` states. Norms below the floor of the
+precision are left out. A share above the margin would make an audit settle what it may not; norms
+that come out too large only make it replay the example in float64.
+
+`--device cpu` runs the same without a GPU, where TF32 is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+os.environ["LIPCERT_CACHE"] = "false"
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.optim import SGD
+from torch.utils.data import DataLoader, TensorDataset
+
+import lipcert
+from lipcert.audit.arithmetic import Arithmetic
+from lipcert.audit.gradient_norms import NormEngine
+from lipcert.audit.lowering import LoweredNetwork
+from lipcert.audit.precision import Precision
+from lipcert.errors import LipCertError, NoVerdictError
+from lipcert.training import (
+    BackpropClipping,
+    Clipless,
+    FixedWeightNorm,
+    GradientClipping,
+    Loss,
+    TrainingMechanism,
+    WeightClipping,
+    make_private,
+)
+from models.data import digit_images
+
+_FREE: Final[dict[str, Any]] = {"loss": Loss("cross-entropy"), "input_norm": 8.0}
+_HELD: Final[dict[str, Any]] = {**_FREE, "bias_norm": 1.0}
+MECHANISMS: Final[dict[str, TrainingMechanism]] = {
+    "clipless": Clipless(**_HELD),
+    "weight-clipping": WeightClipping(**_HELD),
+    "fixed-weight-norm": FixedWeightNorm(**_HELD),
+    "backprop-clipping": BackpropClipping(**_FREE),
+    "gradient-clipping, flat": GradientClipping(clip_norm=1.0, **_FREE),
+    "gradient-clipping, group": GradientClipping(clip_norm=1.0, clip_scope="group", **_FREE),
+}
+STEPS: Final = 30
+BATCH: Final = 256
+MODELS: Final = Path(__file__).resolve().parent.parent / "models"
+SHIPPED: Final = ("digits_mlp", "digits_cnn", "digits_resnet_groupnorm", "digits_vit")
+REFERENCE: Final = Arithmetic(torch.device("cpu"), Precision.FLOAT64)
+
+
+def digits_cnn() -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
+        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
+        *(nn.Flatten(), nn.Linear(32, 10)),
+    )
+
+
+def known_to(device: torch.device) -> Iterator[Arithmetic]:
+    """Every arithmetic that the device knows."""
+    for precision in Precision:
+        try:
+            yield Arithmetic(device, precision)
+        except NoVerdictError as error:
+            sys.stderr.write(f"{error}\n")
+
+
+def line(*cells: str) -> None:
+    """A row of a table."""
+    sys.stdout.write(f"| {' | '.join(cells)} |\n")
+    sys.stdout.flush()
+
+
+def head(*cells: str) -> None:
+    """The first two rows of a table."""
+    line(*cells)
+    line("---", *["---:"] * (len(cells) - 1))
+
+
+def trained(mechanism: TrainingMechanism, device: torch.device, folder: Path) -> float:
+    """Leave a recorded run in a folder; the seconds of its steps by the clock."""
+    torch.manual_seed(0)
+    digits = digit_images((1, 8, 8))
+    model = digits_cnn().to(device)
+    optimizer = SGD(model.parameters(), lr=0.05)
+    loader = DataLoader(TensorDataset(digits.images, digits.labels), batch_size=BATCH)
+    with make_private(
+        model, optimizer, loader, mechanism,
+        delta=1e-5, target_epsilon=8.0, steps=STEPS, dataset_size=len(digits.labels),
+        folder=folder, record_every=1, record_data=True, seed=0,
+    ) as private:  # fmt: skip
+        start = time.perf_counter()
+        for x, y in private.loader:
+            optimizer.zero_grad()
+            private.criterion(model(x.to(device)), y.to(device)).backward()
+            optimizer.step()
+        Arithmetic(device, Precision.FLOAT32).synchronise()
+        return time.perf_counter() - start
+
+
+def audited(folder: Path, way: Arithmetic) -> str:
+    """The verdict on a recorded run, and the seconds that it took by the clock."""
+    start = time.perf_counter()
+    report = lipcert.audit(
+        folder / "model.lipcert.json", model=folder / "model.onnx", trace=folder / "trace",
+        device=str(way.device), precision=way.precision,
+    )  # fmt: skip
+    return f"{report.verdict.value}, {time.perf_counter() - start:.1f} s"
+
+
+def runs_table(device: torch.device) -> None:
+    """Recorded runs, and what audits say of them."""
+    ways = [*known_to(device), *([REFERENCE] if device.type != "cpu" else [])]
+    head(f"{STEPS} steps on {device}", "s", *(f"{w.precision.value}, {w.device}" for w in ways))
+    for name, mechanism in MECHANISMS.items():
+        with tempfile.TemporaryDirectory() as kept:
+            folder = Path(kept) / "run"
+            try:
+                seconds = trained(mechanism, device, folder)
+                line(name, f"{seconds:.1f}", *(audited(folder, way) for way in ways))
+            except LipCertError as error:
+                line(name, str(error))
+
+
+def norms_of(network: str, way: Arithmetic, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
+    """Every norm of a batch that one precision measures, by what it is the norm of."""
+    graph = lipcert.load_model(MODELS / f"{network}.onnx").graph
+    labels = y.to(way.device)
+
+    def losses_of(scores: Tensor) -> Tensor:
+        return functional.cross_entropy(scores.double(), labels, reduction="none")
+
+    with way.active():
+        engine = NormEngine(LoweredNetwork.of(graph, way.dtype, way.device))
+        found = engine.measure(x.to(way.device, way.dtype), losses_of)
+    parts = {"parameter": found.parameters, "value": found.values, "cotangent": found.cotangents}
+    return {
+        f"{part} {name}": measured.norm
+        for part, named in parts.items()
+        for name, measured in named.items()
+    }
+
+
+def norms_table(device: torch.device) -> None:
+    """What each precision loses of norms, and what it states to lose at most."""
+    head(f"norms on {device}", "networks", "norms", "lost: 99th percentile", "largest", "margin")
+    digits = digit_images((64,))
+    for way in known_to(device):
+        shares = []
+        for network in SHIPPED:
+            shape = lipcert.load_model(MODELS / f"{network}.onnx").graph.input_shape
+            x, y = digits.images[:512].reshape(512, *shape), digits.labels[:512]
+            exact = norms_of(network, REFERENCE, x, y)
+            for name, norms in norms_of(network, way, x, y).items():
+                truth = exact[name]
+                counts = truth > way.precision.floor
+                lost = np.maximum(truth - norms, 0.0)
+                shares.append(lost[counts] / truth[counts])
+        found = np.concatenate(shares)
+        percentile = np.quantile(found, 0.99)
+        cells = (f"{percentile:.1e}", f"{found.max():.1e}", f"{way.precision.margin:.1e}")
+        line(way.precision.value, f"{len(SHIPPED)}", f"{found.size:,}", *cells)
+
+
+TABLES: Final[dict[str, Callable[[torch.device], None]]] = {
+    "runs": runs_table,
+    "norms": norms_table,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--tables", nargs="*", choices=TABLES, default=list(TABLES))
+    arguments = parser.parse_args()
+    device = torch.device(arguments.device)
+    if device.type == "cuda":
+        sys.stdout.write(f"{torch.cuda.get_device_name(device)}, torch {torch.__version__}\n\n")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for name in arguments.tables:
+            TABLES[name](device)
+            sys.stdout.write("\n")
+
+
+if __name__ == "__main__":
+    main()
