@@ -102,12 +102,12 @@ def test_the_sample_is_read_back() -> None:
     assert write_certificate(read_certificate(data)) == data
 
 
-@pytest.mark.parametrize("path", PLACES, ids=str)
-def test_an_unknown_member_is_refused_wherever_it_stands(path: Path) -> None:
-    root = document()
-    at(root, path)["unheard-of"] = "x"
-    with pytest.raises(CertificateFormatError, match="unheard-of"):
-        read_certificate(write_canonical(root))
+def test_an_unknown_member_is_refused_wherever_it_stands() -> None:
+    for path in PLACES:
+        root = document()
+        at(root, path)["unheard-of"] = "x"
+        with pytest.raises(CertificateFormatError, match="unheard-of"):
+            read_certificate(write_canonical(root))
 
 
 @pytest.mark.parametrize(("path", "name"), MEMBERS, ids=str)
@@ -121,17 +121,17 @@ def test_a_member_is_needed_unless_it_is_a_claim(path: Path, name: str) -> None:
         read_certificate(write_canonical(root))
 
 
-@pytest.mark.parametrize(("path", "name"), MEMBERS, ids=str)
 @pytest.mark.parametrize("value", [True, -1, 1 << 53, "NaN\n", [[]], {"x": "y"}], ids=repr)
-def test_a_member_of_another_type_is_refused_or_kept(path: Path, name: str, value: Json) -> None:
-    root = document()
-    at(root, path)[name] = copy.deepcopy(value)
-    data = write_canonical(root)
-    try:
-        found = read_certificate(data)
-    except CertificateFormatError:
-        return
-    assert write_certificate(found) == data
+def test_a_member_of_another_type_is_refused_or_kept(value: Json) -> None:
+    for path, name in MEMBERS:
+        root = document()
+        at(root, path)[name] = copy.deepcopy(value)
+        data = write_canonical(root)
+        try:
+            found = read_certificate(data)
+        except CertificateFormatError:
+            continue
+        assert write_certificate(found) == data, (path, name)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import get_args
 
 import numpy as np
@@ -71,9 +72,21 @@ NO_AXES = [
 
 
 CASES = all_cases()
-OPS = [pytest.param(c.node, c.inputs, c.box, id=c.name) for c in CASES] + [
-    pytest.param(op(*shapes), shapes, None, id=f"extra_{i}") for i, (op, shapes) in enumerate(EXTRA)
+OPS = [(c.name, c.node, c.inputs, c.box) for c in CASES] + [
+    (f"extra {i}", op(*shapes), shapes, None) for i, (op, shapes) in enumerate(EXTRA)
 ]
+KINDS = sorted({type(node.op).__name__ for _, node, *_ in OPS})
+
+
+def each(kind: str, check: Callable[..., None]) -> None:
+    """Check all cases of one kind of step; what fails names its case."""
+    for name, node, shapes, box in OPS:
+        if type(node.op).__name__ == kind:
+            try:
+                check(node, shapes, box)
+            except AssertionError as error:
+                error.add_note(name)
+                raise
 
 
 def values(shapes, box, examples=3, seed=0):
@@ -86,8 +99,17 @@ def operands(node: Node):
     return {slot: torch.tensor(operand.array) for slot, operand in node.operands.items()}
 
 
-@pytest.mark.parametrize(("op", "shapes", "box"), OPS + NO_AXES)
-def test_values(op, shapes, box):
+@pytest.mark.parametrize("kind", KINDS)
+def test_values(kind):
+    each(kind, check_values)
+
+
+@pytest.mark.parametrize(("op", "shapes", "box"), NO_AXES)
+def test_values_without_axes(op, shapes, box):
+    check_values(op, shapes, box)
+
+
+def check_values(op, shapes, box):
     xs = values(shapes, box)
     tensors = [torch.tensor(x) for x in xs]
     found = lowered(op, tensors, operands(op))
@@ -100,17 +122,27 @@ def test_values(op, shapes, box):
     assert nobody.shape == (0, *found.shape[1:])
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_values_of_the_reference(case):
+def test_values_of_the_reference():
     """Against plain torch code of many examples together."""
-    tensors = [torch.tensor(x) for x in values(case.inputs, case.box)]
-    weights = operands(case.node)
-    found, expected = lowered(case.node, tensors, weights), case.reference(tensors, weights)
-    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-11)
+    for case in CASES:
+        tensors = [torch.tensor(x) for x in values(case.inputs, case.box)]
+        weights = operands(case.node)
+        found, expected = lowered(case.node, tensors, weights), case.reference(tensors, weights)
+        torch.testing.assert_close(
+            found,
+            expected,
+            rtol=1e-10,
+            atol=1e-11,
+            msg=lambda text, name=case.name: f"{name}: {text}",
+        )
 
 
-@pytest.mark.parametrize(("op", "shapes", "box"), OPS)
-def test_gradients_and_vmap(op, shapes, box):
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_and_vmap(kind):
+    each(kind, check_gradients_and_vmap)
+
+
+def check_gradients_and_vmap(op, shapes, box):
     """Against plain torch code of one example each, differentiated by autograd."""
     tensors = [torch.tensor(x) for x in values(shapes, box, examples=2, seed=1)]
     weights = operands(op)
@@ -143,7 +175,7 @@ def gradients(function, inputs, example=None):
 
 
 def test_every_kind_of_step_is_tried():
-    kinds = [type(parameters.values[0].op) for parameters in OPS]
+    kinds = [type(node.op) for _, node, *_ in OPS]
     assert set(kinds) == set(get_args(program.Op))
     assert {c.node.op.name for c in CASES if isinstance(c.node.op, program.Activation)} == set(
         FUNCTIONS
