@@ -106,18 +106,20 @@ ANYTHING = st.recursive(
 )
 
 
-@pytest.mark.parametrize("path", [path for path in PATHS if isinstance(path[-1], str)], ids=str)
-def test_a_missing_member_is_refused(path: tuple[Any, ...]) -> None:
-    document = json.loads(json.dumps(DOCUMENT))
-    place = document
-    for step in path[:-1]:
-        place = place[step]
-    del place[path[-1]]
-    if path[-2:-1] in {("assumptions",), ("counts",)}:
-        audit_from_document(document)
-        return
-    with pytest.raises(NoVerdictError, match="audit: not a complete result"):
-        audit_from_document(document)
+def test_a_missing_member_is_refused() -> None:
+    for path in PATHS:
+        if not isinstance(path[-1], str):
+            continue
+        document = json.loads(json.dumps(DOCUMENT))
+        place = document
+        for step in path[:-1]:
+            place = place[step]
+        del place[path[-1]]
+        if path[-2:-1] in {("assumptions",), ("counts",)}:
+            audit_from_document(document)
+            continue
+        with pytest.raises(NoVerdictError, match="audit: not a complete result"):
+            audit_from_document(document)
 
 
 @given(st.sampled_from(PATHS), ANYTHING)
