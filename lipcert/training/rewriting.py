@@ -60,15 +60,15 @@ class Code:
     values: Mapping[fx.Node, FloatArray]
 
     @classmethod
-    def of(cls, module: nn.Module, x: Tensor) -> Code | None:
-        """None for code that depends on values, or on the mode. module: of the type of x."""
+    def of(cls, module: nn.Module, inputs: Sequence[Tensor]) -> Code | None:
+        """None for code that depends on values, or on the mode. module: of their type."""
         try:
             training, resting = (_traced(module.train(mode)) for mode in (True, False))
             if training.code != resting.code:
                 return None
             values = _Values(resting)
             with torch.no_grad():
-                values.run(x)
+                values.run(*inputs)
         except Exception:  # noqa: BLE001  the module's own code runs, on what is no tensor
             return None
         return cls(resting, values.known)

@@ -37,7 +37,7 @@ from lipcert.training.mechanisms import (
     TrainingMechanism,
     mechanism_of,
 )
-from lipcert.training.network import TrainedNetwork, exported_network
+from lipcert.training.network import Example, TrainedNetwork, exported_network
 from lipcert.training.replacing import make_trainable
 from lipcert.training.surgery import edited
 from lipcert.upper import root_sum_square
@@ -124,7 +124,7 @@ class ModuleSuggestions:
 
 def suggest(
     module: nn.Module,
-    example: Tensor,
+    example: Example,
     settings: Settings | None = None,
     examples: Examples | None = None,
     *,
@@ -136,8 +136,9 @@ def suggest(
 ) -> ModuleSuggestions:
     """What would make a private run of a module learn, and the module with the best of it.
 
-    example: a batch [examples, …] that shows the shape of an example; its numbers are not used.
-    settings: the run and its mechanism; that of a training mechanism is `mechanism.settings(run)`.
+    example: a batch [examples, …] that shows the shape of an example, a tuple of them for several
+    inputs; its numbers are not used. settings: the run and its mechanism; that of a training
+    mechanism is `mechanism.settings(run)`.
     public: examples (x, y) at which gradients are measured; data: private ones, which costs privacy
     that no ε of the run covers; neither: random admissible inputs. budget, in seconds, probe and
     examples: of `lipcert.suggestions.engine.suggest`. progress: as for `make_private`.
@@ -145,13 +146,13 @@ def suggest(
     Raises UsageError for what does not fit together, UnsupportedModelError for a module that cannot
     be imported.
     """
-    if isinstance(example, tuple) and len(example) > 1:
+    if not all(
+        isinstance(x, Tensor) for x in (example if isinstance(example, tuple) else (example,))
+    ):
         raise UsageError(
-            "suggest: a module that reads several inputs is changed by hand; what to change, "
-            'lipcert.suggest(lipcert.export(module, example, "net.onnx"), settings) says'
+            "suggest: give a batch of examples, as in suggest(module, x[:1]), or one for each of "
+            "several inputs: suggest(module, (a[:1], b[:1]))"
         )
-    if not isinstance(example, Tensor):
-        raise UsageError("suggest: give a batch of examples, as in suggest(module, x[:1])")
     without = make_trainable(module, GradientClipping())  # which keeps dropout
     given = Settings() if settings is None else settings
     network = _with_statistics(exported(without.module, example, Settings(loss=given.loss)))
@@ -173,7 +174,7 @@ def suggest(
 
 
 def exported(
-    module: nn.Module, example: Tensor, settings: Settings | None = None
+    module: nn.Module, example: Example, settings: Settings | None = None
 ) -> TrainedNetwork:
     """The graph of the module in evaluation mode, and the module in that mode; settings: under
     which its file is read."""
@@ -197,7 +198,7 @@ class _Subject:
 
     declared: Settings
     network: TrainedNetwork
-    example: Tensor
+    example: Example
     replaced: tuple[str, ...]
     modes: Mapping[str, bool]
 
@@ -227,7 +228,7 @@ class _Subject:
 
 
 def analysed_again(
-    module: nn.Module, example: Tensor, settings: Settings
+    module: nn.Module, example: Example, settings: Settings
 ) -> tuple[Settings, float | None]:
     """Settings that speak of the parameters which the module has, and G under them.
 

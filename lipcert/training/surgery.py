@@ -27,6 +27,7 @@ from lipcert.settings import Settings
 from lipcert.signal.network import Network
 from lipcert.suggestions.edits import StepEdit, unscaled
 from lipcert.suggestions.records import Change
+from lipcert.training.clipping.probe import as_read, random_numbers
 from lipcert.training.layers import (
     BoundedGroupNorm,
     BoundedLayerNorm,
@@ -42,7 +43,6 @@ from lipcert.training.network import TrainedNetwork
 from lipcert.training.rewriting import Code, CodeEdit, are_equal, flat
 from lipcert.upper import FloatArray
 
-_EXAMPLES: Final = 2
 _NORMS: Final = (nn.GroupNorm, nn.LayerNorm, _BatchNorm)
 _AT_REST: Final = (nn.Identity, nn.Dropout)
 """parts that change nothing outside of training"""
@@ -120,13 +120,8 @@ class _Surgery:
     def __init__(self, network: TrainedNetwork) -> None:
         self._network = network
         self._nodes: Mapping[str, Node] = {node.output: node for node in network.graph.nodes}
-        random = np.random.default_rng(0)
-        shape, ids = (_EXAMPLES, *network.graph.input_shape), network.graph.ids
-        self._x = random.standard_normal(shape)
-        self._read = torch.from_numpy(self._x)
-        if ids is not None:
-            self._x = random.integers(ids, size=shape).astype(np.float64)
-            self._read = torch.from_numpy(self._x).long()
+        x = random_numbers(network.graph, np.random.default_rng(0))
+        self._x, self._read = x.numpy(), as_read(x, network.graph)
         self._whole = copy.deepcopy(network.module).double().cpu().eval()
         self._values = _values(network.graph, self._x)
         self._calls = _calls(self._whole, self._read)
@@ -152,7 +147,8 @@ class _Surgery:
                 else:
                     self._shorten(plan, edit, place, share)
         if change.prepared is not None:
-            part = _preparing(change, before, self._x)
+            is_one = not self._network.graph.parts
+            part = _preparing(change, before, self._x) if is_one else None
             is_known = is_known and part is not None
             plan.first.extend([] if part is None else [part])
         if is_known:
@@ -388,28 +384,28 @@ def _values(graph: Graph, x: FloatArray) -> Mapping[str, FloatArray]:
     return {name: np.asarray(value, np.float64).reshape(-1) for name, value in found.items()}
 
 
-def _calls(module: nn.Module, x: Tensor) -> Sequence[_Call]:
+def _calls(module: nn.Module, inputs: Sequence[Tensor]) -> Sequence[_Call]:
     """What all parts read and give at these examples."""
     calls: list[_Call] = []
     names = {part: name for name, part in module.named_modules()}
 
-    def note(part: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
-        del inputs  # which a part may have worked in
+    def note(part: nn.Module, given: tuple[Any, ...], output: object) -> None:
+        del given  # which a part may have worked in
         read = kept.pop(part, None)
         if read is not None and isinstance(output, Tensor):
             calls.append(_Call(names[part], part, read, flat(output)))
 
     kept: dict[nn.Module, FloatArray] = {}
 
-    def keep(part: nn.Module, inputs: tuple[Any, ...]) -> None:
-        if inputs and isinstance(inputs[0], Tensor):
-            kept[part] = flat(inputs[0])
+    def keep(part: nn.Module, given: tuple[Any, ...]) -> None:
+        if given and isinstance(given[0], Tensor):
+            kept[part] = flat(given[0])
 
     own = [part for part in names if not list(part.children()) or isinstance(part, Residual)]
     handles = [part.register_forward_pre_hook(keep) for part in own]
     handles += [part.register_forward_hook(note) for part in own]
     with torch.enable_grad():  # without gradients, torch's encoders do not call their parts
-        module.requires_grad_(True)(x)
+        module.requires_grad_(True)(*inputs)
     for handle in handles:
         handle.remove()
     return calls

@@ -78,7 +78,7 @@ class Probe:
         self._output = read
         rng = np.random.default_rng(0)
         device = next(iter(self._state.values())).device
-        x = _random(graph, rng) if examples is None else examples.detach()
+        x = random_numbers(graph, rng) if examples is None else examples.detach()
         ascents = torch.from_numpy(rng.standard_normal((len(x), *graph.output_shape)))
         self._x = x.to(device, dtype)
         self._ascent = ascents.to(device, dtype) * ascent
@@ -101,7 +101,7 @@ class Probe:
         watching = _watching(self._module, inputs, outputs, training=self._training)
         with watching, torch.enable_grad():
             try:
-                seen = functional_call(both, state, _read(self._x[rows], self._graph))
+                seen = functional_call(both, state, as_read(self._x[rows], self._graph))
             except (RuntimeError, TypeError):
                 return None  # an error that has nothing to do with the dtype comes again
         if seen is None:
@@ -172,7 +172,7 @@ class Probe:
         )
 
 
-def _random(graph: Graph, rng: np.random.Generator) -> Tensor:
+def random_numbers(graph: Graph, rng: np.random.Generator) -> Tensor:
     """Numbers, and of inputs that are whole numbers such as the network reads."""
     numbers = rng.standard_normal((EXAMPLES, *graph.input_shape))
     flat, start = numbers.reshape(EXAMPLES, -1), 0
@@ -183,7 +183,7 @@ def _random(graph: Graph, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(flat.reshape(numbers.shape))
 
 
-def _read(x: Tensor, graph: Graph) -> tuple[Tensor, ...]:
+def as_read(x: Tensor, graph: Graph) -> tuple[Tensor, ...]:
     """What the module reads, from what the graph reads."""
     parts = [x] if not graph.parts else torch.split(x, [part.size for part in graph.parts], dim=1)
     return tuple(
