@@ -17,8 +17,6 @@ from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, final
 
-import numpy as np
-
 from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
@@ -33,6 +31,7 @@ from lipcert.core.lower.values import (
     Kind,
     Value,
     is_finite,
+    leaves,
     made_entries,
     of_one_example,
 )
@@ -299,9 +298,9 @@ class Walk:
             self._lower(item, position)
         if not made or made[0] is node:
             return
-        shape = self.values[node.outputs[0]].shape
-        others = [self.values[name].shape for name in node.inputs if name in self.values]
-        if np.broadcast_shapes(shape, *others) != shape:
+        result = self.values[node.outputs[0]]
+        others = [self.values[name] for name in node.inputs if name in self.values]
+        if not all(leaves(other, result) for other in others):
             raise _at(node, Unsupported("its inputs have shapes that do not fit"))
 
     def known(self, name: str) -> Value:

@@ -6,10 +6,10 @@ output is a known function of one value x, nodes that compute that function and 
 Proof: the output is written down piece by piece as the exact function of the real number x that the
 nodes compute for the numbers of the file (`piecewise`), also at the very points where a comparison
 turns over; it is replaced only where the pieces meet there exactly, and by nodes that compute the
-same function (`_Maker`). All that goes into it is broadcast to the shape of x, which so is that of
-the output. Numbers that shape the function are no parameters any more (`Sink.untracked`), but for
-the slopes of a PRelu. A softplus is the one exception: its guard only avoids overflow, see
-`guards`.
+same function (`_Maker`). All that goes into it is broadcast to the shape of x, with the batch on
+the same axis, which so is that of the output. Numbers that shape the function are no parameters any
+more (`Sink.untracked`), but for the slopes of a PRelu. A softplus is the one exception: its guard
+only avoids overflow, see `guards`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from lipcert.core.lower.piecewise import (
     number,
     slope_of,
 )
-from lipcert.core.lower.values import Constant, Data, Value
+from lipcert.core.lower.values import Constant, Data, Value, leaves
 from lipcert.core.reader.records import Attribute, Node
 
 SATURATED: Final = 15
@@ -265,12 +265,8 @@ class _Reader:
         return _symbol(name) if is_value and self._fits(value) else None
 
     def _fits(self, value: Value | None) -> bool:
-        """Whether a value beside x leaves x the shape that it has."""
-        shape = self._pieces.values[self._x].shape
-        try:
-            return value is not None and np.broadcast_shapes(value.shape, shape) == shape
-        except ValueError:
-            return False
+        """Whether a value beside x leaves x the shape and the batch that it has."""
+        return value is not None and leaves(value, self._pieces.values[self._x])
 
     def _constant(self, name: str, value: Constant) -> _Written | None:
         if not self._fits(value) or value.lo.dtype.kind not in "fiu":
@@ -589,9 +585,9 @@ class _Maker:
             u = self._line(self._x, sign * delta, -sign * delta * t)
             power = self._add("Exp", self._add("Min", u, self._constant(Fraction(0))))
             return self._line(power, gamma, v - gamma)
-        if delta != 1 and beta == gamma * delta and gamma > 0 and _exact(gamma):
+        if delta != 1 and beta == gamma * delta and _exact(1 / delta):
             u = self._line(self._x, sign, -sign * t)
-            return self._line(self._add("Celu", u, alpha=gamma), beta, v)
+            return self._line(self._add("Celu", u, alpha=1 / delta), beta, v)
         alpha, gain = gamma * delta / beta, beta / delta
         if not _exact(alpha):
             return None

@@ -228,6 +228,17 @@ def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
     return shape, Place(axis, before)
 
 
+def leaves(value: Value, other: Value) -> bool:
+    """Whether what is computed from both entry by entry has the shape and the batch of the other.
+
+    Two that carry the batch on different axes do not: they make a table of all pairs of examples.
+    """
+    try:
+        return broadcast([value, other]) == (other.shape, other.place)
+    except (Unsupported, ValueError):
+        return False
+
+
 def is_of_batch(shape: Shape, count: int | None) -> bool:
     """Whether a constant of a file with batches of so many is too large but for one example.
 

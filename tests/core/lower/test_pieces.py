@@ -168,6 +168,12 @@ OTHERS = {
     "elu of a scaled value": (
         [node("Mul", "x two", "h"), node("Greater", "h zero", "c"), *expm1("h"),
          node("Where", "c h e")], {"elu"}),
+    "celu of half the slope": (
+        [node("Mul", "x half", "h"), *expm1("h"), node("Greater", "x zero", "c"),
+         node("Where", "c h e")], {"celu"}),
+    "celu of twice the slope": (
+        [node("Mul", "x two", "h"), *expm1("h"), node("Greater", "x zero", "c"),
+         node("Where", "c h e")], {"celu"}),
     "negative elu": (
         [node("Neg", "x", "g"), *expm1("g"), node("Neg", "e", "a"),
          node("Less", "x zero", "c"), node("Where", "c x a")], {"selu"}),
@@ -288,6 +294,22 @@ def sorted_by_use(nodes):
         found.append(item)
         made.update(item.output)
     return found
+
+
+TURNED = [node("Transpose", "x", "t", perm=[1, 0]), node("Mul", "t zero", "z")]
+TABLES = {
+    "of a choice": [*TURNED, node("Greater", "x zero", "c"), node("Where", "c x z")],
+    "of a product": [*TURNED, node("Greater", "x zero", "c"), node("Cast", "c", "m", to=1),
+                     node("Mul", "x m", "p"), node("Add", "p z")],
+    "of a guard": [*TURNED, node("IsNaN", "x", "n"), node("Where", "n z x")],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_of_all_pairs_of_examples_is_no_function_of_one(name):
+    nodes = TABLES[name]
+    with pytest.raises(Unsupported):
+        program(model(nodes, ["N", 1], numbers(nodes)))
 
 
 def test_the_message_still_names_the_comparison():
