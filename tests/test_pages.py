@@ -104,6 +104,10 @@ RUN_BY = {
     ("docs/training.md", "Private training"): "test_pages.py::test_the_private_loop",
     (
         "docs/training.md",
+        "Frozen features",
+    ): "test_examples.py::test_frozen_features_keep_what_they_have_learnt",
+    (
+        "docs/training.md",
         "BatchNorm and Dropout",
     ): "test_docs.py::test_what_make_trainable_prints",
 }
