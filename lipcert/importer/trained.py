@@ -21,7 +21,7 @@ from lipcert.core.program import Activation, Attention, BatchNorm, Operand, PRel
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.importer.calls import FX_NODE
 from lipcert.importer.computed import Computed
-from lipcert.importer.metadata import Provenance
+from lipcert.importer.metadata import Provenance, is_anonymous
 from lipcert.importer.raw import RawNode
 from lipcert.importer.survey import plain_note
 from lipcert.ir import Parameter
@@ -85,6 +85,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     )
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
+    own = _of_module(model, notes)
     plain = uses.plain | program.untracked  # such a number is fixed, also where others are trained
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []
@@ -101,10 +102,10 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
         if is_literal:
             is_parameter = literals and tensor.size > 1 and uses.spoken.get(name, False)
         elif name in uses.spoken:
-            is_number = name in formulas or (tensor.size == 1 and name in plain)
+            is_number = name in formulas or (name in plain - own and tensor.size == 1)
             is_parameter = notes.is_known(name) or not is_number
         else:
-            is_parameter = name in limits or name in odd
+            is_parameter = name in limits | odd | own
         if is_parameter:
             is_computed = name in found.names and not marks.as_exported
             is_folded = is_computed or name in mixed or name in uses.plain
@@ -117,6 +118,22 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     lost = (uses.plain | program.untracked) & notes.targets - parameters.keys()
     fixed = dict(sorted(fixed.items()))
     return Trained(parameters, tuple(sorted(lost)), tuple(sorted(numbers)), fixed)
+
+
+def _of_module(model: Model, notes: Provenance) -> frozenset[str]:
+    """The single numbers that a module of torch holds under a name, where no notes say as what.
+
+    A literal of the code has no name there. A scale of quantised numbers is none that is trained.
+    """
+    if notes.signed or not notes.is_torch:
+        return frozenset()
+    nodes = [node for node in model.nodes if node.op_type == "DequantizeLinear"]
+    scales = {name for node in nodes for name in node.inputs[1:2]}
+    return frozenset(
+        name
+        for name, tensor in model.initializers.items()
+        if tensor.size == 1 and name not in scales and not is_anonymous(name)
+    )
 
 
 @final

@@ -64,6 +64,10 @@ COMPUTED = {
 WITH_NUMBER = {
     "temperature": (lambda s, x: s.fc(x) / s.t.exp() + s.t, 0.3),
     "temperature of 1": (lambda s, x: s.fc(x) / s.t.exp() - s.t * x, 0.0),
+    "scale of an activation": (
+        lambda s, x: torch.where(s.fc(x) > 0, s.fc(x), 0.1 * s.fc(x)) * s.t,
+        0.3,
+    ),
     "factor of 1": (lambda s, x: s.fc(x) * s.t + x.sum(1, keepdim=True) - s.t, 1.0),
     "merged with a constant": (lambda s, x: s.fc(x) / torch.full((4,), 2.0) * (s.t + 1), [1.0] * 4),
     "merged with ones": (lambda s, x: (s.fc(x) + torch.ones(4)) * (s.t * s.t) + s.t, [1.0] * 4),
@@ -265,6 +269,32 @@ def test_a_literal_that_was_merged_with_the_copy_of_a_parameter(tmp_path):
     """Ones of a normalization without a weight, stored once with the weight of another."""
     proto = computed(["fc.bias", "val_0"], tensor="val_9", read="%linear, None")
     assert folded(proto, tmp_path) == set()
+
+
+@pytest.mark.parametrize("more", [[], ["Mul"], ["Add"]])
+@pytest.mark.parametrize("slope", [False, True])
+def test_a_number_of_a_spelled_activation_may_be_trained(tmp_path, slope, more):
+    """Exporters without notes name what a module holds, and no literal of its code."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Constant", [], ["/Constant_output_0"], value_float=0.0),
+        node("Constant", [], ["/Constant_1_output_0"], value_float=0.1),
+        node("Greater", ["h", "/Constant_output_0"], ["c"]),
+        node("Mul", ["h", "t" if slope else "/Constant_1_output_0"], ["s"]),
+        node("Where", ["c", "h", "s"], ["r"]),
+        *(node(kind, ["r", "t"], [kind]) for kind in more),
+        node("MatMul", [more[0] if more else "r", "v"], ["y"]),
+    ]
+    stored = {"w": weights(4, 4), "v": weights(4, 3), "t": np.float32(0.3)}
+    if not slope and not more:
+        del stored["t"]
+    proto = model(nodes, ("N", 4), stored)
+    proto.producer_name = "pytorch"
+    analysis = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
+    bounds = {item.name: item.grad_norm for item in analysis.parameters}
+    assert bounds.keys() == stored.keys()
+    assert (bounds.get("t", 0.0) is None) == slope == (analysis.network.grad_norm is None)
+    assert bounds["w"] is not None
 
 
 def test_constants_of_the_graph_are_no_results(tmp_path):

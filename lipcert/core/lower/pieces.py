@@ -96,11 +96,16 @@ class Pieces:
         self._readers: dict[tuple[str, bool], _Reader] = {}
 
     def nodes(self, node: Node) -> list[Node]:
-        """The nodes to lower for one behind a comparison; none if its function is not known."""
+        """The nodes to lower for one behind a comparison; none if its function is not known.
+
+        A node that puts a stored number beside functions that are replaced stays as it is: the
+        number may be what is trained, such as the scale of an activation.
+        """
         if node.op_type not in _RULES or len(node.outputs) != 1:
             return []
         found: list[str] = []
         made: list[Node] = []
+        is_own = self.jumps.keys().isdisjoint(node.inputs) and self._has_stored(node)
         for x in self._variables(node):
             if self._is_hidden(x):
                 continue
@@ -108,12 +113,16 @@ class Pieces:
                 reader = self._reader(x, symbolic=False)
                 written = reader.of(node.outputs[0])
                 found.append(x)
-                made = made or self._made(node, x, written)
+                made = made or ([] if is_own else self._made(node, x, written))
             except NotKnownError:
                 continue
         if found:
             self.parts[node.outputs[0]] = tuple(found)
         return made
+
+    def _has_stored(self, node: Node) -> bool:
+        given = (self.values.get(name) for name in node.inputs)
+        return any(isinstance(item, Constant) and item.sources for item in given)
 
     def _made(self, node: Node, x: str, written: _Written) -> list[Node]:
         if written.kind != "real":
