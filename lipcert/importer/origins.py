@@ -106,7 +106,9 @@ def unseen(
         if call_of(item.raw) is None:
             found |= _computed(notes, item.tensors & floats.keys())
     for group in _groups(readers, floats):
-        lost = [name for name in group.call.tensors if name not in known and not _is(_ITEM, name)]
+        lost = [
+            name for name in group.call.tensors if name not in known and _may_read(name, floats)
+        ]
         read = notes.read_by(group.call) & notes.targets
         found |= _computed(notes, group.tensors, read if not lost else None)
         if not notes.folded and _is_unknown(notes, group, lost, floats):
@@ -140,6 +142,14 @@ def _computed(
         if sources and (read is None or read):
             found |= {name, *sources, *(read or ())}
     return found
+
+
+def _may_read(result: str, floats: Mapping[str, Tensor]) -> bool:
+    """Whether a result of which no node is left may be computed from anything.
+
+    A number of the code that was merged with an equal one is not.
+    """
+    return not _is(_ITEM, result) and (result in floats or not _is(_MADE, result))
 
 
 def _groups(readers: Iterable[Reader], floats: Mapping[str, Tensor]) -> Iterable[_Group]:

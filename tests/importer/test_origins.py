@@ -43,6 +43,10 @@ class Network(nn.Module):
         return self.out(self.between(self, x))
 
 
+def spelled_elu(x):
+    return (x > 0).float() * x + (x <= 0).float() * (x.exp() - 1)
+
+
 COMPUTED = {
     "divided": lambda s, x: s.fc(x) / (s.fc.bias + 5),
     "doubled": lambda s, x: s.fc(x) * (s.fc.bias * 2),
@@ -78,6 +82,7 @@ FIXED = {
     "list": lambda s, x: s.fc(x) * torch.tensor([1.0, 2.0, 3.0, 4.0]),
     "python's sum": lambda s, x: sum([s.fc(x), x]),
     "dropout": lambda s, x: F.dropout(F.gelu(s.fc(x)), 0.5, s.training),
+    "equal numbers": lambda s, x: spelled_elu(s.fc(x)) + spelled_elu(x),
 }
 MODULES = {
     **{name: (between, {}) for name, between in {**COMPUTED, **FIXED}.items()},
