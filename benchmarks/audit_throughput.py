@@ -208,7 +208,7 @@ def opacus_step(module: nn.Module, x: Tensor, y: Tensor, ghost: bool) -> Step | 
         hooked.zero_grad()
         functional.cross_entropy(hooked(x), y, reduction="sum").backward()
         named = hooked._module.named_parameters()
-        return {name: norm_of(parameter).detach().cpu().numpy() for name, parameter in named}
+        return {name: norm_of(p).detach().float().cpu().numpy() for name, p in named}
 
     return step
 

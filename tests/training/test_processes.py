@@ -82,7 +82,7 @@ def test_a_forked_sampler_draws_nothing() -> None:
 def test_a_run_made_in_a_forked_process_is_its_own() -> None:
     """Two of them have noise that has nothing in common."""
     found = [in_child(lambda: stepped(private_run(seed=None))) for _ in range(2)]
-    assert all(item.startswith("[") for item in found)
+    assert all(item.startswith("[") for item in found), found
     assert found[0] != found[1]
 
 
