@@ -71,15 +71,15 @@ SHAPES = {
         all = Size (x) {SIZE} n = Squeeze (s) width = Div (all, n)
         rest = Constant <value_int=-1> () a = Unsqueeze (rest, zero) b = Unsqueeze (width, zero)
         shape = Concat <axis=0> (a, b) y = Reshape (x, shape)""".replace("zero)", "place)"),
-    "all examples": f"{SIZE} {ZERO} y = Slice (x, zero, s, zero)",
-}
-
-LEFT = {
     "a first step of a recurrent network": f"""
         {SIZE} four = Constant <value_ints=[4]> () shape = Concat <axis=0> (s, four)
         state = ConstantOfShape (shape) t = Transpose (table) h = Gemm (state, t)
         g, k = Split <axis=1> (h) r = Tanh (g) u = Gemm (x, t)
         v, w = Split <axis=1> (u) y = Add (r, v)""",
+    "all examples": f"{SIZE} {ZERO} y = Slice (x, zero, s, zero)",
+}
+
+LEFT = {
     "windows and back": f"""
         {SIZE} two = Constant <value_ints=[2]> () windows = Mul (s, two)
         shape = Concat <axis=0> (windows, two) parts = Reshape (x, shape) r = Relu (parts)
