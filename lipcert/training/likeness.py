@@ -37,8 +37,8 @@ _FAINT: Final = 1e-3
 _ASCENT: Final = 2.0**-30
 """the loss gradient at the output, so short that clips of gradients are idle"""
 _NOT_EVALUATED: Final = (
-    "training: the module cannot be evaluated with copies of its weights in float64 or float32, so "
-    "nothing tells whether it is the network that was bounded"
+    "training: the module cannot be evaluated with copies of its weights in float64 or float32 "
+    "({why}), so nothing tells whether it is the network that was bounded"
 )
 _OTHER_NETWORK: Final = (
     "is not that of the network that was bounded: the module does something else in training mode, "
@@ -180,7 +180,7 @@ def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) 
         parts = [probe.of_module(rows) for rows in (slice(half), slice(half, count))]
         first, second = parts
         if first is None or second is None:
-            raise NoVerdictError(_NOT_EVALUATED)
+            raise NoVerdictError(_NOT_EVALUATED.format(why=probe.refused))
         _compare(whole, _beside(first, second), allowed, _MIXED.format(count=count, half=half))
         whole, count = first, half
 
@@ -189,6 +189,7 @@ def _evaluated(
     network: TrainedNetwork, graph: Graph, *, training: bool | None, examples: Tensor | None = None
 ) -> tuple[Probe, Seen, float]:
     """The module, in the widest type that it takes, and how far what is equal may differ there."""
+    why = ""
     for dtype, allowed in _ALLOWED.items():
         probe = Probe(
             network.module,
@@ -204,7 +205,8 @@ def _evaluated(
         live = probe.of_module()
         if live is not None:
             return probe, live, allowed
-    raise NoVerdictError(_NOT_EVALUATED)
+        why = probe.refused
+    raise NoVerdictError(_NOT_EVALUATED.format(why=why))
 
 
 def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:

@@ -38,15 +38,17 @@ def check_clips(
 ) -> None:
     """graph: as bounded, with its clips. matches: as `install_clips` had. read: as of a `Probe`."""
     layers = hooked_layers(module, graph, matches)
+    why = ""
     for dtype, allowed in _DIFFERENCE.items():
         probe = Probe(module, graph, matches, layers, dtype, read=read)
         live = probe.of_module()
         if live is not None:
             _compare(live, probe.of_graph(), allowed)
             return
+        why = probe.refused
     raise NoVerdictError(
         "clipping: the module cannot be evaluated with copies of its weights in float64 or "
-        "float32, so nothing tells whether its clips stand where they were bounded"
+        f"float32 ({why}), so nothing tells whether its clips stand where they were bounded"
     )
 
 

@@ -83,6 +83,8 @@ class Probe:
         self._x = x.to(device, dtype)
         self._ascent = ascents.to(device, dtype) * ascent
         self._training = training
+        self.refused = "its output is of another type"
+        """why the last evaluation of the module gave nothing, where it did"""
         self._before = {name: item.detach().clone() for name, item in self._state.items()}
         self._trained = [name for name, item in graph.parameters.items() if item.trainable]
 
@@ -102,7 +104,8 @@ class Probe:
         with watching, torch.enable_grad():
             try:
                 seen = functional_call(both, state, as_read(self._x[rows], self._graph))
-            except (RuntimeError, TypeError):
+            except (RuntimeError, TypeError) as error:
+                self.refused = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
                 return None  # an error that has nothing to do with the dtype comes again
         if seen is None:
             return None

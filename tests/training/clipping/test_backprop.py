@@ -347,5 +347,11 @@ def test_a_module_that_insists_on_float32_is_compared_in_float32() -> None:
     clipped, matches, _ = installed(graph_of(live), live)
     check_clips(live, clipped, matches)
     live.call = lambda own, x: torch.zeros(len(x), 4, dtype=torch.float16)
-    with pytest.raises(NoVerdictError, match="cannot be evaluated"):
+    with pytest.raises(NoVerdictError, match=r"cannot be evaluated .*another type"):
+        check_clips(live, clipped, matches)
+    live.call = lambda own, x: own.of_no_name(x)
+    with pytest.raises(AttributeError, match="of_no_name"):
+        check_clips(live, clipped, matches)
+    live.call = lambda own, x: x @ torch.zeros(3, 3)
+    with pytest.raises(NoVerdictError, match=r"cannot be evaluated .*\(RuntimeError: .*shapes"):
         check_clips(live, clipped, matches)
