@@ -29,6 +29,7 @@ from lipcert.ir import Parameter
 _WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})
 """operators whose constants may be trained, although no rule bounds their gradients"""
+_CALCULATING: Final = frozenset({"Add", "Div", "Gather", "Mul", "Slice", "Split", "Sub", "Where"})
 _QUICK_GELU: Final = 1.702
 _NEAR: Final = 1e-3
 
@@ -85,7 +86,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     )
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
-    own = _of_module(model, notes)
+    own = _of_module(model, notes, marks.nodes)
     plain = uses.plain | program.untracked  # such a number is fixed, also where others are trained
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []
@@ -120,19 +121,29 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     return Trained(parameters, tuple(sorted(lost)), tuple(sorted(numbers)), fixed)
 
 
-def _of_module(model: Model, notes: Provenance) -> frozenset[str]:
-    """The single numbers that a module of torch holds under a name, where no notes say as what.
+def _of_module(model: Model, notes: Provenance, noted: Sequence[Noted]) -> frozenset[str]:
+    """What may be trained also where it enters as a plain number, where no notes say what is.
 
-    A literal of the code has no name there. A scale of quantised numbers is none that is trained.
+    A tensor of several numbers that a node moves or calculates with is none of a formula, but for
+    masks of attention; and neither is a number that a module of torch holds under a name: a literal
+    of the code has none there. Scales of quantised numbers are not trained.
     """
-    if notes.signed or not notes.is_torch:
+    if notes.signed:
         return frozenset()
     nodes = [node for node in model.nodes if node.op_type == "DequantizeLinear"]
     scales = {name for node in nodes for name in node.inputs[1:2]}
+    read = (item.tensors for item in noted if item.raw.op_type in _CALCULATING)
+    several = {
+        name
+        for name in set[str]().union(*read) & model.initializers.keys()
+        if model.initializers[name].is_float
+        and np.isfinite(model.initializers[name].values()).all()
+    }
     return frozenset(
         name
         for name, tensor in model.initializers.items()
-        if tensor.size == 1 and name not in scales and not is_anonymous(name)
+        if name not in scales
+        and (name in several if tensor.size > 1 else notes.is_torch and not is_anonymous(name))
     )
 
 

@@ -302,6 +302,25 @@ def test_a_number_of_a_spelled_activation_may_be_trained(tmp_path, slope, more):
     assert bounds["w"] is not None
 
 
+@pytest.mark.parametrize("producer", ["pytorch", ""])
+def test_an_entry_of_a_trained_tensor_is_no_number_of_a_formula(tmp_path, producer):
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Constant", [], ["/Constant_output_0"], value_float=0.0),
+        node("Constant", [], ["/Constant_1_output_0"], value_int=2),
+        node("Gather", ["v", "/Constant_1_output_0"], ["t"]),
+        node("Greater", ["h", "/Constant_output_0"], ["c"]),
+        node("Mul", ["h", "t"], ["s"]),
+        node("Where", ["c", "h", "s"], ["y"]),
+    ]
+    proto = model(nodes, ("N", 4), {"w": weights(4, 3), "v": weights(4)})
+    proto.producer_name = producer
+    analysis = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
+    bounds = {item.name: item.grad_norm for item in analysis.parameters}
+    assert bounds.keys() == {"w", "v"}
+    assert bounds["v"] is None is analysis.network.grad_norm
+
+
 def test_constants_of_the_graph_are_no_results(tmp_path):
     proto = unnamed("", "Div", (4,))
     tensor = proto.graph.initializer.pop(1)
