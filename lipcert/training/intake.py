@@ -68,12 +68,6 @@ def require_given(model: nn.Module, optimizer: object, loader: object, mechanism
         raise UsageError(
             f"training: the optimizer is a {type(optimizer).__name__}; give a torch.optim.Optimizer"
         )
-    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
-        raise UsageError(
-            f"training: {type(optimizer).__name__}.__init__ does not call Optimizer.__init__, so "
-            "its steps have no hooks, by which their gradients are noised; let it begin with "
-            "super().__init__(params, defaults), or, where it wraps an optimizer, give that one"
-        )
     hooked = any(hasattr(item, "grad_sample") for item in model.parameters())
     touched = {
         "the model": hooked,
@@ -85,6 +79,12 @@ def require_given(model: nn.Module, optimizer: object, loader: object, mechanism
             f"training: {' and '.join(found)} came out of Opacus, which clips and noises by "
             "itself: give make_private your own from before, or model.to_standard_module(), a new "
             "optimizer of its parameters, and a plain DataLoader"
+        )
+    if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
+        raise UsageError(
+            f"training: {type(optimizer).__name__}.__init__ does not call Optimizer.__init__, so "
+            "its steps have no hooks, by which their gradients are noised; let it begin with "
+            "super().__init__(params, defaults), or, where it wraps an optimizer, give that one"
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
@@ -314,7 +313,8 @@ def test_frozen_parameters_stay_and_get_no_noise(tmp_path: Path) -> None:
         train(run)
         assert torch.equal(before, run.model.hidden.weight)
         assert [group.name for group in run.calibration.groups] == ["head"]
-    assert "freeze" in tomllib.loads((tmp_path / "lipcert.toml").read_text())
+    scope = read_certificate((tmp_path / "model.lipcert.json").read_bytes()).scope
+    assert set(scope.trained) == {"head.weight", "head.bias"}
 
 
 def test_a_frozen_parameter_in_the_optimizer_is_refused() -> None:

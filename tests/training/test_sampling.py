@@ -191,7 +191,11 @@ def test_the_audit_finds_nothing(sampling: Sampling, present: int | None) -> Non
         plan=None,
         trace=SimpleNamespace(ranks=()),
         settings=SimpleNamespace(
-            sampling=sampling.value, dataset_size=200, batch_size=None, steps=120
+            sampling=sampling.value,
+            sampling_rate=None,
+            dataset_size=200,
+            batch_size=None,
+            steps=120,
         ),
         declared=SimpleNamespace(
             sampling=None, dataset_size=None, batch_size=planned.batch, examples=present

@@ -22,6 +22,8 @@ _ROUNDINGS = 16.0
 def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: float = 0.0) -> bool:
     """Whether the target has one of the forms. unit: of the type that it is stored in; slack: a
     distance by which the source may be off."""
+    if not (np.isfinite(source).all() and np.isfinite(target).all()):
+        return False
     allowed = _ROUNDINGS * unit * _norm(target) + slack
     rows = source.reshape(len(source), -1) if source.ndim > 1 else source.reshape(1, -1)
     ends = target.reshape(rows.shape)

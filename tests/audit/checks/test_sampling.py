@@ -48,7 +48,9 @@ def faults(
     stated = Declaration(
         dataset_size=pool, batch_size=batch, sampling=way, steps=steps, examples=present
     )
-    settings = SimpleNamespace(sampling=None, dataset_size=None, batch_size=None, steps=None)
+    settings = SimpleNamespace(
+        sampling=None, sampling_rate=None, dataset_size=None, batch_size=None, steps=None
+    )
     trace = SimpleNamespace(
         ranks=(0,), events=lambda rank: [Resume(0.0, number, 0, {}) for number in resumed]
     )
