@@ -43,11 +43,13 @@ class Shown:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
-    """names: the tensors that the graph computes from parameters; absorbed: those parameters."""
+    """names: the tensors that the graph computes from parameters; absorbed: those parameters;
+    reduced: the single numbers among them that come from tensors of several."""
 
     model: Model
     names: frozenset[str] = frozenset()
     absorbed: frozenset[str] = frozenset()
+    reduced: frozenset[str] = frozenset()
     views: Mapping[str, Shown] = field(default_factory=dict)
 
 
@@ -73,6 +75,7 @@ def with_computed(model: Model, trained: Set[str]) -> Computed:
         replace(model, nodes=left, initializers={**model.initializers, **made}),
         frozenset(made),
         frozenset(search.absorbed),
+        frozenset(name for name in search.of_several & made.keys() if made[name].size == 1),
         search.views,
     )
 
@@ -106,6 +109,7 @@ class _Search:
         self.tensors: dict[str, Tensor] = {}
         self.views: dict[str, Shown] = {}
         self.absorbed: set[str] = set()
+        self.of_several: set[str] = set()
         self._trained = set(trained)
         self._model = model
         self._file = _walk(model)
@@ -137,10 +141,16 @@ class _Search:
         if entering and views is None:
             self.absorbed |= entering | numbers
             self._replace(node)
+            if any(self._is_of_several(name) for name in entering | numbers):
+                self.of_several.update(node.outputs)
         self.views |= views or {}
         self._past.append((node, position, views is not None))
         if not is_told or views is None:
             self._follow(self._made, *self._past[-1])
+
+    def _is_of_several(self, name: str) -> bool:
+        tensor = self._model.initializers.get(name)
+        return name in self.of_several or (tensor is not None and tensor.size > 1)
 
     def _seen(self, node: Node) -> Mapping[str, Shown] | None:
         """What the outputs of a node show that lie in tensors, or depend on none."""

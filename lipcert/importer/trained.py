@@ -29,7 +29,11 @@ from lipcert.ir import Parameter
 _WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})
 """operators whose constants may be trained, although no rule bounds their gradients"""
-_CALCULATING: Final = frozenset({"Add", "Div", "Gather", "Mul", "Slice", "Split", "Sub", "Where"})
+_CALCULATING: Final = frozenset(
+    {"Add", "Div", "Gather", "Mul", "Slice", "Split", "Sub", "Where"}
+    | {"ReduceMax", "ReduceMean", "ReduceMin", "ReduceSum"}
+)
+"""operators that make a number of a formula of what is trained"""
 _QUICK_GELU: Final = 1.702
 _NEAR: Final = 1e-3
 
@@ -87,6 +91,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
     own = _of_module(model, notes, marks.nodes)
+    own |= frozenset() if notes.signed else found.reduced
     plain = uses.plain | program.untracked  # such a number is fixed, also where others are trained
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []

@@ -321,6 +321,22 @@ def test_an_entry_of_a_trained_tensor_is_no_number_of_a_formula(tmp_path, produc
     assert bounds["v"] is None is analysis.network.grad_norm
 
 
+@pytest.mark.parametrize("reduction", ["ReduceMax", "ReduceMin"])
+def test_a_number_computed_from_a_trained_tensor_is_none_of_a_formula(tmp_path, reduction):
+    nodes = [
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Constant", [], ["/Constant_output_0"], value_float=0.0),
+        node(reduction, ["v"], ["t"], keepdims=0),
+        node("Greater", ["h", "/Constant_output_0"], ["c"]),
+        node("Mul", ["h", "t"], ["s"]),
+        node("Where", ["c", "h", "s"], ["y"]),
+    ]
+    proto = model(nodes, ("N", 4), {"w": weights(4, 3), "v": np.float32([0.25, 0.5, 1.5, 0.25])})
+    analysis = analyze(load_model(saved(proto, tmp_path), trusted=True), Settings())
+    assert analysis.network.grad_norm is None
+    assert "LC102" in {item.code for item in analysis.diagnostics}
+
+
 def test_constants_of_the_graph_are_no_results(tmp_path):
     proto = unnamed("", "Div", (4,))
     tensor = proto.graph.initializer.pop(1)
