@@ -128,7 +128,9 @@ class Draft:
             if not known or name in imported.scattered:
                 what = "several tensors, or none," if name in imported.scattered else "no tensor"
                 raise NoVerdictError(
-                    f"certify: the parameter {name!r} is {what} of the file; export with {EXPORT}"
+                    f"certify: the parameter {name!r} is {what} of the file, of which alone a "
+                    f"certificate speaks; export with {EXPORT}, which stores every parameter, or "
+                    f"add --freeze {name!r} if it is not trained"
                 )
             pairs[name] = tensors[0]
         return pairs
