@@ -31,12 +31,13 @@ os.environ["LIPCERT_CACHE"] = "false"
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
 
 import lipcert
+from benchmarks.private_training import digits_cnn
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.gradient_norms import NormEngine
 from lipcert.audit.lowering import LoweredNetwork
@@ -69,14 +70,6 @@ BATCH: Final = 256
 MODELS: Final = Path(__file__).resolve().parent.parent / "models"
 SHIPPED: Final = ("digits_mlp", "digits_cnn", "digits_resnet_groupnorm", "digits_vit")
 REFERENCE: Final = Arithmetic(torch.device("cpu"), Precision.FLOAT64)
-
-
-def digits_cnn() -> nn.Module:
-    return nn.Sequential(
-        *(nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2)),
-        *(nn.Conv2d(16, 32, 3, stride=2, padding=1), nn.ReLU(), nn.AvgPool2d(2)),
-        *(nn.Flatten(), nn.Linear(32, 10)),
-    )
 
 
 def known_to(device: torch.device) -> Iterator[Arithmetic]:

@@ -32,7 +32,7 @@ from lipcert.core.program import (
     Program,
     Sort,
 )
-from lipcert.core.reader.records import Model, Node, Tensor
+from lipcert.core.reader.records import Model, Tensor
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.bindings import with_bindings
@@ -59,7 +59,14 @@ from lipcert.importer.survey import (
     operator_refusals,
     refused,
 )
-from lipcert.importer.trained import Marks, Trained, noted_nodes, trained_of
+from lipcert.importer.trained import (
+    Marks,
+    Trained,
+    dequantised,
+    noted_nodes,
+    scales_of_quantised,
+    trained_of,
+)
 from lipcert.ir import BatchProof, BatchStatus, Graph
 
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
@@ -268,7 +275,7 @@ def _check_apart(model: Model, program: Program, source: RawInput) -> None:
 
 def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
     """The initializers that training may change; scales of quantised numbers are none."""
-    scales = {name for node in _dequantised(model) for name in node.inputs[1:2]}
+    scales = scales_of_quantised(model)
     return frozenset(
         name
         for name, tensor in model.initializers.items()
@@ -277,10 +284,6 @@ def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
         and not provenance.is_statistic(name)
         and (provenance.sources(name) or not provenance.is_literal(name, tensor.size))
     )
-
-
-def _dequantised(model: Model) -> Iterator[Node]:
-    return (node for node in model.nodes if node.op_type == "DequantizeLinear")
 
 
 def _checked(source: RawInput) -> RawInput:
@@ -454,7 +457,7 @@ def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> tuple[D
 
 def _number_notes(trained: Trained, graph: Graph, model: Model) -> tuple[Diagnostic, ...]:
     """LC027 where tensors that might be trained are numbers of a formula, or quantised."""
-    nodes = tuple(_dequantised(model))
+    nodes = tuple(dequantised(model))
     scales = {name for node in nodes for name in node.inputs[1:2]}
     numbers = [name for name in trained.numbers if name not in {*graph.parameters, *scales}]
     quantised = [name for node in nodes for name in node.inputs[:1] if name in model.initializers]

@@ -18,7 +18,7 @@ import numpy as np
 
 from lipcert.core.coverage import operands, tensors
 from lipcert.core.program import Activation, Attention, BatchNorm, Operand, PRelu, Program, Scale
-from lipcert.core.reader.records import Model, Tensor
+from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.importer.calls import FX_NODE
 from lipcert.importer.computed import Computed
 from lipcert.importer.metadata import Provenance, is_anonymous
@@ -90,8 +90,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     )
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
-    own = _of_module(model, notes, marks.nodes)
-    own |= frozenset() if notes.signed else found.reduced
+    own = frozenset() if notes.signed else _of_module(model, notes, marks.nodes) | found.reduced
     plain = uses.plain | program.untracked  # such a number is fixed, also where others are trained
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []
@@ -133,10 +132,7 @@ def _of_module(model: Model, notes: Provenance, noted: Sequence[Noted]) -> froze
     masks of attention; and neither is a number that a module of torch holds under a name: a literal
     of the code has none there. Scales of quantised numbers are not trained.
     """
-    if notes.signed:
-        return frozenset()
-    nodes = [node for node in model.nodes if node.op_type == "DequantizeLinear"]
-    scales = {name for node in nodes for name in node.inputs[1:2]}
+    scales = scales_of_quantised(model)
     read = (item.tensors for item in noted if item.raw.op_type in _CALCULATING)
     several = {
         name
@@ -150,6 +146,16 @@ def _of_module(model: Model, notes: Provenance, noted: Sequence[Noted]) -> froze
         if name not in scales
         and (name in several if tensor.size > 1 else notes.is_torch and not is_anonymous(name))
     )
+
+
+def dequantised(model: Model) -> Iterator[Node]:
+    """The nodes that read quantised numbers."""
+    return (node for node in model.nodes if node.op_type == "DequantizeLinear")
+
+
+def scales_of_quantised(model: Model) -> frozenset[str]:
+    """The names of the scales of quantised numbers."""
+    return frozenset(name for node in dequantised(model) for name in node.inputs[1:2])
 
 
 @final
