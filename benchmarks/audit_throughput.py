@@ -39,7 +39,7 @@ from torch.nn import functional
 
 from lipcert import load_model
 from lipcert.audit.arithmetic import Arithmetic
-from lipcert.audit.bench import plain_step as plain_step_of
+from lipcert.audit.evaluator import plain_step as plain_step_of
 from lipcert.audit.gradient_norms import NormEngine
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.precision import Precision

@@ -22,9 +22,9 @@ os.environ["LIPCERT_CACHE"] = "false"
 
 from lipcert import Settings, load_model
 from lipcert.analysis.pipeline import analyze
+from lipcert.certificates.certify import certify
 from lipcert.core.check import Choices, check
 from lipcert.errors import LipCertError
-from lipcert.issue.certify import certify
 
 T = TypeVar("T")
 SHIPPED = Path(__file__).resolve().parents[1] / "models"

@@ -32,10 +32,10 @@ from lipcert.core.clips import with_clips
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import ENGINES, Evidence, is_proved, prove
 from lipcert.core.program import Program, Step
 from lipcert.core.reader.model import read_model
 from lipcert.core.verdict import Report
-from lipcert.core.witnesses import ENGINES, Evidence, is_proved, prove
 
 FACTORS: Final = (1.0, 1.0 - 2.0**-24, 1.0 - 2.0**-16, 1.0 - 2.0**-8, 0.5)
 """of claims that both engines are asked about"""

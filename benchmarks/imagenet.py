@@ -119,7 +119,7 @@ def examined(file: Path, tier: str, per_layer: bool) -> Result:
     from lipcert.analysis.pipeline import analyze
     from lipcert.errors import LipCertError
     from lipcert.importer.load import load_model
-    from lipcert.settings import Settings
+    from lipcert.settings.settings import Settings
 
     started = time.perf_counter()
     try:

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Final, final
 
 from lipcert import Settings, load_model
+from lipcert.certificates.certify import certify
 from lipcert.errors import LipCertError
-from lipcert.issue.certify import certify
 
 __all__ = ["Kept", "goldens", "kept_in", "shipped", "within", "zoo"]
 

@@ -24,8 +24,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.ir import Graph
-from lipcert.operand import Operand
+from lipcert.graph.ir import Graph
+from lipcert.graph.operand import Operand
 from tests.networks import Step, chain, dag, proved, reshaped
 from tests.ops import Activation, Add, Dense, Maker, Sort
 

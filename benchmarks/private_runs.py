@@ -33,7 +33,7 @@ from lipcert.audit.records import AuditReport
 from lipcert.audit.run import audit
 from lipcert.core.check import Choices, check
 from lipcert.errors import LipCertError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.training import (
     BackpropClipping,
     Clipless,

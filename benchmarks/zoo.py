@@ -22,7 +22,7 @@ from lipcert.analysis.pipeline import analyze
 from lipcert.errors import LipCertError, ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 
 
 @dataclass(frozen=True)

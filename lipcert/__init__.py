@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     )
     from lipcert.importer.load import load_model
     from lipcert.importer.model import ImportedModel
-    from lipcert.settings import ConstraintSpec, Settings
+    from lipcert.settings.settings import ConstraintSpec, Settings
     from lipcert.training.exporting import export
     from lipcert.verbs import analyze, audit, certify, suggest
     from lipcert.version import __version__
@@ -51,14 +51,14 @@ __all__ = [
 _HOMES: Final = {
     "__version__": "lipcert.version",
     "Analysis": "lipcert.analysis.records",
-    "ConstraintSpec": "lipcert.settings",
+    "ConstraintSpec": "lipcert.settings.settings",
     "ImportedModel": "lipcert.importer.model",
     "LipCertError": "lipcert.errors",
     "ModelFileError": "lipcert.errors",
     "NoVerdictError": "lipcert.errors",
     "Recorder": "lipcert.audit.recorder",
     "Refusal": "lipcert.errors",
-    "Settings": "lipcert.settings",
+    "Settings": "lipcert.settings.settings",
     "UnsupportedModelError": "lipcert.errors",
     "UsageError": "lipcert.errors",
     "analyze": "lipcert.verbs",

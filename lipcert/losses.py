@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from lipcert.choices import LOSSES, check_choice
 from lipcert.core.losses.base import ClassLoss, Loss, loss_class, parameters_of, scores_of
 from lipcert.core.losses.entries import (
     AbsoluteError,
@@ -35,6 +34,7 @@ from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import FloatArray, IndexArray, Shape
 from lipcert.errors import UsageError
+from lipcert.settings.choices import LOSSES, check_choice
 
 _BATCH_WEIGHTED: Final = frozenset({"kr-batch", "hkr-batch"})
 _OF_TOKENS: Final = frozenset(item.name for item in fields(ClassLoss))

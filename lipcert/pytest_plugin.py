@@ -33,8 +33,8 @@ def lipcert_audit(
 
     TARGET: an ONNX file, a certificate of the network beside it or in `model=`, or an `nn.Module`
     followed by one batch that shows what it reads: `lipcert_audit(module, x[:1], …)`. words: what
-    `lipcert.audit` takes (data, trace, attack_steps, limit, …), words of `lipcert.gates.Gates`
-    (max_grad_norm, max_slack, …), and, but for a certificate, of `lipcert.Settings`, or
+    `lipcert.audit` takes (data, trace, attack_steps, limit, …), of `lipcert.settings.gates.Gates`
+    (max_grad_norm, max_slack, …) and, unless TARGET is a certificate, of `lipcert.Settings`, or
     `settings=`; where none of these is given, those of lipcert.toml and of the environment count,
     as they do on the command line.
     Returns the `AuditReport`. Verdict and numbers become properties of the test in JUnit XML.
@@ -59,8 +59,8 @@ def _completed(target: object, words: Mapping[str, Any]) -> dict[str, Any]:
     """With gates and settings as `lipcert.audit` takes them; UsageError where they contradict."""
     from lipcert.cli.sources import effective_settings, find_file
     from lipcert.errors import UsageError
-    from lipcert.gates import Gates
-    from lipcert.settings import Settings
+    from lipcert.settings.gates import Gates
+    from lipcert.settings.settings import Settings
     from lipcert.verbs import is_certificate
 
     left = dict(words)

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
     from lipcert.audit.cluster import Cluster
     from lipcert.audit.job import Job
     from lipcert.audit.records import AuditReport
+    from lipcert.certificates.certify import Issued
     from lipcert.importer.model import ImportedModel
-    from lipcert.issue.certify import Issued
-    from lipcert.settings import Settings
+    from lipcert.settings.settings import Settings
     from lipcert.suggestions.records import Suggestions
     from lipcert.training.suggesting import ModuleSuggestions
 
@@ -100,9 +100,9 @@ def certify(
     it has to be given, and the file that a checker needs is written beside it: NAME.onnx. Neither
     is touched unless there is a certificate. engine: the checker's arithmetic, float or exact.
 
-    Raises what `lipcert.issue.certify.certify` raises, and what `analyze` does.
+    Raises what `lipcert.certificates.certify.certify` raises, and what `analyze` does.
     """
-    from lipcert.issue.certify import certify as issue
+    from lipcert.certificates.certify import certify as issue
 
     asked = _Asked.of("certify", model, given, options)
     if out is None and asked.is_module:
@@ -180,7 +180,7 @@ def audit(
     """
     require_torch()
     from lipcert.audit import run
-    from lipcert.settings import Settings
+    from lipcert.settings.settings import Settings
 
     examples, words = data, job
     if isinstance(data, str | os.PathLike):
@@ -274,7 +274,7 @@ class _Asked:
         example, or settings that are none.
         """
         from lipcert.importer.model import ImportedModel
-        from lipcert.settings import Settings
+        from lipcert.settings.settings import Settings
 
         arguments = list(given)
 

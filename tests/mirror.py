@@ -31,9 +31,9 @@ from lipcert.core.losses.margins import (
     NegativeLogLikelihood,
 )
 from lipcert.core.losses.softmax import CrossEntropy
-from lipcert.evaluate import member
-from lipcert.geometry import Geometry
-from lipcert.ir import Graph, Node
+from lipcert.graph.evaluate import member
+from lipcert.graph.geometry import Geometry
+from lipcert.graph.ir import Graph, Node
 
 Tensors = Mapping[str, Tensor]
 Function = Callable[[Tensor], Tensor]

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded, bounded
-from lipcert.ir import Graph, Parameter
-from lipcert.operand import Operand
-from lipcert.settings import Settings
+from lipcert.graph.ir import Graph, Parameter
+from lipcert.graph.operand import Operand
+from lipcert.settings.settings import Settings
 from tests.ops import Maker, Normalize, Scale, Shape, moved, named, written_shape
 from tests.written import model_of
 

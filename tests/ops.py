@@ -14,10 +14,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from lipcert.core import program as p
-from lipcert.evaluate import batch_output
-from lipcert.geometry import Geometry
-from lipcert.ir import Graph, Node
-from lipcert.operand import Operand
+from lipcert.graph.evaluate import batch_output
+from lipcert.graph.geometry import Geometry
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.operand import Operand
 
 Shape = tuple[int, ...]
 Maker = Callable[..., Node]

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 
 from lipcert.core.losses.base import Loss
-from lipcert.geometry import Window
-from lipcert.ir import Graph
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Graph
+from lipcert.graph.operand import Operand
 from lipcert.losses import make_loss
-from lipcert.operand import Operand
 from lipcert.upper import Upper
 from tests.draws import Draws
 from tests.mirror import View

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from lipcert.cli import hook
-from lipcert.gates import LIMITED, OF_ANALYSES, OF_AUDITS, OF_CERTIFICATES
+from lipcert.settings.gates import LIMITED, OF_ANALYSES, OF_AUDITS, OF_CERTIFICATES
 from tests.commands import lipcert
 from tests.github_job import ACTION, ROOT, Job, make_checkout
 from tests.models.shipped import path_of

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.geometry import Window
-from lipcert.operand import Operand
-from lipcert.settings import ConstraintSpec
+from lipcert.graph.geometry import Window
+from lipcert.graph.operand import Operand
+from lipcert.settings.settings import ConstraintSpec
 from tests.networks import chain, dag, orthogonal, proved, reshaped, trained
 from tests.ops import Activation, Add, BatchNorm, Concat, Conv, Dense, Scale, Sort
 

@@ -17,7 +17,7 @@ from onnx import ModelProto
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.importer.load import load_model
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.adversary import Setting, random_scope, violations
 from tests.core.random_models import random_model
 from tests.draws import seeds

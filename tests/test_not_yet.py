@@ -146,7 +146,7 @@ def test_what_is_to_be_done_instead_is_bounded(name: str) -> None:
 
 def test_sampling_that_has_no_account_is_not_among_the_choices() -> None:
     """The page names what there is."""
-    from lipcert.settings import CHOICES
+    from lipcert.settings.settings import CHOICES
 
     assert CHOICES["sampling"] == ("poisson", "without-replacement", "shuffle", "full-batch")
     assert CHOICES["neighbours"] == ("add-remove", "replace-one", "zero-out")

@@ -17,10 +17,10 @@ from torch.nn import functional as F
 
 from lipcert.analysis.bounded import bounded
 from lipcert.errors import UsageError
-from lipcert.geometry import Window
+from lipcert.graph.geometry import Window
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.core.losses import logits
 from tests.core.lower.cases import model, node
 from tests.networks import chain, padded, proved, trained

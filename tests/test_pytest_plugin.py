@@ -17,7 +17,7 @@ from lipcert.audit import run
 from lipcert.audit.job import Job
 from lipcert.errors import UsageError
 from lipcert.pytest_plugin import _completed
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.verbs import audit
 from tests.cli.issued import certificate_bytes
 from tests.models.shipped import path_of

@@ -14,9 +14,9 @@ import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from lipcert.core import program as p
+from lipcert.graph.ir import BatchProof, BatchStatus, Graph, Node, example
+from lipcert.graph.operand import Operand
 from lipcert.importer.model import ImportedModel, Verification
-from lipcert.ir import BatchProof, BatchStatus, Graph, Node, example
-from lipcert.operand import Operand
 
 
 def model_of(graph: Graph) -> ImportedModel:

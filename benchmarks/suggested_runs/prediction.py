@@ -14,7 +14,7 @@ from typing import final
 
 from benchmarks.suggested_runs.methods import Method
 from benchmarks.suggested_runs.problems import Problem
-from lipcert.signal.examples import Examples
+from lipcert.gradient_stats.examples import Examples
 from lipcert.training.calibration import Calibration
 from lipcert.training.exporting import export
 from lipcert.training.noise_warning import usefulness

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.suggested_runs.networks import M5, PatchVit, ResNet9, TabularMlp, TutorialCnn
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
+from lipcert.gradient_stats.examples import Examples
+from lipcert.settings.settings import Settings
 from models.data import Split, digit_images
 
 __all__ = ["DELTA", "PROBLEMS", "Problem"]

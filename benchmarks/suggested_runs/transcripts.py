@@ -16,7 +16,7 @@ from torch import nn
 import lipcert
 from benchmarks.suggested_runs.problems import PROBLEMS, Problem
 from lipcert.analysis.pipeline import analyze
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.training import GradientClipping, make_trainable
 from lipcert.training.network import imported_network
 

@@ -38,24 +38,24 @@ from lipcert.core.derive import Derived, weights_of
 from lipcert.core.ledger import BackpropClipping, Premises
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.norm_evidence import Evidence
 from lipcert.core.program import Part, Program, Step
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.passes import rule_at
-from lipcert.core.witnesses import Evidence
 from lipcert.errors import NoVerdictError
+from lipcert.graph.ir import JOINED, Graph
+from lipcert.graph.modes import EvalLayer
+from lipcert.graph.viewed import graph_at
 from lipcert.importer.model import ImportedModel
 from lipcert.importer.reading import Reading, read_program
-from lipcert.ir import JOINED, Graph
-from lipcert.modes import EvalLayer
-from lipcert.patterns import check_patterns
+from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import Norms, Propose, find_norms
 from lipcert.search.proposals import proposals
-from lipcert.settings import Settings
-from lipcert.threads import one_thread
+from lipcert.settings.patterns import check_patterns
+from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray
-from lipcert.viewed import graph_at
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""

@@ -30,10 +30,10 @@ from lipcert.core.program import (
 )
 from lipcert.core.reader.records import Model
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
-from lipcert.ir import Graph, Node
-from lipcert.moves import Padding, is_arrangement, padding_of
-from lipcert.patterns import check_patterns
-from lipcert.settings import Settings
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.moves import Padding, is_arrangement, padding_of
+from lipcert.settings.patterns import check_patterns
+from lipcert.settings.settings import Settings
 
 
 def with_clips(graph: Graph, settings: Settings) -> Graph:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lipcert.core.program import Shape
 from lipcert.errors import UsageError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.upper import norm_lower
 
 _CLEARLY = 1.0 + 2.0**-40

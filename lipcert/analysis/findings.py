@@ -26,8 +26,8 @@ from lipcert.core.program import (
     Step,
 )
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
-from lipcert.ir import Graph
-from lipcert.settings import Settings
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import Settings
 
 _STEEP: Final = 30.0
 _STEEPER: Final = 1e3

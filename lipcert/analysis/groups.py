@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import final
 
+from lipcert.graph.ir import Graph, Parameter
 from lipcert.importer.metadata import is_anonymous
 from lipcert.importer.origins import module_of
-from lipcert.ir import Graph, Parameter
 from lipcert.upper import Upper, root_sum_square
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lipcert.choices import LOSSES, check_choice
 from lipcert.core.losses.base import ClassLoss, Loss, parameters_of, scores_of
 from lipcert.core.losses.joint import Joint, Part
 from lipcert.core.losses.softmax import CrossEntropy
@@ -18,9 +17,10 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Conv, Dense, Embedding, Move, Shape
 from lipcert.core.rules.moves import keeps_order
 from lipcert.errors import UsageError
-from lipcert.ir import Graph, Node, example
+from lipcert.graph.ir import Graph, Node, example
 from lipcert.losses import make_loss
-from lipcert.settings import Settings, loss_parameters
+from lipcert.settings.choices import LOSSES, check_choice
+from lipcert.settings.settings import Settings, loss_parameters
 
 _REGRESSION: Final = "mse, mae or huber (with --label-norm)"
 _BOUNDED: Final = {"Sigmoid": "0 and 1", "HardSigmoid": "0 and 1", "Tanh": "-1 and 1"}

@@ -12,7 +12,7 @@ from lipcert.analysis.groups import Group
 from lipcert.core.claims import clipped_group
 from lipcert.core.ledger import MECHANISMS, Mechanism, Premises
 from lipcert.core.ledger.mechanism import names_of
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 
 

@@ -19,12 +19,12 @@ from lipcert.analysis.scopes import constraints_of
 from lipcert.core.program import Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph, places_of
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples, random_examples
-from lipcert.signal.gradients import numbers_held, work
-from lipcert.signal.measure import RIVAL, Met, Observed, measure, met, observed_of
-from lipcert.signal.weights import scaled_into
+from lipcert.gradient_stats.examples import Examples, random_examples
+from lipcert.gradient_stats.gradients import numbers_held, work
+from lipcert.gradient_stats.measure import RIVAL, Met, Observed, measure, met, observed_of
+from lipcert.gradient_stats.weights import scaled_into
+from lipcert.graph.ir import Graph, places_of
+from lipcert.settings.settings import Settings
 
 _MOST: Final = 64
 _LEAST: Final = 8

@@ -25,15 +25,15 @@ from lipcert.core.program import Program
 from lipcert.core.reader.records import Tensor
 from lipcert.diagnostics import Diagnostic
 from lipcert.errors import UsageError
-from lipcert.gates import NO_GATES, Gates
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.measure import Observed
 from lipcert.importer.model import ImportedModel
+from lipcert.process.threads import one_thread
+from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
-from lipcert.search.witness import NO_WITNESS, Witness, aligned_program, find_witness
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
-from lipcert.signal.measure import Observed
-from lipcert.threads import one_thread
+from lipcert.settings.gates import NO_GATES, Gates
+from lipcert.settings.settings import Settings
 
 _PLAIN_MECHANISMS: Final = frozenset({"none", "clipless"})
 """Those under which gradients are what backpropagation finds at weights of the scope."""

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from lipcert.lacking import missing
 from lipcert.privacy.account import Account, account_for
 from lipcert.privacy.accounting import accountant_named, noise_for_epsilon
 from lipcert.privacy.declaration import POINT_ONLY
 from lipcert.privacy.noise import NoiseGroup, joint_multiplier
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings import Settings
+from lipcert.settings.lacking import missing
+from lipcert.settings.settings import Settings
 
 _DEFAULT_MULTIPLIER: Final = 1.0
 

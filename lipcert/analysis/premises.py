@@ -14,9 +14,9 @@ from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.ledger import Mechanism, Premises, Run
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
-from lipcert.modes import EvalLayer
+from lipcert.graph.modes import EvalLayer
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import ConstraintSpec, Settings
 
 
 def premises_of(

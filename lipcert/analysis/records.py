@@ -13,10 +13,10 @@ from typing import Final, Literal, final
 from lipcert.core.ledger.premises import InputPart
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
-from lipcert.gates import GateResult
-from lipcert.modes import EvalLayer
+from lipcert.gradient_stats.measure import Observed, signal_words
+from lipcert.graph.modes import EvalLayer
 from lipcert.privacy.account import Account
-from lipcert.signal.measure import Observed, signal_words
+from lipcert.settings.gates import GateResult
 
 VerdictName = Literal[
     "useful",

@@ -21,7 +21,7 @@ from lipcert.privacy.noise import (
     allocate,
     sensitivity,
 )
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 
 

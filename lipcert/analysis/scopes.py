@@ -13,11 +13,11 @@ from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.membership import constraint_faults
+from lipcert.core.norm_evidence import ENGINES
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model
-from lipcert.core.witnesses import ENGINES
-from lipcert.ir import Graph
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import ConstraintSpec, Settings
 
 
 def scaled_down(scope: ScopeClaim, model: Model, program: Program) -> ScopeClaim:

@@ -37,10 +37,10 @@ from lipcert.core.program import (
     ReduceMax,
     Step,
 )
+from lipcert.graph.ir import Graph, name_of
 from lipcert.importer.model import ImportedModel
-from lipcert.ir import Graph, name_of
-from lipcert.search.witness import Witness
-from lipcert.settings import Settings
+from lipcert.search.lower_bounds import Witness
+from lipcert.settings.settings import Settings
 from lipcert.upper import Upper, root_sum_square
 
 

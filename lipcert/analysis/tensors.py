@@ -19,12 +19,12 @@ from lipcert.core.program import Conv, Dense, Operand, Program
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
+from lipcert.graph.ir import Graph
+from lipcert.graph.operand import Operand as Bias
+from lipcert.graph.viewed import parameters_of
 from lipcert.importer.computed import numbers_of
-from lipcert.ir import Graph
-from lipcert.operand import Operand as Bias
-from lipcert.settings import ConstraintSpec
+from lipcert.settings.settings import ConstraintSpec
 from lipcert.upper import FloatArray
-from lipcert.viewed import parameters_of
 
 SEPARATELY: Final = f"export with {EXPORT}"
 """what stores every parameter by itself"""

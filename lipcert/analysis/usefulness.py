@@ -13,8 +13,10 @@ from typing import Final, Literal
 
 from lipcert.analysis.records import Analysis, GroupUsefulness, Usefulness, VerdictName
 from lipcert.analysis.release import Release, planned_sensitivity
-from lipcert.decimals import decimal_text, rounded
-from lipcert.gates import (
+from lipcert.gradient_stats.measure import Observed, signal_words
+from lipcert.privacy.noise import Reduction
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.settings.gates import (
     MAX_EPSILON,
     MAX_GRAD_NORM,
     MAX_NOISE_TO_SIGNAL,
@@ -24,10 +26,8 @@ from lipcert.gates import (
     NO_EPSILON,
     NO_RUN,
 )
-from lipcert.privacy.noise import Reduction
-from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings import Settings
-from lipcert.signal.measure import Observed, signal_words
+from lipcert.settings.settings import Settings
+from lipcert.text.decimals import decimal_text, rounded
 from lipcert.upper import Upper
 
 USEFUL: Final = 2.0

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.program import Part
-from lipcert.ir import places_of
-from lipcert.settings import Settings
+from lipcert.graph.ir import places_of
+from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray
 
 DRAWN_IN: Final = 1.0 - 2.0**-20

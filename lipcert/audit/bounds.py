@@ -18,12 +18,12 @@ from lipcert.core.ledger import BackpropClipping, LayerEnds, Premises
 from lipcert.core.losses.base import Parameter, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.errors import NoVerdictError
-from lipcert.heads import heads_text
+from lipcert.graph.viewed import graph_at, is_shown
 from lipcert.importer.model import ImportedModel
-from lipcert.patterns import literal
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.loss_spec import heads_text
+from lipcert.settings.patterns import literal
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.upper import FloatArray, Upper, root_sum_square
-from lipcert.viewed import graph_at, is_shown
 
 ANALYSIS: Final = "analysis"
 

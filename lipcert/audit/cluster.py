@@ -19,11 +19,11 @@ from distributed import CancelledError, Client, Future, LocalCluster, as_complet
 from distributed.scheduler import KilledWorker
 
 from lipcert.audit.job import Job, Unit
-from lipcert.audit.ready import Ready, prepare
+from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.unit_result import UnitResult
 from lipcert.audit.work import audit_unit
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.threads import one_thread
+from lipcert.process.threads import one_thread
 from lipcert.version import __version__
 
 Cluster = str | Client

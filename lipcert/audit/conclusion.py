@@ -19,7 +19,7 @@ from lipcert.analysis.release import noise_groups_of, planned_sensitivity
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.precision import Precision
-from lipcert.audit.ready import Ready
+from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import examples_gap, recording_of
 from lipcert.audit.records import (
     AuditReport,
@@ -37,7 +37,9 @@ from lipcert.audit.trace.spelling import TraceError
 from lipcert.audit.unit_result import Total
 from lipcert.audit.usefulness import usefulness_at
 from lipcert.core.losses.joint import Joint
-from lipcert.gates import (
+from lipcert.graph.modes import EvalLayer
+from lipcert.importer.evaluation import eval_notes
+from lipcert.settings.gates import (
     LIMITED,
     MAX_EPSILON,
     MAX_GRAD_NORM,
@@ -50,9 +52,7 @@ from lipcert.gates import (
     GateOutcome,
     GateResult,
 )
-from lipcert.heads import loss_words
-from lipcert.importer.evaluation import eval_notes
-from lipcert.modes import EvalLayer
+from lipcert.settings.loss_spec import loss_words
 from lipcert.upper import Upper
 
 _MOST_NAMES = 4

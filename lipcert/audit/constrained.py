@@ -18,12 +18,12 @@ from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import Verdict
-from lipcert.choices import TierName
 from lipcert.core.rules.facts import lengths_up
-from lipcert.ir import Use
-from lipcert.settings import ConstraintSpec
+from lipcert.graph.ir import Use
+from lipcert.graph.viewed import graph_at
+from lipcert.settings.choices import TierName
+from lipcert.settings.settings import ConstraintSpec
 from lipcert.upper import FloatArray, Lower, Upper, norm, norm_lower
-from lipcert.viewed import graph_at
 
 _PROOF: Final = 2.0**-23
 """the share of a norm that its proof may take, and more"""

@@ -17,11 +17,11 @@ from typing import Final, final
 
 from lipcert.audit.precision import Precision
 from lipcert.audit.seal import sealed, unsealed
-from lipcert.choices import check_positive
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gates import NO_GATES, OF_AUDITS, Gates
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.choices import check_positive
+from lipcert.settings.gates import NO_GATES, OF_AUDITS, Gates
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
 _SCHEMA: Final = "lipcert.audit-job/2"

@@ -32,11 +32,11 @@ from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Close, Step
 from lipcert.core.program import BatchNorm, Shape
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples, Readable, checked_examples
+from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
+from lipcert.graph.ir import Graph
+from lipcert.graph.viewed import is_shown
+from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray
-from lipcert.viewed import is_shown
 
 INPUT: Final = "input"
 LABELS: Final = "labels"

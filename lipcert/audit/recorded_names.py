@@ -18,9 +18,9 @@ import numpy.typing as npt
 from lipcert.core.program import Shape
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph
+from lipcert.graph.ir import Graph
+from lipcert.graph.viewed import is_shown
 from lipcert.upper import FloatArray
-from lipcert.viewed import is_shown
 
 Snapshot: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """recorded tensors by name"""

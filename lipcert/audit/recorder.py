@@ -32,9 +32,9 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit import observation
-from lipcert.audit.drawn import Drawn
-from lipcert.audit.flight import Flight, described
+from lipcert.audit.loader_index import Drawn
 from lipcert.audit.observation import RecordedLoss
+from lipcert.audit.pending_step import Flight, described
 from lipcert.audit.trace.blobs import Blob, StoredTensor
 from lipcert.audit.trace.files import MANIFEST
 from lipcert.audit.trace.keys import ExamplesKey
@@ -52,8 +52,8 @@ from lipcert.audit.trace.records import (
     merged,
 )
 from lipcert.audit.trace.writing import TraceWriter
-from lipcert.conversion import number, table, whole
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.settings.conversion import number, table, whole
 
 Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
 """which steps: every k-th beginning with the first, those listed, or those a function picks"""

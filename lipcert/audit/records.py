@@ -14,7 +14,7 @@ from typing import Final, final
 
 from lipcert.analysis.records import Usefulness
 from lipcert.diagnostics import Diagnostic
-from lipcert.gates import GateResult
+from lipcert.settings.gates import GateResult
 
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80

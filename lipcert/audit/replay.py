@@ -18,14 +18,14 @@ import numpy.typing as npt
 import torch
 
 from lipcert.audit.admissibility import outside, settled
-from lipcert.audit.bench import Bench, Norms, clip_of
 from lipcert.audit.bounds import Claims
+from lipcert.audit.evaluator import Bench, Norms, clip_of
 from lipcert.audit.measured import Decision, decide
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Places, Tallies, Tally, merged
-from lipcert.signal.examples import Examples, Readable
-from lipcert.signal.labels import checked_labels
+from lipcert.gradient_stats.examples import Examples, Readable
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.upper import FloatArray
 
 _NAMED: Final = 3

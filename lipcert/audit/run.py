@@ -21,13 +21,13 @@ from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.folder import ResultFolder
 from lipcert.audit.job import Job, Shard, Unit
-from lipcert.audit.ready import Ready, prepare
+from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport, Check, Verdict
 from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import audit_unit, speed_of
 from lipcert.data.opening import is_elsewhere
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.threads import one_thread
+from lipcert.process.threads import one_thread
 
 if TYPE_CHECKING:
     from lipcert.audit.cluster import Cluster

@@ -18,10 +18,10 @@ from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.usefulness import usefulness_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.job import Kind
-from lipcert.audit.ready import Ready
+from lipcert.audit.prepared_job import Ready
 from lipcert.errors import NoVerdictError
-from lipcert.signal.gradients import work
-from lipcert.signal.measure import Observed
+from lipcert.gradient_stats.gradients import work
+from lipcert.gradient_stats.measure import Observed
 from lipcert.upper import INFINITE, Upper
 
 _MOST: Final = 256

@@ -14,11 +14,11 @@ import torch
 
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack import proposals
-from lipcert.audit.bench import Bench
+from lipcert.audit.audited_weights import Settled, settled_at, settled_weights
+from lipcert.audit.evaluator import Bench
 from lipcert.audit.job import Kind, Unit
-from lipcert.audit.ready import MODEL, Ready
+from lipcert.audit.prepared_job import MODEL, Ready
 from lipcert.audit.replay import Replayed, Replayer
-from lipcert.audit.settled import Settled, settled_at, settled_weights
 from lipcert.audit.tally import merged
 from lipcert.audit.unit_result import UnitResult
 

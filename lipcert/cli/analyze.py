@@ -14,9 +14,9 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.gate_options import gate_options, gates_of
 from lipcert.cli.options import chosen_settings, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, write_reports
-from lipcert.gates import OF_ANALYSES, GateOutcome, worst_of
-from lipcert.progress import ProgressReport
+from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
+from lipcert.settings.gates import OF_ANALYSES, GateOutcome, worst_of
 
 
 @click.command("analyze")

@@ -15,9 +15,9 @@ from lipcert.cli.gate_options import gate_options
 from lipcert.cli.options import chosen_settings, given, knob_options, report_options
 from lipcert.cli.output import parse_report, text_width, write_reports
 from lipcert.errors import UsageError
-from lipcert.gates import OF_AUDITS
-from lipcert.progress import ProgressReport
+from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
+from lipcert.settings.gates import OF_AUDITS
 from lipcert.verbs import require_torch
 
 if TYPE_CHECKING:

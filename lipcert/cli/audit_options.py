@@ -19,7 +19,7 @@ from lipcert.verbs import is_certificate, model_beside
 
 if TYPE_CHECKING:
     from lipcert.audit.job import Job
-    from lipcert.settings import Settings
+    from lipcert.settings.settings import Settings
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 _PRECISIONS: Final = ("float32", "float64", "tf32", "bfloat16", "float16")

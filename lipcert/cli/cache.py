@@ -11,8 +11,8 @@ import click
 from lipcert.analysis.records import Analysis
 from lipcert.cli.paths import path_of
 from lipcert.cli.sources import CACHE_VARIABLE
-from lipcert.safe import safe
 from lipcert.search.cache import ProposalCache
+from lipcert.text.safe import safe
 
 
 def open_cache(enabled: bool, environment: Mapping[str, str]) -> ProposalCache | None:

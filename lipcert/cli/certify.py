@@ -12,11 +12,11 @@ from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, format_option, knob_options, progress_option
 from lipcert.cli.output import text_width, write
-from lipcert.progress import ProgressReport
+from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import document_text
 
 if TYPE_CHECKING:
-    from lipcert.issue.certify import Issued
+    from lipcert.certificates.certify import Issued
 
 
 @click.command("certify")
@@ -59,8 +59,8 @@ def command(
     paths.require_model(model)
     target = certificate or model.with_suffix(".lipcert.json")
     paths.require_writable([target], [model])
+    from lipcert.certificates.certify import certify
     from lipcert.importer.load import load_under
-    from lipcert.issue.certify import certify
 
     imported = load_under(model, settings)
     with ProgressReport(progress) as report:

@@ -26,7 +26,8 @@ from lipcert.core.files import (
 )
 from lipcert.core.main import EXIT_CODES, TCB, accepted_ids
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gates import (
+from lipcert.report.formats import CHECK_FORMATS
+from lipcert.settings.gates import (
     MAX_EPSILON,
     MAX_GRAD_NORM,
     MAX_SENSITIVITY,
@@ -38,7 +39,6 @@ from lipcert.gates import (
     Gates,
     worst_of,
 )
-from lipcert.report.formats import CHECK_FORMATS
 
 if TYPE_CHECKING:
     from lipcert.core.verdict import Report

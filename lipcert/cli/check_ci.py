@@ -13,9 +13,9 @@ from typing import Final
 
 from lipcert.core.verdict import STAGES, Report, Verdict
 from lipcert.diagnostics import CODES, Level
-from lipcert.gates import GateOutcome, GateResult, worst_of
 from lipcert.report.ci import Case, CiReport, Finding, Outcome
 from lipcert.report.gates import gate_cases, gate_findings, gate_sentence
+from lipcert.settings.gates import GateOutcome, GateResult, worst_of
 
 _ASSUMED: Final = "LC208"
 _OUTCOMES: Final = {

@@ -12,8 +12,8 @@ from lipcert.cli.options import chosen_settings, format_option, knob_options
 from lipcert.cli.output import write
 from lipcert.cli.sources import EffectiveSettings
 from lipcert.report.json import dump
-from lipcert.safe import safe
-from lipcert.settings import NO_CLIP, ConstraintSpec
+from lipcert.settings.settings import NO_CLIP, ConstraintSpec
+from lipcert.text.safe import safe
 
 
 @click.group("config")

@@ -14,8 +14,8 @@ import click
 from lipcert.cli import paths
 
 if TYPE_CHECKING:
+    from lipcert.gradient_stats.examples import Examples
     from lipcert.importer.model import ImportedModel
-    from lipcert.signal.examples import Examples
 
 _Command = TypeVar("_Command", bound=Callable[..., object])
 
@@ -63,7 +63,7 @@ def require_data(words: Mapping[str, Any]) -> None:
 def some_examples(words: Mapping[str, Any], model: ImportedModel) -> Examples | None:
     """As many of the examples as a measurement holds; None where there is no --data."""
     from lipcert.data.source import Columns
-    from lipcert.signal.examples import open_data
+    from lipcert.gradient_stats.examples import open_data
 
     where = words["data"]
     if where is None:

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from lipcert.gates import (
+from lipcert.settings.gates import (
     MAX_EPSILON,
     MAX_GRAD_NORM,
     MAX_NOISE_TO_SIGNAL,

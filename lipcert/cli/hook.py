@@ -19,7 +19,7 @@ from typing import Final
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.safe import safe
+from lipcert.text.safe import safe
 
 CERTIFICATE: Final = ".lipcert.json"
 MODEL: Final = ".onnx"

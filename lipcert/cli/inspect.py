@@ -13,7 +13,7 @@ from lipcert.cli.options import color_option, format_option, out_option
 from lipcert.cli.output import text_width, use_color, write
 from lipcert.errors import UnsupportedModelError
 from lipcert.report.formats import document_text
-from lipcert.settings import AS_EXPORTED
+from lipcert.settings.settings import AS_EXPORTED
 
 if TYPE_CHECKING:
     from lipcert.report.inspection import Inspection

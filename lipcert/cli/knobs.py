@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import Any, Final, cast, final
 
 from lipcert.errors import UsageError
-from lipcert.settings import CHOICES, NO_CLIP, ConstraintSpec, Settings, key_of
+from lipcert.settings.settings import CHOICES, NO_CLIP, ConstraintSpec, Settings, key_of
 
 
 @final

@@ -28,7 +28,7 @@ from lipcert.errors import (
     Refusal,
     UnsupportedModelError,
 )
-from lipcert.safe import safe
+from lipcert.text.safe import safe
 from lipcert.version import __version__
 
 _INTERRUPTED: Final = "interrupted before there was a result"

@@ -19,7 +19,7 @@ from click.core import ParameterSource
 from lipcert.cli import paths
 from lipcert.cli.knobs import KNOBS, Knob
 from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 
 _GIVEN: Final = "lipcert.given"
 _CONFIG: Final = "lipcert.config"

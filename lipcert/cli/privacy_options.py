@@ -17,8 +17,8 @@ import click
 from lipcert.cli.knobs import rate
 from lipcert.cli.options import chosen_settings
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.lacking import asks_of_run, listed
-from lipcert.settings import CHOICES
+from lipcert.settings.lacking import asks_of_run, listed
+from lipcert.settings.settings import CHOICES
 
 if TYPE_CHECKING:
     from lipcert.diagnostics import Diagnostic

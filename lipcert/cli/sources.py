@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from lipcert.choices import nearest
 from lipcert.cli.knobs import KNOBS, TABLES
 from lipcert.cli.paths import unreadable
 from lipcert.errors import UsageError
-from lipcert.settings import Settings
+from lipcert.settings.choices import nearest
+from lipcert.settings.settings import Settings
 
 DEBUG_VARIABLE: Final = "LIPCERT_DEBUG"
 CACHE_VARIABLE: Final = "LIPCERT_CACHE_DIR"

@@ -21,7 +21,7 @@ from lipcert.cli.options import (
 )
 from lipcert.cli.output import text_width, use_color, write
 from lipcert.errors import UsageError
-from lipcert.progress import ProgressReport
+from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import SUGGEST_FORMATS, suggestions_report
 
 if TYPE_CHECKING:

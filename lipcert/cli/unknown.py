@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from lipcert.choices import nearest
+from lipcert.settings.choices import nearest
 
 _ALSO_CALLED: Final[Mapping[str, str]] = MappingProxyType(
     {

@@ -46,13 +46,13 @@ from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import ENGINES, Proved, prove
 from lipcert.core.program import Program
 from lipcert.core.promise import promise
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, shown
 from lipcert.core.refinements import COTANGENTS, USES
 from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict
-from lipcert.core.witnesses import ENGINES, Proved, prove
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
 _MOST_WITNESSES: Final = 8

@@ -20,13 +20,13 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger import Premises
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.norm_evidence import Evidence
 from lipcert.core.program import Program, Shape
 from lipcert.core.reader.records import shown
 from lipcert.core.refinements import Centres, Chains, Listed, Proposals, Runs, Witnessed, Zeros
 from lipcert.core.rules.facts import Cotangent, Fact, box_norm
 from lipcert.core.rules.passes import backward, forward, gradients, input_lipschitz
 from lipcert.core.rules.weights import Constrained, Point, Weights
-from lipcert.core.witnesses import Evidence
 
 _ROUNDING: Final = 2.0**-40
 

@@ -19,12 +19,12 @@ from lipcert.core.digest import structural_digest
 from lipcert.core.interval import Array, norm_up
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import Engine
 from lipcert.core.norms.steps import NormWitness, frobenius_at_most, step_norm_at_most
 from lipcert.core.program import Conv, Dense, Embedding, Op, Operand, Program, Step
 from lipcert.core.reader.records import Model, shown
 from lipcert.core.rules.facts import lengths_up
 from lipcert.core.weights import Weights, exchanged
-from lipcert.core.witnesses import Engine
 
 _METHODS: Final = ("windows", "explicit")
 _CLEARLY: Final = 2.0**-20

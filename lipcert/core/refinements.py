@@ -19,13 +19,13 @@ from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.certificate import ChainWitness
 from lipcert.core.coverage import tensors_read
 from lipcert.core.interval import Array, Interval, clip, exact, hull
+from lipcert.core.norm_evidence import Evidence
 from lipcert.core.paths import is_only_way, reads_of, steps_between, steps_on_ways
 from lipcert.core.program import Activation, Add, Conv, Dense, PRelu, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.passes import Refinement, step_fact
 from lipcert.core.rules.table import rule_class
 from lipcert.core.rules.weights import Point, Weights
-from lipcert.core.witnesses import Evidence
 
 if TYPE_CHECKING:
     from lipcert.core.forms.form import Form
@@ -240,15 +240,15 @@ class Witnessed(Refinement):
         norm = add_up(multiply_up(bound, facts[start].norm), at_zero.norm)
         run = math.inf
         if len(steps) == 1 and isinstance(steps[0].op, Dense):
-            run = add_up(multiply_up(bound, facts[start].run), at_zero.run)
-        return Fact.of(shape, norm, run=run)
+            run = add_up(multiply_up(bound, facts[start].row_norm), at_zero.row_norm)
+        return Fact.of(shape, norm, row_norm=run)
 
-    def share(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
+    def edge_cotangent(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
         """Through a run, its norm times the cotangent at its end; through a chain, by its form."""
         found = _pulled(self.runs.shares.get((value, reader)), cotangents)
         return min(found, _through(self.chains.shares.get((value, reader), ()), cotangents))
 
-    def whole(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
+    def total_cotangent(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
         """Through a run that ends in a sum with the value itself, or through a chain."""
         found = _pulled(self.runs.sums.get(value), cotangents)
         return min(found, _through(self.chains.sums.get(value, ()), cotangents))
@@ -404,8 +404,8 @@ class Centres:
             return
         run = math.inf
         if affine.upper.shape == (shapes[stop][-1], shapes[start][-1]):
-            run = raised.times(below.run, 1)
-        yield Fact.of(shapes[stop], raised.times(below.norm, affine.runs), run=run)
+            run = raised.times(below.row_norm, 1)
+        yield Fact.of(shapes[stop], raised.times(below.norm, affine.runs), row_norm=run)
 
     def _carry(self, points: dict[str, Fact], steps: Sequence[Step]) -> None:
         """The values of a point, as far as these steps go."""

@@ -20,11 +20,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, final
 
-from lipcert.choices import nearest
 from lipcert.core.losses.kinds import KINDS
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain.codes import PAGES
+from lipcert.settings.choices import nearest
 
 __all__ = ["all_keys", "explain"]
 

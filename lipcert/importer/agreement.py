@@ -23,7 +23,7 @@ import numpy.typing as npt
 from lipcert.core.lower.types import has_halves
 from lipcert.core.program import Place, Program, Shape
 from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.evaluate import output_of, values
+from lipcert.graph.evaluate import output_of, values
 from lipcert.importer.model import Verification
 from lipcert.importer.reading import Reading
 from lipcert.importer.runtime import RunFailure, Runtime

@@ -16,7 +16,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Final, final
 
-from lipcert.choices import nearest
 from lipcert.core.coverage import tensors
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.lower import lower
@@ -35,6 +34,7 @@ from lipcert.core.program import (
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
+from lipcert.graph.ir import BatchProof, BatchStatus, Graph
 from lipcert.importer.bindings import with_bindings
 from lipcert.importer.branches import without_branches
 from lipcert.importer.computed import Computed, with_computed
@@ -67,7 +67,7 @@ from lipcert.importer.trained import (
     scales_of_quantised,
     trained_of,
 )
-from lipcert.ir import BatchProof, BatchStatus, Graph
+from lipcert.settings.choices import nearest
 
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
 _FOLDED: Final = (

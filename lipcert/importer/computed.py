@@ -23,7 +23,7 @@ from lipcert.core.lower.lower import Walk
 from lipcert.core.lower.values import Constant, Data
 from lipcert.core.program import FloatArray
 from lipcert.core.reader.records import Branch, Model, Node, Tensor
-from lipcert.evaluate import member
+from lipcert.graph.evaluate import member
 from lipcert.importer.memory import lies_in
 
 _SHARE: Final = 1e-6

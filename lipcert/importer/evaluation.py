@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from lipcert.diagnostics import Diagnostic, Level
+from lipcert.graph.modes import EvalLayer
 from lipcert.importer.calls import call_of
 from lipcert.importer.metadata import NAMESPACE, statistic_owner
 from lipcert.importer.raw import RawNode, needed_values
-from lipcert.modes import EvalLayer
 
 _BATCH_NORM: Final = "BatchNormalization"
 _DROPOUT: Final = "Dropout"

@@ -15,10 +15,10 @@ from typing import Final
 
 from lipcert.core import program as p
 from lipcert.core.reader.records import Model
-from lipcert.evaluate import member
+from lipcert.graph.evaluate import member
+from lipcert.graph.ir import JOINED, Graph, Node, Parameter, example
+from lipcert.graph.operand import Operand
 from lipcert.importer.views import Operands
-from lipcert.ir import JOINED, Graph, Node, Parameter, example
-from lipcert.operand import Operand
 
 _ROLES: Final = MappingProxyType(
     {

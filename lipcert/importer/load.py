@@ -32,8 +32,8 @@ from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
 from lipcert.importer.raw import RawModel
-from lipcert.settings import Settings
-from lipcert.threads import one_thread
+from lipcert.process.threads import one_thread
+from lipcert.settings.settings import Settings
 
 _DOUBTFUL: Final = frozenset({"LC007", "LC008", "LC025", "LC028"})
 """codes of files whose nodes do not fit each other, or that are read otherwise than they are run"""

@@ -12,7 +12,7 @@ import numpy as np
 from lipcert.core.lower.values import owner
 from lipcert.core.program import FloatArray
 from lipcert.core.reader.records import Tensor
-from lipcert.operand import PlaceArray
+from lipcert.graph.operand import PlaceArray
 
 
 def lies_in(array: FloatArray, tensor: Tensor) -> bool:

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import final
 
 from lipcert.diagnostics import Diagnostic
+from lipcert.graph.ir import BatchProof, Graph
 from lipcert.importer.reading import Reading
-from lipcert.ir import BatchProof, Graph
 
 
 @final

@@ -19,12 +19,12 @@ import numpy as np
 from lipcert.core.coverage import operands, tensors
 from lipcert.core.program import Activation, Attention, BatchNorm, Operand, PRelu, Program, Scale
 from lipcert.core.reader.records import Model, Node, Tensor
+from lipcert.graph.ir import Parameter
 from lipcert.importer.calls import FX_NODE
 from lipcert.importer.computed import Computed
 from lipcert.importer.metadata import Provenance, is_anonymous
 from lipcert.importer.raw import RawNode
 from lipcert.importer.survey import plain_note
-from lipcert.ir import Parameter
 
 _WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})

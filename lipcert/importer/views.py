@@ -23,11 +23,11 @@ from lipcert.core.coverage import tensors
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.records import Model
-from lipcert.evaluate import member
+from lipcert.graph.evaluate import member
+from lipcert.graph.ir import Parameter
+from lipcert.graph.operand import Operand, PlaceArray
 from lipcert.importer.computed import numbers_of
 from lipcert.importer.memory import lies_in, places_in
-from lipcert.ir import Parameter
-from lipcert.operand import Operand, PlaceArray
 from lipcert.upper import FloatArray, Upper
 
 _ROUNDINGS: Final = 2.0**-46

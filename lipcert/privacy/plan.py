@@ -16,10 +16,10 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Final, final
 
-from lipcert.conversion import Kind, convert, number, whole
 from lipcert.errors import UsageError
-from lipcert.lacking import asks_of_run, missing
 from lipcert.privacy.noise import Neighbouring
+from lipcert.settings.conversion import Kind, convert, number, whole
+from lipcert.settings.lacking import asks_of_run, missing
 from lipcert.upper import Lower, Upper
 
 _SIMPLE: Final = 2**26

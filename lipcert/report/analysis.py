@@ -20,7 +20,7 @@ from lipcert.analysis.records import (
     VerdictName,
 )
 from lipcert.diagnostics import Level
-from lipcert.gates import GateOutcome, worst_of
+from lipcert.gradient_stats.examples import RANDOM
 from lipcert.report import attribution
 from lipcert.report import document as doc
 from lipcert.report.ci import Case, CiReport, Finding, Outcome, by_level
@@ -36,7 +36,7 @@ from lipcert.report.statements import (
     promise,
     verdict_sentence,
 )
-from lipcert.signal.examples import RANDOM
+from lipcert.settings.gates import GateOutcome, worst_of
 
 VERDICTS: Final[Mapping[VerdictName, doc.Tone]] = MappingProxyType(
     {

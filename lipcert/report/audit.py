@@ -26,7 +26,6 @@ from lipcert.audit.records import (
     Verdict,
 )
 from lipcert.diagnostics import Level
-from lipcert.gates import GateOutcome
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.audit_findings import (
@@ -47,6 +46,7 @@ from lipcert.report.numbers import (
     measured,
     share_of,
 )
+from lipcert.settings.gates import GateOutcome
 
 _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8

@@ -28,7 +28,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import Case, CiReport, Finding, Outcome
 from lipcert.report.json import JsonObject, dump
-from lipcert.safe import safe, shortened
+from lipcert.text.safe import safe, shortened
 from lipcert.version import __version__
 
 _MOST: Final = 10

@@ -12,7 +12,7 @@ import io
 import math
 from collections.abc import Iterable, Sequence
 
-from lipcert.safe import safe
+from lipcert.text.safe import safe
 
 
 def csv_text(titles: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, final
 from lipcert.errors import Refusal
 from lipcert.report.inspection import InspectedParameter, Inspection
 from lipcert.report.numbers import shape_text
-from lipcert.safe import safe, shortened
+from lipcert.text.safe import safe, shortened
 
 _LABEL_WIDTH: Final = 60
 _PLAIN: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 ._-×")

@@ -12,10 +12,10 @@ from decimal import Decimal
 from typing import Final
 
 from lipcert.diagnostics import Level
-from lipcert.gates import LIMITED, GateOutcome, GateResult
 from lipcert.report.ci import Case, Finding, Outcome
 from lipcert.report.document import Statement, Statements, Tone
 from lipcert.report.numbers import at_most, rounded_up
+from lipcert.settings.gates import LIMITED, GateOutcome, GateResult
 
 _CODES: Final = {GateOutcome.EXCEEDED: "LC110", GateOutcome.UNKNOWN: "LC111"}
 _OUTCOMES: Final = {

@@ -20,7 +20,7 @@ from lipcert.report.json import JsonObject
 from lipcert.report.page import study_document
 from lipcert.report.study.joining import study_document as study_object
 from lipcert.report.study.records import Study
-from lipcert.safe import safe
+from lipcert.text.safe import safe
 from lipcert.version import __version__
 
 _DIGITS: Final = 5

@@ -19,10 +19,10 @@ from lipcert.report.numbers import shape_text
 from lipcert.report.statements import kept_rows
 
 if TYPE_CHECKING:
+    from lipcert.graph.ir import Graph, Node
+    from lipcert.graph.modes import EvalLayer
     from lipcert.importer.model import ImportedModel
     from lipcert.importer.outline import Outline
-    from lipcert.ir import Graph, Node
-    from lipcert.modes import EvalLayer
 
 Shape = tuple[int, ...]
 _WIDTH: Final = 44

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lipcert.report import document as doc
-from lipcert.safe import safe, shortened
+from lipcert.text.safe import safe, shortened
 
 LARGEST: Final = 1024 * 1024 - 1
 """bytes in UTF-8; GitHub refuses a step summary of 1 MiB"""

@@ -13,7 +13,7 @@ import decimal
 import math
 from typing import TYPE_CHECKING, Final
 
-from lipcert.decimals import decimal_text, rounded
+from lipcert.text.decimals import decimal_text, rounded
 
 if TYPE_CHECKING:
     from lipcert.audit.records import GroupAudit, ValueAudit

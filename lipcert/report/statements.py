@@ -13,10 +13,10 @@ from lipcert.analysis.records import Analysis, Assumptions, is_attained
 from lipcert.core.ledger import MECHANISMS
 from lipcert.core.ledger.mechanism import is_stepwise
 from lipcert.core.ledger.premises import InputPart
-from lipcert.heads import loss_words
+from lipcert.gradient_stats.examples import RANDOM
+from lipcert.gradient_stats.measure import Observed
 from lipcert.report.numbers import NO_BOUND, at_most, measured
-from lipcert.signal.examples import RANDOM
-from lipcert.signal.measure import Observed
+from lipcert.settings.loss_spec import loss_words
 
 _MOST_NAMES: Final = 4
 _ASSUMED: Final = "ASSUMED, because nothing was stated: "

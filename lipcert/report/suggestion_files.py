@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, fields, replace
 
 from lipcert.report.json import JsonObject, diagnostic_list, dump
-from lipcert.settings import FOUND, ConstraintSpec, Settings, key_of
+from lipcert.settings.settings import FOUND, ConstraintSpec, Settings, key_of
 from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Suggestions
 from lipcert.suggestions.written import PAIRS, python_lines
 

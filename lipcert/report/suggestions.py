@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lipcert.analysis.usefulness import times
+from lipcert.gradient_stats.measure import signal_words
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.numbers import at_most
-from lipcert.signal.measure import signal_words
 from lipcert.suggestions.mechanisms import TOPIC
 from lipcert.suggestions.records import (
     Change,

@@ -21,7 +21,7 @@ from rich.text import Text
 
 from lipcert.report import document as doc
 from lipcert.report.numbers import NO_BOUND, bar
-from lipcert.safe import safe, shortened
+from lipcert.text.safe import safe, shortened
 
 _COMMAND: Final = re.compile(r"^(\s*)::")  # a word may have been folded in its middle
 _DIGITS: Final = 4

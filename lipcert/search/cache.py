@@ -21,11 +21,11 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.steps import Kernel
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
+from lipcert.settings.choices import TierName
 from lipcert.version import __version__
 
 _FORMAT: Final = "lipcert-proposals/2"

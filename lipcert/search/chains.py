@@ -24,6 +24,7 @@ from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.forms.raised import affine_of
 from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger import Premises
+from lipcert.core.norm_evidence import Evidence
 from lipcert.core.program import (
     Activation,
     Add,
@@ -54,7 +55,6 @@ from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.passes import rule_at
 from lipcert.core.rules.weights import Point
-from lipcert.core.witnesses import Evidence
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.search.multipliers import Linked, Memory, multipliers, reached
 from lipcert.search.raising import is_worth_a_search, numbers_to_raise

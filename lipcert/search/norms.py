@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
 from lipcert.core.coverage import tensors_read
+from lipcert.core.norm_evidence import ENGINES, Evidence, is_proved
 from lipcert.core.norms.fused import fused_kernel
 from lipcert.core.norms.steps import Kernel, NormWitness
 from lipcert.core.program import (
@@ -30,9 +30,9 @@ from lipcert.core.program import (
     Shift,
     Step,
 )
-from lipcert.core.witnesses import ENGINES, Evidence, is_proved
+from lipcert.process.threads import worker_pool
 from lipcert.search.proposals import proposals
-from lipcert.threads import worker_pool
+from lipcert.settings.choices import TierName
 
 Observer = Callable[[str], None]
 Propose = Callable[[Kernel, TierName], tuple[NormClaim, ...]]

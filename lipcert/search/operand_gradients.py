@@ -16,7 +16,7 @@ import numpy as np
 
 from lipcert.core import program as p
 from lipcert.core.program import IndexArray
-from lipcert.evaluate import behind, by_tap
+from lipcert.graph.evaluate import behind, by_tap
 from lipcert.search.pullbacks import Array, by_channel, squares, summed
 
 

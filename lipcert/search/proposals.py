@@ -15,7 +15,6 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import axes_of, phases_of
@@ -23,6 +22,7 @@ from lipcert.core.norms.steps import Kernel
 from lipcert.core.norms.strips import PANEL, Strip
 from lipcert.search.eigenvalues import Array, spectral_norm, strips_norm
 from lipcert.search.torus import torus_norm
+from lipcert.settings.choices import TierName
 
 
 @final

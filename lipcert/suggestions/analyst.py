@@ -17,18 +17,18 @@ from lipcert.analysis.observing import observed_at, plain_gradients
 from lipcert.analysis.planned import plan_of, planned_multiplier
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.usefulness import usefulness_of
-from lipcert.choices import TierName
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.steps import Kernel
 from lipcert.errors import UsageError
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.measure import Met, Observed
 from lipcert.privacy.noise import NoiseGroup
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.search.cache import kernel_key
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
-from lipcert.signal.measure import Met, Observed
+from lipcert.settings.choices import TierName
+from lipcert.settings.settings import Settings
 from lipcert.suggestions.changes import applied
 from lipcert.suggestions.mechanisms import TOPIC
 from lipcert.suggestions.records import Change, Outcome

@@ -12,14 +12,14 @@ from typing import Final
 import numpy as np
 
 from lipcert.core import program as p
-from lipcert.settings import ConstraintSpec
+from lipcert.graph.viewed import parameters_of
+from lipcert.settings.settings import ConstraintSpec
 from lipcert.suggestions import edits, written
 from lipcert.suggestions.edits import StepEdit, chained
 from lipcert.suggestions.records import Change
 from lipcert.suggestions.structure import BatchNorm, Bias, Norm, module_of
 from lipcert.suggestions.subject import Subject, told
 from lipcert.upper import FloatArray
-from lipcert.viewed import parameters_of
 
 _FLOOR: Final = 1.0
 _GROUP_EPSILON: Final = float(np.float32(1e-5))

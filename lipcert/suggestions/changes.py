@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.suggestions import written
 from lipcert.suggestions.architecture import architecture_of
 from lipcert.suggestions.records import Change

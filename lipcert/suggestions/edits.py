@@ -16,8 +16,8 @@ import numpy as np
 
 from lipcert.core import program as p
 from lipcert.core.program import Shape
-from lipcert.ir import Graph, Node
-from lipcert.operand import Operand
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.operand import Operand
 
 Ops: TypeAlias = tuple[p.Op, ...]
 """steps in a row, each of which reads the one before"""

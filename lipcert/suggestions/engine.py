@@ -18,19 +18,19 @@ from lipcert.analysis.observing import told
 from lipcert.analysis.pipeline import require_arguments
 from lipcert.analysis.planned import check_complete
 from lipcert.errors import UsageError
+from lipcert.gradient_stats.examples import Examples, random_examples
+from lipcert.gradient_stats.gradients import work
 from lipcert.importer.model import ImportedModel
+from lipcert.process.threads import one_thread
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples, random_examples
-from lipcert.signal.gradients import work
+from lipcert.settings.settings import Settings
 from lipcert.suggestions import mechanisms
 from lipcert.suggestions.analyst import Analyst, Remembered
 from lipcert.suggestions.records import Suggestions
 from lipcert.suggestions.rehearsal import SECONDS, Trials
 from lipcert.suggestions.session import Session
 from lipcert.suggestions.structure import Structure
-from lipcert.threads import one_thread
 
 BUDGET: Final = 120.0
 """seconds"""

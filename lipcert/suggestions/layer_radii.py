@@ -18,10 +18,10 @@ from lipcert.core.coverage import tensors_read
 from lipcert.core.ledger import BackpropClipping
 from lipcert.core.program import FloatArray
 from lipcert.errors import LipCertError
-from lipcert.evaluate import evaluate_batch
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.graph.evaluate import evaluate_batch
 from lipcert.losses import loss_gradients
 from lipcert.search.pullbacks import cotangents, pulls
-from lipcert.signal.labels import checked_labels
 from lipcert.suggestions import mechanisms
 from lipcert.suggestions.analyst import Analyst
 from lipcert.suggestions.mechanisms import LayerRadii

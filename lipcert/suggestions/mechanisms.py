@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.core.ledger.mechanism import MECHANISMS
-from lipcert.patterns import literal
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.patterns import literal
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions import written
 from lipcert.suggestions.records import Change
 

@@ -15,7 +15,7 @@ from typing import Final, final
 from lipcert.analysis.bounded import Edit
 from lipcert.analysis.records import VerdictName
 from lipcert.diagnostics import Diagnostic
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray
 
 JOINED: Final = ("freeze", "constraints")

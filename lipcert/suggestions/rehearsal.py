@@ -23,19 +23,19 @@ from lipcert.analysis.planned import plan_of
 from lipcert.analysis.release import Release
 from lipcert.core.losses.base import Scores, scores_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.evaluate import evaluate_batch
-from lipcert.ir import Graph
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.gradients import stack_size
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.measure import released_mean
+from lipcert.gradient_stats.network import Network
+from lipcert.graph.evaluate import evaluate_batch
+from lipcert.graph.ir import Graph
+from lipcert.graph.viewed import graph_at, parameters_of
 from lipcert.privacy.noise import Reduction
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
-from lipcert.signal.gradients import stack_size
-from lipcert.signal.labels import checked_labels
-from lipcert.signal.measure import released_mean
-from lipcert.signal.network import Network
+from lipcert.settings.settings import Settings
 from lipcert.suggestions.analyst import Analyst, prepared
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed
 from lipcert.upper import FloatArray
-from lipcert.viewed import graph_at, parameters_of
 
 SECONDS: Final = 30.0
 """that all rehearsals may take together"""

@@ -12,8 +12,8 @@ from functools import partial
 from typing import Final
 
 from lipcert.analysis.usefulness import times
-from lipcert.ir import Graph
-from lipcert.signal.measure import signal_words
+from lipcert.gradient_stats.measure import signal_words
+from lipcert.graph.ir import Graph
 from lipcert.suggestions.mechanisms import HELD
 from lipcert.suggestions.records import Outcome, Recipe, Rehearsal, Suggestion
 from lipcert.suggestions.structure import Structure, named

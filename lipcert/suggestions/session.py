@@ -16,8 +16,8 @@ from typing import Final, final
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.planned import plan_of
 from lipcert.errors import LipCertError
-from lipcert.patterns import matches
-from lipcert.settings import Settings
+from lipcert.settings.patterns import matches
+from lipcert.settings.settings import Settings
 from lipcert.suggestions import mechanisms, written
 from lipcert.suggestions.analyst import Analysed, Analyst, changed, place
 from lipcert.suggestions.changes import applied, changes_of

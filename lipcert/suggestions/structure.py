@@ -17,8 +17,8 @@ import numpy as np
 
 from lipcert.core import program as p
 from lipcert.core.program import Shape
-from lipcert.ir import Graph, Node
-from lipcert.moves import is_arrangement
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.moves import is_arrangement
 
 _BENDS: Final = frozenset(
     {"relu", "leaky_relu", "elu", "selu", "celu", "gelu", "gelu_tanh", "silu", "quick_gelu", "mish"}

@@ -10,12 +10,12 @@ import numpy as np
 
 from lipcert.core.losses.base import Loss
 from lipcert.core.rules.facts import Fact
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
+from lipcert.gradient_stats.examples import Examples
+from lipcert.graph.viewed import parameters_of
+from lipcert.settings.settings import Settings
 from lipcert.suggestions import written
 from lipcert.suggestions.structure import Structure
 from lipcert.upper import FloatArray
-from lipcert.viewed import parameters_of
 
 _FEW: Final = 2
 

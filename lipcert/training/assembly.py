@@ -29,12 +29,12 @@ from torch.utils.data import DataLoader
 
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.audit.recorder import Chosen
-from lipcert.choices import AccountantName, SamplingName, check_positive
-from lipcert.conversion import whole
 from lipcert.core.certificate import Certificate
 from lipcert.privacy.accounting import accountant_named
-from lipcert.progress import ProgressReport
-from lipcert.settings import Settings
+from lipcert.process.progress import ProgressReport
+from lipcert.settings.choices import AccountantName, SamplingName, check_positive
+from lipcert.settings.conversion import whole
+from lipcert.settings.settings import Settings
 from lipcert.training.calibration import (
     Calibration,
     as_certified,

@@ -20,13 +20,13 @@ from lipcert.analysis.findings import absence_of, findings
 from lipcert.analysis.planned import plan_of, planned_multiplier
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.scopes import constraints_of
+from lipcert.certificates.certify import Issued, issued
 from lipcert.core.certificate import Certificate
 from lipcert.errors import CertificationError, NoVerdictError, UsageError
 from lipcert.importer.model import ImportedModel
-from lipcert.issue.certify import Issued, issued
-from lipcert.patterns import literal
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.patterns import literal
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.upper import Upper
 
 

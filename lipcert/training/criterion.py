@@ -23,7 +23,7 @@ from lipcert.core.losses.base import ClassLoss, Loss, scores_of
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.signal.labels import checked_labels
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.training.guards import Passing, StepGuard
 from lipcert.training.outputs import joined_labels
 

@@ -27,7 +27,7 @@ from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.training.comparing import KeptNumbers, are_equal, is_finite
 from lipcert.training.dropout import refused_parts
 from lipcert.training.inputs import admitted

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lipcert.audit.admissibility import DRAWN_IN, outside, settled
 from lipcert.errors import NoVerdictError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 
 _ROUNDED: Final = 1.0 + 2.0**-16
 """of the radius: beyond it, rounding is not the reason; where thousands of entries were divided by

@@ -19,15 +19,15 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lipcert.audit.observation import side_by_side, unwrapped
-from lipcert.conversion import whole
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.patterns import literal
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples, checked_examples
-from lipcert.signal.labels import checked_labels
+from lipcert.gradient_stats.examples import Examples, checked_examples
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.settings.conversion import whole
+from lipcert.settings.patterns import literal
+from lipcert.settings.settings import Settings
 from lipcert.training.batches import parted
 from lipcert.training.inputs import admitted
 from lipcert.training.mechanisms import TrainingMechanism

@@ -21,7 +21,7 @@ from typing import Self, final
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, check_multiplier, epsilon, steps_for_epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.process import OneProcess
+from lipcert.process.one_process import OneProcess
 from lipcert.training.ledger_file import (
     LedgerFile,
     LedgerHeader,

@@ -30,10 +30,10 @@ from typing import Any, BinaryIO, Final, Self, final
 
 from lipcert.audit.trace.files import FILE_MODE, make_private_folder, sync_folder
 from lipcert.audit.trace.spelling import FormError, Json, JsonObject, TraceError, links, sealed
-from lipcert.choices import check_positive
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, check_multiplier
 from lipcert.privacy.plan import TrainingPlan
+from lipcert.settings.choices import check_positive
 
 _SCHEMA: Final = "lipcert.ledger/1"
 _BEGINNING: Final = ""

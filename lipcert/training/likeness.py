@@ -24,11 +24,11 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.ir import Graph
+from lipcert.graph.ir import Graph
+from lipcert.graph.viewed import is_shown
 from lipcert.training.clipping.probe import EXAMPLES, Probe, Seen
 from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import TrainedNetwork
-from lipcert.viewed import is_shown
 
 _ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
 """relative; a file rounds constants to float32, and float32 may turn a ReLU at its kink"""

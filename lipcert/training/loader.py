@@ -35,7 +35,7 @@ from torch.utils.data import (
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
-from lipcert.progress import ProgressReport
+from lipcert.process.progress import ProgressReport
 from lipcert.training.sampling import Drawn, Sampler
 
 _CONSTANTS: Final = (str, bytes, bool, int, float, type(None))

@@ -12,17 +12,6 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, final
 
-from lipcert.choices import (
-    AccountantName,
-    AllocationName,
-    ConstraintName,
-    GroupName,
-    NeighboursName,
-    SamplingName,
-    SizeSourceName,
-    check_nonnegative,
-)
-from lipcert.conversion import convert
 from lipcert.core.codec import Bound
 from lipcert.core.ledger.mechanism import (
     MECHANISMS,
@@ -32,9 +21,20 @@ from lipcert.core.ledger.mechanism import (
     names_of,
 )
 from lipcert.errors import UsageError
-from lipcert.heads import heads_text, read_heads
 from lipcert.losses import make_loss
-from lipcert.settings import (
+from lipcert.settings.choices import (
+    AccountantName,
+    AllocationName,
+    ConstraintName,
+    GroupName,
+    NeighboursName,
+    SamplingName,
+    SizeSourceName,
+    check_nonnegative,
+)
+from lipcert.settings.conversion import convert
+from lipcert.settings.loss_spec import heads_text, read_heads
+from lipcert.settings.settings import (
     ConstraintSpec,
     LossParameters,
     Settings,

@@ -24,11 +24,11 @@ from lipcert.audit.observation import named_buffers, side_by_side, unwrapped
 from lipcert.audit.recorded_names import Match, matched
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
-from lipcert.ir import Graph
-from lipcert.patterns import literal
-from lipcert.settings import Settings
+from lipcert.settings.patterns import literal
+from lipcert.settings.settings import Settings
 from lipcert.training.dropout import at_rest, refused_parts
 from lipcert.training.exporting import export, tied_names, without_fast_path
 from lipcert.training.outputs import Outputs

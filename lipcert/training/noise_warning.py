@@ -18,9 +18,9 @@ from lipcert.analysis.records import Usefulness
 from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.signal.examples import RANDOM, Examples, random_examples
-from lipcert.signal.gradients import work
-from lipcert.signal.labels import checked_labels
+from lipcert.gradient_stats.examples import RANDOM, Examples, random_examples
+from lipcert.gradient_stats.gradients import work
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.training.calibration import Calibration
 from lipcert.training.intake import KnownExamples, examples_of
 

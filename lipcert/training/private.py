@@ -29,7 +29,7 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import UsageError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.training.batches import parted
 from lipcert.training.calibration import Calibration, warn_uncertified
 from lipcert.training.criterion import PrivateLoss

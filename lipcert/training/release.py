@@ -28,7 +28,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.process import OneProcess
+from lipcert.process.one_process import OneProcess
 from lipcert.training.calibration import Calibration
 from lipcert.training.enforcement import Enforcement
 from lipcert.training.guards import StepGuard

@@ -22,9 +22,9 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from lipcert.choices import check_positive
-from lipcert.conversion import number
 from lipcert.errors import UsageError
+from lipcert.settings.choices import check_positive
+from lipcert.settings.conversion import number
 from lipcert.training.dropout import MASKED
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.mechanisms import BackpropClipping, GradientClipping, TrainingMechanism

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Final, Protocol
 import torch
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings import FOUND, NO_CLIP, Settings
+from lipcert.settings.settings import FOUND, NO_CLIP, Settings
 
 MODEL: Final = "model.onnx"
 CERTIFICATE: Final = "model.lipcert.json"

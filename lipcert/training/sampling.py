@@ -18,7 +18,7 @@ import numpy as np
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.process import OneProcess
+from lipcert.process.one_process import OneProcess
 
 _BITS: Final = 256
 _ALONE: Final = frozenset({Sampling.POISSON, Sampling.FULL_BATCH})

@@ -22,11 +22,11 @@ from lipcert.analysis.bounded import bounded
 from lipcert.analysis.usefulness import times
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import LipCertError, UsageError
-from lipcert.patterns import matches
-from lipcert.progress import ProgressReport
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
-from lipcert.signal.measure import signal_words
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.measure import signal_words
+from lipcert.process.progress import ProgressReport
+from lipcert.settings.patterns import matches
+from lipcert.settings.settings import Settings
 from lipcert.suggestions import engine
 from lipcert.suggestions.records import Outcome, Recipe, Suggestions
 from lipcert.suggestions.remarks import rehearsal_told

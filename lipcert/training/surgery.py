@@ -21,10 +21,10 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.conv import _ConvNd
 
 from lipcert.core import program as p
-from lipcert.evaluate import evaluate_batch
-from lipcert.ir import Graph, Node
-from lipcert.settings import Settings
-from lipcert.signal.network import Network
+from lipcert.gradient_stats.network import Network
+from lipcert.graph.evaluate import evaluate_batch
+from lipcert.graph.ir import Graph, Node
+from lipcert.settings.settings import Settings
 from lipcert.suggestions.edits import StepEdit, unscaled
 from lipcert.suggestions.records import Change
 from lipcert.training.clipping.probe import as_read, random_numbers

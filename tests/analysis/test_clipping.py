@@ -13,9 +13,9 @@ from lipcert import analyze, load_model
 from lipcert.analysis.clipping import with_clips
 from lipcert.core.program import CotangentClip, InputClip
 from lipcert.errors import UnsupportedModelError, UsageError
-from lipcert.geometry import Window
-from lipcert.ir import Graph
-from lipcert.settings import Settings
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import Settings
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 from tests.core.random_models import random_model

@@ -6,7 +6,7 @@ import pytest
 
 from lipcert.analysis.domain import check_domain
 from lipcert.errors import UsageError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lipcert.analysis.groups import first_uses, group_parameters
-from lipcert.ir import Graph, Parameter
+from lipcert.graph.ir import Graph, Parameter
 from tests.networks import chain, trained
 from tests.ops import Dense
 

@@ -9,9 +9,9 @@ from onnx.helper import make_node
 from lipcert.analysis.bounded import bounded
 from lipcert.analysis.observing import observed_at
 from lipcert.analysis.pipeline import analyze
+from lipcert.gradient_stats.examples import Examples, random_examples
 from lipcert.importer.load import load_model
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples, random_examples
+from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved
 
 ROWS = 9

@@ -23,7 +23,7 @@ from lipcert.core.ledger.mechanism import (
     Unchanged,
     WeightClipping,
 )
-from lipcert.ir import Parameter
+from lipcert.graph.ir import Parameter
 from lipcert.losses import make_loss
 from lipcert.upper import Upper, root_sum_square
 from tests.core.lower.cases import model as onnx_model

@@ -15,7 +15,7 @@ from lipcert.errors import UsageError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.report.json import analysis_json
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.report.written import analysis_text
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"

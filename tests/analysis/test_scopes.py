@@ -13,8 +13,8 @@ from lipcert.analysis.scopes import constraints_of, scaled_down
 from lipcert.core.coverage import tensors_read
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
-from lipcert.ir import Graph
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 from tests.networks import chain, trained

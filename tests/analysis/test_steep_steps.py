@@ -10,7 +10,7 @@ import pytest
 from lipcert.analysis.bounded import bounded
 from lipcert.analysis.findings import absence_of, findings
 from lipcert.importer.load import load_model
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.importer.models import model, onnx, saved, weights
 
 node = onnx.helper.make_node

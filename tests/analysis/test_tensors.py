@@ -13,7 +13,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.importer.calls import FX_NODE
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_calls import noted
 from tests.importer.test_parameters import with_metadata

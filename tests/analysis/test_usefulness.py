@@ -16,12 +16,12 @@ from lipcert.analysis.release import Release, noise_groups_of
 from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
 from lipcert.core.ledger import GradientClipping
 from lipcert.errors import NoVerdictError
-from lipcert.gates import Gates
+from lipcert.gradient_stats.examples import RANDOM, Examples, random_examples
+from lipcert.gradient_stats.measure import measure
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
-from lipcert.settings import ConstraintSpec, Settings
-from lipcert.signal.examples import RANDOM, Examples, random_examples
-from lipcert.signal.measure import measure
+from lipcert.settings.gates import Gates
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.models.shipped import digits, path_of
 
 MLP = load_model(path_of("digits_mlp"), trusted=True)

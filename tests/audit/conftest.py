@@ -8,7 +8,7 @@ import pytest
 
 from lipcert.audit import run
 from lipcert.audit.job import Job
-from lipcert.audit.ready import Ready, prepare
+from lipcert.audit.prepared_job import Ready, prepare
 
 
 @cache

@@ -21,14 +21,14 @@ from lipcert.audit.bounds import Claims
 from lipcert.audit.checks import run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, units_of
-from lipcert.audit.ready import Ready, prepare
+from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport
 from lipcert.audit.unit_result import total_of
 from lipcert.audit.work import audit_unit
 from lipcert.core.program import Conv
-from lipcert.ir import Node
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
+from lipcert.gradient_stats.examples import Examples
+from lipcert.graph.ir import Node
+from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, path_of
 
 __all__ = [

@@ -22,13 +22,13 @@ from torch.nn import functional
 
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.job import Job, units_of
-from lipcert.audit.ready import Ready
+from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import recorded_batches
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.reading import read_trace
-from lipcert.ir import Graph
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.audit.checks.runs import array_of, model_of
 from tests.audit.faults import report_of
 from tests.networks import dag, trained

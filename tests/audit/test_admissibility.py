@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lipcert.audit.admissibility import outside, settled
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 
 
 def test_the_box_is_exact() -> None:

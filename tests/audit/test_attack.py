@@ -11,20 +11,20 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.attack import proposals
-from lipcert.audit.attack.field import Field
+from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
-from lipcert.audit.ready import random_examples
+from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
 from lipcert.errors import UsageError
-from lipcert.geometry import Window
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.graph.geometry import Window
 from lipcert.importer.load import load_model
-from lipcert.settings import ConstraintSpec, Settings
-from lipcert.signal.examples import Examples
-from lipcert.signal.labels import checked_labels
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.audit.lowering.cases import all_cases
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
 from tests.models.shipped import path_of

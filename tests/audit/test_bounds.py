@@ -13,13 +13,13 @@ from lipcert.audit.bounds import (
     claims_of_certificate,
     settings_of,
 )
+from lipcert.certificates.certify import certify
 from lipcert.core.certificate import Certificate
 from lipcert.errors import NoVerdictError
+from lipcert.graph.viewed import graph_at, parameters_of
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.issue.certify import certify
-from lipcert.settings import ConstraintSpec, Settings
-from lipcert.viewed import graph_at, parameters_of
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of
 from tests.written import model_of
 

@@ -24,12 +24,12 @@ from distributed import Client, LocalCluster
 from lipcert.audit import cluster as module
 from lipcert.audit.cluster import workers
 from lipcert.audit.job import Job
-from lipcert.audit.ready import prepare
+from lipcert.audit.prepared_job import prepare
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.run import audit
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.audit_json import audit_document
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.audit.deadly import Examples
 from tests.audit.test_folder import JOB, result_of
 from tests.audit.test_folder import UNITS as UNITS_OF

@@ -15,13 +15,13 @@ from scipy.stats import norm
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, Kind, Unit
-from lipcert.audit.ready import Ready, prepare
+from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Tally
 from lipcert.audit.unit_result import UnitResult, total_of
 from lipcert.audit.work import audit_unit
-from lipcert.gates import Gates
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.gates import Gates
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of
 
 NOTHING = Checked()

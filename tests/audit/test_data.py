@@ -15,7 +15,7 @@ from torch.utils.data import IterableDataset
 
 from lipcert.audit.job import Job
 from lipcert.audit.precision import Precision
-from lipcert.audit.ready import prepare
+from lipcert.audit.prepared_job import prepare
 from lipcert.audit.records import AuditReport, Modes, Verdict
 from lipcert.audit.replay import Replayer
 from lipcert.audit.run import audit, merged_report
@@ -23,9 +23,9 @@ from lipcert.audit.tally import Family
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.examples import DataSet, Examples
 from lipcert.report.audit_json import audit_document, audit_from_document
-from lipcert.settings import Settings
-from lipcert.signal.examples import DataSet, Examples
+from lipcert.settings.settings import Settings
 from tests.audit.test_named_examples import audited as audited_run
 from tests.audit.test_named_examples import bad, dataset, names
 from tests.audit.test_replay import CPU, claims, examples

@@ -17,7 +17,7 @@ from lipcert.audit.seal import sealed, unsealed
 from lipcert.audit.tally import FAMILIES, Tally
 from lipcert.audit.unit_result import Total, UnitResult, total_of
 from lipcert.errors import NoVerdictError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 
 JOB = Job("m.onnx", Settings(), data="d.npz", unit_size=4)
 UNITS = units_of([("model", "data", 40)], JOB, attacked=0)

@@ -13,16 +13,16 @@ from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
 from lipcert.audit.losses import per_example_loss
 from lipcert.audit.precision import Precision
-from lipcert.audit.ready import random_examples
+from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
+from lipcert.certificates.certify import certify
 from lipcert.core.certificate import read_certificate
 from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.load import load_model
-from lipcert.issue.certify import certify
 from lipcert.losses import loss_gradients, worst_gradients
-from lipcert.settings import Settings
-from lipcert.signal.labels import checked_labels
+from lipcert.settings.settings import Settings
 from tests.heads import two_heads
 
 CPU = torch.device("cpu")

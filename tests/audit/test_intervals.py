@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, GroupBound, claims_of_analysis
+from lipcert.audit.evaluator import Bench
 from lipcert.audit.lowering import lowered
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import ALL, Family, Tallies
 from lipcert.core import program
 from lipcert.core.losses.base import Loss
-from lipcert.ir import Graph, Parameter
-from lipcert.operand import Operand
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
+from lipcert.gradient_stats.examples import Examples
+from lipcert.graph.ir import Graph, Parameter
+from lipcert.graph.operand import Operand
+from lipcert.settings.settings import Settings
 from tests import mirror
 from tests.networks import chain, dag, group_norm, orthogonal, reshaped, trained, transposed
 from tests.ops import Activation, Dense, Normalize, ReduceNorm, Scale, Sort

@@ -10,8 +10,8 @@ import pytest
 from lipcert.audit.job import Job, Kind, Shard, units_of
 from lipcert.audit.precision import Precision
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gates import Gates
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.gates import Gates
+from lipcert.settings.settings import ConstraintSpec, Settings
 
 SETTINGS = (
     Settings(),

@@ -29,8 +29,8 @@ from lipcert.core.losses.margins import (
 )
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.losses import worst_gradients
-from lipcert.signal.labels import checked_labels
 from tests.mirror import loss_value
 
 RNG = np.random.default_rng(2)

@@ -21,7 +21,7 @@ from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.redaction import redact
 from lipcert.errors import UsageError
-from lipcert.signal.examples import Examples
+from lipcert.gradient_stats.examples import Examples
 from tests.audit.checks.runs import SIZES, Plan, bad, examples, recorded
 
 NAMED = Plan(store_data=False)

@@ -19,7 +19,7 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.errors import UsageError
 from lipcert.report.audit_json import audit_from_document, audit_json
 from lipcert.report.formats import audit_report
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.audit.faults import report_of
 from tests.audit.mechanism_runs import Way, recorded, settings
 

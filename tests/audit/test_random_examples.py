@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from lipcert.audit.admissibility import outside
 from lipcert.audit.attack.domain import Domain, lengths
 from lipcert.audit.bounds import claims_of_analysis
-from lipcert.audit.ready import random_examples
-from lipcert.settings import Settings
-from lipcert.signal.labels import checked_labels
+from lipcert.audit.prepared_job import random_examples
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.settings.settings import Settings
 from lipcert.upper import Upper, norm
 from tests.networks import chain, trained
 from tests.ops import Dense

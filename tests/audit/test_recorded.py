@@ -17,7 +17,7 @@ from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Manifest, Step
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph, Parameter
+from lipcert.graph.ir import Graph, Parameter
 from tests.networks import dag, trained
 from tests.ops import BatchNorm, Dense
 

@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.audit.bench import Bench
 from lipcert.audit.bounds import Claims, claims_of_analysis
+from lipcert.audit.evaluator import Bench
 from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayed, Replayer
 from lipcert.audit.tally import ALL, Family
 from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.examples import Examples
+from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
-from lipcert.viewed import parameters_of
+from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, gradient_norms, module, path_of
 
 CPU = torch.device("cpu")

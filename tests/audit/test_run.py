@@ -12,7 +12,7 @@ from lipcert.audit.job import Job, Shard
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.run import audit, audit_shard, merged_report
 from lipcert.errors import NoVerdictError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, path_of
 
 pytestmark = pytest.mark.usefixtures("prepared_once")

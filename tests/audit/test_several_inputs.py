@@ -21,7 +21,7 @@ from lipcert.core.verdict import Verdict
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.commands import lipcert as command
 from tests.core.mutants.assumptions import rewritten
 

@@ -17,21 +17,21 @@ from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.losses import per_example_loss
 from lipcert.audit.precision import Precision
-from lipcert.audit.ready import random_examples
+from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
 from lipcert.audit.trace.reading import read_trace
+from lipcert.certificates.certify import certify
 from lipcert.core.certificate import read_certificate
 from lipcert.core.losses.base import NO_LABEL
 from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.load import load_model
-from lipcert.issue.certify import certify
 from lipcert.losses import make_loss
-from lipcert.settings import Settings
-from lipcert.signal.labels import checked_labels
+from lipcert.settings.settings import Settings
 from tests.core.lower.cases import model, node
 from tests.core.test_embeddings import of_numbers
 

@@ -9,9 +9,9 @@ import pytest
 
 from lipcert.analysis.records import Analysis
 from lipcert.cli import paths
-from lipcert.gates import NO_GATES, Gates
 from lipcert.search.norms import Propose
-from lipcert.settings import Settings
+from lipcert.settings.gates import NO_GATES, Gates
+from lipcert.settings.settings import Settings
 from tests.report.samples import sample
 
 Analyze = Callable[..., Analysis]

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from lipcert.cli.main import cli
-from lipcert.settings import ConstraintSpec
+from lipcert.settings.settings import ConstraintSpec
 from tests.cli.engine import Engine, install
 
 

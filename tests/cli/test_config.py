@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 
 from lipcert.cli.knobs import KNOBS, TABLES
 from lipcert.cli.main import cli
-from lipcert.settings import FOUND, Settings
+from lipcert.settings.settings import FOUND, Settings
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,10 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
+from lipcert.certificates.certify import certify
 from lipcert.core.canonical import Json
 from lipcert.importer.load import load_model
-from lipcert.issue.certify import certify
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.mutants.networks import network
 
 HERE: Final = Path(__file__).parent

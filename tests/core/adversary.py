@@ -19,8 +19,8 @@ from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.program import Program
-from lipcert.core.witnesses import ENGINES, Evidence
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import find_norms
 from tests.core.clipped import compute_clipped, random_clip

@@ -34,9 +34,9 @@ from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import Circumstances, Premises
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.reader.model import read_model
 from lipcert.core.spending import derived_epsilon
-from lipcert.core.witnesses import ENGINES, Evidence
 
 PREMISES = Premises(
     input_norm=None,

@@ -24,7 +24,7 @@ def test_nothing_exceeds_its_bound(seed: int) -> None:
 def _smaller(found: object) -> object:
     match found:
         case Fact():
-            return Fact(found.norm / 2.0, found.box, found.run, found.column)
+            return Fact(found.norm / 2.0, found.box, found.row_norm, found.column_norm)
         case Cotangent():
             return Cotangent(found.norm / 2.0, found.hull, found.sums / 2.0)
         case _:

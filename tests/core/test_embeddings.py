@@ -18,7 +18,7 @@ from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.witnesses import ENGINES, Evidence
+from lipcert.core.norm_evidence import ENGINES, Evidence
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored

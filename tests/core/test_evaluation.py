@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lipcert import Settings, load_model
+from lipcert.certificates.certify import certify
 from lipcert.core.certificate import (
     Assumption,
     Certificate,
@@ -18,7 +19,6 @@ from lipcert.core.certificate import (
 from lipcert.core.check import Choices, check
 from lipcert.core.text import report_text
 from lipcert.core.verdict import Report, Verdict
-from lipcert.issue.certify import certify
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 

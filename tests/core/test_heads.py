@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 
+from lipcert.certificates.certify import certify
 from lipcert.core.canonical import read_canonical, write_canonical
 from lipcert.core.certificate import Certificate, ScopeClaim, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
@@ -23,14 +24,13 @@ from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import JOINT, LossPart
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import ENGINES
 from lipcert.core.program import Place
 from lipcert.core.verdict import Verdict
-from lipcert.core.witnesses import ENGINES
 from lipcert.importer.load import load_model
-from lipcert.issue.certify import certify
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import find_norms
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.core.models import read
 from tests.core.mutants.assumptions import rewritten
 from tests.core.onnx_torch import compute, stored

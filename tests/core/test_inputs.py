@@ -22,8 +22,8 @@ from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.ledger.premises import InputPart
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.program import Program
-from lipcert.core.witnesses import ENGINES, Evidence
 from lipcert.search.chains import with_chains
 from tests.core.lower.cases import model, node
 from tests.core.models import read

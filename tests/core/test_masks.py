@@ -12,7 +12,7 @@ from onnx import ModelProto, NodeProto, TensorProto
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Attention, MaskedMean, Program
-from lipcert.evaluate import output_of
+from lipcert.graph.evaluate import output_of
 from tests.core.lower.cases import model, node, program
 from tests.core.onnx_torch import stored
 from tests.core.test_embeddings import bounds, gradients, of_numbers

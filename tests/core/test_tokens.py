@@ -14,6 +14,7 @@ from onnx import ModelProto, TensorProto, helper
 from torch import Tensor
 from torch.nn import functional
 
+from lipcert.certificates.certify import certify
 from lipcert.core.certificate import (
     Constraint,
     ScopeClaim,
@@ -32,11 +33,10 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.rules.facts import Fact
 from lipcert.core.verdict import Verdict
 from lipcert.importer.load import load_model
-from lipcert.issue.certify import certify
 from lipcert.losses import loss_gradients, make_loss
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import find_norms
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.core.adversary import random_setting, violations
 from tests.core.lower.cases import model, node
 from tests.core.models import read

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from lipcert import ConstraintSpec, Settings, load_model
+from lipcert.certificates.certify import certify
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.reader.model import read_model
@@ -19,7 +20,6 @@ from lipcert.core.reader.records import ModelReadError
 from lipcert.core.text import report_json, report_text
 from lipcert.core.verdict import Report, Verdict
 from lipcert.core.weights import read_weights
-from lipcert.issue.certify import certify
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 

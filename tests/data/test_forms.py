@@ -12,8 +12,8 @@ from lipcert.data import source as sources
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns, Source
 from lipcert.errors import UsageError
-from lipcert.signal import examples
-from lipcert.signal.examples import DataSet
+from lipcert.gradient_stats import examples
+from lipcert.gradient_stats.examples import DataSet
 from tests.data.written import FILES, OBJECTS, ROWS, SHAPE, STREAMS, X, Y, generated, npz
 
 FORMS = [*FILES, *OBJECTS, "function", "generator"]

@@ -15,7 +15,7 @@ from lipcert.data.objects import source_of_object
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError
-from lipcert.signal.examples import DataSet
+from lipcert.gradient_stats.examples import DataSet
 
 ROWS = 7
 X = np.random.default_rng(0).random((ROWS, 3))

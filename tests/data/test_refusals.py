@@ -24,7 +24,7 @@ from torch.utils.data import Dataset
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.signal.examples import DataSet
+from lipcert.gradient_stats.examples import DataSet
 from tests.data import written
 from tests.data.written import ROWS, SHAPE, X, Y, add, saved
 

@@ -22,7 +22,7 @@ from lipcert.importer import reading as readings
 from lipcert.importer.agreement import Domain, check_agreement
 from lipcert.importer.reading import Reading
 from lipcert.importer.shared import Separated
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node
 from tests.core.models import SHIPPED

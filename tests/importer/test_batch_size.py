@@ -6,8 +6,8 @@ import pytest
 from onnx import helper, numpy_helper, parser
 
 from lipcert.errors import UnsupportedModelError
+from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
-from lipcert.ir import BatchStatus
 
 SIZE = "s = Shape <start=0, end=1> (x)"
 ONE = "one = Constant <value_ints=[1]> ()"

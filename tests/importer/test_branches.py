@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from lipcert.certificates.certify import certify
 from lipcert.core.check import Choices, check
 from lipcert.core.digest import structural_digest
 from lipcert.core.program import Activation
 from lipcert.core.reader.model import read_model
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
-from lipcert.issue.certify import certify
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.ops import evaluate
 

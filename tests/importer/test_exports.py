@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from lipcert.analysis.pipeline import analyze
+from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
-from lipcert.ir import BatchStatus
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 """the exporters warn of much that does not matter here"""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lipcert.errors import ModelFileError, UnsupportedModelError
+from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
-from lipcert.ir import BatchStatus
 from tests.importer.models import NodeProto, model, onnx, saved, weights
 
 node = onnx.helper.make_node

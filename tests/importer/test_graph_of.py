@@ -15,10 +15,10 @@ from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Tensor
-from lipcert.evaluate import evaluate_batch
+from lipcert.graph.evaluate import evaluate_batch
+from lipcert.graph.ir import Parameter
+from lipcert.graph.viewed import parameters_of
 from lipcert.importer.graph_of import graph_of
-from lipcert.ir import Parameter
-from lipcert.viewed import parameters_of
 from tests.importer.models import model, saved, weights
 
 MODELS = sorted(Path("models").glob("*.onnx"))

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from onnx import helper
 
 from lipcert.errors import UnsupportedModelError
+from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
-from lipcert.ir import BatchStatus
 from tests.importer.models import model, saved, weights
 
 node = helper.make_node

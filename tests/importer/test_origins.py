@@ -19,7 +19,7 @@ from lipcert.diagnostics import EXPORT
 from lipcert.importer.load import load_model, load_under
 from lipcert.report.inspection import inspection_of
 from lipcert.report.statements import assumption_rows
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_calls import FX_NODE, noted
 from tests.importer.test_parameters import with_metadata

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from lipcert.analysis.bounded import bounded
+from lipcert.certificates.certify import certify
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 from lipcert.importer.load import load_model
-from lipcert.issue.certify import certify
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.core import onnx_torch
 from tests.importer.models import model
 

@@ -10,7 +10,7 @@ from onnx import helper
 
 from lipcert.analysis.bounded import bounded
 from lipcert.importer.load import load_model
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 
 node = helper.make_node

@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.core.lower.lower import lower
+from lipcert.graph.ir import Parameter
 from lipcert.importer import computed, memory, views
 from lipcert.importer.computed import with_computed
 from lipcert.importer.views import Operands, operands_of
-from lipcert.ir import Parameter
 from tests.constant_chains import Chain
 from tests.core.lower.cases import model, node
 from tests.core.models import read

@@ -14,7 +14,7 @@ from torch.func import functional_call, grad, vmap
 
 import lipcert
 from lipcert import Analysis, Settings
-from lipcert.ir import Graph
+from lipcert.graph.ir import Graph
 from models.architectures import ARCHITECTURES
 from models.data import Split, digit_images
 

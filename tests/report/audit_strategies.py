@@ -16,7 +16,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
-from lipcert.gates import LIMITED, GateResult
+from lipcert.settings.gates import LIMITED, GateResult
 
 CODES = ("LC300", "LC304", "LC310", "LC314", "LC317", "LC320")
 TROUBLE = ("::error::x", "\r\n::warning::y", "##[error]z", "%0A::", "]]>", "<b>", "a,b:c", "\x00")

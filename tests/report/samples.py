@@ -16,6 +16,7 @@ from lipcert.analysis.records import (
 )
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
+from lipcert.gradient_stats.measure import Observed, ObservedGroup
 from lipcert.importer.outline import Outline
 from lipcert.report.inspection import (
     InspectedBatch,
@@ -25,7 +26,6 @@ from lipcert.report.inspection import (
     InspectedRun,
     Inspection,
 )
-from lipcert.signal.measure import Observed, ObservedGroup
 
 
 def node(name: str = "conv1", **changes) -> NodeReport:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lipcert.importer.load import load_model
 from lipcert.report.drawing import inspection_dot, inspection_mermaid
 from lipcert.report.inspection import InspectedMacro, InspectedNode, Inspection, inspection_of
-from lipcert.safe import shortened
+from lipcert.text.safe import shortened
 from tests.report.samples import inspection, refused
 from tests.test_safe import NASTY, check_inert
 

@@ -3,9 +3,9 @@
 import pytest
 
 from lipcert.diagnostics import Level
-from lipcert.gates import GateResult
 from lipcert.report.ci import Outcome
 from lipcert.report.gates import gate_cases, gate_findings, gate_sentence, gate_statements
+from lipcert.settings.gates import GateResult
 
 HOLDS = GateResult("max-grad-norm", 2.0, 1.25)
 OVER = GateResult("max-slack", 2.0, 2.0000001)

@@ -10,7 +10,7 @@ from lipcert.audit.records import AuditReport, Verdict
 from lipcert.report.analysis import analysis_ci
 from lipcert.report.audit import audit_ci
 from lipcert.report.ci_formats import github_annotations
-from lipcert.safe import safe
+from lipcert.text.safe import safe
 from tests.report.audit_samples import ALL, hostile, many, passed, violated
 from tests.report.audit_strategies import reports
 from tests.report.samples import sample

@@ -17,7 +17,7 @@ from lipcert.privacy.account import Account
 from lipcert.report.inspection import inspection_of
 from lipcert.report.json import analysis_json, error_json, inspection_json
 from lipcert.report.study.reading import analysis_in
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.generated import SCALARS, values_of
 from tests.report.samples import inspection, refused, sample
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lipcert.report.document import Column, Document, Section, table
 from lipcert.report.formats import document_text
-from lipcert.safe import shortened
+from lipcert.text.safe import shortened
 
 COLUMNS = (
     Column("node", least=8, most=60),

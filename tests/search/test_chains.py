@@ -12,10 +12,10 @@ from lipcert.core.certificate import ChainWitness, ScopeClaim
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
+from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
 from lipcert.core.refinements import COTANGENTS, Chains
-from lipcert.core.witnesses import ENGINES, Evidence
-from lipcert.evaluate import evaluate
+from lipcert.graph.evaluate import evaluate
 from lipcert.search import chains
 from lipcert.search.chains import with_chains
 

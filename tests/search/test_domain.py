@@ -9,7 +9,7 @@ import pytest
 
 from lipcert.core.interval import Interval, norm_up
 from lipcert.core.rules.facts import Fact
-from lipcert.search.witness import Domain
+from lipcert.search.lower_bounds import Domain
 
 BOXES = [None, (0.0, 1.0), (-1.0, 1.0), (0.2, 0.9), (-0.7, -0.1)]
 

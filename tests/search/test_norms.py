@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from lipcert.core.certificate import NormClaim, ScopeClaim
 from lipcert.core.interval import Interval
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import ENGINES, is_proved
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.steps import Kernel, NormWitness
 from lipcert.core.reader.model import read_model
-from lipcert.core.witnesses import ENGINES, is_proved
 from lipcert.search import norms
 from lipcert.search.norms import find_norms
 from lipcert.search.proposals import proposals

@@ -24,10 +24,10 @@ from lipcert.core.program import (
     Step,
 )
 from lipcert.core.rules.functions import function
-from lipcert.evaluate import evaluate, evaluate_batch
+from lipcert.graph.evaluate import evaluate, evaluate_batch
+from lipcert.search.lower_bounds import plain_operands
 from lipcert.search.operand_gradients import operand_gradients
 from lipcert.search.pullbacks import cotangents, is_quick, pulls
-from lipcert.search.witness import plain_operands
 from tests.core.lower.cases import model, node, program
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored

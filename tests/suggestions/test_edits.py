@@ -11,12 +11,12 @@ import torch
 
 from lipcert.analysis.bounded import Bounded, bounded, bounded_again
 from lipcert.core import program as p
-from lipcert.evaluate import evaluate_batch
-from lipcert.settings import Settings
+from lipcert.graph.evaluate import evaluate_batch
+from lipcert.graph.viewed import parameters_of
+from lipcert.settings.settings import Settings
 from lipcert.suggestions import edits
 from lipcert.suggestions.edits import StepEdit
 from lipcert.suggestions.structure import Structure
-from lipcert.viewed import parameters_of
 from tests.suggestions.networks import SHAPES, BatchNormed, ResNet, Transformer, exported, made
 
 CLIPLESS = Settings(

@@ -12,13 +12,13 @@ import pytest
 from lipcert.analysis.bounded import Bounded, bounded, bounded_again
 from lipcert.analysis.observing import observed_at
 from lipcert.analysis.pipeline import analyze, reported
+from lipcert.gradient_stats.examples import Examples
+from lipcert.graph.viewed import graph_at, parameters_of
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
+from lipcert.settings.settings import Settings
 from lipcert.suggestions.engine import suggest
 from lipcert.suggestions.records import Change, Outcome, Suggestions
-from lipcert.viewed import graph_at, parameters_of
 from tests.suggestions.networks import BatchNormed, Perceptron, Transformer, exported
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

@@ -18,18 +18,18 @@ from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.analysis.planned import planned_multiplier
 from lipcert.analysis.release import Release
 from lipcert.errors import UsageError
+from lipcert.gradient_stats.examples import Examples
+from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.report.formats import suggestions_report
-from lipcert.settings import ConstraintSpec, Settings
-from lipcert.signal.examples import Examples
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions.analyst import Analyst, release_of
 from lipcert.suggestions.engine import suggest
 from lipcert.suggestions.mechanisms import gradient_clipping, held
 from lipcert.suggestions.records import Rehearsal, Rehearsed, Suggestions
 from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsed
 from lipcert.suggestions.remarks import rehearsal_told
-from lipcert.viewed import parameters_of
 from tests.commands import lipcert as command
 from tests.suggestions.networks import export
 

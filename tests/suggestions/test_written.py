@@ -18,9 +18,9 @@ from lipcert import training
 from lipcert.analysis.bounded import bounded
 from lipcert.cli.options import chosen_settings
 from lipcert.cli.suggest import command
+from lipcert.gradient_stats.examples import Examples
 from lipcert.importer.load import load_model
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
+from lipcert.settings.settings import Settings
 from lipcert.suggestions import mechanisms, written
 from lipcert.suggestions.changes import changes_of
 from lipcert.suggestions.engine import suggest

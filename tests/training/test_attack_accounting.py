@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.optim import SGD
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
-from lipcert.choices import NeighboursName, SamplingName
 from lipcert.errors import LipCertError, UsageError
+from lipcert.settings.choices import NeighboursName, SamplingName
 from lipcert.training import (
     BackpropClipping,
     Clipless,

@@ -12,10 +12,10 @@ import torch
 from torch.utils.data import TensorDataset
 
 from lipcert import NoVerdictError, Settings, UsageError, analyze, load_model
+from lipcert.certificates.certify import certify
 from lipcert.core.certificate import read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
-from lipcert.issue.certify import certify
 from lipcert.report.json import analysis_json
 from lipcert.training import (
     BackpropClipping,

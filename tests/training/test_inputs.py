@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.errors import NoVerdictError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.training.inputs import admitted
 
 BALL = Settings(input_norm=1.0)

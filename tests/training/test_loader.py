@@ -25,11 +25,11 @@ from torch.utils.data import (
     get_worker_info,
 )
 
-from lipcert import progress
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.progress import ProgressReport
+from lipcert.process import progress
+from lipcert.process.progress import ProgressReport
 from lipcert.training.loader import PrivateLoader, empty_batch, examples_in, split
 from lipcert.training.sampling import Sampler, Seed
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lipcert.errors import UsageError
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training import (
     BackpropClipping,
     Clipless,

@@ -22,7 +22,7 @@ from lipcert.cli.sources import effective_settings
 from lipcert.core.certificate import read_certificate
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import epsilon
-from lipcert.settings import ConstraintSpec
+from lipcert.settings.settings import ConstraintSpec
 from lipcert.training import (
     BackpropClipping,
     FixedWeightNorm,

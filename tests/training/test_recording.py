@@ -11,7 +11,7 @@ from lipcert.audit.job import Job
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.run import audit
 from lipcert.audit.trace.reading import read_trace
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.training.runs import EXAMPLES, data, private_run, train
 
 

@@ -14,7 +14,7 @@ from torch.utils.data import TensorDataset, WeightedRandomSampler
 
 import lipcert
 from lipcert.errors import UsageError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.training import (
     BackpropClipping,
     Clipless,

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.suggestions.records import Change
 from lipcert.training import BackpropClipping, Clipless, GradientClipping, Loss
 from lipcert.training.network import exported_network

@@ -17,10 +17,10 @@ from torch.utils.data import DataLoader, TensorDataset
 import lipcert
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.errors import UsageError
-from lipcert.evaluate import evaluate_batch
-from lipcert.settings import Settings
-from lipcert.signal.examples import Examples
-from lipcert.signal.network import Network
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.network import Network
+from lipcert.graph.evaluate import evaluate_batch
+from lipcert.settings.settings import Settings
 from lipcert.suggestions.analyst import Analyst
 from lipcert.suggestions.changes import changes_of
 from lipcert.suggestions.mechanisms import families

@@ -31,6 +31,7 @@ from lipcert.core.ledger.mechanism import Clipless, GradientClipping
 from lipcert.core.ledger.premises import InputPart
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax_error import SoftmaxDomain
+from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.norms import stacks
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.definite import Definite, definite_float
@@ -52,7 +53,6 @@ from lipcert.core.program import (
 )
 from lipcert.core.refinements import slopes_between
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.witnesses import ENGINES, Evidence
 from tests.core.forms import test_forms
 from tests.core.norms.convolutions import window_of
 from tests.core.rules.cases import rule

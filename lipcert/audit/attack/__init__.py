@@ -18,12 +18,12 @@ import torch
 
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
 from lipcert.audit.attack.domain import Domain, label_set
-from lipcert.audit.attack.field import Field
+from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weight_ascent import climb_weights, weight_starts
 from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims
-from lipcert.signal.examples import Examples
-from lipcert.signal.labels import checked_labels
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.upper import FloatArray
 
 __all__ = ["Progress", "Proposal", "proposals"]

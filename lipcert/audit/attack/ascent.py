@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.attack.domain import Domain, Labels, LabelSet, lengths
-from lipcert.audit.attack.field import Field, Slopes
+from lipcert.audit.attack.objective import Field, Slopes
 from lipcert.upper import FloatArray
 
 _Mask = npt.NDArray[np.bool_]

@@ -26,7 +26,7 @@ from lipcert.core.losses.joint import Joint
 from lipcert.core.program import IndexArray, Part, Shape
 from lipcert.core.rules.facts import Fact, box_norm
 from lipcert.errors import NoVerdictError
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray, Upper, norm
 
 _HALVINGS: Final = 60

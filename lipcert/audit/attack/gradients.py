@@ -20,7 +20,7 @@ from lipcert.audit.lowering.dispatch import function_of
 from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.audit.lowering.signature import Tensors
 from lipcert.core.program import Dense
-from lipcert.ir import Graph, Node
+from lipcert.graph.ir import Graph, Node
 from lipcert.upper import ONE
 
 _Losses = Callable[[Tensor], Tensor]

@@ -18,16 +18,16 @@ from lipcert.analysis.pipeline import aligned
 from lipcert.analysis.scopes import constraints_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
-from lipcert.choices import TierName
 from lipcert.core.coverage import operands
 from lipcert.core.program import Dense
 from lipcert.core.rules.facts import lengths_up
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.ir import Graph, Use
-from lipcert.operand import Operand
-from lipcert.settings import ConstraintSpec
+from lipcert.graph.ir import Graph, Use
+from lipcert.graph.operand import Operand
+from lipcert.graph.viewed import graph_at
+from lipcert.settings.choices import TierName
+from lipcert.settings.settings import ConstraintSpec
 from lipcert.upper import FloatArray, norm
-from lipcert.viewed import graph_at
 
 Weights = Mapping[str, FloatArray]
 

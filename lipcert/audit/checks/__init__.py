@@ -25,13 +25,13 @@ from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.checks.subject import Checked, RecordedRun, joined
 from lipcert.audit.checks.weight_constraint import file_weights, recorded_weights
-from lipcert.audit.ready import Ready
+from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.errors import NoVerdictError
-from lipcert.signal.examples import Readable
-from lipcert.viewed import parameters_of
+from lipcert.gradient_stats.examples import Readable
+from lipcert.graph.viewed import parameters_of
 
 __all__ = [
     "Checked",

@@ -25,9 +25,9 @@ from lipcert.audit.recorded import examples_at
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Batch as RecordedBatch
 from lipcert.audit.trace.records import Reduction, Step
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.privacy.noise import Neighbouring
-from lipcert.settings import Settings
-from lipcert.signal.labels import checked_labels
+from lipcert.settings.settings import Settings
 
 _CLIPS_WHOLE_GRADIENTS: Final = "gradient-clipping"
 _Array = npt.NDArray[Any]

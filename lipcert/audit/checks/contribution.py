@@ -21,6 +21,7 @@ from typing import Final, final
 
 import numpy as np
 
+from lipcert.audit.audited_weights import Settled
 from lipcert.audit.checks.batches import (
     Batch,
     batch_of,
@@ -33,7 +34,6 @@ from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.measured import Measured, decide, joint, largest_of
 from lipcert.audit.records import Check, CheckReport
-from lipcert.audit.settled import Settled
 from lipcert.errors import NoVerdictError
 from lipcert.upper import FloatArray
 

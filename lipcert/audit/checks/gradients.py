@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from lipcert.audit.arithmetic import Arithmetic
-from lipcert.audit.bench import clip_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.batches import Batch, Scale
 from lipcert.audit.checks.differentiable import Decay, DifferentiableNetwork
+from lipcert.audit.evaluator import clip_of
 from lipcert.audit.gradient_norms.engine import NormEngine
 from lipcert.audit.measured import Measured, joint
 from lipcert.audit.precision import Precision

@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from lipcert.audit.audited_weights import Settled
 from lipcert.audit.bounds import Claims, are_made_anew, bounded_at
 from lipcert.audit.checks.batches import group_stds, scale_of, stated_noise
 from lipcert.audit.checks.subject import RecordedRun
 from lipcert.audit.records import Check, CheckReport
-from lipcert.audit.settled import Settled
 from lipcert.audit.trace.records import Step
 from lipcert.privacy.noise import Neighbouring, Reduction, effective_multiplier, sensitivity
 from lipcert.upper import Lower, Upper

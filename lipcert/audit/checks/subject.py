@@ -13,17 +13,17 @@ from typing import Final, final
 
 from lipcert.analysis.planned import known_plan, planned_multiplier
 from lipcert.analysis.release import noise_groups_of
+from lipcert.audit.audited_weights import Settled, settled_at
 from lipcert.audit.bounds import Claims
 from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
 from lipcert.audit.recorded_names import Match
 from lipcert.audit.records import CheckReport
-from lipcert.audit.settled import Settled, settled_at
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Declaration, Noise, Step
-from lipcert.ir import Graph
+from lipcert.gradient_stats.examples import Readable
+from lipcert.graph.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings import Settings
-from lipcert.signal.examples import Readable
+from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray
 
 _MOST: Final = 4

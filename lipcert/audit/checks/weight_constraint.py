@@ -24,8 +24,8 @@ from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.constrained import Excess, excesses, storage_unit
 from lipcert.audit.recorded import checkpoints
 from lipcert.audit.records import Check, CheckReport, Verdict
+from lipcert.graph.viewed import is_shown
 from lipcert.upper import FloatArray
-from lipcert.viewed import is_shown
 
 _NAME: Final = "weight-constraint"
 _CHECK: Final = Check("LC310", _NAME)

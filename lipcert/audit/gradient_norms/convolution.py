@@ -28,7 +28,7 @@ from lipcert.audit.gradient_norms.matrices import (
 from lipcert.audit.gradient_norms.method import Gradients, Method, OperandGradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
-from lipcert.geometry import Geometry
+from lipcert.graph.geometry import Geometry
 
 _MOST_PIXELS: Final = 600
 _SLOWNESS: Final = 8

@@ -28,8 +28,8 @@ from lipcert.audit.gradient_norms.recording import Recording
 from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured
-from lipcert.ir import Graph, Node
-from lipcert.moves import is_arrangement
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.moves import is_arrangement
 
 MEMORY_LIMIT: Final = 2**26
 """bytes of scratch memory, on top of what a training step holds"""

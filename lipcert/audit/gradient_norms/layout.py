@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lipcert.core.program import Conv, Normalize
-from lipcert.ir import Graph
+from lipcert.graph.ir import Graph
 
 _PRODUCTS_PER_ENTRY: Final = 500
 

@@ -24,8 +24,8 @@ from lipcert.audit.gradient_norms.reductions import (
 from lipcert.audit.gradient_norms.rows import TableGradient
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, PRelu, Scale, Shape, Shift
 from lipcert.errors import NoVerdictError
-from lipcert.evaluate import member
-from lipcert.ir import Node
+from lipcert.graph.evaluate import member
+from lipcert.graph.ir import Node
 
 
 def arranged(node: Node, value: Tensor | None, cotangent: Tensor) -> tuple[Tensor | None, Tensor]:

@@ -16,7 +16,7 @@ from lipcert.audit.gradient_norms.shared import Scatter
 from lipcert.audit.gradient_norms.uses import ParameterUses, uses_of
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core.program import Conv, Dense
-from lipcert.ir import Node, Use
+from lipcert.graph.ir import Node, Use
 
 
 @final

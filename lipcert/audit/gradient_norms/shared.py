@@ -19,7 +19,7 @@ from lipcert.audit.gradient_norms.method import OperandGradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
-from lipcert.ir import Use
+from lipcert.graph.ir import Use
 
 
 @final

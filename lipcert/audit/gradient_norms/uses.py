@@ -17,7 +17,7 @@ from typing import final
 
 import numpy as np
 
-from lipcert.ir import Graph, Use
+from lipcert.graph.ir import Graph, Use
 from lipcert.upper import FloatArray
 
 

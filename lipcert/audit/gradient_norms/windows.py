@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lipcert.audit.gradient_norms.layout import dense
-from lipcert.geometry import Geometry, Window
+from lipcert.graph.geometry import Geometry, Window
 
 
 def pads(geometry: Geometry) -> bool:

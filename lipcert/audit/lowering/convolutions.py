@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.signature import Function, Tensors
 from lipcert.core.program import Conv
-from lipcert.geometry import Geometry, Window
+from lipcert.graph.geometry import Geometry, Window
 
 _FORWARD: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 _TRANSPOSED: Final = {

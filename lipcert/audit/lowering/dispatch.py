@@ -24,7 +24,7 @@ from lipcert.audit.lowering.products import attention, dense, embedding, matmul
 from lipcert.audit.lowering.reductions import reduction
 from lipcert.audit.lowering.signature import Function, Tensors
 from lipcert.core import program as p
-from lipcert.ir import Node
+from lipcert.graph.ir import Node
 
 
 def lowered(node: Node, inputs: Sequence[Tensor], operands: Tensors) -> Tensor:

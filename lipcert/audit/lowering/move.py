@@ -15,7 +15,7 @@ from torch.nn import functional
 from lipcert.audit.lowering.grid import Grid, Selection
 from lipcert.audit.lowering.signature import Function, Tensors
 from lipcert.core.program import IndexArray, Move
-from lipcert.ir import Node, example
+from lipcert.graph.ir import Node, example
 
 _GRIDS: Final[WeakKeyDictionary[Node, Grid | None]] = WeakKeyDictionary()
 

@@ -18,7 +18,7 @@ from lipcert.audit.lowering.dispatch import function_of, obstacle
 from lipcert.audit.lowering.operands import operand_tensor, replaced
 from lipcert.audit.lowering.signature import Function, Tensors
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
-from lipcert.ir import Graph, Node
+from lipcert.graph.ir import Graph, Node
 from lipcert.upper import FloatArray
 
 Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]

@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.signature import Function, Tensors
 from lipcert.core.program import BatchNorm, LocalResponse, Normalize
-from lipcert.evaluate import member
+from lipcert.graph.evaluate import member
 
 
 def normalize(op: Normalize) -> Function:

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph
-from lipcert.operand import Operand, PlaceArray
+from lipcert.graph.ir import Graph
+from lipcert.graph.operand import Operand, PlaceArray
+from lipcert.graph.viewed import parameters_of
 from lipcert.upper import FloatArray
-from lipcert.viewed import parameters_of
 
 
 def replaced(graph: Graph, weights: Mapping[str, FloatArray] | None) -> Mapping[str, FloatArray]:

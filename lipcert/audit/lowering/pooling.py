@@ -16,7 +16,7 @@ from torch.nn import functional
 from lipcert.audit.lowering.convolutions import pad_widths, shared_pads
 from lipcert.audit.lowering.signature import Function
 from lipcert.core.program import AveragePool, FloatArray, LpPool, MaxPool, Window
-from lipcert.geometry import Geometry
+from lipcert.graph.geometry import Geometry
 
 _MAXIMUM: Final = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 _AVERAGE: Final = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}

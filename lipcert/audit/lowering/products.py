@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from lipcert.audit.lowering.signature import Function, Tensors, of_one_rank
 from lipcert.core.program import Attention
-from lipcert.evaluate import member
+from lipcert.graph.evaluate import member
 
 
 def dense(x: Sequence[Tensor], tensors: Tensors) -> Tensor:

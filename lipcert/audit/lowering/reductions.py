@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lipcert.audit.lowering.signature import Function
 from lipcert.core import program as p
-from lipcert.evaluate import member
+from lipcert.graph.evaluate import member
 
 
 def reduction(op: p.Op) -> Function:

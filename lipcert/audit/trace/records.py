@@ -19,12 +19,12 @@ import numpy.typing as npt
 
 from lipcert.audit.precision import Precision
 from lipcert.audit.trace.blobs import Blob
-from lipcert.choices import check_choice
-from lipcert.conversion import number, table
 from lipcert.core.codec import Bound, Limit, Sha256, member
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
-from lipcert.settings import kinds_of
+from lipcert.settings.choices import check_choice
+from lipcert.settings.conversion import number, table
+from lipcert.settings.settings import kinds_of
 
 SCHEMA: Final = "lipcert.trace/1"
 _MAX_RANKS: Final = 1 << 16

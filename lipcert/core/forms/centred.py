@@ -136,11 +136,13 @@ def _is_allowed(centre: Array, fact: Fact) -> bool:
     runs = float(np.max(lengths_up(centre), initial=0.0))
     columns = (
         centre.ndim < 2
-        or float(np.max(lengths_up(np.swapaxes(centre, -1, -2)), initial=0.0)) <= fact.column
+        or float(np.max(lengths_up(np.swapaxes(centre, -1, -2)), initial=0.0)) <= fact.column_norm
     )
     box = fact.box.broadcast(centre.shape)
     inside = bool((centre >= box.lo).all() and (centre <= box.hi).all())
-    return bool(inside and norm_up(centre) <= fact.norm < np.inf and runs <= fact.run and columns)
+    return bool(
+        inside and norm_up(centre) <= fact.norm < np.inf and runs <= fact.row_norm and columns
+    )
 
 
 def _ends(box: Interval) -> tuple[Array, Array]:

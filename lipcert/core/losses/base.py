@@ -266,7 +266,7 @@ def _of_tokens(loss: ClassLoss, logits: Fact, shape: Shape, scores: Scores) -> C
     lie between the least and the largest of all ends. A hull holds 0, and so do the multiples of
     a label. Attained: where one example attains the bound of every token; labels are free.
     """
-    runs = {len(shape) - 1: logits.run, len(shape) - 2: logits.column}
+    runs = {len(shape) - 1: logits.row_norm, len(shape) - 2: logits.column_norm}
     axis = len(shape) - 1 if scores.is_last else shape.index(scores.classes)
     box = logits.box
     ends = (np.full((1, 1), end) for end in (np.min(box.lo), np.max(box.hi)))

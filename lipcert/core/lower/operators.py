@@ -38,7 +38,7 @@ def same(call: Call) -> Value:
 
 
 LAYOUT: Final[Mapping[str, str]] = {
-    "Attention": "heads.attention",
+    "Attention": "attention_op.attention",
     "CastLike": "constant_ops.cast_like",
     "Constant": "reals.constant",
     "CumSum": "composites.cumulated",

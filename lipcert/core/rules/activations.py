@@ -45,8 +45,8 @@ class ActivationRule(Entrywise[Activation], WithoutOperands[Activation]):
             shape,
             grown(x.norm, shape),
             known.image(x.box),
-            grown(x.run, shape[-1:]),
-            grown(x.column, shape[-2:-1]),
+            grown(x.row_norm, shape[-1:]),
+            grown(x.column_norm, shape[-2:-1]),
         )
 
     def slopes(self) -> Interval:

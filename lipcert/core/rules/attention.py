@@ -33,7 +33,9 @@ class AttentionRule(Rule[Attention]):
         high = np.max(v.box.hi, axis=-2, keepdims=True)
         if self._hides:
             low, high = np.minimum(low, 0.0), np.maximum(high, 0.0)
-        return Fact.of(self.shape, multiply_up(norm, v.norm), Interval(low, high), run=v.run)
+        return Fact.of(
+            self.shape, multiply_up(norm, v.norm), Interval(low, high), row_norm=v.row_norm
+        )
 
     def lipschitz(self, index: int) -> float:
         """scale·σ_v·σ_k for Q, scale·σ_v·min(√κ·ρ_q, X_Q/√2) for K, and √κ for V.
@@ -56,13 +58,13 @@ class AttentionRule(Rule[Attention]):
             return math.inf
         if index < 2 and shapes[1][-1] == 1:  # one token: P is 1
             return 0.0
-        values = multiply_up(abs(self.op.scale), _deviation(v, v.run, shapes[2], -1))
+        values = multiply_up(abs(self.op.scale), _deviation(v, v.row_norm, shapes[2], -1))
         if index == 0:
-            return multiply_up(values, _deviation(k, k.column, shapes[1], -2))
+            return multiply_up(values, _deviation(k, k.column_norm, shapes[1], -2))
         columns = sqrt_up(self._column_sum())
         if index == 2:
             return columns
-        reach = min(multiply_up(q.run, columns), multiply_up(q.norm, sqrt_up(0.5)))
+        reach = min(multiply_up(q.row_norm, columns), multiply_up(q.norm, sqrt_up(0.5)))
         return multiply_up(values, reach)
 
     @staticmethod
@@ -99,8 +101,8 @@ class AttentionRule(Rule[Attention]):
         seen = mask.hi > -np.inf
         least = np.min(np.where(seen, mask.lo, np.inf), axis=-1, keepdims=True)
         gap = up(np.max(mask.hi, axis=-1, keepdims=True) - least)
-        radius = _radius(k, k.column, shapes[1])
-        reach = multiply_up(2.0 * abs(op.scale), multiply_up(q.run, radius))
+        radius = _radius(k, k.column_norm, shapes[1])
+        reach = multiply_up(2.0 * abs(op.scale), multiply_up(q.row_norm, radius))
         smallest = exp(-(exact(reach) + exact(gap)))
         others = exact(np.sum(seen, axis=-1, keepdims=True) - 1.0) * smallest
         share = (exact(1.0) + clip(others, 0.0, math.inf)).reciprocal()

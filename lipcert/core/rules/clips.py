@@ -23,7 +23,7 @@ class InputClipRule(WithoutOperands[InputClip]):
         x, radius = self.x, self.op.radius
         if x.norm <= radius:
             return x
-        return Fact.of(self.shape, radius, hull(x.box, exact(0.0)), x.run, x.column)
+        return Fact.of(self.shape, radius, hull(x.box, exact(0.0)), x.row_norm, x.column_norm)
 
     def lipschitz(self, index: int) -> float:
         """1, whether t is differentiated or taken as a constant.

@@ -45,12 +45,14 @@ class DenseRule(Rule[Dense]):
             affine_norm(largest, x.norm, multiply_up(root_up(positions), cross), shift, positions),
             self._round_centre(full, weight, bias, largest),
         ]
-        run = affine_norm(largest, x.run, cross, shift, 1)
+        run = affine_norm(largest, x.row_norm, cross, shift, 1)
         parts = [weight.magnitude()] * 2
         if (full.lo >= 0.0).all():
             parts = [np.maximum(-weight.lo, 0.0), np.maximum(weight.hi, 0.0)]
         most = min(weights.norm(op.weight), largest)
-        low, high = (exact(np.minimum(lengths_up(part), most)) * exact(x.run) for part in parts)
+        low, high = (
+            exact(np.minimum(lengths_up(part), most)) * exact(x.row_norm) for part in parts
+        )
         box = _times(full, weight).meet(Interval(-low.hi, high.hi)) + bias
         return Fact.of(self.shape, min(norms), box, run)
 

@@ -28,7 +28,7 @@ class EmbeddingRule(Rule[Embedding]):
         rows = weights.entries(op.table)
         low, high = np.min(rows.lo, axis=0), np.max(rows.hi, axis=0)
         ends = (end.reshape(*(1,) * len(self.before), -1) for end in (low, high))
-        return Fact.of(self.shape, box=Interval(*ends), run=weights.longest_row(op.table))
+        return Fact.of(self.shape, box=Interval(*ends), row_norm=weights.longest_row(op.table))
 
     def lipschitz(self, index: int) -> float:
         """None: the numbers only name rows, and neighbours among them have nothing in common."""

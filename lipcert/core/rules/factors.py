@@ -22,7 +22,9 @@ class ScaleRule(Entrywise[Scale]):
         """max|s|·X, also for runs. Attained where X may sit on the entry of the largest factor."""
         copies(self.op.factor.shape, self.shape)
         x, largest = self.x, self.weights.max_abs(self.op.factor)
-        norm, run, column = (multiply_up(largest, length) for length in (x.norm, x.run, x.column))
+        norm, run, column = (
+            multiply_up(largest, length) for length in (x.norm, x.row_norm, x.column_norm)
+        )
         return Fact.of(self.shape, norm, x.box * self.slopes(), run, column)
 
     def slopes(self) -> Interval:
@@ -78,7 +80,7 @@ class ShiftRule(Rule[Shift]):
             else added
             for axis in (-1, -2)
         )
-        lengths = add_up(x.run, run), add_up(x.column, column)
+        lengths = add_up(x.row_norm, run), add_up(x.column_norm, column)
         return Fact.of(shape, add_up(x.norm, added), x.box + offset, *lengths)
 
     def lipschitz(self, index: int) -> float:
@@ -173,7 +175,9 @@ class PReluRule(Entrywise[PRelu]):
         steepest = max(1.0, self.lipschitz(0))
         below = self._negative * self.weights.entries(self.op.slope)
         image = _either(x.box, below, clip(x.box, 0.0, math.inf))
-        norm, run, column = (multiply_up(steepest, length) for length in (x.norm, x.run, x.column))
+        norm, run, column = (
+            multiply_up(steepest, length) for length in (x.norm, x.row_norm, x.column_norm)
+        )
         return Fact.of(self.shape, norm, image, run, column)
 
     def slopes(self) -> Interval:
@@ -226,4 +230,6 @@ def _longest_part(x: Fact, box: Interval, shape: Shape, operand: Shape) -> float
     copies(operand, shape)
     longest, rank = longest_met(box, operand, shape), len(shape)
     long = {axis - rank for axis in range(rank) if operand[axis] == 1 and shape[axis] != 1}
-    return min(longest, x.run if long <= {-1} else longest, x.column if long <= {-2} else longest)
+    return min(
+        longest, x.row_norm if long <= {-1} else longest, x.column_norm if long <= {-2} else longest
+    )

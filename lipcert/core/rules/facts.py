@@ -19,16 +19,16 @@ from lipcert.core.program import Shape
 @final
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Fact:
-    """norm ≥ ‖x‖₂; box holds every entry; run ≥ the norm of every run along the last axis.
+    """norm ≥ ‖x‖₂; box holds every entry; row_norm ≥ the norm of every run along the last axis.
 
     box: of the rank of x, with the length 1 along axes on which the ends do not depend.
-    column: the norm of every run along the last axis but one.
+    column_norm: the norm of every run along the last axis but one.
     """
 
     norm: float
     box: Interval
-    run: float
-    column: float
+    row_norm: float
+    column_norm: float
 
     @classmethod
     def of(
@@ -36,8 +36,8 @@ class Fact:
         shape: Shape,
         norm: float = math.inf,
         box: Interval | None = None,
-        run: float = math.inf,
-        column: float = math.inf,
+        row_norm: float = math.inf,
+        column_norm: float = math.inf,
     ) -> Self:
         """What follows from all that is stated of a value of this shape.
 
@@ -46,16 +46,16 @@ class Fact:
         of the squares of the runs along an axis.
         """
         box = symmetric(math.inf, (1,) * len(shape)) if box is None else box
-        run, column = min(run, norm), min(column, norm)
-        box = box.meet(symmetric(min(run, column), (1,) * len(shape)))
+        row_norm, column_norm = min(row_norm, norm), min(column_norm, norm)
+        box = box.meet(symmetric(min(row_norm, column_norm), (1,) * len(shape)))
         runs = [math.prod(shape) // max(length, 1) for length in (shape[-1:] + shape[-2:-1])]
-        by_runs = zip(map(root_up, runs), (run, column), strict=False)
+        by_runs = zip(map(root_up, runs), (row_norm, column_norm), strict=False)
         norm = min(norm, box_norm(box, shape), *(multiply_up(*pair) for pair in by_runs))
         return cls(
             norm,
             box,
-            min(run, norm, longest_run(box, shape, -1)),
-            min(column, norm, longest_run(box, shape, -2)),
+            min(row_norm, norm, longest_run(box, shape, -1)),
+            min(column_norm, norm, longest_run(box, shape, -2)),
         )
 
     def meet(self, other: Fact, shape: Shape) -> Fact:
@@ -64,8 +64,8 @@ class Fact:
             shape,
             min(self.norm, other.norm),
             self.box.meet(other.box),
-            min(self.run, other.run),
-            min(self.column, other.column),
+            min(self.row_norm, other.row_norm),
+            min(self.column_norm, other.column_norm),
         )
 
     @property

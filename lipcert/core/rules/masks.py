@@ -43,8 +43,8 @@ class MaskedMeanRule(WithoutOperands[MaskedMean]):
         low = np.minimum(np.min(x.box.lo, axis=axes, keepdims=True), 0.0)
         high = np.maximum(np.max(x.box.hi, axis=axes, keepdims=True), 0.0)
         is_by_run = len(self.shape) - 1 not in axes and self.shapes[1][-1] == 1
-        run = x.run if is_by_run else math.inf
-        return Fact.of(self.shape, x.norm, Interval(low, high), run=run)
+        run = x.row_norm if is_by_run else math.inf
+        return Fact.of(self.shape, x.norm, Interval(low, high), row_norm=run)
 
     def lipschitz(self, index: int) -> float:
         """1 in x, and none in the mask, which jumps.

@@ -27,7 +27,7 @@ class MoveRule(WithoutOperands[Move]):
         if sources.shape != self.shape or int(np.max(sources, initial=-1)) >= np.prod(before):
             raise ValueError("a move does not fit its shapes")
         stretch = self.lipschitz(0)
-        lines = ((_line_of(before, -1), x.run), (_line_of(before, -2), x.column))
+        lines = ((_line_of(before, -1), x.row_norm), (_line_of(before, -2), x.column_norm))
         run, column = (
             min(
                 multiply_up(stretch, length)
@@ -62,7 +62,7 @@ class MoveRule(WithoutOperands[Move]):
         """
         line = _line_of(self.before, -1)
         inside = _stays_in(line, met_rows(self.op.sources, operand), -1)
-        return multiply_up(self.lipschitz(0), self.x.run) if inside else math.inf
+        return multiply_up(self.lipschitz(0), self.x.row_norm) if inside else math.inf
 
 
 def keeps_order(op: Move, before: Shape) -> bool:

@@ -112,8 +112,8 @@ class CentreRule(WithoutOperands[Centre]):
             shape,
             min(x.norm, distance),
             x.box - x.box.sum(axes) * share,
-            x.run if axes == (len(shape) - 1,) else math.inf,
-            x.column if axes == (len(shape) - 2,) else math.inf,
+            x.row_norm if axes == (len(shape) - 1,) else math.inf,
+            x.column_norm if axes == (len(shape) - 2,) else math.inf,
         )
 
     def lipschitz(self, index: int) -> float:
@@ -145,7 +145,7 @@ class DivideByNormRule(WithoutOperands[DivideByNorm]):
             inside = radius if len(shape) + axis in axes else math.inf
             return min(inside, multiply_up(steepest, before))
 
-        return Fact.of(shape, norm, box, line(-1, x.run), line(-2, x.column))
+        return Fact.of(shape, norm, box, line(-1, x.row_norm), line(-2, x.column_norm))
 
     def lipschitz(self, index: int) -> float:
         """1/floor.

@@ -28,7 +28,7 @@ class Refinement:
         del value, facts
         return found
 
-    def share(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
+    def edge_cotangent(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
         """≥ the norm of what the value receives from the step that computes `reader`.
 
         Asked only where that step reads the value once.
@@ -36,7 +36,7 @@ class Refinement:
         del value, reader, cotangents
         return math.inf
 
-    def whole(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
+    def total_cotangent(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
         """≥ the norm of the whole gradient at a value, from all its readers together."""
         del value, cotangents
         return math.inf
@@ -108,7 +108,7 @@ def backward(
             spend()
             share = rule.pulled(index, received)
             if reads[name] == 1:
-                share = _at_most(share, refined.share(name, step.output, cotangents))
+                share = _at_most(share, refined.edge_cotangent(name, step.output, cotangents))
             cotangents[name] = _sum(cotangents[name], share) if name in cotangents else share
     cotangents[program.input] = _capped(program.input, cotangents, refined)
     return cotangents
@@ -167,7 +167,7 @@ def without_cotangent_clips(program: Program) -> Program:
 def _capped(value: str, cotangents: Mapping[str, Cotangent], refined: Refinement) -> Cotangent:
     if value not in cotangents:
         return Cotangent(0.0)
-    return _at_most(cotangents[value], refined.whole(value, cotangents))
+    return _at_most(cotangents[value], refined.total_cotangent(value, cotangents))
 
 
 def _at_most(cotangent: Cotangent, norm: float) -> Cotangent:

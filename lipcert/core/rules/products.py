@@ -90,7 +90,7 @@ class MatMulRule(WithoutOperands[MatMul]):
             a.box.broadcast((*a.box.shape[:-2], *left[-2:])),
             b.box.broadcast((*b.box.shape[:-2], *right[-2:])),
         )
-        entry = symmetric(multiply_up(a.run, b.column), (1,) * rank)
+        entry = symmetric(multiply_up(a.row_norm, b.column_norm), (1,) * rank)
         return Fact.of(self.shape, norm, ranked(box, rank).meet(entry))
 
     def lipschitz(self, index: int) -> float:

@@ -71,8 +71,8 @@ class SortRule(WithoutOperands[Sort]):
         axis = self.op.axis % rank
         low = np.min(x.box.lo, axis=axis, keepdims=True)
         high = np.max(x.box.hi, axis=axis, keepdims=True)
-        run = x.run if axis == rank - 1 else math.inf
-        column = x.column if axis == rank - 2 else math.inf
+        run = x.row_norm if axis == rank - 1 else math.inf
+        column = x.column_norm if axis == rank - 2 else math.inf
         return Fact.of(self.shape, x.norm, Interval(low, high), run, column)
 
     def lipschitz(self, index: int) -> float:

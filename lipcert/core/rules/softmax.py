@@ -39,7 +39,7 @@ class _Spread:
         low, high = np.min(logits.box.lo, axis=axis), np.max(logits.box.hi, axis=axis)
         with np.errstate(invalid="ignore", over="ignore"):
             by_box = float(np.max(up(high - low), initial=0.0))
-        radius = min(logits.norm, logits.run) if axis == len(shape) - 1 else logits.norm
+        radius = min(logits.norm, logits.row_norm) if axis == len(shape) - 1 else logits.norm
         pair = min(by_box, multiply_up(sqrt_up(2.0), radius))
         root = sqrt_up(Fraction(classes, classes - 1))
         return cls(classes, pair, min(pair, multiply_up(root, radius)))
@@ -86,8 +86,8 @@ class SoftmaxRule(WithoutOperands[Softmax]):
             shape,
             multiply_up(root_up(math.prod(shape) // spread.classes), slice_norm),
             spread.share,
-            run=slice_norm if axis == len(shape) - 1 else math.inf,
-            column=slice_norm if axis == len(shape) - 2 else math.inf,
+            row_norm=slice_norm if axis == len(shape) - 1 else math.inf,
+            column_norm=slice_norm if axis == len(shape) - 2 else math.inf,
         )
 
     def lipschitz(self, index: int) -> float:

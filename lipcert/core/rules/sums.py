@@ -56,8 +56,8 @@ class AddRule(WithoutOperands[Add]):
             longest = multiply_up(self.lipschitz(index), x.norm)
             norm = add_up(norm, longest)
             whole = before == self.shape
-            run = add_up(run, x.run if whole else longest)
-            column = add_up(column, x.column if whole else longest)
+            run = add_up(run, x.row_norm if whole else longest)
+            column = add_up(column, x.column_norm if whole else longest)
         return Fact.of(self.shape, norm, reduce(Interval.__add__, boxes), run, column)
 
     def lipschitz(self, index: int) -> float:
@@ -85,7 +85,7 @@ class ConcatRule(WithoutOperands[Concat]):
         ]
         low = np.concatenate([box.lo for box in boxes], axis=axis)
         high = np.concatenate([box.hi for box in boxes], axis=axis)
-        runs, columns = [x.run for x in inputs], [x.column for x in inputs]
+        runs, columns = [x.row_norm for x in inputs], [x.column_norm for x in inputs]
         return Fact.of(
             self.shape,
             _root_sum_square([x.norm for x in inputs]),

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, final
 
-from lipcert.safe import safe, shortened
+from lipcert.text.safe import safe, shortened
 
 WIDTH: Final = 440.0
 """of every chart, in the units in which text is `_SIZE` high"""

@@ -23,7 +23,7 @@ from lipcert.audit.lowering import lowered
 from lipcert.audit.recorded_names import Match
 from lipcert.core.program import CotangentClip, Embedding, InputClip
 from lipcert.errors import UsageError
-from lipcert.ir import Graph, Node
+from lipcert.graph.ir import Graph, Node
 
 _REMEDY: Final = (
     "give every trained parameter to a torch layer of its own that the network calls once "

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from lipcert.audit.recorded_names import Match
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph
+from lipcert.graph.ir import Graph
 from lipcert.training.clipping.backprop import hooked_layers
 from lipcert.training.clipping.probe import Probe, Seen
 

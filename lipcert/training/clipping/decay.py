@@ -27,7 +27,7 @@ from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core.program import Conv
-from lipcert.ir import Node
+from lipcert.graph.ir import Node
 from lipcert.training.clipping.passing import Caught
 
 _DOUBLE: Final = torch.float64

@@ -18,9 +18,9 @@ from torch import Tensor
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.errors import NoVerdictError
-from lipcert.ir import Graph
-from lipcert.operand import Operand
-from lipcert.viewed import parameters_of
+from lipcert.graph.ir import Graph
+from lipcert.graph.operand import Operand
+from lipcert.graph.viewed import parameters_of
 
 _WHOLE: Final = (torch.float32, torch.float64)
 

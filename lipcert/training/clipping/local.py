@@ -18,7 +18,7 @@ from lipcert.audit.gradient_norms.reductions import BiasGradient
 from lipcert.audit.gradient_norms.windows import library_gradient, readable
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.lowering.operands import operand_tensor
-from lipcert.operand import Operand
+from lipcert.graph.operand import Operand
 
 
 def summed_gradient(

@@ -25,7 +25,7 @@ from lipcert.audit.gradient_norms.recording import Recording, wide_enough
 from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.precision import Precision
-from lipcert.ir import Node
+from lipcert.graph.ir import Node
 
 
 @final

@@ -20,7 +20,7 @@ from torch.func import functional_call
 
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.recorded_names import Match
-from lipcert.ir import Graph, Node, example
+from lipcert.graph.ir import Graph, Node, example
 from lipcert.training.clipping.backprop import HookedLayer
 from lipcert.training.dropout import at_rest
 

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.audit.losses import clipped_gradient, per_example_loss
-from lipcert.choices import check_nonnegative
 from lipcert.core.losses.base import Loss
+from lipcert.settings.choices import check_nonnegative
 
 
 @final

@@ -11,7 +11,7 @@ from typing import final
 from torch import Tensor, nn
 
 from lipcert.audit.lowering.clips import with_clipped_cotangent
-from lipcert.choices import check_positive
+from lipcert.settings.choices import check_positive
 from lipcert.training.layers.axes import is_exporting
 
 

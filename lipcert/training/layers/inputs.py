@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipcert.choices import check_positive
 from lipcert.errors import UsageError
+from lipcert.settings.choices import check_positive
 
 ColourName = Literal["grey", "yiq", "yuv"]
 

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipcert.choices import check_positive
 from lipcert.errors import UsageError
+from lipcert.settings.choices import check_positive
 from lipcert.training.layers.axes import divided, unflattened
 
 

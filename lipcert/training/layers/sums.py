@@ -13,8 +13,8 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
-from lipcert.choices import check_positive
 from lipcert.errors import UsageError
+from lipcert.settings.choices import check_positive
 from lipcert.training.layers.axes import example_axis
 
 

@@ -17,8 +17,9 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.program import Conv, IndexArray
-from lipcert.ir import Node
-from lipcert.operand import Operand
+from lipcert.graph.ir import Node
+from lipcert.graph.operand import Operand
+from lipcert.graph.viewed import viewed
 from lipcert.training.projection.proof import Matrix
 from lipcert.training.projection.torus import (
     TWIDDLE_ERROR,
@@ -33,7 +34,6 @@ from lipcert.training.projection.torus import (
 )
 from lipcert.training.projection.written_out import written_out
 from lipcert.upper import ONE, UNIT_ROUNDOFF, FloatArray, Lower, gamma
-from lipcert.viewed import viewed
 
 _EXPLICIT: Final = 2**20  # multiplications for which a map is always written out
 _WORTH: Final = 4  # how many times the work by frequencies its border effects are worth

@@ -15,9 +15,9 @@ from typing import Final, final
 
 import numpy as np
 
+from lipcert.graph.viewed import viewed
 from lipcert.training.projection.uses import Norm, Use
 from lipcert.upper import FloatArray, gamma
-from lipcert.viewed import viewed
 
 Numbers = Mapping[str, FloatArray]
 """by the graph's names of parameters, exact"""

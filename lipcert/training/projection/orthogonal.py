@@ -14,7 +14,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.program import Conv, Dense
-from lipcert.ir import Node
+from lipcert.graph.ir import Node
 from lipcert.training.projection.uses import Constrained, Norm, Use
 from lipcert.upper import ONE, FloatArray
 

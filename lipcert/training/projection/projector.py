@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.ir import Graph
-from lipcert.settings import Settings
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import Settings
 from lipcert.training.projection.live import LiveTensor, live_tensors
 from lipcert.training.projection.measure import Entrywise, Measure, Numbers
 from lipcert.training.projection.orthogonal import Orthogonal, orthogonal_of

@@ -19,7 +19,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.program import IndexArray
-from lipcert.geometry import Geometry, Window
+from lipcert.graph.geometry import Geometry, Window
 from lipcert.upper import FloatArray, Lower, Upper
 
 

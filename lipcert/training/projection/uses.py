@@ -14,9 +14,9 @@ from typing import Final, final
 
 from lipcert.analysis.scopes import constraints_of
 from lipcert.errors import UsageError
-from lipcert.ir import Graph, Node
-from lipcert.operand import Operand
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.operand import Operand
+from lipcert.settings.settings import ConstraintSpec, Settings
 
 _SMALLEST: Final = 2.0**-40
 _LARGEST: Final = 2.0**80

@@ -16,7 +16,7 @@ from scipy.sparse.csgraph import connected_components
 
 from lipcert.audit.operator_norm import image_of, linear_map
 from lipcert.core.program import IndexArray
-from lipcert.ir import Node
+from lipcert.graph.ir import Node
 from lipcert.upper import FloatArray
 
 _ENTRIES: Final = 2**19

@@ -18,8 +18,8 @@ from lipcert.audit.checks import Checked, check_recorded_run
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.ir import Graph
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
 from tests.ops import Activation, Dense
 from tests.written import model_of

@@ -16,7 +16,7 @@ from lipcert.audit.checks import Checked, check_recorded_run
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.reading import read_trace
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from tests.audit.checks.runs import array_of
 from tests.networks import dag, trained
 from tests.ops import Dense

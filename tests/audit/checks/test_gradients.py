@@ -13,9 +13,9 @@ from torch.nn import functional
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.checks.batches import Scale
 from lipcert.audit.checks.gradients import Gradients, Pass
+from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
-from lipcert.settings import Settings
-from lipcert.viewed import parameters_of
+from lipcert.settings.settings import Settings
 from tests.audit.checks.runs import Network, array_of
 from tests.models.shipped import digits, path_of
 from tests.written import model_of

@@ -9,10 +9,10 @@ from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks.weight_constraint import file_weights
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import CheckReport, Verdict
-from lipcert.geometry import Window
-from lipcert.ir import Node
-from lipcert.settings import ConstraintSpec, Settings
-from lipcert.viewed import graph_at, is_shown, parameters_of
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Node
+from lipcert.graph.viewed import graph_at, is_shown, parameters_of
+from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
 from tests.ops import Conv, ConvTranspose, Dense, evaluated
 from tests.written import model_of

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from lipcert.audit.lowering import LoweredNetwork, lowered
 from lipcert.audit.measured import BatchNorms, Measured
-from lipcert.ir import Graph
-from lipcert.operand import Operand
+from lipcert.graph.ir import Graph
+from lipcert.graph.operand import Operand
 
 CPU = torch.device("cpu")
 

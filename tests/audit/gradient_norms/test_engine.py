@@ -17,9 +17,9 @@ from lipcert.audit.gradient_norms import NormEngine
 from lipcert.audit.gradient_norms.layout import prefers_channels_last
 from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
 from lipcert.errors import NoVerdictError
-from lipcert.geometry import Window
-from lipcert.ir import Graph, Parameter
-from lipcert.operand import Operand
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Graph, Parameter
+from lipcert.graph.operand import Operand
 from tests.audit.gradient_norms.oracle import CPU, assert_close, network_of, truth
 from tests.models.shipped import NAMES, graph_of
 from tests.networks import chain, dag, group_norm, in_steps, reshaped, trained, transposed

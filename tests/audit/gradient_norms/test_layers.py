@@ -18,7 +18,7 @@ from lipcert.audit.gradient_norms.layout import channels_last
 from lipcert.audit.gradient_norms.operand_gradients import operand_gradient
 from lipcert.audit.gradient_norms.pair import Pair
 from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares, widened
-from lipcert.geometry import Window
+from lipcert.graph.geometry import Window
 from tests.audit.gradient_norms.oracle import assert_within, network_of, truth
 from tests.networks import by_channel, chain, trained
 from tests.ops import BatchNorm, Conv, ConvTranspose, Dense, Divide, Maker, PRelu, Scale, Shift

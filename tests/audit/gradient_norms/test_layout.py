@@ -12,7 +12,7 @@ from lipcert.audit.gradient_norms.layout import (
     is_channels_last,
     prefers_channels_last,
 )
-from lipcert.geometry import Window
+from lipcert.graph.geometry import Window
 from tests.audit.gradient_norms.oracle import CPU
 from tests.networks import chain, group_norm, trained
 from tests.ops import Conv

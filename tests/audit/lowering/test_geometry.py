@@ -8,8 +8,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from lipcert.audit.lowering import lowered
-from lipcert.geometry import Window
-from lipcert.operand import Operand
+from lipcert.graph.geometry import Window
+from lipcert.graph.operand import Operand
 from tests.networks import padded
 from tests.ops import AveragePool, Conv, ConvTranspose, LpPool, MaxPool, evaluated
 

@@ -8,7 +8,7 @@ import torch
 
 from lipcert.audit.lowering import lowered
 from lipcert.audit.lowering.grid import Grid
-from lipcert.moves import Padding, is_arrangement, padding_of
+from lipcert.graph.moves import Padding, is_arrangement, padding_of
 from tests.ops import Move, evaluated
 
 OWN = np.arange(24).reshape(2, 3, 4)

@@ -16,9 +16,9 @@ import torch
 from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core import program
 from lipcert.errors import LipCertError, NoVerdictError, UnsupportedModelError
+from lipcert.graph.operand import Operand
+from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
-from lipcert.operand import Operand
-from lipcert.viewed import parameters_of
 from tests.models.shipped import NAMES, graph_of, path_of
 from tests.networks import chain, dag, trained
 from tests.ops import Activation, Dense, Sort, evaluate

@@ -14,9 +14,9 @@ from lipcert.audit.lowering import lowered
 from lipcert.audit.lowering.dispatch import obstacle
 from lipcert.audit.lowering.functions import FUNCTIONS
 from lipcert.core import program
-from lipcert.geometry import Window
-from lipcert.ir import Node
-from lipcert.operand import Operand
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Node
+from lipcert.graph.operand import Operand
 from tests import mirror
 from tests.audit.lowering.cases import all_cases
 from tests.ops import (

@@ -34,7 +34,7 @@ from lipcert.core.program import (
     Step,
     Window,
 )
-from lipcert.evaluate import evaluate
+from lipcert.graph.evaluate import evaluate
 
 RNG = np.random.default_rng(3)
 

@@ -12,6 +12,7 @@ import pytest
 from lipcert.core.certificate import ChainWitness, ScopeClaim
 from lipcert.core.derive import derive
 from lipcert.core.forms.raised import Affine, Raised, affine_of, raised_of
+from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.program import (
@@ -28,8 +29,7 @@ from lipcert.core.program import (
     Window,
 )
 from lipcert.core.refinements import RAISED
-from lipcert.core.witnesses import ENGINES, Evidence
-from lipcert.evaluate import evaluate_batch
+from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.raising import numbers_to_raise
 from tests.core.forged import PREMISES
 from tests.draws import seeds

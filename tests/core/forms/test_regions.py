@@ -33,7 +33,7 @@ from lipcert.core.program import (
     Window,
 )
 from lipcert.core.rules.facts import Hull
-from lipcert.evaluate import evaluate
+from lipcert.graph.evaluate import evaluate
 from lipcert.search.multipliers import Linked, multipliers
 
 Rng = np.random.Generator

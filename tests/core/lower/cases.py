@@ -12,7 +12,7 @@ from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
-from lipcert.evaluate import evaluate
+from lipcert.graph.evaluate import evaluate
 from tests.core.models import read
 
 Array = np.ndarray

@@ -11,7 +11,7 @@ import pytest
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import JUMPS
 from lipcert.core.program import PRelu
-from lipcert.evaluate import evaluate
+from lipcert.graph.evaluate import evaluate
 from tests.core.lower.cases import kinds, model, node, program
 
 SHAPE = ["N", 6]

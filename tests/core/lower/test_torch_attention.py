@@ -15,7 +15,7 @@ from lipcert.core.check import Choices, check
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.verdict import Verdict
-from lipcert.evaluate import evaluate
+from lipcert.graph.evaluate import evaluate
 from tests.core.forged import PREMISES, Forgery
 from tests.core.lower.cases import kinds
 

@@ -14,7 +14,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import ModelReadError
-from lipcert.evaluate import evaluate
+from lipcert.graph.evaluate import evaluate
 from tests.core.models import SHIPPED
 
 ort.set_default_logger_severity(4)

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
+from lipcert.certificates import draft
+from lipcert.certificates.certify import certify
 from lipcert.core.certificate import Certificate
 from lipcert.importer.load import load_model
-from lipcert.issue import draft
-from lipcert.issue.certify import certify
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import ConstraintSpec, Settings
 
 __all__ = ["FAMILIES", "Case", "certified", "network"]
 

@@ -16,9 +16,9 @@ import pytest
 from lipcert.core import check, clips, spending
 from lipcert.core.certificate import Certificate, PrivacyClaim
 from lipcert.core.ledger import BackpropClipping, Premises, Run
+from lipcert.core.norm_evidence import Engine, Evidence
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model
-from lipcert.core.witnesses import Engine, Evidence
 
 __all__ = ["Memory", "reused"]
 

@@ -13,8 +13,8 @@ from lipcert.core.coverage import drops
 from lipcert.core.derive import Derived, derive
 from lipcert.core.ledger import Premises
 from lipcert.core.lower.lower import lower
+from lipcert.core.norm_evidence import ENGINES, prove
 from lipcert.core.reader.model import read_model
-from lipcert.core.witnesses import ENGINES, prove
 
 __all__ = ["tight"]
 

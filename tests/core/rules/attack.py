@@ -22,7 +22,7 @@ def holds(fact: Fact, x: FloatArray, slack: float = 0.0) -> bool:
         np.max(np.linalg.norm(x, axis=axis), initial=0.0) if x.ndim >= -axis else 0.0
         for axis in (-1, -2)
     ]
-    limits = (fact.norm, fact.run, fact.column)
+    limits = (fact.norm, fact.row_norm, fact.column_norm)
     inside = all(n <= limit + slack * (1.0 + n) for n, limit in zip(runs, limits, strict=True))
     box = fact.box.broadcast(x.shape)
     return bool(inside and (x >= box.lo - room).all() and (x <= box.hi + room).all())

@@ -39,7 +39,7 @@ def test_factors_of_channels_within_groups(groups: int, bound: float) -> None:
     """4 channels of 3×3; a run behind the move holds one group of channels, or a part of one."""
     shape, channels = (1, 4, 3, 3), (1, 4, 1, 1)
     before = (1, groups, 36 // groups) if groups < 4 else (1, 12, 3)
-    fact = Fact.of(before, 5.0, run=2.0)
+    fact = Fact.of(before, 5.0, row_norm=2.0)
     behind = behind_one(Move(np.arange(36).reshape(shape)), fact, before)
     x = Fact.of(shape, 4.0 if groups == 4 else 5.0)
     op = Scale(ones(channels, "s"))
@@ -51,7 +51,7 @@ def test_factors_of_what_a_move_repeats() -> None:
     """Every entry of a run of norm 2 stands twice where one factor meets it: √2·2."""
     before, shape = (1, 3, 4), (1, 3, 8)
     move = Move(np.tile(np.arange(12).reshape(before), (1, 1, 2)))
-    behind = behind_one(move, Fact.of(before, 3.0, run=2.0), before)
+    behind = behind_one(move, Fact.of(before, 3.0, row_norm=2.0), before)
     op, x = Scale(ones((1, 3, 1), "s")), Fact.of(shape, 50.0)
     found = rule(op, [x], [shape], shape, POINT, behind).gradients(Cotangent(1.0))
     assert dict(found)["s"] == pytest.approx(2.0 * math.sqrt(2), rel=1e-15)
@@ -74,6 +74,6 @@ def test_slopes_see_negative_numbers_only() -> None:
 
 
 def test_runs_bound_what_one_factor_per_token_meets() -> None:
-    x = Fact.of((1, 5, 4), 8.0, run=7.5)
+    x = Fact.of((1, 5, 4), 8.0, row_norm=7.5)
     assert shares(Scale(ones((1, 5, 1), "s")), x, (1, 5, 4), (1, 5, 4))["s"] == 7.5
     assert shares(Scale(ones((1, 1, 4), "s")), x, (1, 5, 4), (1, 5, 4))["s"] == 8.0

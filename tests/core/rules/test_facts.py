@@ -54,7 +54,9 @@ def test_reduced_facts_keep_their_members(seed: int) -> None:
     assert all(holds(found, member, 1e-12) for member in members)
     assert len(found.box.shape) == len(shape)
     other, _ = fact(rng, shape)
-    both = Fact.of(shape, found.norm, found.box, found.run, found.column).meet(found, shape)
+    both = Fact.of(shape, found.norm, found.box, found.row_norm, found.column_norm).meet(
+        found, shape
+    )
     assert both.norm <= found.norm
     assert other.norm >= 0.0
 
@@ -62,11 +64,13 @@ def test_reduced_facts_keep_their_members(seed: int) -> None:
 def test_what_follows() -> None:
     shape = (1, 4, 9)
     x = Fact.of(shape, box=Interval(np.full((1, 1, 1), -1.0), np.full((1, 1, 1), 0.5)))
-    assert (x.norm, x.run, x.column) == pytest.approx((6.0, 3.0, 2.0), rel=1e-12)
-    x = Fact.of(shape, run=1.5)
-    assert (x.norm, x.run, x.column, x.max_abs) == pytest.approx((3.0, 1.5, 3.0, 1.5), rel=1e-12)
+    assert (x.norm, x.row_norm, x.column_norm) == pytest.approx((6.0, 3.0, 2.0), rel=1e-12)
+    x = Fact.of(shape, row_norm=1.5)
+    assert (x.norm, x.row_norm, x.column_norm, x.max_abs) == pytest.approx(
+        (3.0, 1.5, 3.0, 1.5), rel=1e-12
+    )
     x = Fact.of(shape, 2.0)
-    assert (x.run, x.column, x.max_abs) == (2.0, 2.0, 2.0)
+    assert (x.row_norm, x.column_norm, x.max_abs) == (2.0, 2.0, 2.0)
     assert x.box.shape == (1, 1, 1)
     assert Fact.of(shape).norm == math.inf
     assert Fact.of(shape, box=exact(np.ones(9))).box.shape == (1, 1, 9)

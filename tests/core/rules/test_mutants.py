@@ -25,7 +25,7 @@ def _shorter(fact: Fact) -> Fact:
 
 
 def _shorter_runs(fact: Fact) -> Fact:
-    return replace(fact, run=fact.run / 2.0, column=fact.column / 2.0)
+    return replace(fact, row_norm=fact.row_norm / 2.0, column_norm=fact.column_norm / 2.0)
 
 
 def _narrower(fact: Fact) -> Fact:

@@ -262,10 +262,10 @@ class _Known(Refinement):
         assert value not in facts
         return found.meet(Fact.of((1, 2), 5.0), (1, 2)) if value == "v0" else found
 
-    def share(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
+    def edge_cotangent(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
         return cotangents["v1"].norm if (value, reader) == ("v0", "v1") else math.inf
 
-    def whole(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
+    def total_cotangent(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
         return 0.25 if value == "x" else math.inf
 
 
@@ -285,7 +285,9 @@ def test_a_value_read_twice_by_one_step_is_counted_twice() -> None:
     assert facts["v0"].norm == 2.0
 
     class Wrong(Refinement):
-        def share(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
+        def edge_cotangent(
+            self, value: str, reader: str, cotangents: Mapping[str, Cotangent]
+        ) -> float:
             raise AssertionError(f"{value} is read twice by {reader} after {cotangents}")
 
     received = backward(program, facts, weights, Cotangent(1.0, Hull(2, 1.0)), Wrong())["x"]

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from lipcert.audit.lowering import lowered
 from lipcert.core.losses.entries import SquaredError
-from lipcert.ir import Graph
+from lipcert.graph.ir import Graph
+from lipcert.graph.viewed import parameters_of
 from lipcert.training.clipping import ClippedGroup, ClipRule
-from lipcert.viewed import parameters_of
 from tests.audit.gradient_norms.oracle import viewed
 
 LOSS = SquaredError(1e9, "sum", half=True)

@@ -14,8 +14,8 @@ from torch.nn import functional
 from lipcert.analysis.clipping import with_clips
 from lipcert.audit.recorded_names import Match, matched
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.ir import Graph
-from lipcert.settings import Settings
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import Settings
 from lipcert.training.clipping import check_clips, install_clips
 from tests.models.shipped import graph_of as shipped
 from tests.models.shipped import module

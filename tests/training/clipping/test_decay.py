@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lipcert.audit.gradient_norms.squares import Squares
 from lipcert.audit.lowering import lowered
-from lipcert.geometry import Window
+from lipcert.graph.geometry import Window
 from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products
 from lipcert.training.clipping.passing import GradientPass
 from tests.audit.gradient_norms.oracle import network_of, viewed

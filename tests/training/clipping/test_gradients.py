@@ -15,10 +15,10 @@ from lipcert import load_model
 from lipcert.analysis.bounded import bounded
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.geometry import Window
-from lipcert.ir import Graph, Parameter
-from lipcert.operand import Operand
-from lipcert.settings import Settings
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Graph, Parameter
+from lipcert.graph.operand import Operand
+from lipcert.settings.settings import Settings
 from lipcert.training.clipping import (
     ClippedGradients,
     ClippedGroup,

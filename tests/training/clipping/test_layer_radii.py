@@ -18,7 +18,7 @@ from lipcert import NoVerdictError, load_model
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.audit.bounds import settings_of
 from lipcert.core.certificate import read_certificate
-from lipcert.settings import Settings
+from lipcert.settings.settings import Settings
 from lipcert.training import BackpropClipping
 from lipcert.training.release import NoiseSource
 from tests.commands import lipcert

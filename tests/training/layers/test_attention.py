@@ -12,7 +12,7 @@ from torch import nn
 
 from lipcert.analysis.pipeline import analyze
 from lipcert.errors import UsageError
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training.layers import (
     AddBias,
     BoundedSelfAttention,

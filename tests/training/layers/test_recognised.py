@@ -14,11 +14,11 @@ from torch import nn
 from lipcert.analysis.pipeline import analyze
 from lipcert.audit.agreement import agreement
 from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.certificates.certify import certify
+from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.model import ImportedModel
-from lipcert.issue.certify import certify
 from lipcert.losses import make_loss
-from lipcert.settings import ConstraintSpec, Settings
-from lipcert.signal.labels import checked_labels
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training.layers import (
     AddBias,
     BoundedGroupNorm,

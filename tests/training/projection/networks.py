@@ -10,11 +10,11 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipcert.geometry import Window
-from lipcert.ir import Graph, Node
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.viewed import graph_at
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
-from lipcert.viewed import graph_at
 from tests.networks import chain
 from tests.ops import Conv, ConvTranspose, Maker, evaluated, exact
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lipcert.geometry import Window
+from lipcert.graph.geometry import Window
 from lipcert.training.projection import matrices as module
 from lipcert.training.projection.matrices import Matrices, RealMatrices, SymbolMatrices, matrices_of
 from tests.networks import trained

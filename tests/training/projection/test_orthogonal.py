@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lipcert.errors import UsageError
-from lipcert.geometry import Window
+from lipcert.graph.geometry import Window
 from tests.networks import chain, trained
 from tests.ops import Conv, Dense, Scale
 from tests.training.projection.networks import declared, floats, graph_of, projector, true_norm

@@ -15,13 +15,13 @@ from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks.weight_constraint import file_weights
 from lipcert.audit.records import Verdict
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.geometry import Window
-from lipcert.ir import Graph
-from lipcert.operand import Operand
-from lipcert.settings import ConstraintSpec, Settings
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Graph
+from lipcert.graph.operand import Operand
+from lipcert.graph.viewed import graph_at
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
 from lipcert.upper import Upper
-from lipcert.viewed import graph_at
 from tests.networks import chain, dag, trained
 from tests.ops import Conv, Dense, Normalize, PRelu, Scale, Shift
 from tests.training.projection.networks import (

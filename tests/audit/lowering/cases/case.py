@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lipcert.ir import Node
+from lipcert.graph.ir import Node
 from tests.ops import Maker
 
 

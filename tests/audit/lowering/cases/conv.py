@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.geometry import Window
-from lipcert.operand import Operand
+from lipcert.graph.geometry import Window
+from lipcert.graph.operand import Operand
 from tests.audit.lowering.cases.case import Case
 from tests.ops import Conv, ConvTranspose
 

@@ -6,7 +6,7 @@ import numpy as np
 from torch import Tensor
 from torch.nn.functional import linear
 
-from lipcert.operand import Operand
+from lipcert.graph.operand import Operand
 from tests.audit.lowering.cases.case import Case
 from tests.ops import Dense
 

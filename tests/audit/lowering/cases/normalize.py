@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from lipcert.operand import Operand
+from lipcert.graph.operand import Operand
 from tests.audit.lowering.cases.case import Case
 from tests.ops import BatchNorm, Normalize
 

@@ -7,7 +7,7 @@ import math
 import torch
 from torch.nn import functional
 
-from lipcert.geometry import Window
+from lipcert.graph.geometry import Window
 from tests.audit.lowering.cases.case import Case
 from tests.ops import AveragePool, LpPool, MaxPool
 

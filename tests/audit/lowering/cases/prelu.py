@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from lipcert.operand import Operand
+from lipcert.graph.operand import Operand
 from tests.audit.lowering.cases.case import Case
 from tests.ops import PRelu
 

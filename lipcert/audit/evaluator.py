@@ -1,0 +1,231 @@
+"""Bench: the certified graph at one set of weights in one precision, ready to be measured.
+
+What enters: claims, a precision, weights, examples. What leaves: norms of groups, values and
+cotangents of these examples, as the mechanism of the run leaves them; and what measuring them costs
+next to a plain training step, side by side.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from lipcert.analysis.mechanism import mechanism_of
+from lipcert.audit.arithmetic import Arithmetic
+from lipcert.audit.bounds import Claims
+from lipcert.audit.gradient_norms.engine import NormEngine
+from lipcert.audit.losses import clipped_gradient, per_example_loss
+from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.audit.measured import BatchNorms, Measured, joint, largest_of
+from lipcert.audit.precision import Precision
+from lipcert.audit.tally import ALL, Family
+from lipcert.core.ledger import GradientClipping
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.upper import FloatArray
+
+_REPETITIONS: Final = 5
+_HELD: Final = 1 << 24  # whole numbers up to it are numbers of float32
+Losses = Callable[[Tensor], Tensor]
+
+
+def plain_step_ratio(
+    engine: NormEngine, network: LoweredNetwork, arithmetic: Arithmetic, x: Tensor, losses: Losses
+) -> float:
+    """Seconds to measure a batch over seconds of a plain forward and backward pass of it.
+
+    The median of several pairs, after one of each that does not count.
+    """
+    ratios = []
+    with arithmetic.active():
+        for _ in range(1 + _REPETITIONS):
+            plain = _seconds(arithmetic, lambda: plain_step(network, x, losses))
+            measured = _seconds(arithmetic, lambda: engine.measure(x, losses))
+            ratios.append(measured / plain)
+    return statistics.median(ratios[1:])
+
+
+def plain_step(network: LoweredNetwork, x: Tensor, losses: Losses) -> None:
+    """Forward, and backward to every trained tensor, as training without privacy does."""
+    values = {network.graph.input_name: x}
+    for node in network.graph.nodes:
+        tensors = {}
+        for slot, tensor in network.operands(node).items():
+            name = node.operands[slot].parameter
+            trained = name is not None and network.graph.parameters[name].trainable
+            tensors[slot] = tensor.detach().requires_grad_(trained)
+        inputs = tuple(values[name] for name in node.inputs)
+        values[node.output] = network.lowered(node, inputs, tensors)
+    torch.autograd.backward(losses(values[network.graph.output_name]).sum())
+
+
+def _seconds(arithmetic: Arithmetic, action: Callable[[], object]) -> float:
+    arithmetic.synchronise()
+    started = time.perf_counter()
+    action()
+    arithmetic.synchronise()
+    return time.perf_counter() - started
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Norms:
+    """Measured norms by family and name."""
+
+    found: Mapping[Family, Mapping[str, Measured]]
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def of(self, family: Family) -> Mapping[str, Measured]:
+        """Of one family."""
+        return self.found[family]
+
+    def largest(self, family: Family) -> FloatArray | float:
+        """The scale of what may have cancelled: of gradients, cotangents count as well."""
+        parts = [*self.found[family].values()]
+        if family is Family.GRADIENT:
+            parts += self.found[Family.COTANGENT].values()
+        return largest_of(parts)
+
+    def replaced(self, other: Norms, where: npt.NDArray[np.bool_]) -> Norms:
+        """With the norms of some examples taken from another measurement."""
+        found = {
+            family: {
+                name: _replaced(measured, other.found[family][name], where)
+                for name, measured in norms.items()
+            }
+            for family, norms in self.found.items()
+        }
+        return Norms(found, self.count)
+
+
+@final
+class Bench:
+    """The network of the claims, lowered in one precision; made when it is first measured.
+
+    weights: of the parameters by name; None for those of the file.
+    """
+
+    def __init__(
+        self,
+        claims: Claims,
+        precision: Precision,
+        device: torch.device,
+        weights: Mapping[str, FloatArray] | None,
+        *,
+        watch_values: bool = False,
+        timed: bool = True,
+    ) -> None:
+        self.precision = precision
+        self._claims = claims
+        self._weights = weights
+        self._watch_values = watch_values
+        self._timed = timed
+        self._arithmetic = Arithmetic(device, precision)
+
+    @cached_property
+    def _network(self) -> LoweredNetwork:
+        arithmetic = self._arithmetic
+        graph = self._claims.engine.graph
+        return LoweredNetwork.of(graph, arithmetic.dtype, arithmetic.device, self._weights)
+
+    @cached_property
+    def _engine(self) -> NormEngine:
+        return NormEngine(self._network, watch_values=self._watch_values, timed=self._timed)
+
+    def measure(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Norms:
+        """Norms of examples, after what the mechanism does to each gradient.  # [examples] each"""
+        with self._arithmetic.active():
+            found = self._engine.measure(self._inputs(x), self._losses(labels))
+        groups = _groups(self._claims, found)
+        return Norms(
+            {
+                Family.GRADIENT: groups,
+                Family.WHOLE: {ALL: joint([*groups.values()])} if groups else {},
+                Family.VALUE: found.values,
+                Family.COTANGENT: found.cotangents,
+            },
+            len(x),
+        )
+
+    def plain_step_ratio(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
+        """Time to measure these examples over that of a plain training step."""
+        graph, loss = self._claims.engine.graph, self._claims.engine.loss
+        targets = checked_labels(loss, labels, graph.output_shape)
+        return plain_step_ratio(
+            self._engine, self._network, self._arithmetic, self._inputs(x), self._losses(targets)
+        )
+
+    def _inputs(self, x: npt.NDArray[Any]) -> Tensor:
+        """Examples in this arithmetic; in float64 where float32 does not hold all numbers of rows.
+
+        Other numbers may stand beside those of rows, and meet weights of this arithmetic.
+        """
+        arithmetic = self._arithmetic
+        rows = max(part.ids or 0 for part in self._claims.engine.graph.inputs)
+        return torch.from_numpy(np.asarray(x, dtype=np.float64)).to(
+            arithmetic.device, torch.float64 if rows > _HELD else arithmetic.dtype
+        )
+
+    def _losses(self, labels: npt.NDArray[Any]) -> Callable[[Tensor], Tensor]:
+        """From logits to the loss of each example, its gradient clipped where the run does so.
+
+        Always in float64: where an example is classified with confidence, its gradient p − e_y at
+        the logits cancels, and of that a short arithmetic would leave no share that a margin knows.
+        """
+        loss, radius = self._claims.engine.loss, self._claims.settings.loss_clip
+        targets = torch.from_numpy(labels).to(self._arithmetic.device)
+
+        def losses_of(logits: Tensor) -> Tensor:
+            exact = logits.double()
+            clipped = exact if radius is None else clipped_gradient(exact, radius)
+            return per_example_loss(loss, clipped, targets)
+
+        return losses_of
+
+
+def _groups(claims: Claims, found: BatchNorms) -> Mapping[str, Measured]:
+    """The joint norm of each group; under gradient clipping, of what the clip leaves of it.
+
+    Under a flat clip there is one group, so that each clip is of one group by itself.
+    """
+    clip = clip_of(claims)
+    return {
+        group.name: _clipped(joint([found.parameters[name] for name in group.parameters]), clip)
+        for group in claims.groups
+    }
+
+
+def clip_of(claims: Claims) -> float:
+    """The norm to which the run clips the gradient of each group; inf where it does not."""
+    mechanism = mechanism_of(claims.settings)
+    if not isinstance(mechanism, GradientClipping):
+        return math.inf
+    if mechanism.clip_scope == "group":
+        return mechanism.clip_norm / math.sqrt(len(claims.groups))
+    return mechanism.clip_norm
+
+
+def _clipped(measured: Measured, clip: float) -> Measured:
+    """t ↦ min(t, C) moves by no more than t does; what is not finite stays so."""
+    finite = np.isfinite(measured.norm)
+    return Measured(
+        np.where(finite, np.minimum(measured.norm, clip), measured.norm), measured.error
+    )
+
+
+def _replaced(measured: Measured, other: Measured, where: npt.NDArray[np.bool_]) -> Measured:
+    norm, error = measured.norm.copy(), measured.error.copy()
+    norm[where], error[where] = other.norm, other.error
+    return Measured(norm, error)

@@ -1,0 +1,200 @@
+"""Flight: the step of a recording that is under way, pass by pass.
+
+What enters: what hooks see of forward passes and losses, and what the training loop says of them.
+What leaves: the batches of the step. Invariant: what was said and what was seen agree, or a
+UsageError says how they do not.
+"""
+
+from __future__ import annotations
+
+import warnings
+import weakref
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipcert.audit import observation
+from lipcert.audit.observation import examples_losses, reduction_of
+from lipcert.audit.trace.blobs import Blob, StoredTensor
+from lipcert.audit.trace.records import (
+    Arithmetic,
+    Batch,
+    Gradients,
+    IndexArray,
+    Noise,
+    OptimizerRecord,
+    Reduction,
+    word_of,
+)
+from lipcert.errors import UsageError
+from lipcert.privacy.plan import Sampling
+from lipcert.settings.choices import check_nonnegative, check_positive
+from lipcert.settings.conversion import number
+
+_LONGEST_INDEX: Final = 1 << 20
+
+
+@final
+@dataclass(slots=True)
+class _Pass:
+    """A forward pass so far: what was said of it, what was seen, and whose output it gave."""
+
+    batch: Batch
+    described: bool
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    drawn: bool = False
+    output: weakref.ref[Tensor] | None = None
+    loss: Tensor | None = None
+
+
+@final
+@dataclass(slots=True)
+class Flight:
+    """The step that is under way.
+
+    detailed: whether its tensors are recorded; stores: and the examples among them, with what was
+    computed from each.
+    """
+
+    detailed: bool
+    stores: bool
+    passes: list[_Pass] = field(default_factory=list)
+    generators: Mapping[str, str] = field(default_factory=dict)
+    arithmetic: Arithmetic | None = None
+    learning_rates: tuple[float, ...] = ()
+    noise: Noise | None = None
+    gradients: Gradients = field(default_factory=Gradients)
+    weights_before: Blob | None = None
+    weights_start: Blob | None = None
+    optimizer: OptimizerRecord | None = None
+    begun: bool = False
+
+    def enter(
+        self, inputs: Mapping[str, Tensor], said: Batch | None, source: Tensor | None
+    ) -> None:
+        """A forward pass begins; said, source: what the loop told of it before."""
+        batch = said or Batch()
+        if "input" in inputs and inputs["input"].dim():
+            batch = _of_size(batch, len(inputs["input"]))
+        seen = _Pass(batch, described=said is not None)
+        if self.detailed:
+            known = dict(inputs)
+            if source is not None and not self.stores and "input" in inputs:
+                seen.drawn = not torch.equal(source, inputs["input"])
+                known["input"] = source
+            seen.tensors = {name: observation.copied(item) for name, item in known.items()}
+        self.passes.append(seen)
+
+    def leave(self, output: Tensor) -> None:
+        """The forward pass has this output."""
+        self.passes[-1].output = weakref.ref(output)
+
+    def see_loss(self, loss_fn: object, arguments: tuple[object, ...], result: object) -> None:
+        """Attach a loss to the forward pass whose output it is of, else to the last without one."""
+        tensors = [item for item in arguments if isinstance(item, Tensor)]
+        if not (isinstance(result, Tensor) and result.requires_grad and tensors):
+            return
+        seen = self._pass_of(tensors[0])
+        if seen is None:
+            return
+        seen.loss = result.detach()
+        if seen.batch.reduction is None:
+            seen.batch = replace(seen.batch, reduction=reduction_of(loss_fn, result))
+        if self.detailed and len(tensors) > 1:
+            labels = observation.by_example(tensors[1], seen.batch.examples)
+            seen.tensors["labels"] = observation.copied(labels)
+        if self.detailed and self.stores:
+            seen.tensors["logits"] = observation.copied(tensors[0])
+            losses = examples_losses(loss_fn, arguments, result)
+            if losses is not None and len(losses) == seen.batch.examples:
+                seen.tensors["losses"] = observation.copied(losses)
+
+    def describe(self, said: Batch) -> None:
+        """A description that no forward pass followed: of the last pass, or of an empty batch."""
+        if self.passes and not self.passes[-1].described:
+            last = self.passes[-1]
+            last.described = True
+            batch = replace(said, reduction=said.reduction or last.batch.reduction)
+            size = last.batch.examples
+            last.batch = batch if size is None else _of_size(batch, size)
+            return
+        if said.examples:
+            raise UsageError(
+                f"recorder: {said.examples} examples were described, and no forward pass in "
+                "training mode followed: call batch() once for each pass"
+            )
+        self.passes.append(_Pass(said, described=True))
+
+    def forget_members(self) -> None:
+        """It turned out not to be known which examples the step has."""
+        for seen in self.passes:
+            seen.batch = replace(seen.batch, index=None)
+
+    def batches(self) -> Iterator[tuple[Batch, Mapping[str, StoredTensor], bool]]:
+        """Every pass with its loss, the tensors that are to be stored with it or named, and
+        whether the inputs were drawn into the domain after that."""
+        if not self.passes:
+            warnings.warn(
+                "recorder: a step of the optimizer had no forward pass that was seen: call the "
+                "recorded module itself, in training mode, not a part of it; an empty batch is "
+                "described by recorder.batch(index=[])",
+                stacklevel=2,
+            )
+        for seen in self.passes:
+            loss = None if seen.loss is None else float(seen.loss.double().mean())
+            yield replace(seen.batch, loss=loss), seen.tensors, seen.drawn
+
+    def _pass_of(self, logits: Tensor) -> _Pass | None:
+        open_passes = [seen for seen in self.passes if seen.loss is None]
+        for seen in open_passes:
+            if seen.output is not None and seen.output() is logits:
+                return seen
+        return open_passes[-1] if open_passes else None
+
+
+def described(
+    index: Iterable[int] | Tensor | None = None,
+    sampler: str | None = None,
+    rate: float | None = None,
+    reduction: str | None = None,
+    divisor: float | None = None,
+) -> Batch:
+    """What a loop says of a batch, checked; UsageError otherwise."""
+    rate = None if rate is None else number("recorder: rate", rate)
+    divisor = None if divisor is None else number("recorder: divisor", divisor)
+    check_nonnegative("recorder: rate", rate)
+    check_positive("recorder: divisor", divisor)
+    numbers = None if index is None else index_of(index)
+    return Batch(
+        examples=None if numbers is None else len(numbers),
+        index=numbers,
+        sampler=None if sampler is None else word_of(Sampling, "sampler", sampler),
+        rate=rate,
+        reduction=None if reduction is None else word_of(Reduction, "reduction", reduction),
+        divisor=divisor,
+    )
+
+
+def index_of(index: Iterable[int] | Tensor) -> IndexArray:
+    """The places of examples in the data, as whole numbers from 0 on; UsageError otherwise."""
+    values = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(list(index))
+    is_whole = values.dtype.kind in "iu" or not values.size
+    if values.ndim != 1 or not is_whole or (values.size and values.min() < 0):
+        raise UsageError("recorder: index: give one whole number from 0 on for each example")
+    if values.size > _LONGEST_INDEX:
+        raise UsageError(f"recorder: index: more than {_LONGEST_INDEX} examples in one batch")
+    return values.astype(np.int64)
+
+
+def _of_size(batch: Batch, size: int) -> Batch:
+    """The batch, whose input has this many rows."""
+    if batch.examples not in (None, size):
+        raise UsageError(
+            f"recorder: {batch.examples} examples were described, and the first axis of the "
+            f"network's input has {size}"
+        )
+    return replace(batch, examples=size)

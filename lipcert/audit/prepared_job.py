@@ -1,0 +1,208 @@
+"""Ready: a job with everything that it refers to, read, imported and bounded.
+
+What enters: a job. What leaves: the claims, the sources of weights and examples by name, the units
+of work, and a digest of it all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.analysis.bounded import Progress
+from lipcert.audit.attack.domain import Domain, label_set
+from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
+from lipcert.audit.job import Job, Unit, units_of
+from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
+from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
+from lipcert.core.files import CertificateFileError, read_certificate_file
+from lipcert.data.source import Columns, Identity
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.gradient_stats.examples import DataSet, Examples, Readable, open_data
+from lipcert.graph.ir import Graph
+from lipcert.importer.load import load_under
+from lipcert.importer.model import ImportedModel
+from lipcert.settings.gates import MAX_EPSILON
+from lipcert.settings.lacking import besides_the_run, missing
+from lipcert.upper import FloatArray
+
+MODEL: Final = "model"
+"""the weights of the file"""
+DATA: Final = "data"
+"""the examples of the data file"""
+RANDOM: Final = "random inputs"
+"""examples drawn from the input domain, where an attack has no data to start from"""
+_STARTS: Final = 64
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Ready:
+    """A job with everything it refers to.
+
+    identity: of the data. digest: of the job and the content of its inputs, or of their identity.
+    """
+
+    job: Job
+    model: ImportedModel
+    claims: Claims
+    data: DataSet | None
+    identity: Identity | None
+    trace: Trace | None
+    units: tuple[Unit, ...]
+    digest: str
+
+    def weights(self, name: str) -> Mapping[str, FloatArray] | None:
+        """Weights by the name that units use; None for those of the file."""
+        if self.trace is None or name == MODEL:
+            return None
+        return weights_at(self.trace, name, self.claims.engine.graph)
+
+    def examples(self, name: str) -> Readable:
+        """Examples by the name that units use."""
+        if self.data is not None and name == DATA:
+            return self.data
+        if self.trace is not None and name != RANDOM:
+            shape = self.claims.engine.graph.input_shape
+            return examples_at(self.trace, name, shape, self.data, self.claims.settings)
+        return random_examples(self.claims, _STARTS)
+
+
+def prepare(job: Job, observe: Progress | None = None, examples: object = None) -> Ready:
+    """Read, import and bound everything that the job refers to.
+
+    examples: the data themselves, an object that `lipcert.data.opening` reads; the job then holds
+    their name.
+    """
+    certificate = None if job.certificate is None else _certificate(Path(job.certificate))
+    settings = job.settings
+    if certificate is None:
+        _require_settings(job)
+    if certificate is None:
+        model = load_under(job.model, settings)
+    else:
+        stated = replace(settings_of(certificate), as_exported=settings.as_exported)
+        model = load_under(job.model, stated)
+    if certificate is None:
+        claims = claims_of_analysis(model, settings, observe)
+    else:
+        claims = claims_of_certificate(model, certificate, str(job.certificate), observe)
+    data = _data(job, claims.engine.graph, examples)
+    identity = None if data is None else data.identity
+    trace = None if job.trace is None else read_trace(Path(job.trace))
+    if trace is not None and trace.manifest.examples_key is not None and data is not None:
+        _require_count(data)
+    if trace is not None:
+        _require_clips(trace, claims)
+    return Ready(
+        job=job,
+        model=model,
+        claims=claims,
+        data=data,
+        identity=identity,
+        trace=trace,
+        units=units_of(_pairs(data, trace), job, _STARTS),
+        digest=job.digest(_inputs(model, job, identity, trace)),
+    )
+
+
+def _require_settings(job: Job) -> None:
+    """UsageError that lists what is missing; of a run only where its ε, or σ from it, is asked."""
+    asks, settings = job.settings.asks, job.settings
+    if MAX_EPSILON not in job.gates.limits and settings.target_epsilon is None:
+        asks = besides_the_run(asks)
+    if asks:
+        raise missing(asks)
+
+
+def _data(job: Job, graph: Graph, examples: object) -> DataSet | None:
+    if job.data is None:
+        return None
+    columns = Columns.of(job.data_x, job.data_y, graph.arrays)
+    where = job.data if examples is None else examples
+    return open_data(where, graph.input_shape, columns, job.data)
+
+
+def _require_count(data: DataSet) -> None:
+    """NoVerdictError unless examples can be looked up by the indices that a run recorded."""
+    if data.count is None:
+        raise NoVerdictError(
+            f"audit: {data.source} can only be gone through in order, and the run recorded which "
+            "examples it drew by their numbers; give the data set as files, or as a Dataset with "
+            "a length"
+        )
+
+
+def _require_clips(trace: Trace, claims: Claims) -> None:
+    """UsageError where a run clips gradients and the bounds are of gradients as they are."""
+    radii = trace.manifest.declaration.clip_norms
+    if radii and claims.settings.mechanism != "gradient-clipping":
+        scope = "--clip-scope group --group parameter " if len(radii) > 1 else ""
+        raise UsageError(
+            f"audit: the run {trace.folder} clips the gradient of each example to "
+            f"{math.hypot(*radii.values()):g}, and the bounds are of gradients that are not "
+            "clipped; give the account of the run: --mechanism gradient-clipping --clip-norm C "
+            f"{scope}--noise-multiplier S --dataset-size N --batch-size B --sampling poisson "
+            "--epochs E --delta D"
+        )
+
+
+def _pairs(data: DataSet | None, trace: Trace | None) -> list[tuple[str, str, int | None]]:
+    """Which weights meet which examples: (weights, examples, number of examples).
+
+    Every recorded batch meets the weights that it met in training. The data meet the weights of the
+    file, or every recorded set of weights; unless they are the data set of the run, in which its
+    batches are found.
+    """
+    if trace is None:
+        return [(MODEL, RANDOM, 0) if data is None else (MODEL, DATA, data.count)]
+    pairs: list[tuple[str, str, int | None]] = [
+        (name, name, count) for name, count in recorded_batches(trace, data)
+    ]
+    is_of_run = trace.manifest.examples_key is not None and bool(pairs)
+    if data is not None and not is_of_run:
+        pairs += [(name, DATA, data.count) for name in checkpoints(trace)]
+    return pairs
+
+
+def _inputs(
+    model: ImportedModel, job: Job, data: Identity | None, trace: Trace | None
+) -> Mapping[str, str]:
+    """Digests of everything that the job reads."""
+    found = {"model": model.sha256, **{f"beside {k}": v for k, v in model.external.items()}}
+    if job.certificate is not None:
+        found["certificate"] = _sha256_of(Path(job.certificate))
+    if data is not None:
+        found["data"] = data.sha256
+    if trace is not None:
+        found["trace"] = trace.head
+    return found
+
+
+def _sha256_of(path: Path) -> str:
+    """The SHA-256 of a file."""
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _certificate(path: Path) -> Certificate:
+    try:
+        return read_certificate(read_certificate_file(path))
+    except (CertificateFileError, CertificateFormatError) as error:
+        raise NoVerdictError(f"audit: {path} is no certificate: {error}") from error
+
+
+def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:
+    """Examples of the input domain; NoVerdictError where the labels of the loss are not known."""
+    random = np.random.default_rng(seed)
+    engine = claims.engine
+    domain = Domain.of(engine.graph.input_shape, claims.settings, engine.graph.inputs)
+    labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
+    x = domain.settled(domain.drawn(count, random))
+    return Examples(x, labels.drawn(count, random), f"random inputs (seed {seed})")

@@ -1,0 +1,277 @@
+"""The draft of a certificate: every claim as it was derived.
+
+What enters: the bounds of a network, the settings they were made with, and their analysis. What
+leaves: a `Certificate`, not yet checked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final, final
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.planned import plan_of
+from lipcert.analysis.premises import delta_of
+from lipcert.analysis.records import Analysis
+from lipcert.core.accounting.sensitivity import total_sensitivity
+from lipcert.core.certificate import (
+    SEMANTICS,
+    Assumption,
+    Certificate,
+    ExternalFile,
+    GroupClaim,
+    ModelIdentity,
+    NetworkClaim,
+    NodeClaim,
+    ParameterClaim,
+    PrivacyClaim,
+    Tool,
+    ValueClaim,
+)
+from lipcert.core.claims import (
+    GroupBound,
+    clipped_gradient,
+    group_bounds,
+    joint_multiplier,
+)
+from lipcert.core.coverage import INPUT_RULE, eval_layers, expected_nodes, frozen_tensors
+from lipcert.core.coverage import tensors as tensors_stored
+from lipcert.core.derive import Derived
+from lipcert.core.digest import structural_digest
+from lipcert.core.ledger import Circumstances
+from lipcert.core.spending import derived_epsilon
+from lipcert.diagnostics import EXPORT
+from lipcert.errors import CertificationError, NoVerdictError
+from lipcert.importer.model import ImportedModel
+from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
+from lipcert.settings.settings import Settings
+from lipcert.upper import Upper
+from lipcert.version import __version__
+
+ROOM: Final = 2.0**-24
+"""how much more is claimed than is derived, relatively"""
+_TOLERATED: Final = 1.01
+"""how much larger an ε of the checker's own is stated rather than the smaller one declared"""
+_SLIGHTLY_LESS: Final = 1.0 - 1e-9
+"""of a noise multiplier: what rounding the noise of each group may take away"""
+
+
+@final
+class Draft:
+    """A certificate in the making."""
+
+    def __init__(
+        self, imported: ImportedModel, settings: Settings, found: Bounded, analysis: Analysis
+    ) -> None:
+        self._settings = settings
+        self._analysis = analysis
+        self._found = found
+        self._model = found.reading.model
+        self._program = found.reading.program
+        self._drops = found.graph.drops
+        plan = plan_of(settings)
+        multiplier = analysis.assumptions.noise_multiplier
+        is_stepwise = plan is not None and found.premises.mechanism.weights == "stepwise"
+        self._premises = replace(
+            found.premises,
+            stepwise=multiplier if is_stepwise and settings.scope == "point" else None,
+        )
+        self._tensors = self._trained(imported)
+
+    def finished(self) -> Certificate:
+        """The certificate with every claim as it was derived."""
+        found, derived, evidence = self._found, self._found.derived, self._found.evidence
+        if found.scope.kind != self._settings.scope:
+            large = found.scope.constraints[0]
+            raise NoVerdictError(
+                f"certify: the tensor {large.tensor!r} is not shown to be within {large.kind} "
+                f"{large.radius!r}; scale the weights down first, as every step of training does, "
+                "or add --scope constraint-set"
+            )
+        scope = replace(found.scope, trained=tuple(sorted(set(self._tensors.values()))))
+        gradients = {name: _stated(derived.gradients.get(name, 0.0)) for name in scope.trained}
+        bare = Certificate(
+            tool=Tool("lipcert", __version__),
+            model=self._identity(),
+            scope=scope,
+            assumptions=(),
+            input=self._input(),
+            nodes=self._nodes(),
+            chains=evidence.chains,
+            runs=evidence.runs,
+            parameters=self._parameters(gradients),
+            groups=self._groups(),
+            network=NetworkClaim(_finite(_stated(derived.lipschitz)), None, None, None),
+        )
+        bounds = group_bounds(bare, gradients, self._premises, drops=self._drops)
+        certificate = self._released(bare, bounds)
+        return replace(certificate, assumptions=self._assumptions(certificate))
+
+    def _input(self) -> ValueClaim:
+        """The claims about the input, whose norm is stated and not derived."""
+        derived, name = self._found.derived, self._program.input
+        claim = _value_claim(ValueClaim(name, INPUT_RULE, None, None), derived)
+        return replace(claim, output_norm=_finite(derived.facts[name].norm))
+
+    def _trained(self, imported: ImportedModel) -> Mapping[str, str]:
+        """Tensors of the trained parameters; none where the file does not hold what is trained."""
+        found = self._found
+        trained = [name for name, item in found.graph.parameters.items() if item.trainable]
+        if any(found.graph.parameters[name].folded for name in trained):
+            return {}
+        pairs = {}
+        for name in trained:
+            tensors = found.tensors.get(name, ())
+            known = len(tensors) == 1 and tensors[0] in tensors_stored(self._model)
+            if not known or name in imported.scattered:
+                what = "several tensors, or none," if name in imported.scattered else "no tensor"
+                raise NoVerdictError(
+                    f"certify: the parameter {name!r} is {what} of the file, of which alone a "
+                    f"certificate speaks; export with {EXPORT}, which stores every parameter, or "
+                    f"add --freeze {name!r} if it is not trained"
+                )
+            pairs[name] = tensors[0]
+        return pairs
+
+    def _identity(self) -> ModelIdentity:
+        model, outputs = self._model, self._found.reading.outputs
+        return ModelIdentity(
+            sha256=model.sha256,
+            size=model.size,
+            external=tuple(ExternalFile(f.location, f.sha256, f.size) for f in model.external),
+            structure=structural_digest(model),
+            semantics=SEMANTICS,
+            opset=dict(model.opset),
+            output=outputs[0] if len(outputs) == 1 else None,
+            outputs=outputs if len(outputs) > 1 else (),
+        )
+
+    def _nodes(self) -> tuple[NodeClaim, ...]:
+        derived, norms = self._found.derived, self._found.norms.steps
+        return tuple(
+            replace(
+                node,
+                claims=tuple(
+                    replace(_value_claim(claim, derived), operator_norm=norms.get(claim.value))
+                    for claim in node.claims
+                ),
+            )
+            for node in expected_nodes(self._model, self._program)
+        )
+
+    def _parameters(self, gradients: Mapping[str, float]) -> tuple[ParameterClaim, ...]:
+        claims, drops = [], self._drops
+        for name, tensor in self._tensors.items():
+            bound = clipped_gradient(gradients[tensor], self._premises, drops=drops)
+            if not math.isfinite(bound):
+                raise NoVerdictError(f"certify: no bound of the gradient of {name!r} is known")
+            claims.append(ParameterClaim(name, tensor, bound))
+        return tuple(claims)
+
+    def _groups(self) -> tuple[GroupClaim, ...]:
+        """The groups of the analysis, with nothing claimed of them yet."""
+        if not self._tensors:
+            return ()
+        return tuple(
+            GroupClaim(group.name, group.parameters, group.dimension, 0.0, 0.0, 0.0)
+            for group in self._analysis.groups
+        )
+
+    def _released(self, bare: Certificate, bounds: tuple[GroupBound, ...]) -> Certificate:
+        """With sensitivities, noise for the multiplier of the analysis, and ε."""
+        if not bounds:
+            return bare
+        settings, multiplier = self._settings, self._analysis.assumptions.noise_multiplier
+        allocated = allocate(
+            [
+                NoiseGroup(
+                    group.name,
+                    group.dimension,
+                    Upper(bound.sensitivity),
+                    settings.noise_weight(group.name),
+                )
+                for group, bound in zip(bare.groups, bounds, strict=True)
+            ],
+            multiplier,
+            Allocation(settings.allocation),
+        )
+        if allocated is None:
+            raise NoVerdictError("certify: the noise exceeds the range of float64")
+        groups = tuple(
+            replace(
+                group,
+                grad_norm=bound.grad_norm,
+                sensitivity=bound.sensitivity,
+                noise_std=noise.noise_std.value,
+            )
+            for group, bound, noise in zip(bare.groups, bounds, allocated.groups, strict=True)
+        )
+        effective = joint_multiplier(groups, bounds)
+        if effective < multiplier * _SLIGHTLY_LESS:
+            raise CertificationError(
+                f"the allocated noise amounts to a multiplier of {effective!r}, not {multiplier!r}"
+            )
+        network = replace(
+            bare.network,
+            grad_norm=total_sensitivity([bound.grad_norm for bound in bounds]),
+            sensitivity=total_sensitivity([bound.sensitivity for bound in bounds]),
+            noise_multiplier=_finite(effective),
+        )
+        return replace(bare, groups=groups, network=network, privacy=self._privacy(effective))
+
+    def _privacy(self, multiplier: float) -> PrivacyClaim | None:
+        """The ε of the analysis, or the checker's own where that is hardly larger."""
+        account, run = self._analysis.privacy, self._premises.run
+        if account is None or run is None or account.epsilon is None:
+            return None
+        claim = PrivacyClaim(
+            account.accountant.value, account.epsilon, delta_of(account.plan), "recomputed"
+        )
+        if self._premises.stepwise is not None:
+            multiplier = min(multiplier, self._premises.stepwise)
+        derived = derived_epsilon(claim, run, multiplier, self._premises.relation)
+        if derived <= account.epsilon * _TOLERATED:
+            return replace(claim, epsilon=max(_stated(derived), account.epsilon))
+        return replace(claim, status="declared")
+
+    def _assumptions(self, certificate: Certificate) -> tuple[Assumption, ...]:
+        constrained = certificate.scope.kind != "point"
+        return self._premises.assumptions(
+            Circumstances(
+                batch_proved=self._program.batch_proved,
+                frozen=frozen_tensors(self._program, frozenset(certificate.scope.trained)),
+                constrained=constrained and bool(certificate.scope.constraints),
+                releases=bool(certificate.groups),
+                epsilon_declared=certificate.privacy is not None
+                and certificate.privacy.status == "declared",
+                fixed=not constrained,
+                eval_layers=eval_layers(
+                    self._model, self._program, clipped=self._premises.clip is not None
+                ),
+            )
+        )
+
+
+def _value_claim(claim: ValueClaim, derived: Derived) -> ValueClaim:
+    """With the norms that were derived; what no loss depends on has cotangent 0."""
+    cotangent = derived.cotangents.get(claim.value)
+    return replace(
+        claim,
+        output_norm=_finite(_stated(derived.facts[claim.value].norm)),
+        cotangent_norm=0.0 if cotangent is None else _finite(_stated(cotangent.norm)),
+    )
+
+
+def _stated(bound: float) -> float:
+    """A derived bound as it is claimed.
+
+    Matrix products differ in their last bits from machine to machine, and with them what is
+    derived; a claim of the exact number would hold where it was issued and nowhere else.
+    """
+    return bound * (1.0 + ROOM)
+
+
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None

@@ -1,0 +1,259 @@
+"""Examples, read from data and checked against the model, or admissible random ones.
+
+What enters: a source and the shape of one example, or what is known of inputs and labels. What
+leaves: `Examples`, or a NoVerdictError that names what is wrong and where. Nothing is skipped or
+rescaled silently.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, TypeAlias, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.losses.base import Loss, Targets, scores_of
+from lipcert.core.losses.joint import Joint
+from lipcert.core.program import Part, Shape
+from lipcert.core.rules.facts import Fact
+from lipcert.data.opening import open_source
+from lipcert.data.source import Block, Columns, Identity, Source, joined, require_pair
+from lipcert.errors import NoVerdictError
+from lipcert.graph.ir import example
+from lipcert.upper import FloatArray
+
+RANDOM: Final = "random admissible inputs"
+_FLOATS: Final = frozenset({"f"})
+_MOST_BYTES: Final = 1 << 28
+"""of the examples that a measurement holds at once"""
+_TINY: Final = float(np.finfo(np.float64).tiny)
+_INWARD: Final = 1e-12
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Examples:
+    """Inputs [examples, *shape] of a float or integer type, and their labels [examples, ...].
+
+    source: where they come from, for messages.
+    is_private: whether what is learned from them costs privacy, as it does of all but drawn ones.
+    is_drawn: whether they are no data, and their labels random.
+    """
+
+    x: npt.NDArray[Any]
+    y: npt.NDArray[Any]
+    source: str
+    is_private: bool = True
+    is_drawn: bool = False
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return len(self.x)
+
+    def read(self, start: int, stop: int) -> Examples:
+        """Those from start to stop − 1."""
+        return replace(self, x=self.x[start:stop], y=self.y[start:stop])
+
+    def take(self, index: npt.NDArray[np.int64]) -> Examples:
+        """Those of these numbers, in this order."""
+        return replace(self, x=self.x[index], y=self.y[index])
+
+
+@final
+class DataSet:
+    """The examples of a source, checked as they are read; no more than are asked for are held.
+
+    source: its name, for messages. count: how many there are; None: only the end tells.
+    """
+
+    def __init__(self, source: Source, shape: Shape) -> None:
+        self.source = source.name
+        self.count = source.count
+        self._source, self._shape = source, shape
+        self._blocks: Iterator[Block] = iter(())
+        self._rest: list[Block] = []
+        self._at = -1
+
+    @property
+    def identity(self) -> Identity:
+        """What tells that the data have changed."""
+        return self._source.identity()
+
+    def read(self, start: int, stop: int) -> Examples:
+        """Those from start to stop − 1, or to the end of the data.
+
+        Whoever goes on where the last call ended goes through the source once.
+        """
+        if start != self._at:
+            self._blocks, self._rest, self._at = self._source.blocks(start), [], start
+        wanted = stop - start
+        while sum(len(x) for x, _ in self._rest) < wanted:
+            block = next(self._blocks, None)
+            if block is None:
+                break
+            self._rest.append(block)
+        if not self._rest:
+            return self._nothing()
+        x, y = joined(self._rest)
+        self._rest = [(x[wanted:], y[wanted:])] if len(x) > wanted else []
+        self._at = start + min(len(x), wanted)
+        return self._checked((x[:wanted], y[:wanted]), start)
+
+    def take(self, index: npt.NDArray[np.int64]) -> Examples:
+        """Those of these numbers, in this order; the count must be known, and above all of them."""
+        return self._checked(self._source.take(index)) if len(index) else self._nothing()
+
+    def some(self) -> Examples:
+        """As many as a measurement can hold, at equal distances; the first of what has no count."""
+        most = max(_MOST_BYTES // (8 * math.prod(self._shape)), 1)
+        if self.count is None or self.count <= most:
+            return self.read(0, most)
+        return self.take(np.linspace(0, self.count - 1, most).astype(np.int64))
+
+    def _checked(self, block: Block, first: int = 0) -> Examples:
+        return checked_examples(*block, self._shape, self.source, first)
+
+    def _nothing(self) -> Examples:
+        return Examples(np.zeros((0, *self._shape)), np.zeros(0, np.int64), self.source)
+
+
+Readable: TypeAlias = Examples | DataSet
+"""what is read by numbers of examples"""
+
+
+def open_data(
+    where: object, shape: Shape, columns: Columns | None = None, name: str = "the examples"
+) -> DataSet:
+    """The data that a word names or an object holds, as examples of the given shape."""
+    return DataSet(open_source(where, shape, columns or Columns(), name), shape)
+
+
+def checked_examples(
+    x: npt.NDArray[Any], y: npt.NDArray[Any], shape: Shape, source: str, first: int = 0
+) -> Examples:
+    """The arrays as examples of the given shape; values must be finite numbers.
+
+    first: the number of the first example, for messages.
+    """
+    if x.dtype.kind not in "fiu" or y.dtype.kind not in "fiub":
+        raise NoVerdictError(
+            f"{source} holds x of type {x.dtype} and y of type {y.dtype}; numbers are needed"
+        )
+    require_pair(x, y, source)
+    if x.shape[1:] != tuple(shape):
+        raise NoVerdictError(
+            f"{source} holds examples of shape {list(x.shape[1:])}, but the model reads "
+            f"{list(shape)}; reshape x to [examples, {', '.join(map(str, shape))}]"
+        )
+    bad = _first_bad(x)
+    if bad is not None:
+        raise NoVerdictError(
+            f"{source}, x: example {first + bad} holds NaN or infinity; no bound speaks of it, so "
+            "remove it, or find out where training got it from"
+        )
+    return Examples(x, y, source)
+
+
+def _first_bad(x: npt.NDArray[Any]) -> int | None:
+    """Index of the first example with an entry that is not finite."""
+    if x.dtype.kind not in _FLOATS:
+        return None
+    finite = np.isfinite(x).all(axis=tuple(range(1, x.ndim)))
+    return None if finite.all() else int(np.argmin(finite))
+
+
+@np.errstate(all="ignore")
+def random_examples(
+    shape: Shape,
+    inputs: Sequence[tuple[Part, Fact]],
+    loss: Loss,
+    output_shape: Shape,
+    count: int,
+    *,
+    radius: float = math.inf,
+    seed: int = 0,
+) -> Examples | None:
+    """So many examples of this shape, the same for one seed; None: admissible labels are unknown.
+
+    Entries are uniform in the box, drawn in to the ball; where every input is admitted, of the
+    standard normal distribution, as in standardised data. Ids are whole numbers of the box that are
+    not negative. inputs: those of the file, which an example holds one after another, with what is
+    known of each. radius: of all of them together.
+    """
+    random = np.random.default_rng(seed)
+    labels = _random_labels(loss, output_shape, count, random)
+    if labels is None:
+        return None
+    parts = [_random_inputs(part, fact, count, random) for part, fact in inputs]
+    x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
+    if len(parts) > 1 and radius < math.inf:
+        x = _drawn_in(x, np.concatenate([_nearest(*each) for each in inputs], axis=1), radius)
+    return Examples(x.reshape(count, *shape), labels, RANDOM, is_private=False, is_drawn=True)
+
+
+def _random_inputs(part: Part, fact: Fact, count: int, random: np.random.Generator) -> FloatArray:
+    """[count, entries] of one input."""
+    whole = (count, *part.shape)
+    low, high = (np.broadcast_to(end, part.shape)[np.newaxis] for end in (fact.box.lo, fact.box.hi))
+    bell: FloatArray = random.standard_normal(whole)
+    if part.ids is not None:
+        low, high = np.maximum(low, 0.0), np.minimum(high, part.ids - 1.0)
+        rows: FloatArray = np.floor(low + random.random(whole) * (high - low + 1.0))
+        return rows.reshape(count, -1)
+    if not (np.isfinite(low).all() and np.isfinite(high).all()):
+        return bell.reshape(count, -1)
+    x: FloatArray = (low + (high - low) * random.random(whole)).reshape(count, -1)
+    return _drawn_in(x, _nearest(part, fact), fact.norm)
+
+
+def _nearest(part: Part, fact: Fact) -> FloatArray:
+    """[1, entries]: the point of the box of one input that is nearest to 0."""
+    found = np.broadcast_to(np.clip(0.0, fact.box.lo, fact.box.hi), part.shape)
+    return found.reshape(1, -1)
+
+
+def _drawn_in(x: FloatArray, nearest: FloatArray, radius: float) -> FloatArray:
+    """Rows that are too long, moved towards the point of the box that is nearest to 0.
+
+    The norm is convex: on the way there it falls at least linearly.
+    """
+    least = np.sqrt(np.sum(nearest**2))
+    lengths = np.sqrt(np.sum(x**2, axis=1, keepdims=True))
+    room = max(radius - float(least), 0.0)
+    share = np.where(lengths > radius, room / np.maximum(lengths - least, _TINY), 1.0)
+    drawn: FloatArray = nearest + share * (x - nearest)
+    return drawn
+
+
+def _random_labels(
+    loss: Loss, output_shape: Shape, count: int, random: np.random.Generator
+) -> npt.NDArray[Any] | None:
+    """Classes, ends of the range of targets, or directions; of unlimited targets normal ones."""
+    if isinstance(loss, Joint):
+        parts = [
+            _random_labels(part.loss, example(part.shape), count, random) for part in loss.parts
+        ]
+        known = [part.reshape(count, -1).astype(np.float64) for part in parts if part is not None]
+        return np.concatenate(known, axis=1) if len(known) == len(parts) else None
+    scores = scores_of(loss, output_shape)
+    if loss.of_classes and scores is not None and scores.classes > 1:
+        shape = (count, scores.tokens) if scores.token_shape else (count,)
+        return random.integers(scores.classes, size=shape)
+    targets = None if loss.of_classes and scores is None else loss.targets
+    bell = random.standard_normal((count, *output_shape))
+    match targets:
+        case Targets(norm=radius) if radius < np.inf:
+            lengths = np.sqrt(np.sum(bell**2, axis=tuple(range(1, bell.ndim)), keepdims=True))
+            return np.asarray((1.0 - _INWARD) * radius * bell / np.maximum(lengths, _TINY))
+        case Targets(low=low, high=high) if low > -np.inf:
+            return np.where(bell < 0.0, low, high)
+        case Targets():
+            return bell
+    return None

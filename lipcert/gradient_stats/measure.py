@@ -1,0 +1,397 @@
+"""measure: how long the gradients of single examples are, and how long what is left of their mean.
+
+What enters: a network as a mechanism runs it, how that clips, and examples. What leaves: an
+`Observed`, with intervals over draws of the examples. Measured in float64 and up to rounding:
+nothing here is certified.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Self, final
+
+import numpy as np
+
+from lipcert.core.ledger import GradientClipping
+from lipcert.core.losses.base import Loss
+from lipcert.core.program import FloatArray, IndexArray
+from lipcert.gradient_stats.examples import Examples
+from lipcert.gradient_stats.gradients import ParameterGradient, parameter_gradients, stack_size
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.network import Network
+from lipcert.graph.ir import Graph
+from lipcert.losses import loss_gradients
+
+RIVAL: Final = GradientClipping(1.0)
+"""what other mechanisms are held against: gradient clipping at C = 1, all parameters together"""
+_BLOCKS: Final = 8
+"""parts of given examples, each of which is left out once to see how much a mean depends on it"""
+_FOLDED: Final = 1 << 14
+"""numbers of one parameter that such a part keeps: more are added up in so many random sums"""
+_STUDENT: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""within how many standard errors 95 % of Student's t lie, with 1, 2, … degrees of freedom"""
+_NORMAL: Final = 2.0
+"""the same with many"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ObservedGroup:
+    """Of parameters that are noised together; see `Observed`."""
+
+    name: str
+    grad_norm_median: float
+    grad_norm_max: float
+    signal: float
+    clipped_signal: float
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Gradients of single examples, as they were met; nothing of it is certified.
+
+    source: what the examples are. is_private: they were read from data, which costs privacy that no
+    ε of the run covers. grad_norm_*: norms of the gradients of single examples, as backpropagation
+    of the mechanism finds them and before a clip of the whole gradient. signal: norm of the mean
+    over the examples of what the mechanism releases of each: where it clips whole gradients, the
+    clipped ones. of_norms: the examples were drawn, so that their labels are random and their
+    gradients cancel: signals are means of norms instead, which no mean gradient is longer than.
+    clipped_signal: the same for gradient clipping at C = 1 of the network without
+    any other clip or constraint. Signals are of means: a released sum is as many times longer as
+    its batch has examples. parameters: the largest gradient norm by each trained parameter.
+    signal_interval: where 95 % of signals of as many other examples lie, about.
+    clipped_over_signal: the same for `clipped_signal` over `signal`. None: too few examples, or not
+    measured.
+    """
+
+    source: str
+    is_private: bool
+    examples: int
+    grad_norm_median: float
+    grad_norm_max: float
+    signal: float
+    clipped_signal: float
+    groups: tuple[ObservedGroup, ...]
+    parameters: Mapping[str, float] = field(default_factory=dict)
+    of_norms: bool = False
+    signal_interval: tuple[float, float] | None = None
+    clipped_over_signal: tuple[float, float] | None = None
+
+    @property
+    def words(self) -> str:
+        """What noise over signal is held against."""
+        return signal_words(of_norms=self.of_norms)
+
+
+def signal_words(*, of_norms: bool) -> str:
+    """What a signal is, in words; see `Observed`."""
+    return "the gradient of an example" if of_norms else "the mean gradient"
+
+
+Groups = Mapping[str, Sequence[str]]
+"""Names of the parameters that are noised together, by the name of the group."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Signal:
+    """Of what one clip leaves. without: the whole with one block of the examples left out, each."""
+
+    whole: float
+    by_group: FloatArray
+    without: FloatArray
+
+    @classmethod
+    def of_norms(cls, left: FloatArray) -> Self:
+        """The mean norm. left: norms [groups, examples] of what is left of each example."""
+        whole, count = np.sqrt(np.sum(left**2, axis=0)), left.shape[1]
+        without = (np.sum(whole) - whole) / (count - 1) if count > 1 else np.zeros(0)
+        return cls(float(np.mean(whole)), np.mean(left, axis=1), without)
+
+    @classmethod
+    def of_sums(cls, sums: Mapping[str, _Sum], groups: Groups, counts: FloatArray) -> Self:
+        """The norm of the mean. sums: by parameter; counts: of the examples of each block."""
+        count, squares = float(np.sum(counts)), np.zeros(len(counts))
+        for item in sums.values():
+            blocks = item.blocks
+            squares += np.sum((np.sum(blocks, axis=0) - blocks) ** 2, axis=1)
+        by_group = np.array(
+            [
+                math.hypot(*(_length(sums[name].total) for name in group))
+                for group in groups.values()
+            ]
+        )
+        without = np.sqrt(squares) / (count - counts) if len(counts) > 1 else np.zeros(0)
+        return cls(math.hypot(*by_group) / count, by_group / count, without)
+
+
+@final
+class _Sum:
+    """What is released of examples by one parameter, added up: in all, and about, by block."""
+
+    def __init__(self, size: int, blocks: int) -> None:
+        self.total: FloatArray = np.zeros(size)
+        self._until: FloatArray = np.zeros((blocks + 1, min(size, _FOLDED)))
+
+    def end(self, block: int) -> None:
+        """All examples of a block were added."""
+        self._until[block + 1] = folded(self.total)
+
+    @property
+    def blocks(self) -> FloatArray:
+        """[blocks, about so many numbers]."""
+        return np.diff(self._until, axis=0)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Met:
+    """Gradients of examples through one network.
+
+    norms: of single examples [groups, examples]. largest: norm by each parameter. signals: what the
+    clips that were asked for leave; of drawn examples that of any clip follows from the norms.
+    """
+
+    examples: Examples
+    groups: Groups
+    norms: FloatArray
+    largest: Mapping[str, float]
+    signals: Mapping[GradientClipping | None, _Signal]
+
+    def knows(self, clip: GradientClipping | None) -> bool:
+        """Whether it tells what this clip leaves."""
+        return self.examples.is_drawn or clip in self.signals
+
+    def signal(self, clip: GradientClipping | None) -> _Signal:
+        """What this clip leaves, of those that it knows."""
+        if self.examples.is_drawn:
+            return _Signal.of_norms(_weights(clip, self.norms) * self.norms)
+        return self.signals[clip]
+
+
+def met(
+    graph: Graph,
+    groups: Groups,
+    loss: Loss,
+    examples: Examples,
+    *,
+    loss_clip: float | None = None,
+    clips: Sequence[GradientClipping | None] = (),
+) -> Met | None:
+    """Gradients of these examples; None for no example. The arguments are those of `measure`."""
+    labels = checked_labels(loss, examples.y, graph.output_shape)
+    if not len(labels):
+        return None
+    batch = _Batch(loss, np.asarray(examples.x, np.float64), labels)
+    with np.errstate(all="ignore"):
+        return batch.met(graph, groups, loss_clip, examples, clips)
+
+
+def measure(
+    graph: Graph,
+    groups: Groups,
+    loss: Loss,
+    examples: Examples,
+    *,
+    loss_clip: float | None = None,
+    clip: GradientClipping | None = None,
+    plain: Met | None = None,
+) -> Observed | None:
+    """What the examples show of a mechanism; None where a gradient is not finite.
+
+    graph: with the clips of the mechanism, at the weights to be measured at. loss_clip: to which
+    training clips the gradient at the output. clip: of the whole gradient. plain: gradients of the
+    same examples through the network that gradient clipping at C = 1 would run, where that is
+    another than `graph`. Raises NoVerdictError for labels that the loss does not admit, TypeError
+    for a loss whose gradient is not known.
+    """
+    if plain is None and loss_clip is not None:
+        plain = met(graph, groups, loss, examples, clips=(RIVAL,))
+    clips = (clip,) if plain is not None else (clip, RIVAL)
+    own = met(graph, groups, loss, examples, loss_clip=loss_clip, clips=clips)
+    return None if own is None else observed_of(own, clip, plain or own)
+
+
+@np.errstate(all="ignore")
+def observed_of(own: Met, clip: GradientClipping | None, plain: Met) -> Observed | None:
+    """The gradients of a mechanism beside those of its rival; None where one is not finite."""
+    found, clipped = own.signal(clip), plain.signal(RIVAL)
+    norms, examples = own.norms, own.examples
+    whole = np.sqrt(np.sum(norms**2, axis=0))
+    numbers = (whole, norms, found.by_group, clipped.by_group)
+    if not all(np.isfinite(item).all() for item in numbers):
+        return None
+    over = None
+    if found.whole > 0.0 and (found.without > 0.0).all():
+        is_same = own is plain and clip == RIVAL
+        ratio = np.ones(2) if is_same else clipped.without / found.without
+        over = _interval(clipped.whole / found.whole, ratio)
+    return Observed(
+        source=examples.source,
+        is_private=examples.is_private,
+        examples=len(examples),
+        grad_norm_median=_median(whole),
+        grad_norm_max=float(np.max(whole)),
+        signal=found.whole,
+        clipped_signal=clipped.whole,
+        groups=tuple(
+            ObservedGroup(name, _median(row), float(np.max(row)), *map(float, ends))
+            for name, row, *ends in zip(
+                own.groups, norms, found.by_group, clipped.by_group, strict=True
+            )
+        ),
+        parameters=own.largest,
+        of_norms=examples.is_drawn,
+        signal_interval=_interval(found.whole, found.without),
+        clipped_over_signal=over,
+    )
+
+
+def _interval(found: float, without: FloatArray) -> tuple[float, float] | None:
+    """About 95 %, by the jackknife. without: the same number with each block left out."""
+    count = len(without)
+    if count < 2 or not np.isfinite(without).all():
+        return None
+    error = math.sqrt((count - 1) / count * float(np.sum((without - np.mean(without)) ** 2)))
+    freedom = count - 1
+    times = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL
+    return max(found - times * error, 0.0), found + times * error
+
+
+def released_mean(
+    graph: Graph,
+    groups: Groups,
+    loss: Loss,
+    examples: Examples,
+    *,
+    loss_clip: float | None = None,
+    clip: GradientClipping | None = None,
+) -> Mapping[str, FloatArray]:
+    """The mean over the examples of what a mechanism releases of each, as in `measure`, flat by
+    parameter; y: labels that `checked_labels` gave."""
+    batch = _Batch(loss, np.asarray(examples.x, np.float64), examples.y)
+    nothing: FloatArray = np.zeros(1)
+    totals = {name: nothing for group in groups.values() for name in group}
+    with np.errstate(all="ignore"):
+        for _, found, norms in batch.passes(graph, groups, loss_clip, np.arange(len(batch.x))):
+            for weight, group in zip(_weights(clip, norms), groups.values(), strict=True):
+                for name in group:
+                    if name in found:
+                        totals[name] = totals[name] + found[name].total(weight)
+    return {name: total / len(examples) for name, total in totals.items()}
+
+
+_Pass = tuple[IndexArray, Mapping[str, ParameterGradient], FloatArray]
+"""numbers of some examples, their gradients, and the norms of these by group"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """Examples with their labels, as the loss reads them."""
+
+    loss: Loss
+    x: FloatArray
+    labels: FloatArray | IndexArray
+
+    def met(
+        self,
+        graph: Graph,
+        groups: Groups,
+        loss_clip: float | None,
+        examples: Examples,
+        clips: Sequence[GradientClipping | None],
+    ) -> Met:
+        """Gradients through a graph, and what is left of their mean under each clip."""
+        count, names = len(self.x), list(groups.values())
+        norms = np.zeros((len(names), count))
+        largest = {name: 0.0 for group in names for name in group}
+        blocks = 1 if examples.is_drawn else min(_BLOCKS, count)
+        kept = () if examples.is_drawn else tuple(dict.fromkeys(clips))
+        sizes = {name: graph.parameters[name].size for name in largest}
+        sums = [{name: _Sum(size, blocks) for name, size in sizes.items()} for _ in kept]
+        counts = np.zeros(blocks)
+        for block in range(blocks):
+            rows = np.arange(block, count, blocks)
+            counts[block] = len(rows)
+            for part, found, lengths in self.passes(graph, groups, loss_clip, rows):
+                norms[:, part] = lengths
+                for name in largest.keys() & found.keys():
+                    longest = math.sqrt(np.max(found[name].squares()))
+                    largest[name] = max(largest[name], longest)
+                for clip, added in zip(kept, sums, strict=True):
+                    for weight, group in zip(_weights(clip, lengths), names, strict=True):
+                        for name in found.keys() & set(group):
+                            added[name].total += found[name].total(weight)
+            for item in (item for added in sums for item in added.values()):
+                item.end(block)
+        signals = {
+            clip: _Signal.of_sums(added, groups, counts)
+            for clip, added in zip(kept, sums, strict=True)
+        }
+        return Met(examples, groups, norms, largest, signals)
+
+    def passes(
+        self, graph: Graph, groups: Groups, loss_clip: float | None, rows: IndexArray
+    ) -> Iterator[_Pass]:
+        """Through a graph, with as many of these examples at a time as memory allows."""
+        network = Network.of(graph)
+        most = stack_size(network)
+        for start in range(0, len(rows), most):
+            part = rows[start : start + most]
+            found = self._gradients(network, part, loss_clip)
+            norms = np.zeros((len(groups), len(part)))
+            for row, group in zip(norms, groups.values(), strict=True):
+                row[:] = np.sqrt(sum(found[name].squares() for name in group if name in found))
+            yield part, found, norms
+
+    def _gradients(
+        self, network: Network, part: IndexArray, loss_clip: float | None
+    ) -> Mapping[str, ParameterGradient]:
+        def seeds(logits: FloatArray) -> FloatArray:
+            found = loss_gradients(self.loss, logits, self.labels[part])
+            if loss_clip is None:
+                return found
+            axes = tuple(range(1, found.ndim))
+            length = np.sqrt(np.sum(found * found, axis=axes, keepdims=True))
+            clipped: FloatArray = found * (loss_clip / np.maximum(length, loss_clip))
+            return clipped
+
+        return parameter_gradients(network, self.x[part], seeds)
+
+
+def _weights(clip: GradientClipping | None, norms: FloatArray) -> FloatArray:
+    """By what the gradient of each example is scaled: [groups, examples], as the norms."""
+    if clip is None:
+        return np.ones_like(norms)
+    if clip.clip_scope == "group":
+        radius = clip.clip_norm / math.sqrt(len(norms))
+        return radius / np.maximum(norms, radius)
+    whole = np.sqrt(np.sum(norms**2, axis=0))
+    return np.broadcast_to(clip.clip_norm / np.maximum(whole, clip.clip_norm), norms.shape)
+
+
+def folded(gradient: FloatArray) -> FloatArray:
+    """A vector of at most `_FOLDED` entries of about its length: of more, sums with random signs,
+    the same for vectors of one size."""
+    size = gradient.size
+    if size <= _FOLDED:
+        return gradient
+    signs = np.random.default_rng(size).integers(2, size=size, dtype=np.int8)
+    signed = np.zeros(-(-size // _FOLDED) * _FOLDED)
+    np.multiply(gradient, 2.0 * signs - 1.0, out=signed[:size])
+    found: FloatArray = signed.reshape(-1, _FOLDED).sum(axis=0)
+    return found
+
+
+def _length(part: FloatArray) -> float:
+    return float(np.linalg.norm(part))
+
+
+def _median(numbers: FloatArray) -> float:
+    """That of numpy loads masked arrays, which takes longer than most measurements."""
+    ordered = np.sort(numbers)
+    return float(0.5 * (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]))

@@ -1,0 +1,308 @@
+"""Graph: the steps of the core's program, with what the core does not know of them.
+
+That is what they are called, and of which trained parameters their operands are views. Audits and
+training run these very steps. Invariants, checked on construction: names are unique, every node
+reads values that stand before it, and every parameter that an operand names exists.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from types import MappingProxyType
+from typing import Final, final
+
+import numpy as np
+
+from lipcert.core import program as p
+from lipcert.core.program import Shape
+from lipcert.graph.geometry import Geometry, geometry_of
+from lipcert.graph.modes import EvalLayer
+from lipcert.graph.operand import Operand, PlaceArray
+
+_KINDS: Final = MappingProxyType(
+    {
+        p.BatchNorm: "BatchNormalization",
+        p.Dense: "Gemm",
+        p.Embedding: "Gather",
+        p.Divide: "Div",
+        p.DivideByNorm: "LpNormalization",
+        p.LocalResponse: "LRN",
+        p.Multiply: "Mul",
+        p.Shift: "Add",
+        p.Sort: "TopK",
+    }
+)
+"""names in reports of steps that ONNX calls otherwise"""
+JOINED: Final = "outputs"
+"""the name of the step that puts several outputs side by side, which no node of the file is"""
+_ANYWHERE: Final = (
+    p.Activation | p.Add | p.CotangentClip | p.Divide | p.InputClip | p.Move | p.Multiply
+)
+
+
+class BatchStatus(Enum):
+    """How it is known that examples of a batch do not influence each other."""
+
+    PROVED = "proved"
+    """shown on the graph for a batch of arbitrary size"""
+    PER_EXAMPLE = "per-example"
+    """the file holds one example at a time; applying it to each example separately is assumed"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BatchProof:
+    """Batch independence: its status, the batch axis of the input, and how it was established."""
+
+    status: BatchStatus
+    axis: int
+    witness: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A tensor of the file that training may update.
+
+    `folded`: the file shows that this tensor is not what is trained, because an exporter folded
+    trained parameters (BatchNorm into a convolution, say) into it.
+    """
+
+    name: str
+    shape: Shape
+    trainable: bool = True
+    folded: bool = False
+
+    @property
+    def size(self) -> int:
+        """Number of entries."""
+        return math.prod(self.shape)
+
+
+def name_of(op: p.Op) -> str:
+    """What a step is called: by its class, or by the function of it that it is."""
+    match op:
+        case p.Activation(name):
+            return "".join(word.capitalize() for word in name.split("_"))
+        case p.ReduceNorm(p=order):
+            return f"ReduceL{order}"
+        case p.ReduceSum(mean=True):
+            return "ReduceMean"
+        case p.Softmax(logarithm=True):
+            return "LogSoftmax"
+    return type(op).__name__
+
+
+def example(shape: Shape) -> Shape:
+    """The shape of a value for each of several examples, from that in the program for one.
+
+    An axis 0 of length 1 is the one that the examples stand along; any other value has no such
+    axis, and is there as it is for each example.
+    """
+    return shape[1:] if shape[:1] == (1,) else shape
+
+
+def places_of(inputs: Sequence[p.Part]) -> Iterator[tuple[p.Part, slice]]:
+    """Inputs of a file, and where each has its numbers in an example, flat, of all of them."""
+    start = 0
+    for part in inputs:
+        yield part, slice(start, start + part.size)
+        start += part.size
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Node:
+    """A step of the program; given: shapes of its inputs in the program.
+
+    operands: weight, bias, scale, divisor, slope and, of a BatchNorm, the mean and the variance of
+    the file, in the shapes of the program. A `Scale` that has a bias is followed by the `Shift` by
+    it, where one node of the file is both; one that has a divisor divides by it.
+    in_place: whether the examples of a batch stand along axis 0 of all its values, so that it is
+    the same step for many examples.
+    """
+
+    name: str
+    step: p.Step
+    given: tuple[Shape, ...]
+    operands: Mapping[str, Operand] = field(default_factory=dict)
+    in_place: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "in_place", _is_in_place(self.step, self.given))
+
+    @property
+    def op(self) -> p.Op:
+        """What the step does."""
+        return self.step.op
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the values that it reads."""
+        return self.step.inputs
+
+    @property
+    def output(self) -> str:
+        """Name of the value that it computes."""
+        return self.step.output
+
+    @property
+    def shape(self) -> Shape:
+        """Of the output, per example."""
+        return example(self.step.shape)
+
+    @property
+    def kind(self) -> str:
+        """Name for reports, in the spelling of ONNX where ONNX has one ("Conv")."""
+        match self.op:
+            case p.Conv(transposed=True):
+                return "ConvTranspose"
+            case p.Scale():
+                return "Div" if "divisor" in self.operands else "Mul"
+        return _KINDS.get(type(self.op)) or name_of(self.op)
+
+    @property
+    def geometry(self) -> Geometry:
+        """The windows of a convolution or pooling along each axis behind the channels."""
+        op, below = self.op, self.given[0]
+        if not isinstance(op, p.Conv | p.MaxPool | p.AveragePool | p.LpPool):
+            raise TypeError(f"node {self.name!r}: {self.kind} has no windows")
+        if isinstance(op, p.Conv) and op.transposed:
+            below = self.step.shape
+        return geometry_of(op.window, below[2:])
+
+    def uses(self) -> Iterator[Use]:
+        """The operands that are views of parameters."""
+        for slot, operand in self.operands.items():
+            if operand.parameter is not None:
+                yield Use(self, slot, operand, operand.parameter)
+
+
+def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
+    """Broadcasting adds axes of length 1 in front, so that none is missed there."""
+    if isinstance(step.op, _ANYWHERE):
+        return True
+    if any(shape[:1] != (1,) for shape in (*given, step.shape)):
+        return False
+    match step.op:
+        case p.Dense() | p.Embedding():
+            return len(step.shape) > 1
+        case p.MatMul() | p.Attention():
+            return min(map(len, given)) > 2
+        case p.Softmax(axis) | p.Sort(axis) | p.Concat(axis):
+            return axis > 0
+    return 0 not in getattr(step.op, "axes", ())
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Use:
+    """An operand of a node that is a view of a parameter; slot: its role."""
+
+    node: Node
+    slot: str
+    operand: Operand
+    parameter: str
+
+    @property
+    def is_linear_map(self) -> bool:
+        """Whether it is the weight of a matrix or of a convolution."""
+        return self.slot == "weight" and isinstance(self.node.op, p.Dense | p.Conv)
+
+    @property
+    def is_table(self) -> bool:
+        """Whether it is the table of an embedding: its spectral norm is that of its longest row."""
+        return isinstance(self.node.op, p.Embedding)
+
+    @property
+    def places(self) -> PlaceArray:
+        """Places in the parameter, flat; −1 where the operand holds a fixed 0."""
+        if self.operand.places is None:
+            return np.arange(self.operand.array.size, dtype=np.int32)
+        return self.operand.places.reshape(-1)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Graph:
+    """A feed-forward network with one input and one output, which may hold several of the file.
+
+    eval_layers: those of the file that compute something else in train mode. ids: how many rows the
+    tables have of which whole numbers at the input choose some; None: the input holds real numbers.
+    heads, parts: of several outputs, and of several inputs, as of a `Program`. fixed: tensors
+    that are no parameters, and why each is taken for a fixed one.
+    """
+
+    input_name: str
+    input_shape: Shape
+    output_name: str
+    nodes: tuple[Node, ...]
+    parameters: Mapping[str, Parameter]
+    eval_layers: tuple[EvalLayer, ...] = ()
+    ids: int | None = None
+    heads: tuple[p.Head, ...] = ()
+    parts: tuple[p.Part, ...] = ()
+    fixed: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        shapes: dict[str, Shape] = {self.input_name: self.input_shape}
+        names: set[str] = set()
+        for node in self.nodes:
+            if node.name in names or node.output in shapes:
+                raise ValueError(f"node {node.name!r} or its output {node.output!r} appears twice")
+            missing = [name for name in node.inputs if name not in shapes]
+            if missing:
+                raise ValueError(f"node {node.name!r} reads {missing} before they are computed")
+            if tuple(map(example, node.given)) != tuple(shapes[name] for name in node.inputs):
+                raise ValueError(f"node {node.name!r} reads values of other shapes")
+            for use in node.uses():
+                if use.parameter not in self.parameters:
+                    raise ValueError(f"node {node.name!r}: unknown parameter {use.parameter!r}")
+            names.add(node.name)
+            shapes[node.output] = node.shape
+        if self.output_name not in shapes:
+            raise ValueError(f"the output {self.output_name!r} is never computed")
+
+    def uses(self, parameter: str | None = None) -> Iterator[Use]:
+        """All uses of this parameter, or of any."""
+        for node in self.nodes:
+            yield from (use for use in node.uses() if parameter in {None, use.parameter})
+
+    def trained_uses(self) -> Iterator[Use]:
+        """All uses of trained parameters."""
+        return (use for use in self.uses() if self.parameters[use.parameter].trainable)
+
+    @property
+    def drops(self) -> bool:
+        """Whether entries are dropped at random in train mode."""
+        return any(layer.is_dropout for layer in self.eval_layers)
+
+    @property
+    def inputs(self) -> tuple[p.Part, ...]:
+        """The inputs of the file."""
+        return self.parts or (p.Part(self.input_name, (1, *self.input_shape), self.ids),)
+
+    @property
+    def arrays(self) -> tuple[tuple[str, Shape], ...]:
+        """Of several inputs, the names, and the shapes of one example; of one, nothing."""
+        return tuple((part.name, example(part.shape)) for part in self.parts)
+
+    @property
+    def output_shape(self) -> Shape:
+        """Per-example shape of the output."""
+        return self.shape_of(self.output_name)
+
+    @property
+    def outputs(self) -> tuple[tuple[str, Shape], ...]:
+        """Names and per-example shapes of the outputs that the loss reads."""
+        found = tuple((head.output, example(head.shape)) for head in self.heads)
+        return found or ((self.output_name, self.output_shape),)
+
+    def shape_of(self, value: str) -> Shape:
+        """Per-example shape of a value."""
+        if value == self.input_name:
+            return self.input_shape
+        return next(node.shape for node in self.nodes if node.output == value)

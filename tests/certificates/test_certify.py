@@ -1,0 +1,97 @@
+"""Certificates state what the checker derives, a little more, and never less than the truth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import helper
+
+from lipcert import ConstraintSpec, Settings, analyze, load_model
+from lipcert.certificates.certify import Issued, certify
+from lipcert.certificates.draft import ROOM
+from lipcert.core.check import Choices, check
+from lipcert.core.verdict import Verdict
+from lipcert.errors import NoVerdictError
+from tests.importer.models import model, saved, weights
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
+RUN = {
+    "dataset_size": 1437,
+    "batch_size": 64,
+    "epochs": 20,
+    "sampling": "poisson",
+    "delta": 1e-5,
+    "noise_multiplier": 1.0,
+}
+
+
+def issued(name: str, **settings: object) -> Issued:
+    return certify(load_model(MODELS / f"{name}.onnx"), Settings(**settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn", "digits_resnet_groupnorm"])
+def test_shipped_models_are_certified_for_both_engines(name: str) -> None:
+    found = issued(name)
+    for engine in ("float", "exact"):
+        report = check(found.data, MODELS / f"{name}.onnx", Choices(engine))
+        assert report.verdict is Verdict.CONDITIONAL
+        assert {item.status for item in report.assumptions} <= {"declared", "checked"}
+
+
+def test_claims_are_those_of_the_analysis() -> None:
+    found = issued("digits_mlp")
+    analysed = {item.name: item.grad_norm for item in found.analysis.parameters}
+    for claim in found.certificate.parameters:
+        bound = analysed[claim.name]
+        assert bound is not None
+        assert bound <= claim.grad_norm <= bound * (1.0 + 2.0 * ROOM)
+
+
+def test_what_is_proved_for_a_set_does_not_depend_on_the_weights() -> None:
+    settings = {"constraint": ConstraintSpec("spectral", 1.0), "bias_norm": 1.0, **RUN}
+    found = issued("digits_mlp", mechanism="clipless", **settings)
+    assert found.certificate.scope.kind == "constraint-set"
+    assert not [
+        claim for node in found.certificate.nodes for claim in node.claims if claim.operator_norm
+    ]
+    assert found.certificate.privacy is not None
+    assert found.certificate.privacy.status == "recomputed"
+
+
+def test_a_clip_bounds_free_weights() -> None:
+    found = issued("digits_mlp", mechanism="gradient-clipping", clip_norm=1.0, **RUN)
+    (group,) = found.certificate.groups
+    assert group.grad_norm == 1.0
+    assert found.certificate.network.grad_norm == pytest.approx(1.0, rel=2 * ROOM)
+
+
+def test_a_parameter_that_two_tensors_hold_is_not_certified(tmp_path: Path) -> None:
+    """The checker would take the second one for a constant, and its gradient for none."""
+    weight = weights(4, 4)
+    nodes = [
+        helper.make_node("MatMul", ["x", "onnx::MatMul_1"], ["h"]),
+        helper.make_node("MatMul", ["h", "onnx::MatMul_2"], ["y"]),
+    ]
+    tensors = {"onnx::MatMul_1": weight, "onnx::MatMul_2": weight}
+    imported = load_model(saved(model(nodes, ("N", 4), tensors), tmp_path))
+    assert imported.scattered == {"onnx::MatMul_1"}
+    with pytest.raises(NoVerdictError, match=r"lipcert\.export"):
+        certify(imported, Settings())
+
+
+def test_a_stated_rate_is_certified_as_the_larger_one() -> None:
+    """A certificate knows B/N; ε is that of the rate stated there, and not below the run's own."""
+    run = {
+        "input_norm": 1.0, "mechanism": "gradient-clipping", "clip_norm": 1.0,
+        "noise_multiplier": 1.0, "sampling": "poisson", "dataset_size": 1437, "batch_size": 32,
+        "delta": 1e-5, "epochs": 2.0,
+    }  # fmt: skip
+    rarer = issued("digits_mlp", **run, sampling_rate=1 / 45)
+    privacy = rarer.certificate.privacy
+    assert privacy is not None
+    own = analyze(load_model(MODELS / "digits_mlp.onnx"), Settings(**run, sampling_rate=1 / 45))
+    assert own.privacy is not None
+    assert privacy.epsilon >= own.privacy.epsilon
+    with pytest.raises(NoVerdictError, match=r"states the rate B/N, and 0\.05 is above 32/1437"):
+        issued("digits_mlp", **run, sampling_rate=0.05)
