@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import fields
 from pathlib import Path
@@ -56,6 +57,17 @@ def places(*words: str) -> set[str]:
     return {path.relative_to(known).as_posix() for path in files}
 
 
+def users_of(name: str) -> set[str]:
+    """The files of the package whose code, texts aside, names this."""
+    known = Path(lipcert.__file__).parent
+    return {
+        path.relative_to(known).as_posix()
+        for path in known.rglob("*.py")
+        if any(name in (getattr(node, "id", ""), getattr(node, "name", ""))
+               for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_loss_is_one_class(kind: str) -> None:
     assert loss_class(kind).kind == kind
@@ -74,15 +86,25 @@ def test_a_loss_has_three_places(kind: str) -> None:
     )
 
 
-def test_a_mechanism_has_few_places() -> None:
-    """Its declaration, what users of training write, what enforces it, and the weights that it
-    leaves, at which gradients are measured."""
+def test_a_mechanism_that_holds_weights_has_three_places() -> None:
+    """Its declaration, and what users of training write. Its class says the rest."""
     assert places('"fixed-weight-norm"', r"\bFixedWeightNorm\b") == {
-        "analysis/observing.py",
         "core/ledger/mechanism.py",
         "training/__init__.py",
         "training/mechanisms.py",
-        "training/projection/projector.py",
+    }
+
+
+def test_a_mechanism_that_clips_has_six_places() -> None:
+    """Its declaration, how it bounds, how gradients are measured under it, what users of training
+    write, and what enforces it there; `suggest` has a trial of its own for each."""
+    named = users_of("GradientClipping") - {"core/ledger/__init__.py", "training/__init__.py"}
+    assert named - {"training/suggesting.py"} == {
+        "core/ledger/mechanism.py",
+        "core/ledger/premises.py",
+        "gradient_stats/measure.py",
+        "training/enforcement.py",
+        "training/mechanisms.py",
     }
 
 
@@ -119,3 +141,70 @@ def test_every_reader_of_an_operator_can_be_loaded(name: str) -> None:
 def test_every_operator_is_read_in_one_way() -> None:
     read = [DATA.keys(), LAYOUT.keys(), *(loaded(name).keys() for name in TABLES)]
     assert sum(map(len, read)) == len(set().union(*read))
+
+
+def names_of_mechanisms(tree: ast.Module) -> dict[str, set[str]]:
+    """The constants of a module that hold names of mechanisms, and which."""
+    found = {}
+    for node in tree.body:
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            held = {item.value for item in ast.walk(node.value) if isinstance(item, ast.Constant)}
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = held & MECHANISMS.keys()
+            found |= {ast.unparse(target): names for target in targets if names}
+    return found
+
+
+def compared(source: str) -> list[str]:
+    """The comparisons of a module, `match` included, that name a mechanism.
+
+    By its name, by a constant that holds the name, or by `kind` of its class; "none" is a word of
+    many, and counts where the comparison is about a mechanism.
+    """
+    tree = ast.parse(source)
+    known, classes = names_of_mechanisms(tree), {found.__name__ for found in MECHANISMS.values()}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            parts = [node.left, *node.comparators]
+        elif isinstance(node, ast.Match):
+            parts = [node.subject, *(case.pattern for case in node.cases)]
+        else:
+            continue
+        said = " ".join(map(ast.unparse, parts))
+        words = [item for part in parts for item in ast.walk(part)]
+        names = {item.value for item in words if isinstance(item, ast.Constant)} & MECHANISMS.keys()
+        names |= set().union(*(known.get(ast.unparse(item), set()) for item in words
+                               if isinstance(item, ast.Name)))  # fmt: skip
+        by_class = any(isinstance(item, ast.Attribute) and item.attr == "kind"
+                       and ast.unparse(item.value) in classes for item in words)  # fmt: skip
+        if by_class or names - {"none"} or ("none" in names and "mechanism" in said):
+            found.append(said)
+    return found
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'settings.mechanism == "gradient-clipping"',
+        'settings.mechanism != "none"',
+        'kind in {"clipless", "none"}',
+        'PLAIN: Final = "clipless"\nif kind == PLAIN: pass',
+        "settings.mechanism == GradientClipping.kind",
+        'match kind:\n    case "weight-clipping": pass',
+    ],
+)
+def test_a_comparison_with_a_name_of_a_mechanism_is_found(source: str) -> None:
+    assert compared(source)
+
+
+def test_only_its_class_knows_what_a_mechanism_does() -> None:
+    """Everybody else asks the class: a new mechanism is told nowhere else by its name."""
+    known = Path(lipcert.__file__).parent
+    found = {
+        path.relative_to(known).as_posix(): said
+        for path in known.rglob("*.py")
+        if path.relative_to(known).as_posix() != "core/ledger/mechanism.py"
+        and (said := compared(path.read_text("utf-8")))
+    }
+    assert not found

@@ -383,7 +383,7 @@ def _derived(
 
 def kept_in_eval_mode(graph: Graph, settings: Settings) -> tuple[EvalLayer, ...]:
     """The layers that training has to keep in eval mode; a clipped run may drop what it likes."""
-    is_clipped = settings.mechanism == "gradient-clipping"
+    is_clipped = settings.enforced.clips_gradients
     return tuple(layer for layer in graph.eval_layers if not (is_clipped and layer.is_dropout))
 
 

@@ -90,7 +90,7 @@ def plain_gradients(found: Bounded, examples: Examples) -> Met | None:
 def held(graph: Graph, settings: Settings) -> Graph:
     """The graph at weights within the constraints that training enforces, about."""
     constraints = constraints_of(graph, settings)
-    exactly = settings.mechanism == "fixed-weight-norm"
+    exactly = settings.enforced.scales_up
     return scaled_into(graph, constraints, exactly=exactly) if constraints else graph
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Final
 
 from lipcert.analysis import summary
 from lipcert.analysis.bounded import Bounded, Progress, bounded
@@ -34,9 +33,6 @@ from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
 from lipcert.settings.gates import NO_GATES, Gates
 from lipcert.settings.settings import Settings
-
-_PLAIN_MECHANISMS: Final = frozenset({"none", "clipless"})
-"""Those under which gradients are what backpropagation finds at weights of the scope."""
 
 
 @one_thread()
@@ -124,7 +120,7 @@ def reported(
 
 def _witness(found: Bounded, settings: Settings) -> Witness:
     """What admissible examples reach: at the weights of the file, or at some within constraints."""
-    if settings.tier == "quick" or settings.mechanism not in _PLAIN_MECHANISMS:
+    if settings.tier == "quick" or not settings.enforced.fills_scope:
         return NO_WITNESS
     if found.scope.kind != settings.scope:  # training would shorten the weights of the file first
         return NO_WITNESS

@@ -211,7 +211,7 @@ def _sentence(
     settings: Settings,
     seen: Observed | None,
 ) -> str:
-    clips = settings.mechanism == "gradient-clipping"
+    clips = settings.enforced.clips_gradients
     other = "clip at a smaller norm" if clips else f"use gradient clipping ({_RIVAL})"
     if cost is None:
         return f"Not usable: no noise makes this private; {other}, or see {_SUGGEST}."

@@ -164,7 +164,7 @@ def settings_of(certificate: Certificate) -> Settings:
     kind, scope = mechanism.pop("kind"), certificate.scope.kind
     if mechanism.pop("layers", ()) and premises.layer_clip is not None:
         mechanism |= _radii(certificate, premises.layer_clip)
-    if premises.mechanism.weights in {"held", "stepwise"} and not certificate.scope.constraints:
+    if premises.mechanism.holds_weights() and not certificate.scope.constraints:
         kind, scope = "none", "point"
     return Settings(
         **parameters,  # type: ignore[arg-type]  # under the names of `Settings`

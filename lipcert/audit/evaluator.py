@@ -20,7 +20,6 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lipcert.analysis.mechanism import mechanism_of
 from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.gradient_norms.engine import NormEngine
@@ -29,7 +28,6 @@ from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.measured import BatchNorms, Measured, joint, largest_of
 from lipcert.audit.precision import Precision
 from lipcert.audit.tally import ALL, Family
-from lipcert.core.ledger import GradientClipping
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.upper import FloatArray
 
@@ -209,12 +207,10 @@ def _groups(claims: Claims, found: BatchNorms) -> Mapping[str, Measured]:
 
 def clip_of(claims: Claims) -> float:
     """The norm to which the run clips the gradient of each group; inf where it does not."""
-    mechanism = mechanism_of(claims.settings)
-    if not isinstance(mechanism, GradientClipping):
+    clip = claims.engine.premises.clip
+    if clip is None:
         return math.inf
-    if mechanism.clip_scope == "group":
-        return mechanism.clip_norm / math.sqrt(len(claims.groups))
-    return mechanism.clip_norm
+    return clip.clip_norm / (math.sqrt(len(claims.groups)) if clip.clip_scope == "group" else 1.0)
 
 
 def _clipped(measured: Measured, clip: float) -> Measured:

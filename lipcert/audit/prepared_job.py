@@ -143,7 +143,7 @@ def _require_count(data: DataSet) -> None:
 def _require_clips(trace: Trace, claims: Claims) -> None:
     """UsageError where a run clips gradients and the bounds are of gradients as they are."""
     radii = trace.manifest.declaration.clip_norms
-    if radii and claims.settings.mechanism != "gradient-clipping":
+    if radii and not claims.settings.enforced.clips_gradients:
         scope = "--clip-scope group --group parameter " if len(radii) > 1 else ""
         raise UsageError(
             f"audit: the run {trace.folder} clips the gradient of each example to "

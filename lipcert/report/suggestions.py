@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from lipcert.analysis.usefulness import times
+from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.gradient_stats.measure import signal_words
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
@@ -153,11 +154,11 @@ def _done(recipe: Recipe) -> str:
 
 def _is_rival(recipe: Recipe) -> bool:
     settings = recipe.settings
-    return recipe.mechanism == "gradient-clipping" and settings.clip_scope != "group"
+    return settings.enforced.clips_gradients and settings.clip_scope != "group"
 
 
 def _mechanism(name: str) -> str:
-    return "mechanism none" if name == "none" else name
+    return name if MECHANISMS[name].acts else f"mechanism {name}"
 
 
 def ratio_of(outcome: Outcome, found: Suggestions) -> str | None:

@@ -20,6 +20,7 @@ from lipcert.core.ledger.mechanism import (
     ClipScopeName,
     ConvClipName,
     DecayName,
+    Mechanism,
     names_of,
 )
 from lipcert.core.ledger.premises import InputPart
@@ -327,7 +328,7 @@ class Settings(LossParameters, LossChoice):
     @property
     def _own_asks(self) -> Asks:
         """What is missing of mechanism, scope and release."""
-        chosen, kind = MECHANISMS[self.mechanism], self.mechanism
+        chosen, kind = self.enforced, self.mechanism
         radii = self._written(
             name for name, has_default in names_of(chosen).items() if not has_default
         )
@@ -335,7 +336,7 @@ class Settings(LossParameters, LossChoice):
             radii = ("--cotangent-clip C or a [cotangent-clips] table",)
         free = () if self._declares_constraints else _CONSTRAINTS
         found: Asks = {f"of the mechanism {kind}": radii}
-        if self._weights in {"held", "stepwise"}:
+        if chosen.holds_weights():
             found[f"within which the mechanism {kind} holds the weights"] = free
         elif self.scope == "constraint-set" and not self.weights_are_free:
             found["of the scope constraint-set"] = free
@@ -506,22 +507,23 @@ class Settings(LossParameters, LossChoice):
         return bool(self.constraint or self.constraints or self.bias_norm is not None)
 
     @property
-    def _weights(self) -> str:
-        return MECHANISMS[self.mechanism].weights
+    def enforced(self) -> type[Mechanism]:
+        """The class of the mechanism, which says what training does."""
+        return MECHANISMS[self.mechanism]
 
     @property
     def weights_are_free(self) -> bool:
         """Whether the mechanism bounds gradients whatever weights and inputs are."""
-        return self._weights == "free"
+        return self.enforced.weights == "free"
 
     @property
     def is_stepwise(self) -> bool:
         """Whether bounds may be taken at the weights that a step starts from."""
-        return self._weights == "stepwise"
+        return self.enforced.weights == "stepwise"
 
     def _check_mechanism(self) -> None:
         check_choice("mechanism", self.mechanism, tuple(MECHANISMS))
-        chosen = MECHANISMS[self.mechanism]
+        chosen = self.enforced
         own = names_of(chosen)
         for mechanism, found in MECHANISMS.items():
             for name in (*names_of(found), *found.tables):
@@ -536,7 +538,7 @@ class Settings(LossParameters, LossChoice):
         if self.scope == "auto":  # bounds that hold for the whole run; if there are none, now
             whole_run = (declared or self.weights_are_free) and not self.is_stepwise
             object.__setattr__(self, "scope", "constraint-set" if whole_run else "point")
-        if self.scope == "point" and self._weights == "held" and declared:
+        if self.scope == "point" and self.enforced.weights == "held" and declared:
             raise UsageError(
                 f"scope: {self.mechanism} is bounded over the whole constraint set; leave out "
                 "--scope point"

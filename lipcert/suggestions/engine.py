@@ -111,7 +111,7 @@ def suggestions_of(
         analyst=Analyst(base, settings, examples, propose),
         structure=structure,
         families=families,
-        home=families[:1] if settings.mechanism == "none" else (),
+        home=() if settings.enforced.acts else families[:1],
         started=started,
         end=started + budget - for_runs,
         observe=observe,

@@ -24,9 +24,7 @@ _RADII: Final = ("input_clip", "cotangent_clip", "conv_clip", "clip_norm", "clip
 _BOUNDED: Final = 1.25
 """times the median norm of what a layer reads: a bound up to which no clip is needed"""
 _TABLES: Final = ("input_clips", "cotangent_clips")
-HELD: Final = tuple(
-    kind for kind, found in MECHANISMS.items() if found.weights in {"held", "stepwise"}
-)
+HELD: Final = tuple(kind for kind, found in MECHANISMS.items() if found.holds_weights())
 """mechanisms that hold the weights within constraints"""
 RIVAL: Final = 1
 """the place among `families` of gradient clipping at C = 1"""
@@ -66,6 +64,11 @@ def _change(what: str, settings: Mapping[str, object]) -> Change:
     """With its options, and as training takes it."""
     own = written.options(settings), written.mechanism_code(settings)
     return Change(TOPIC, what, "\n".join(own), settings=settings)
+
+
+def clips_gradients(family: Change) -> bool:
+    """Whether a change of mechanism is one to clipping the gradients of examples."""
+    return MECHANISMS[str(family.settings["mechanism"])].clips_gradients
 
 
 def held(kind: str, settings: Settings, biased: bool) -> Change:

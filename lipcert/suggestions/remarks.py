@@ -32,7 +32,7 @@ def stops_of(graph: Graph, recipe: Recipe) -> Iterator[str]:
             f"example holds in train mode: {done}. Other numbers are those of eval mode."
         )
     dropping = [layer.name for layer in graph.eval_layers if layer.is_dropout]
-    if dropping and recipe.mechanism != "gradient-clipping":
+    if dropping and not recipe.settings.enforced.clips_gradients:
         yield (
             f"Dropout ({named(dropping, 8)}): bounds of the network hold in eval mode. Remove it, "
             "or clip gradients, which may drop what they like."

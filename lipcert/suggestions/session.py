@@ -15,6 +15,7 @@ from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.planned import plan_of
+from lipcert.core.ledger.mechanism import MECHANISMS, Clipless
 from lipcert.errors import LipCertError
 from lipcert.settings.patterns import matches
 from lipcert.settings.settings import Settings
@@ -39,7 +40,6 @@ from lipcert.suggestions.subject import Subject
 _GAIN: Final = 0.03
 _WORTH: Final = 0.10
 """by what part noise over signal has to fall, and by one that changes what the network computes"""
-_PLAIN: Final = "gradient-clipping"
 """the mechanism that leaves weights and network alone, and needs no rehearsal"""
 _ALIKE: Final = 1.25
 """by what factor noise over signal has to differ between clips to say anything"""
@@ -171,7 +171,9 @@ class Session:
 
     def _rehearsed(self, recipes: list[Recipe], single: Sequence[Suggestion]) -> _Shown:
         """Gradient clipping first, or what a rehearsal shows to be better; then by score."""
-        plain = next((recipe for recipe in recipes if recipe.mechanism == _PLAIN), None)
+        plain = next(
+            (recipe for recipe in recipes if recipe.settings.enforced.clips_gradients), None
+        )
         if plain is None:
             return _Shown(recipes, (), None, "")
         others = [recipe for recipe in recipes if recipe is not plain]
@@ -285,8 +287,8 @@ class Session:
         """The best that was found under each mechanism; first of those that need little time."""
         separating = [change for change in changes if change.separates][:1]
         keeping = [change for change in changes if change.topic in _KEEPING] + separating
-        own = self.analyst.settings.mechanism
-        holds = own == "none" or own in mechanisms.HELD
+        own = self.analyst.settings.enforced
+        holds = not own.acts or own.holds_weights()
         starts: list[tuple[Change, ...]] = [] if holds else [()]
         kinds: set[object] = set(mechanisms.HELD)
         for family in sorted(families, key=self._preference):
@@ -296,7 +298,7 @@ class Session:
                 starts.append((family,))
         for start in starts:
             usual = keeping
-            if self._of_norms and all(item.settings["mechanism"] == _PLAIN for item in start):
+            if self._of_norms and all(map(mechanisms.clips_gradients, start)):
                 usual = [change for change in keeping if change.topic != _AFFINE]
             if found := self._greedy(start, usual, always=(self.rival,) == start):
                 yield found
@@ -321,7 +323,7 @@ class Session:
         little of how far to clip: C = 1 is taken where others are no better than it beyond doubt.
         """
         score = self._score((family,))
-        if not self._of_norms or family.settings["mechanism"] != _PLAIN:
+        if not self._of_norms or not mechanisms.clips_gradients(family):
             return score
         if family.settings["clip_scope"] == "group":
             return math.inf
@@ -385,7 +387,7 @@ class Session:
         last = analyst.analysed(changes)
         parts = [self._step(changes[:end], between=between) for end in ends]
         edited, names = self._edited(changes)
-        held_so = last.settings.mechanism == "clipless" and any(
+        held_so = last.settings.enforced is Clipless and any(
             change.topic == "weights" for change in changes
         )
         said = {name: getattr(edited, name) for name in Settings.__dataclass_fields__}
@@ -440,7 +442,11 @@ def _is_less(score: float, limit: float, best: float) -> bool:
 
 def _rank(item: Suggestion) -> tuple[bool, float, bool]:
     """Gradient clipping first: of all else the ratio alone does not say that it learns."""
-    return item.mechanism != _PLAIN, item.outcome.score, not item.change.keeps_function
+    return (
+        not MECHANISMS[item.mechanism].clips_gradients,
+        item.outcome.score,
+        not item.change.keeps_function,
+    )
 
 
 def _title(recipe: Recipe) -> str:

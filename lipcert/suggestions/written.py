@@ -53,12 +53,11 @@ def mechanism_code(fields: Mapping[str, object], **more: object) -> str:
 
     fields: of `Settings`, by name; those that are missing are not said. more: other arguments.
     """
-    kind = str(fields.get("mechanism", "none"))
-    found = MECHANISMS[kind]
-    if kind == "none":
+    found = MECHANISMS[str(fields.get("mechanism", "none"))]
+    if not found.acts:
         return ""
     given: dict[str, object] = {}
-    if found.weights in {"held", "stepwise"}:
+    if found.holds_weights():
         given |= _held(fields)
     else:
         for name in (*names_of(found), *found.tables):
@@ -66,7 +65,7 @@ def mechanism_code(fields: Mapping[str, object], **more: object) -> str:
             if value not in (None, ()) or name in _WITH_DEFAULT:
                 given[name] = value
     given |= {name: fields[name] for name in _SHARED if fields.get(name) not in (None, ())}
-    whole = kind == "gradient-clipping" and fields.get("clip_scope") != "group"
+    whole = found.clips_gradients and fields.get("clip_scope") != "group"
     for name, default in _TRAINED_DEFAULTS.items():
         is_one_group = whole and name == "allocation"
         if fields.get(name, default) != default and not is_one_group:
@@ -76,7 +75,7 @@ def mechanism_code(fields: Mapping[str, object], **more: object) -> str:
         given["loss"] = loss
     given |= {name: value for name, value in more.items() if value}
     arguments = ", ".join(f"{name}={_python(value)}" for name, value in given.items())
-    return f"{''.join(word.capitalize() for word in kind.split('-'))}({arguments})"
+    return f"{''.join(word.capitalize() for word in found.kind.split('-'))}({arguments})"
 
 
 def _held(fields: Mapping[str, object]) -> dict[str, object]:

@@ -62,7 +62,7 @@ from lipcert.training.ledger import Ledger
 from lipcert.training.ledger_file import LedgerHeader
 from lipcert.training.likeness import Likeness, require_gradients
 from lipcert.training.loader import PrivateLoader
-from lipcert.training.mechanisms import GradientClipping, PlannedRun, TrainingMechanism
+from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
 from lipcert.training.network import Example, TrainedNetwork, trained_network
 from lipcert.training.noise_warning import warn_of_noise
 from lipcert.training.private import Private
@@ -346,7 +346,7 @@ def _network(
     if file is not None and not exists:
         copy_file(file, path)
         exists = True
-    masks = settings.mechanism == GradientClipping.kind
+    masks = settings.enforced.clips_gradients
     return trained_network(model, x, path, settings, exists=exists, masks=masks)
 
 

@@ -203,7 +203,7 @@ class StepGuard:
         """A forward pass in training mode begins; x as it may enter the network: a copy, which
         nobody else can write to."""
         batch = self._under_way("a forward pass in training mode")
-        masks = self._settings.mechanism == "gradient-clipping"
+        masks = self._settings.enforced.clips_gradients
         if not masks:  # gradient clipping sums what it has measured
             refuse_autocast(x.device)
         refuse_modes()

@@ -282,7 +282,7 @@ def mechanism_of(settings: Settings) -> TrainingMechanism:
     where nothing bounds gradients during a run.
     """
     kind = settings.mechanism
-    if kind == "none" and settings.scope == "constraint-set":
+    if not settings.enforced.acts and settings.scope == "constraint-set":
         kind = Clipless.kind
     if kind not in _KINDS:
         raise UsageError(

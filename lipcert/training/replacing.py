@@ -22,12 +22,13 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
+from lipcert.core.ledger import MECHANISMS
 from lipcert.errors import UsageError
 from lipcert.settings.choices import check_positive
 from lipcert.settings.conversion import number
 from lipcert.training.dropout import MASKED
 from lipcert.training.layers import BoundedGroupNorm
-from lipcert.training.mechanisms import BackpropClipping, GradientClipping, TrainingMechanism
+from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.resting import frozen, has_learnt
 
 _MOST_GROUPS: Final = 32
@@ -68,9 +69,10 @@ def make_trainable(
                 "does not know its channels yet; call the module once on an example before"
             )
     own = copy.deepcopy(module)
+    kind = None if mechanism is None else MECHANISMS[mechanism.kind]
     replacing = _Replacing(
-        keeps_dropout=isinstance(mechanism, GradientClipping),
-        floor=None if isinstance(mechanism, GradientClipping | BackpropClipping) else norm_floor,
+        keeps_dropout=kind is not None and kind.clips_gradients,
+        floor=None if kind is not None and kind.weights == "free" else norm_floor,
         frozen=frozen(own),
         done={},
         changes=[],

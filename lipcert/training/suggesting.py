@@ -209,7 +209,7 @@ class _Subject:
         if done.prepares:
             stated = replace(stated, input_box=declared.input_box, input_norm=declared.input_norm)
         plain = replace(recipe.settings, freeze=(), trainable=())
-        kind = mechanism_of(plain) if recipe.mechanism != "none" else None
+        kind = mechanism_of(plain) if plain.enforced.acts else None
         for name, part in done.module.named_modules():
             part.training = self.modes.get(name, self.modes[""])
         trainable = make_trainable(done.module, kind)

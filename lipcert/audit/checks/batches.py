@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, final
 
 import numpy.typing as npt
 
@@ -29,7 +29,6 @@ from lipcert.gradient_stats.labels import checked_labels
 from lipcert.privacy.noise import Neighbouring
 from lipcert.settings.settings import Settings
 
-_CLIPS_WHOLE_GRADIENTS: Final = "gradient-clipping"
 _Array = npt.NDArray[Any]
 
 
@@ -57,7 +56,7 @@ def scale_of(run: RecordedRun, batch: RecordedBatch) -> Scale | None:
     if batch.divisor == 0.0:
         return None
     reduction = batch.reduction or declared.reduction
-    if run.settings.mechanism == _CLIPS_WHOLE_GRADIENTS:
+    if run.settings.enforced.clips_gradients:
         return Scale(1.0, 1.0 / (batch.divisor or 1.0))
     if reduction is Reduction.MEAN:
         return Scale(1.0 / count, count / (batch.divisor or count)) if count else None
@@ -74,7 +73,7 @@ def claimed_divisor(settings: Settings) -> float:
 
 def decays_inside(settings: Settings) -> bool:
     """Whether what is clipped is ∇ℓ + λθ."""
-    return settings.mechanism == _CLIPS_WHOLE_GRADIENTS and settings.decay == "inside"
+    return settings.enforced.clips_gradients and settings.decay == "inside"
 
 
 def decay_of(run: RecordedRun) -> float | None:

@@ -98,6 +98,20 @@ class Mechanism:
     """what the Lipschitz constant is of"""
     tables: ClassVar[tuple[str, ...]] = ()
     """settings, one value for each layer, that become part of what training enforces"""
+    acts: ClassVar[bool] = True
+    """whether training does anything besides backpropagation and the steps of an optimizer"""
+    clips_gradients: ClassVar[bool] = False
+    """whether the gradient of every example is clipped, however the network computes it"""
+    scales_up: ClassVar[bool] = False
+    """whether weights below their radius are scaled up to it, as those above it are scaled down"""
+    fills_scope: ClassVar[bool] = False
+    """whether training may meet every weight of the scope and finds there what backpropagation
+    finds, so that one example of a large gradient refutes a smaller bound"""
+
+    @classmethod
+    def holds_weights(cls) -> bool:
+        """Whether the weights lie within their constraints after every step."""
+        return cls.weights in {"held", "stepwise"}
 
     @property
     def text(self) -> str:
@@ -126,6 +140,8 @@ class Unchanged(Mechanism):
     kind = "none"
     said = "none: gradients are bounded by the network itself"
     weights = "given"
+    acts = False
+    fills_scope = True
 
 
 @final
@@ -137,6 +153,7 @@ class Clipless(Mechanism):
     kind = "clipless"
     said = "clipless: after each step the weights are projected onto their constraints"
     weights = "held"
+    fills_scope = True
 
 
 @final
@@ -167,6 +184,7 @@ class FixedWeightNorm(Mechanism):
     kind = "fixed-weight-norm"
     said = "fixed-weight-norm: after each step weights are scaled to their radius"
     weights = "held"
+    scales_up = True
 
 
 @final
@@ -304,6 +322,7 @@ class GradientClipping(Mechanism):
     said = "gradient-clipping to {clip_norm:.12g} ({clip_scope}, weight decay {decay})"
     weights = "free"
     gradient = "the clipped gradient of its loss"
+    clips_gradients = True
     clip_norm: Bound
     clip_scope: ClipScopeName = "flat"
     decay: DecayName = "decoupled"

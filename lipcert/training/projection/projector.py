@@ -85,8 +85,8 @@ class Projector:
             _margins(measures, live),
             orthogonal if orthogonalize else {},
             {name: way for name, way in ways.items() if isinstance(way, str)},
-            settings.mechanism == "fixed-weight-norm",
-            settings.mechanism == "weight-clipping",
+            settings.enforced.scales_up,
+            settings.is_stepwise,
         )
 
     @property
