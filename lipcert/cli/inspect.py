@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     help="Output of the model, if it has several; repeat it for all that have a loss.",
 )
 @click.option("--as-exported", is_flag=True, help=AS_EXPORTED)
-@format_option("text", "json", "dot", "mermaid")
+@format_option("text", "json")
 @out_option
 @color_option
 def command(
@@ -42,8 +42,7 @@ def command(
 ) -> ExitCode:
     """Show the ops, shapes, parameters and batch proof of MODEL, an ONNX file.
 
-    The formats dot (Graphviz) and mermaid (Markdown) draw the graph. Leaves with 3, after all
-    reasons and remedies, when the model is refused.
+    Leaves with 3, after all reasons and remedies, when the model is refused.
     """
     paths.require_model(model)
     paths.require_writable([out_file], [model])
@@ -60,21 +59,11 @@ def command(
 
 
 def _rendered(inspection: Inspection, output_format: str, color: bool) -> str:
-    match output_format:
-        case "json":
-            from lipcert.report.json import inspection_json
+    if output_format == "json":
+        from lipcert.report.json import inspection_json
 
-            return inspection_json(inspection)
-        case "dot":
-            from lipcert.report.drawing import inspection_dot
+        return inspection_json(inspection)
+    from lipcert.report.inspection import inspection_document
 
-            return inspection_dot(inspection)
-        case "mermaid":
-            from lipcert.report.drawing import inspection_mermaid
-
-            return inspection_mermaid(inspection)
-        case _:
-            from lipcert.report.inspection import inspection_document
-
-            document = inspection_document(inspection)
-            return document_text(document, output_format, width=text_width(), color=color)
+    document = inspection_document(inspection)
+    return document_text(document, output_format, width=text_width(), color=color)

@@ -26,12 +26,10 @@ _CONFIG: Final = "lipcert.config"
 _ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
     {
         ".csv": "csv",
-        ".dot": "dot",
         ".htm": "html",
         ".html": "html",
         ".json": "json",
         ".md": "markdown",
-        ".mmd": "mermaid",
         ".sarif": "sarif",
     }
 )
