@@ -52,8 +52,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(autouse=True)
 def _threads_end() -> Iterator[None]:
-    """fsspec keeps a thread once it has read a URL, tqdm once it has shown a bar. Beside threads no
-    model is read in a fork, which is quick and sees what a test has put in the place of something.
+    """tqdm keeps a thread once it has shown a bar. Beside threads no model is read in a fork, which
+    is quick and sees what a test has put in the place of something.
     """
     yield
     tqdm = sys.modules.get("tqdm")
@@ -61,12 +61,6 @@ def _threads_end() -> Iterator[None]:
         tqdm.tqdm.monitor_interval = 0
         tqdm.tqdm.monitor.exit()
         tqdm.tqdm.monitor = None
-    asyn = sys.modules.get("fsspec.asyn")
-    if asyn is not None and asyn.iothread[0] is not None:
-        sys.modules["fsspec.implementations.http"].HTTPFileSystem.clear_instance_cache()
-        asyn.loop[0].call_soon_threadsafe(asyn.loop[0].stop)
-        asyn.iothread[0].join(timeout=10.0)
-        asyn.iothread[0] = asyn.loop[0] = None
 
 
 def pytest_runtest_setup() -> None:

@@ -220,7 +220,9 @@ def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
 
 def test_data_of_every_form_are_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = AUDIT.split("## Your data\n")[1].split("\n## ")[0]
-    written, module, from_python = re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL)
+    elsewhere, written, module, from_python = re.findall(
+        r"```python\n(.*?)```", part, flags=re.DOTALL
+    )
     (tmp_path / "models").symlink_to(ROOT / "models")
     (tmp_path / "my_data.py").write_text(module, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -232,6 +234,13 @@ def test_data_of_every_form_are_audited(tmp_path: Path, monkeypatch: pytest.Monk
         found = json.loads(done.stdout)
         assert examples is None or found["examples"] == examples
     assert printed_by(from_python, tmp_path) == "300\n"
+    store = {"s3://bucket/digits.parquet": tmp_path / "digits.parquet"}
+    fsspec = ModuleType("fsspec")
+    monkeypatch.setattr(fsspec, "open", lambda url: store[url].open("rb"), raising=False)
+    monkeypatch.setitem(sys.modules, "fsspec", fsspec)
+    (tmp_path / "elsewhere.py").write_text(elsewhere, encoding="utf-8")
+    words = ["audit", "models/digits_mlp.onnx", "--data", "elsewhere:bucket", "--format", "json"]
+    assert json.loads(lipcert(words, tmp_path).stdout)["examples"] == 100
 
 
 def _shown(page: str, name: str) -> list[tuple[str, str]]:

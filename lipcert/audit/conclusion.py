@@ -135,7 +135,7 @@ def _recording(ready: Ready) -> Recording | None:
 
 
 def _modes(ready: Ready) -> Modes:
-    """What was audited; a URL without its secrets."""
+    """What was audited."""
     job, identity = ready.job, ready.identity
     data = job.data if ready.data is None else ready.data.source
     modes = Modes(data, job.trace, job.attack_steps)

@@ -34,9 +34,8 @@ _OPTIONS: Final = (
     ),
     data_options(
         "Examples to replay: an .npz file of arrays x [examples, ...] and y; a folder of .npz "
-        "files or of x/y pairs of .npy files; Parquet; a folder of datasets.save_to_disk; tar "
-        "files of WebDataset; a URL of one file; or package.module:function, which returns a "
-        "torch Dataset, IterableDataset or DataLoader."
+        "files or of x/y pairs of .npy files; Parquet; or package.module:function, which returns "
+        "arrays (x, y), a torch Dataset, IterableDataset or DataLoader."
     ),
     click.option(
         "--trace",

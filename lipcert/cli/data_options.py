@@ -55,7 +55,7 @@ def require_data(words: Mapping[str, Any]) -> None:
     where = words["data"]
     if where is None or is_elsewhere(where):
         return
-    if not Path(where).is_dir():
+    if not Path(where).is_dir() and "://" not in where:
         paths.require_file(Path(where))
     require_readable(where)
 

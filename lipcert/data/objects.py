@@ -13,7 +13,7 @@ import importlib
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from itertools import islice
 from typing import Any, Final, TypeVar, final
 
@@ -70,9 +70,9 @@ def source_of_object(
     """The examples of an object. again: makes it anew, where it can be gone through only once."""
     if isinstance(found, Source):
         return found
-    if isinstance(found, tuple) and all(len(getattr(part, "shape", ())) > 0 for part in found):
+    if isinstance(found, tuple) and all(map(_is_array, found)):
         found = _nested(found, columns)
-    if _is_arrays(found, columns) or _is_arrays_of_several(found, columns):
+    if _is_arrays(found, columns):
         return Arrays(*_pair(found, name, columns, batched=True), name)
     if (loader := _torch("DataLoader")) is not None and isinstance(found, loader):
         if not _is_stream(found.dataset):
@@ -264,22 +264,14 @@ def _array(item: Any, name: str) -> Array:
 
 
 def _is_arrays(found: Any, columns: Columns) -> bool:
-    """Whether this is a pair of whole arrays, and not two examples; of several inputs, of as many
-    arrays, or a mapping of them, and of labels."""
-    is_pair = isinstance(found, tuple | list) and len(found) == 2
-    return is_pair and _is_whole(found[0], columns) and len(getattr(found[1], "shape", ())) > 0
-
-
-def _is_arrays_of_several(found: Any, columns: Columns) -> bool:
-    """Whether this is a pair of all inputs and the labels of several outputs."""
+    """Whether this is a pair of whole arrays, and not two examples: of inputs (of several, as many
+    arrays, or a mapping of them), and of labels (of several outputs, as many arrays)."""
     if not (isinstance(found, tuple | list) and len(found) == 2 and _is_whole(found[0], columns)):
         return False
-    labels = list(found[1].values()) if isinstance(found[1], Mapping) else found[1]
-    return (
-        isinstance(labels, tuple | list)
-        and len(labels) > 1
-        and all(len(getattr(part, "shape", ())) > 0 for part in labels)
-    )
+    labels = found[1].values() if isinstance(found[1], Mapping) else found[1]
+    if isinstance(labels, tuple | list | ValuesView):
+        return len(labels) > 1 and all(map(_is_array, labels))
+    return _is_array(labels)
 
 
 def _is_whole(x: Any, columns: Columns) -> bool:
@@ -287,7 +279,11 @@ def _is_whole(x: Any, columns: Columns) -> bool:
     parts = [x]
     if columns.inputs and isinstance(x, tuple | list | Mapping):
         parts = list(x.values() if isinstance(x, Mapping) else x)
-    return bool(parts) and all(len(getattr(part, "shape", ())) > 0 for part in parts)
+    return bool(parts) and all(map(_is_array, parts))
+
+
+def _is_array(part: Any) -> bool:
+    return len(getattr(part, "shape", ())) > 0
 
 
 def _torch(name: str) -> Any:

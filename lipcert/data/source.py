@@ -8,13 +8,11 @@ nothing is unpickled; shards that disagree about shapes or types are refused by 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -180,8 +178,8 @@ def _named(
 class Part(ABC):
     """Examples in a fixed order.
 
-    name: for messages and reports, without secrets. count: how many there are; None where only
-    reading to the end tells.
+    name: for messages and reports. count: how many there are; None where only reading to the end
+    tells, which is never so of a part of `Shards`.
     """
 
     name: str
@@ -257,40 +255,31 @@ class Shards(Source):
     """
 
     def __init__(self, parts: Sequence[Part], name: str, identity: Identity) -> None:
-        counts = [part.count for part in parts]
+        ends = np.cumsum([0, *(part.count or 0 for part in parts)])
         self.name = name
-        self.count = None if None in counts else sum(n for n in counts if n is not None)
-        self._parts = parts
+        self.count = int(ends[-1])
+        self._parts, self._starts = parts, ends[:-1]
         self._identity = identity
         self._kind: tuple[object, str] | None = None
-        ends = np.cumsum([0 if n is None else n for n in counts])
-        self._starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        """Parts before the start are not read, if it is known how many examples they have."""
-        for part in self._parts:
-            if part.count is not None and start >= part.count:
-                start -= part.count
+        """Parts before the start are not read."""
+        for part, first in zip(self._parts, map(int, self._starts), strict=True):
+            done, count = max(start - first, 0), part.count or 0
+            if done >= count:
                 continue
-            known = part.count is not None
-            done = start if known else 0
             for x, y in part.blocks(done):
                 self._require_kind(x, y, part.name)
                 done += len(x)
-                fresh = len(x) if known else min(len(x), done - start)
-                if fresh > 0:
-                    yield x[-fresh:], y[-fresh:]
-            if known and done != part.count:
+                yield x, y
+            if done != count:
                 raise NoVerdictError(
-                    f"{part.name} held {part.count} examples, and now {done}: it changed while it "
-                    "was read; start again"
+                    f"{part.name} held {count} examples, and now {done}: it changed while it was "
+                    "read; start again"
                 )
-            start = max(0, start - done)
 
     def take(self, index: npt.NDArray[np.int64]) -> Block:
         """From those parts alone that hold one of them."""
-        if self.count is None:
-            return super().take(index)
         owners = np.searchsorted(self._starts, index, side="right") - 1
         order = np.argsort(owners, kind="stable")
         found = []
@@ -397,14 +386,3 @@ def identity_of_files(files: Sequence[Path], folder: Path) -> Identity:
         told.append([file.relative_to(folder).as_posix(), state.st_size, state.st_mtime_ns])
     what = "one file" if len(files) == 1 else f"{len(files)} files"
     return Identity(digest_of((), told), f"name, size and time of change of {what}")
-
-
-def required(module: str, where: str, what: str) -> ModuleType:
-    """A library of the extra `data`; NoVerdictError that says how to install it."""
-    try:
-        return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        raise NoVerdictError(
-            f"{where}: {what} is read by {module.partition('.')[0]}, which is not installed; "
-            'install it with: pip install "lipcert[data]"'
-        ) from error

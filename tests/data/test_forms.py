@@ -133,7 +133,8 @@ def test_what_datasets_saves(tmp_path: Path) -> None:
     )
     mixed = whole.select(order := np.random.default_rng(0).permutation(ROWS))
     mixed.save_to_disk(tmp_path / "saved", num_shards=3)
-    for given in (tmp_path / "saved", mixed.with_format("torch"), mixed.to_iterable_dataset()):
+    saved = datasets.load_from_disk(tmp_path / "saved").with_format("numpy")
+    for given in (saved, mixed.with_format("torch"), mixed.to_iterable_dataset()):
         found = DataSet(open_source(given, SHAPE, Columns()), SHAPE).read(0, 100)
         assert np.array_equal(found.x, X[order])
         assert np.array_equal(found.y, Y[order])

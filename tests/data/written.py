@@ -1,10 +1,7 @@
-"""The same examples in every form that is read, written by numpy, pyarrow, tarfile and torch."""
+"""The same examples in every form that is read, written by numpy, pyarrow and torch."""
 
 from __future__ import annotations
 
-import io
-import json
-import tarfile
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
@@ -65,47 +62,13 @@ def parquet_shards(folder: Path) -> Path:
     return folder
 
 
-def arrow(folder: Path) -> Path:
-    """As `datasets.Dataset.save_to_disk` lays it out."""
-    names = []
-    for number, x, y in cut():
-        names.append({"filename": f"data-{number:05}-of-00004.arrow"})
-        kind = pa.fixed_shape_tensor(pa.float32(), SHAPE)
-        storage = pa.array(list(x.reshape(len(x), 6)), pa.list_(pa.float32(), 6))
-        rows = pa.table({"x": pa.ExtensionArray.from_storage(kind, storage), "y": y})
-        with pa.ipc.new_stream(str(folder / names[-1]["filename"]), rows.schema) as stream:
-            stream.write_table(rows, max_chunksize=10)
-    (folder / "state.json").write_text(json.dumps({"_data_files": names}))
-    (folder / "dataset_info.json").write_text("{}")
-    return folder
-
-
-def saved(array: np.ndarray) -> bytes:
-    file = io.BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-def add(archive: tarfile.TarFile, name: str, content: bytes, **state: Any) -> None:
-    member = tarfile.TarInfo(name)
-    member.size = len(content)
-    for key, value in state.items():
-        setattr(member, key, value)
-    archive.addfile(member, io.BytesIO(content))
-
-
-def tars(folder: Path, mode: str = "w", ending: str = ".tar") -> Path:
-    for number, xs, ys in cut():
-        with tarfile.open(folder / f"shard-{number}{ending}", mode) as archive:  # type: ignore[call-overload]
-            for row, (x, y) in enumerate(zip(xs, ys, strict=True)):
-                add(archive, f"some/{row:03}.jpg", b"not read")
-                add(archive, f"some/{row:03}.npy", saved(x))
-                add(archive, f"some/{row:03}.cls", f"{y}\n".encode())
-    return folder
-
-
-def packed_tars(folder: Path) -> Path:
-    return tars(folder, "w:gz", ".tar.gz")
+def tensor_parquet(folder: Path) -> Path:
+    """With a type of tensors of one shape."""
+    kind = pa.fixed_shape_tensor(pa.float32(), SHAPE)
+    storage = pa.array(list(X.reshape(ROWS, 6)), pa.list_(pa.float32(), 6))
+    rows = pa.table({"x": pa.ExtensionArray.from_storage(kind, storage), "y": Y})
+    pq.write_table(rows, folder / "data.parquet", row_group_size=10)
+    return folder / "data.parquet"
 
 
 class Rows(Dataset[Any]):
@@ -129,7 +92,7 @@ def tensors() -> TensorDataset:
 
 FILES: dict[str, Callable[[Path], Path]] = {
     made.__name__: made
-    for made in (npz, npz_shards, npy_pairs, parquet, parquet_shards, arrow, tars, packed_tars)
+    for made in (npz, npz_shards, npy_pairs, parquet, parquet_shards, tensor_parquet)
 }
 OBJECTS: dict[str, Callable[[], object]] = {
     "arrays": lambda: (X, Y),
@@ -142,7 +105,7 @@ OBJECTS: dict[str, Callable[[], object]] = {
     "loader of an iterable": lambda: DataLoader(OneByOne(), batch_size=8),
     "loader without batches": lambda: DataLoader(OneByOne(), batch_size=None),
 }
-STREAMS = {"packed_tars", "iterable", "loader of an iterable", "loader without batches"}
+STREAMS = {"iterable", "loader of an iterable", "loader without batches"}
 """those of which only the end tells how many examples there are"""
 
 
