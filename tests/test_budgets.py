@@ -1,0 +1,121 @@
+"""The size of the project stays within `budgets.toml`, and the budgets stay close to the size."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import subprocess
+import sys
+import tokenize
+import tomllib
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.commands import lipcert
+
+ROOT = Path(__file__).resolve().parents[1]
+BUDGETS = tomllib.loads((ROOT / "budgets.toml").read_text(encoding="utf-8"))
+ROOM = 1.05
+"""how far above the truth a budget may be"""
+SMALL = 60
+"""lines by which a budget may exceed the truth, however small the package is"""
+GOLDEN = ROOT / "tests" / "golden" / "0.1.0"
+RUN = "--dataset-size 60000 --sampling poisson --batch-size 256 --epochs 10 --delta 1e-5"
+VERDICTS = {
+    "perceptron": ("digits_mlp", None),
+    "cnn": ("digits_cnn", None),
+    "epsilon": ("digits_mlp", f"--input-norm 1 {RUN} --target-epsilon 8"),
+    "transformer": ("digits_vit", "--input-norm 1"),
+}
+"""network, and options of `certify` where no certificate is kept"""
+_SILENT = {
+    tokenize.COMMENT,
+    tokenize.NL,
+    tokenize.NEWLINE,
+    tokenize.INDENT,
+    tokenize.DEDENT,
+    tokenize.ENDMARKER,
+    tokenize.ENCODING,
+}
+
+
+def code_lines(source: str) -> int:
+    """Lines with code on them: no comments, blanks and docstrings."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _SILENT:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(source)):
+        for item in (
+            getattr(node, "body", ()) if not isinstance(node, ast.Lambda | ast.IfExp) else ()
+        ):
+            if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
+                lines.difference_update(range(item.lineno, (item.end_lineno or item.lineno) + 1))
+    return len(lines)
+
+
+def counted(folder: str) -> tuple[Counter[str], int]:
+    """Code lines of each package in a folder of the project, and the number of files."""
+    lines: Counter[str] = Counter()
+    files = sorted((ROOT / folder).rglob("*.py"))
+    for file in files:
+        where = file.relative_to(ROOT / folder).parts
+        lines[where[0] if len(where) > 1 else "."] += code_lines(file.read_text(encoding="utf-8"))
+    return lines, len(files)
+
+
+def test_code_lines_are_counted() -> None:
+    text = 'x = """\ntext\n"""\n'
+    source = f'"""A module."""\n\n# a comment\n{text}\n\ndef f() -> int:\n    "doc"\n    return 1\n'
+    assert code_lines(source) == 5
+
+
+def test_each_package_keeps_its_budget() -> None:
+    lines, _ = counted("lipcert")
+    limits: dict[str, int] = BUDGETS["lines"]
+    assert set(lines) == set(limits)
+    assert {name: lines[name] for name in lines if lines[name] > limits[name]} == {}
+    loose = {
+        name: (lines[name], limit)
+        for name, limit in limits.items()
+        if limit > max(ROOM * lines[name], lines[name] + SMALL)
+    }
+    assert loose == {}, "lower these budgets: they are (lines, budget)"
+
+
+def test_the_package_keeps_its_number_of_files() -> None:
+    _, files = counted("lipcert")
+    assert files <= BUDGETS["files"]["package"] <= ROOM * files
+
+
+def test_tests_are_no_longer_than_what_they_test() -> None:
+    package, tests = (sum(counted(folder)[0].values()) for folder in ("lipcert", "tests"))
+    assert tests <= BUDGETS["tests"]["per_line"] * package
+
+
+@pytest.mark.parametrize("name", VERDICTS)
+def test_a_verdict_rests_on_few_lines(name: str, tmp_path: Path) -> None:
+    network, options = VERDICTS[name]
+    model, file = ROOT / "models" / f"{network}.onnx", GOLDEN / f"{network}.lipcert.json"
+    if options is not None:
+        file = tmp_path / "certificate.json"
+        words = ["certify", str(model), "--loss", "cross-entropy", *options.split()]
+        done = lipcert([*words, "-o", str(file)])
+        assert done.exit_code == 0, done.output
+    words = [
+        "-m",
+        "lipcert",
+        "check",
+        str(file),
+        "--model",
+        str(model),
+        "--tcb",
+        "--format",
+        "json",
+    ]
+    checked = subprocess.run([sys.executable, *words], check=False, capture_output=True, cwd=ROOT)
+    lines = json.loads(checked.stdout)["trusted_base"]["lines"]
+    assert lines <= BUDGETS["trusted_lines"][name] <= ROOM * lines
