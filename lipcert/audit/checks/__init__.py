@@ -1,34 +1,35 @@
 """Checks besides the bounds: whether a recorded run did what its claims assume.
 
-What enters: a job made ready. What leaves: a `CheckReport` for each thing that was compared, and a
-sentence for each check that the records do not suffice for. Each module here states one check,
-what it compares, and why its threshold raises no, or only so many, false alarms. `leave_one_out`
-and `batch_independence` ask functions of the user's own.
+Each module states checks: what each one compares, and why its threshold raises no, or only so many,
+false alarms. `leave_one_out` and `batch_independence` check functions of the user's own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.admissible_batches import admissible_batches
-from lipcert.audit.checks.batch_independence import batch_independence, moving_statistics
+from lipcert.audit.checks.assumptions import (
+    admissible_batches,
+    file_weights,
+    moving_statistics,
+    recorded_weights,
+)
 from lipcert.audit.checks.chain import chain
 from lipcert.audit.checks.clean_gradient import clean_gradients
 from lipcert.audit.checks.contribution import contribution
-from lipcert.audit.checks.integrity import integrity
-from lipcert.audit.checks.leave_one_out import GradientFunction, leave_one_out
+from lipcert.audit.checks.functions import GradientFunction, batch_independence, leave_one_out
 from lipcert.audit.checks.noise import noise
 from lipcert.audit.checks.released import released
 from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
-from lipcert.audit.checks.subject import Checked, RecordedRun, joined
-from lipcert.audit.checks.weight_constraint import file_weights, recorded_weights
+from lipcert.audit.checks.subject import Checked, RecordedRun, RunCheck, joined
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
+from lipcert.audit.trace.spelling import FaultKind
+from lipcert.audit.trace.verification import verify
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Readable
 from lipcert.graph.viewed import parameters_of
@@ -42,24 +43,26 @@ __all__ = [
     "run_checks",
 ]
 
-_CHECKS: Final[tuple[tuple[str, Callable[[RecordedRun], Checked]], ...]] = (
-    ("schedule", schedule),
-    ("noise", noise),
-    ("released", released),
-    ("seed-reuse", seed_reuse),
-    ("batch-independence", moving_statistics),
-    ("admissibility", admissible_batches),
-    ("weight-constraint", recorded_weights),
-    ("contribution", contribution),
-    ("agreement", clean_gradients),
-    ("chain", chain),
+_CHECKS: Final[tuple[RunCheck, ...]] = (
+    schedule,
+    noise,
+    released,
+    seed_reuse,
+    moving_statistics,
+    admissible_batches,
+    recorded_weights,
+    contribution,
+    clean_gradients,
+    chain,
 )
+_INTACT: Final = Check("LC320", "trace-integrity", "take an intact copy, or record the run again")
 
 
 def run_checks(ready: Ready) -> Checked:
     """Everything that can be checked of a job besides norms."""
     if ready.trace is None:
-        return file_weights(ready.claims, parameters_of(ready.claims.engine.graph))
+        weights = parameters_of(ready.claims.engine.graph)
+        return Checked(tuple(file_weights(ready.claims, weights)))
     other = _other_model(ready.trace, ready.model.sha256)
     found = check_recorded_run(ready.claims, ready.trace, ready.job.device, ready.data)
     return joined(other, found)
@@ -68,9 +71,10 @@ def run_checks(ready: Ready) -> Checked:
 def check_recorded_run(
     claims: Claims, trace: Trace, device: str = "cpu", data: Readable | None = None
 ) -> Checked:
-    """Hold a recorded run against claims; where the trace is damaged, nothing else is said.
+    """Compare a recorded run with claims; where the trace is damaged, nothing else is said.
 
-    data: the data set, for a trace that names its examples.
+    Args:
+        data: the data set, for a trace that names its examples.
     """
     intact = integrity(trace)
     if any(report.verdict is not Verdict.PASS for report in intact.reports):
@@ -84,21 +88,58 @@ def check_recorded_run(
     gap = examples_gap(trace, data)
     if gap is not None:
         missing.append(f"replay: {gap}")
-    return joined(intact, Checked(not_done=tuple(missing)), *_each(run))
+    if not run.steps:
+        missing.append(f"{schedule.check.name}: the trace has no steps")
+    return joined(intact, Checked(not_done=tuple(missing)), *(_each(run) if run.steps else ()))
+
+
+def integrity(trace: Trace) -> Checked:
+    """Trace integrity (LC320): whether the trace is what a recorder wrote.
+
+    Statement: every line has the digest that it states and follows the line before it; every tensor
+    that a line names is there and has the digest of its name. Compared: SHA-256 digests, exactly.
+    False alarms: none. What is not detected: a forger who computes all digests anew, and whole
+    lines missing at the end of a rank that does not say that it ended.
+
+    Returns:
+        One report for each fault; none of the trace's content proves anything then.
+    """
+    found = verify(trace.folder)
+    damages = [fault for fault in found.faults if fault.kind is not FaultKind.TORN]
+    if damages:
+        reports = tuple(
+            _INTACT.failed(
+                f"the trace is damaged: {fault}",
+                f"{fault.file}:{fault.line}" if fault.line else fault.file,
+                verdict=Verdict.MISMATCH,
+            )
+            for fault in damages
+        )
+        return Checked(reports)
+    open_ranks = [str(item.rank) for item in found.ranks if not item.closed]
+    not_done: tuple[str, ...] = ()
+    if open_ranks:
+        not_done = (
+            f"trace-integrity: the recording of rank {', '.join(open_ranks)} does not say that it "
+            "ended, so that steps may be missing behind its last line; call recorder.close()",
+        )
+    lines = sum(item.lines for item in found.ranks)
+    message = f"{lines} lines and {found.blobs} files of tensors are as they were recorded"
+    return Checked((_INTACT.passed(message),), not_done)
 
 
 def _each(run: RecordedRun) -> list[Checked]:
     """All checks; one whose records do not fit the model is a mismatch, said once."""
     found: list[Checked] = []
     said: set[str] = set()
-    for name, check in _CHECKS:
+    for check in _CHECKS:
         try:
             found.append(check(run))
         except NoVerdictError as error:
             message = str(error)
             if message not in said:
                 said.add(message)
-                found.append(Checked((_mismatch(name, message),)))
+                found.append(Checked((_mismatch(check.check.name, message),)))
     return found
 
 

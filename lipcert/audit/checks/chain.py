@@ -3,7 +3,7 @@
 Statement: the weights from which a step starts are bit for bit those that the step before left,
 frozen parameters and buffers included; those that a step leaves are what its optimizer makes of the
 gradient that it took, its state and its hyper-parameters, and what it does not train stays. Between
-the optimizer and the next step a constrained parameter may have been projected (see `projected`). A
+the optimizer and the next step a constrained parameter may have been projected (`is_projection`). A
 run may go back to any weights that it had before: those were released.
 Compared: weights of neighbouring steps; and, at detailed steps of an optimizer of `torch.optim`,
 the weights a after it with r, what torch makes of the recorded tensors (see `updates`):
@@ -21,6 +21,7 @@ What is not seen: steps between recorded ones. The report counts them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final, final
@@ -29,18 +30,16 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.analysis.scopes import constraints_of
-from lipcert.audit.checks.projected import is_projection
-from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
+from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Resume, Step
 from lipcert.audit.updates import updates_of
 from lipcert.upper import FloatArray
 
-_NAME: Final = "chain"
 _CHECK: Final = Check(
     "LC321",
-    _NAME,
+    "chain",
     "change weights by the recorded optimizer and projections alone; a second optimizer, or "
     "weights that are replaced, release what no noise hides",
 )
@@ -64,27 +63,27 @@ class _Followed:
     interrupted: list[str] = field(default_factory=list)
 
 
-def chain(run: RecordedRun) -> Checked:
+@run_check(_CHECK, most=FEW)
+def chain(run: RecordedRun) -> Iterator[Finding]:
     """A report for each place where weights do not follow, or one pass, with the gaps."""
     found = _Followed()
     reports: list[CheckReport] = []
     if any(step.weights_before for step in run.steps):
         reports = [item for rank in run.trace.ranks for item in _Rank(run, found).followed(rank)]
-    not_done = [f"{_NAME}: {reason}" for reason in found.reasons]
-    not_done += [
-        f"{_NAME}: the recording was interrupted before {place}, whose weights are those of no "
-        "recorded step: what changed them is not known"
-        for place in found.interrupted
-    ]
-    if not (reports or not_done or found.updates or found.links):
-        not_done = [
-            f"{_NAME}: no two neighbouring steps record their weights, and no step its optimizer; "
-            "use every=1 and detail=… of the recorder"
-        ]
-    if not (reports or found.updates or found.links):
-        return Checked(not_done=tuple(not_done) if run.steps else ())
-    reports.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
-    return Checked(shortened(reports) or (_CHECK.passed(_message(run, found)),), tuple(not_done))
+    yield from reports
+    yield from found.reasons
+    for place in found.interrupted:
+        yield (
+            f"the recording was interrupted before {place}, whose weights are those of no "
+            "recorded step: what changed them is not known"
+        )
+    if found.updates or found.links:
+        yield _CHECK.passed(_message(run, found))
+    elif not (reports or found.reasons or found.interrupted):
+        yield (
+            "no two neighbouring steps record their weights, and no step its optimizer; use "
+            "every=1 and detail=… of the recorder"
+        )
 
 
 def _message(run: RecordedRun, found: _Followed) -> str:
@@ -237,6 +236,55 @@ class _Rank:
         odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral")
         verdict = Verdict.INCONCLUSIVE if odd else Verdict.VIOLATION
         return _CHECK.failed(message, f"{place}, {name}", numbers, verdict=verdict)
+
+
+def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: float = 0.0) -> bool:
+    """Whether one tensor is another one that a projection drew into a constraint.
+
+    Forms: multiples of the whole tensor, or of its rows (the radius of a norm, rows of fixed
+    length); entries cut off at one magnitude; other singular values with the same singular vectors,
+    T = U f(Σ) Vᵀ for S = UΣVᵀ, as clipping them or orthogonalising leaves: then S Tᵀ and Sᵀ T are
+    symmetric. Rounding of a projection: 16 roundings of every entry, by the Euclidean norm; of
+    singular vectors √n times as much, n the longer side.
+
+    Args:
+        unit: unit roundoff of the type that the target is stored in.
+        slack: a distance by which the source may be off.
+    """
+    if not (np.isfinite(source).all() and np.isfinite(target).all()):
+        return False
+    allowed = _ROUNDINGS * unit * _norm(target) + slack
+    rows = source.reshape(len(source), -1) if source.ndim > 1 else source.reshape(1, -1)
+    ends = target.reshape(rows.shape)
+    return (
+        _norm(ends - _factors(rows.reshape(1, -1), ends.reshape(1, -1)).reshape(rows.shape))
+        <= allowed
+        or _norm(ends - _factors(rows, ends)) <= allowed
+        or _norm(ends - np.clip(rows, -_largest(ends), _largest(ends))) <= allowed
+        or (source.ndim > 1 and _shares_vectors(rows, ends, allowed))
+    )
+
+
+def _factors(source: FloatArray, target: FloatArray) -> FloatArray:
+    """The multiple of each row that is nearest to the target's."""
+    squares = np.sum(source * source, axis=1, keepdims=True)
+    products = np.sum(source * target, axis=1, keepdims=True)
+    found: FloatArray = source * np.divide(
+        products, squares, out=np.zeros_like(products), where=squares > 0.0
+    )
+    return found
+
+
+def _shares_vectors(source: FloatArray, target: FloatArray, allowed: float) -> bool:
+    """Moving T by E moves S Tᵀ − T Sᵀ by at most 2‖S‖_F ‖E‖_F."""
+    reach = 2.0 * math.sqrt(max(source.shape)) * allowed * float(np.linalg.norm(source, 2))
+    return all(
+        _norm(product - product.T) <= reach for product in (source @ target.T, source.T @ target)
+    )
+
+
+def _largest(array: FloatArray) -> float:
+    return float(np.max(np.abs(array), initial=0.0))
 
 
 def _updated(step: Step) -> Collection[str]:

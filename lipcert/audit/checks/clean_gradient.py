@@ -25,7 +25,7 @@ wrong divisor. Above 1 each example contributes α times what it is thought to.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -33,7 +33,7 @@ import numpy as np
 
 from lipcert.audit.checks.batches import Release, decay_of, releases
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
-from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
+from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
@@ -46,46 +46,41 @@ _FACTOR: Final = 8.0
 _KINKS: Final = 1.0 / 16.0
 
 
-def clean_gradients(run: RecordedRun) -> Checked:
-    """A report for each recorded clean gradient that is not the sum, or one pass."""
+@run_check(_CHECK, most=FEW)
+def clean_gradients(run: RecordedRun) -> Iterator[Finding]:
+    """A report for each recorded clean gradient that is not the sum, or the largest pass."""
     decay = decay_of(run)
     if decay is None:
-        text = "agreement: the run does not state λ; use recorder.declare(weight_decay=…)"
-        return Checked(not_done=(text,))
+        yield "the run does not state λ; use recorder.declare(weight_decay=…)"
+        return
     if run.declared.dropout:
-        return _masked(run)
-    reports = [_compared(run, release, decay) for release in releases(run)]
-    if not reports:
-        text = "agreement: no step records its batch, its weights and its clean gradient"
-        if run.trace.manifest.examples_key is not None and not run.whole_batches:
-            text = "agreement: no example of a step is at hand with its clean gradient"
-        return Checked(not_done=(text,) if run.steps else ())
-    bad = [report for report in reports if report.verdict is not Verdict.PASS]
-    bad.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
-    return Checked(shortened(bad) or (max(reports, key=lambda report: report.measured or 0.0),))
+        names = ", ".join(run.declared.dropout[:3])
+        yield (
+            f"the masks of dropout ({names}) are not recorded, so that neither the sum of the "
+            "gradients nor the contribution of an example can be computed again: sums were held "
+            "against what clipped gradients can add up to, contributions are those without dropout"
+        )
+        reports = [report for item in releases(run) for report in _lengths_of(run, item)]
+    else:
+        reports = [_compared(run, release, decay) for release in releases(run)]
+        if not reports and run.trace.manifest.examples_key is not None and not run.whole_batches:
+            yield "no example of a step is at hand with its clean gradient"
+        elif not reports:
+            yield "no step records its batch, its weights and its clean gradient"
+    passes = [report for report in reports if report.verdict is Verdict.PASS]
+    yield from (report for report in reports if report.verdict is not Verdict.PASS)
+    yield from sorted(passes, key=lambda report: report.measured or 0.0)[-1:]
 
 
-def _masked(run: RecordedRun) -> Checked:
-    """Σ_i of n gradients, each clipped to C, is at most n·C long, whatever masks were drawn."""
-    names = ", ".join(run.declared.dropout[:3])
-    text = (
-        f"{_NAME}: the masks of dropout ({names}) are not recorded, so that neither the sum of the "
-        "gradients nor the contribution of an example can be computed again: sums were held "
-        "against what clipped gradients can add up to, contributions are those without dropout"
-    )
-    found = []
-    for release in releases(run):
-        for clean in release.cleans:
-            found += _lengths_of(run, release, clean)
-    bad = [report for report in found if report.verdict is not Verdict.PASS]
-    largest = sorted(found, key=lambda report: report.measured or 0.0)[-1:]
-    return Checked(shortened(bad) or tuple(largest), (text,))
+def _lengths_of(run: RecordedRun, release: Release) -> Iterator[CheckReport]:
+    """Of each group at one step: n gradients, each clipped to C, add up to n·C at most, whatever
+    masks were drawn. Additions in float32 round by at most 2^-20 of what is added."""
+    for clean in release.cleans:
+        yield from _lengths(run, release, clean)
 
 
-def _lengths_of(run: RecordedRun, release: Release, clean: Blob) -> list[CheckReport]:
-    """Of each group at one step. Additions in float32 round by at most 2^-20 of what is added."""
+def _lengths(run: RecordedRun, release: Release, clean: Blob) -> Iterator[CheckReport]:
     snapshot = clean.tensors()
-    reports = []
     for group in run.claims.groups:
         recorded = [run.names[name] for name in group.parameters if name in run.names]
         parts = [item.numbers(snapshot) for item in recorded if item.recorded in snapshot]
@@ -94,16 +89,12 @@ def _lengths_of(run: RecordedRun, release: Release, clean: Blob) -> list[CheckRe
         most = release.examples * (group.grad_norm or math.inf) * outer * (1.0 + 2.0**-20)
         passes = length <= most
         told = _CONTRIBUTED.passed if passes else _CONTRIBUTED.failed
-        reports.append(
-            told(
-                f"the clean gradient of {release.name}, group {group.name}, has the norm "
-                f"{length:.4g}, and {release.examples} clipped gradients add up to {most:.4g} at "
-                "most",
-                release.name,
-                (length, most),
-            )
+        yield told(
+            f"the clean gradient of {release.name}, group {group.name}, has the norm "
+            f"{length:.4g}, and {release.examples} clipped gradients add up to {most:.4g} at most",
+            release.name,
+            (length, most),
         )
-    return reports
 
 
 def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:

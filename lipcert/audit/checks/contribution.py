@@ -31,47 +31,38 @@ from lipcert.audit.checks.batches import (
     moved,
 )
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
-from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.checks.subject import Finding, RecordedRun, run_check
 from lipcert.audit.measured import Measured, decide, joint, largest_of
 from lipcert.audit.records import Check, CheckReport
+from lipcert.audit.trace.records import Step
 from lipcert.errors import NoVerdictError
 from lipcert.upper import FloatArray
 
-_NAME: Final = "contribution"
 _CHECK: Final = Check(
     "LC312",
-    _NAME,
+    "contribution",
     "compute the sensitivity of what is noised: a sensitivity divided by the batch size belongs to "
     "gradients that were divided after every clip",
 )
 _STORED: Final = 1.0 + 2.0**-22
 
 
-def contribution(run: RecordedRun) -> Checked:
-    """One report for what was exceeded most, or a pass."""
-    if not run.whole_batches:
-        text = f"{_NAME}: no step records its weights and its batch; use detail=… of the recorder"
-        if run.trace.manifest.examples_key is not None:
-            text = f"{_NAME}: no example of a step is at hand with its weights"
-        return Checked(not_done=(text,) if run.steps else ())
+@run_check(_CHECK, keeps_passes=True)
+def contribution(run: RecordedRun) -> Iterator[Finding]:
+    """In each comparison one report for what was exceeded most, or a pass."""
     decay = decay_of(run)
-    if decay is None:
-        text = f"{_NAME}: the run does not state λ; use recorder.declare(weight_decay=…)"
-        return Checked(not_done=(text,))
-    found: list[_Excess] = []
-    not_done: list[str] = []
-    for step in run.steps:
-        batch = batch_of(run, step)
-        if isinstance(batch, str):
-            not_done.append(f"{_NAME}: {batch}")
-        if not isinstance(batch, Batch):
-            continue
-        at = run.settled(batch.name)
-        weights = run.weights(batch.name) if at.weights is None else at.weights
-        gradients = Gradients(at.claims, weights, run.device, decay=decay)
-        found += _excesses(run, batch, at, gradients, not_done)
-    reports = [_report(found, kind) for kind in dict.fromkeys(item.kind for item in found)]
-    return Checked(tuple(report for report in reports if report), tuple(not_done))
+    if not run.whole_batches and run.trace.manifest.examples_key is not None:
+        yield "no example of a step is at hand with its weights"
+    elif not run.whole_batches:
+        yield "no step records its weights and its batch; use detail=… of the recorder"
+    elif decay is None:
+        yield "the run does not state λ; use recorder.declare(weight_decay=…)"
+    else:
+        found = [item for step in run.steps for item in _excesses(run, step, decay)]
+        yield from (item for item in found if isinstance(item, str))
+        excesses = [item for item in found if not isinstance(item, str)]
+        for kind in dict.fromkeys(item.kind for item in excesses):
+            yield _report([item for item in excesses if item.kind == kind], kind)
 
 
 @final
@@ -87,9 +78,16 @@ class _Excess:
     examples: int
 
 
-def _excesses(
-    run: RecordedRun, batch: Batch, at: Settled, gradients: Gradients, not_done: list[str]
-) -> Iterator[_Excess]:
+def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | str]:
+    """In each comparison; sentences for what the step does not record."""
+    batch = batch_of(run, step)
+    if isinstance(batch, str):
+        yield batch
+    if not isinstance(batch, Batch):
+        return
+    at = run.settled(batch.name)
+    weights = run.weights(batch.name) if at.weights is None else at.weights
+    gradients = Gradients(at.claims, weights, run.device, decay=decay)
     passes = passes_of(gradients, batch)
     parts = [part.contributions() for part in passes]
     names = [group.name for group in at.claims.groups]
@@ -101,11 +99,11 @@ def _excesses(
     if noised and sigma is not None:
         yield _protected(run, batch, found, sigma)
     else:
-        not_done.append(f"{_NAME}: the noise of {batch.name} is not stated, or its multiplier")
+        yield f"the noise of {batch.name} is not stated, or its multiplier"
     divisor = claimed_divisor(run.settings)
     same = all(abs(part.scale.divisor / divisor - 1.0) < 2.0**-40 for part in passes)
     if not at.admissible:
-        not_done.append(f"{_NAME}: the bounds do not speak of the weights of {batch.name}")
+        yield f"the bounds do not speak of the weights of {batch.name}"
     elif same or not noised:
         yield from _claimed(at, batch, found, divisor)
 
@@ -198,8 +196,7 @@ def _together(parts: list[Measured]) -> Measured:
 
 
 def _report(found: list[_Excess], kind: str) -> CheckReport:
-    mine = [item for item in found if item.kind == kind]
-    worst = max(mine, key=lambda item: (item.violating > 0, item.measured / item.expected))
+    worst = max(found, key=lambda item: (item.violating > 0, item.measured / item.expected))
     ratio, numbers = worst.measured / worst.expected, (worst.measured, worst.expected)
     if kind == "claim":
         what = f"{worst.measured:.6g} to the quantity that is noised, {ratio:.4g} of the claimed"

@@ -1,191 +1,483 @@
 """Noise (LC314): whether what was added is Gaussian noise of the stated standard deviation.
 
-Statement: noised − clean has independent entries N(0, s²), independent of the clean gradient. What
-several ranks hold of one release is one noise. Compared, for each tensor and each step as a whole,
-d being the difference of p entries:
+Statement: z = (noised − clean)/s, s the stated deviation of a tensor at a step, has independent
+entries N(0, 1), independent of the clean gradient. What several ranks hold of one release is one
+noise. Compared, over the n entries of each tensor at each step, of all tensors of a step, of each
+tensor in all steps, and of the whole run:
 
-    size       ‖d‖²/s² with χ²_p, on either side
-    mean       Σd/(s√p) with N(0, 1)
-    leak       ⟨d, clean⟩/(s‖clean‖) with N(0, 1): noise that knows the gradient hides less of it
-    shape      the distance of Kolmogorov and Smirnov from N(0, 1), for p ≥ 1000
+    size        Σz² is χ²_n, exactly, on either side
+    mean        (1 + Σz/(√n‖z‖))/2 is Beta((n − 1)/2, (n − 1)/2), exactly, whatever the size
+    leak        Σ_t ⟨z_t, c_t⟩/‖c_t‖ over T steps with clean gradients c_t is N(0, T), exactly:
+                c_t may depend on earlier noise, and each term is N(0, 1) whatever went before;
+                noise that knows the gradient hides less of it
+    shape       D, the distance of Kolmogorov and Smirnov from N(0, 1), has P(D ≥ d) ≤ 2exp(−2nd²)
+                for every n (Massart, Ann. Probab. 18, 1990). It is looked at in cells of equal
+                probability only, which makes it smaller; at single steps for n ≥ 1000
+    tails       the number of |z| > t is binomial, exactly, on either side, for each t of `_TAILS`
+    regularity  ‖z_t‖² of each tensor and step, q, is χ² of its entries, so that w = 2|F(q) − ½| is
+                uniform and Σ −2 ln w of J of them χ²_2J, exactly (Fisher): noise that is scaled to
+                its deviation has too small w, and noise whose size changes between the steps too
+                large ones (Σ −2 ln(1 − w)). The same of all tensors of a step together
 
-and all steps together, see `pooled_noise`.
+The last two are of several steps. Rounding to the stored type may have moved z by e, entry by
+entry; of what that allows every test takes what favours the run. For the size that is
+Σ max(|z| − e, 0)² and Σ (|z| + e)²; for the shape that Φ moves by at most e/√(2π).
 
-Threshold: a test rejects where chance gives this, or more, with at most one `SHARE` divided by the
-number of tests, so that all of them together raise a false alarm with at most that (union bound;
-each statistic has the stated distribution exactly, for any p). What rounding to the stored type may
-have added to d counts in favour of the run. A tensor whose difference is 0 everywhere, while s > 0,
-has no noise; no chance is involved.
+Threshold: the tests of single steps share one `SHARE`, and those of all steps another: a test
+rejects below its share divided by the number of tests, so that a right run is blamed with at most
+that probability (union bound). A tensor whose difference is 0 everywhere, while s > 0, has no
+noise; no chance is involved. The power of the tests of a whole run is stated for a chance of 1 in
+100 to miss: σ(1 − x) is seen if the quantile 0.99 of (1 − x)²·χ²_n lies where the test rejects; a
+distance Δ if Δ − √(ln 100/2n) does; a clamp at t if no entry beyond it is too rare.
 
 Too little noise, a mean, a leak or another shape are violations: the account does not hold. Too
-much noise is inconclusive: it costs accuracy and no privacy if it is noise, but the record does not
-tell it from a gradient that is not the recorded one.
+much noise is inconclusive, and so is then what its shape shows in the whole run: it costs accuracy
+and no privacy if it is noise, but the record does not tell it from a gradient that is not the
+recorded one.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, fields
 from itertools import groupby
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
-from scipy.stats import chi2, kstwo, norm
+import numpy.typing as npt
+from scipy.special import ndtr
+from scipy.stats import beta, binom, chi2, norm
 
-from lipcert.audit.checks.added_noise import CHECK, NAME, AddedNoise, added_noises
-from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.pooled_noise import Pool
-from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
-from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.checks.batches import noise_stds
+from lipcert.audit.checks.chance import SHARE, power_of_ten
+from lipcert.audit.checks.subject import Finding, RecordedRun, run_check, shortened
+from lipcert.audit.records import Check, CheckReport, Verdict
+from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
+_CHECK: Final = Check(
+    "LC314",
+    "noise",
+    "add independent Gaussian noise of the stated deviation to every tensor that is released, and "
+    "record the gradients directly before and after it",
+)
+_BFLOAT16: Final = 2.0**-8
 _SHAPE_FROM: Final = 1000
-_SHAPE_UP_TO: Final = 1_000_000
+_ALL: Final = "all tensors"
+_CELLS: Final = 1 << 12
+_TAILS: Final[FloatArray] = np.array([1.6, 2.1, 2.6, 3.1, 3.6, 4.1, 4.6])
+_BEYOND: Final[FloatArray] = 2.0 * norm.sf(_TAILS)
+_DENSITY: Final = float(norm.pdf(0.0))
+_MISSED: Final = 0.01
+_SHAPES: Final = (("uniform", 0.0572), ("Laplace", 0.0620))
+"""distance from N(0, 1) of other laws of the same variance"""
+_LEAST: Final = 1e-300
+_Counts = npt.NDArray[np.int64]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class AddedNoise:
+    """Noise on one tensor: noised − clean, flat. moved: bound of what rounding added, entrywise.
+
+    std: as stated; None where nothing is stated of this tensor.
+    """
+
+    step: str
+    rank: int
+    number: int
+    tensor: str
+    noise: FloatArray
+    clean: FloatArray
+    moved: FloatArray
+    std: float | None
+
+
+def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
+    """The noise on every tensor that was recorded before and after it, in the order of the steps.
+
+    What several ranks hold of one release comes once.
+    """
+    seen: set[tuple[int, str, str]] = set()
+    for step in run.steps:
+        before, after = step.gradients.clean, step.gradients.noised
+        if before is None or after is None:
+            continue
+        release = (step.number, before.sha256, after.sha256)
+        if release in seen:
+            continue
+        seen.add(release)
+        clean, noised = before.tensors(), after.tensors()
+        stds = noise_stds(run, step)
+        for name in sorted(clean.keys() & noised.keys()):
+            unit = storage_unit(step, noised[name])
+            first = clean[name].astype(np.float64).reshape(-1)
+            second = noised[name].astype(np.float64).reshape(-1)
+            yield AddedNoise(
+                run.name(step),
+                step.rank,
+                step.number,
+                name,
+                second - first,
+                first,
+                2.0 * unit * (np.abs(first) + np.abs(second)),
+                stds.get(name),
+            )
+
+
+def storage_unit(step: Step, recorded: npt.NDArray[Any]) -> float:
+    """Relative error of storing an entry of a recorded gradient; bfloat16 is read as float32."""
+    halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
+    return max(float(np.finfo(recorded.dtype).eps), _BFLOAT16 if halved else 0.0)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Test:
-    """One comparison: its probability by chance, and what it means if that is too small."""
+class NoiseTest:
+    """One comparison. log_chance: ln of the probability by chance, or of a bound of it."""
 
-    where: str
-    chance: float
+    kind: str
+    log_chance: float
     verdict: Verdict
     message: str
     measured: float
     expected: float
 
 
-def noise(run: RecordedRun) -> Checked:
-    """A report for each tensor or step that fails, or a pass, and those of all steps together."""
-    tests: list[_Test] = []
+@final
+@dataclass(slots=True, eq=False)
+class CountedNoise:
+    """What is counted of noise in units of its deviation, of one step or of several.
+
+    squares: at least, at most. within: entries below the end of each cell, at least, at most.
+    beyond: entries beyond each of `_TAILS`, likewise. leaks: of how many steps. sizes: least and
+    largest ‖z‖² with the number of entries, of each step. Memory does not grow with the entries.
+    """
+
+    entries: int = 0
+    square: float = 0.0
+    squares: FloatArray = field(default_factory=lambda: np.zeros(2))
+    total: float = 0.0
+    total_slack: float = 0.0
+    leak: float = 0.0
+    leak_slack: float = 0.0
+    leaks: int = 0
+    within: _Counts = field(default_factory=lambda: np.zeros((2, _CELLS), dtype=np.int64))
+    beyond: _Counts = field(default_factory=lambda: np.zeros((2, len(_TAILS)), dtype=np.int64))
+    sizes: list[tuple[float, float, int]] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, z: FloatArray, e: FloatArray, clean: FloatArray) -> CountedNoise:
+        """The noise of one step. e: what rounding moved; clean: in any unit."""
+        size = np.abs(z)
+        least, most = np.maximum(size - e, 0.0), size + e
+        squares = np.array([least @ least, most @ most])
+        found = cls(
+            entries=len(z),
+            square=float(z @ z),
+            squares=squares,
+            total=float(np.sum(z)),
+            total_slack=float(np.sum(e)),
+            sizes=[(float(squares[0]), float(squares[1]), len(z))],
+        )
+        length = float(np.linalg.norm(clean))
+        if 0.0 < length < math.inf:
+            found.leak = float(z @ clean) / length
+            found.leak_slack = float(e @ np.abs(clean)) / length
+            found.leaks = 1
+        below = ndtr(z)
+        for place, edge in enumerate((below + _DENSITY * e, below - _DENSITY * e)):
+            found.within[place] = _cells(edge)
+        for place, edge in enumerate((least, most)):
+            found.beyond[place] = [np.count_nonzero(edge > t) for t in _TAILS]
+        return found
+
+    def add(self, other: CountedNoise) -> None:
+        """Count the noise of further steps as well."""
+        for item in fields(self):
+            total = getattr(self, item.name)
+            total += getattr(other, item.name)
+            setattr(self, item.name, total)
+
+    def at_one_step(self) -> Iterator[NoiseTest]:
+        """The tests of single steps."""
+        if self.square == 0.0:
+            what = "no noise was added at all"
+            yield NoiseTest("size", -math.inf, Verdict.VIOLATION, what, 0.0, 1.0)
+            return
+        yield from self._size()
+        yield from self._mean_and_leak()
+        if self.entries >= _SHAPE_FROM:
+            yield self._shape()
+
+    def tests(self) -> Iterator[NoiseTest]:
+        """All of them; as many for every tensor."""
+        yield from self._size()
+        yield from self._mean_and_leak()
+        yield self._shape()
+        yield from self._tails()
+        yield from regularity(self.sizes)
+
+    def _size(self) -> Iterator[NoiseTest]:
+        least, most = map(float, self.squares)
+        n, measured = self.entries, math.sqrt(self.square / self.entries)
+        what = f"the noise has {measured:.6g} times the stated standard deviation"
+        small, large = chi2.logcdf(most, n), chi2.logsf(least, n)
+        yield NoiseTest("size", _either(small), Verdict.VIOLATION, what, measured, 1.0)
+        yield NoiseTest("size", _either(large), Verdict.INCONCLUSIVE, what, measured, 1.0)
+
+    def _mean_and_leak(self) -> Iterator[NoiseTest]:
+        n = self.entries
+        reach = math.sqrt(n * float(self.squares[1]))
+        cosine = min(1.0, _less(self.total, self.total_slack) / reach) if reach > 0.0 else 0.0
+        chance = beta.logcdf((1.0 - cosine) / 2.0, (n - 1) / 2.0, (n - 1) / 2.0) if n > 1 else 0.0
+        text = f"the noise has the mean {self.total / n:.3g} standard deviations, not 0"
+        yield NoiseTest("mean", _either(chance), Verdict.VIOLATION, text, self.total / n, 0.0)
+        root = math.sqrt(max(self.leaks, 1))
+        leak = _less(self.leak, self.leak_slack) / root
+        text = (
+            "the noise is correlated with the gradients that it hides: along them it has the mean "
+            f"{self.leak / max(self.leaks, 1):.3g} standard deviations"
+        )
+        yield NoiseTest("leak", _either(norm.logsf(leak)), Verdict.VIOLATION, text, leak, 0.0)
+
+    def _shape(self) -> NoiseTest:
+        ends = np.arange(1, _CELLS + 1) / _CELLS
+        least, most = (np.cumsum(counts) / self.entries for counts in self.within)
+        distance = float(max(np.max(least - ends), np.max(ends - most), 0.0))
+        chance = min(0.0, math.log(2.0) - 2.0 * self.entries * distance**2)
+        text = f"the noise is not Gaussian: its distribution is {distance:.3g} away"
+        return NoiseTest("shape", chance, Verdict.VIOLATION, text, distance, 0.0)
+
+    def _tails(self) -> Iterator[NoiseTest]:
+        for t, p, least, most in zip(_TAILS, _BEYOND, *self.beyond, strict=True):
+            expected = self.entries * p
+            few, many = binom.logcdf(most, self.entries, p), binom.logsf(least - 1, self.entries, p)
+            for chance, seen in ((few, int(most)), (many, int(least))):
+                text = (
+                    f"{seen} of its entries lie beyond {t:g} standard deviations, where "
+                    f"{expected:.3g} are to be expected of Gaussian noise"
+                )
+                yield NoiseTest(
+                    "tails", _either(chance), Verdict.VIOLATION, text, float(seen), expected
+                )
+
+
+def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[NoiseTest]:
+    """Of independent noises of such sizes: whether they are too much the same, or too little."""
+    least, most, entries = np.array(sizes).T
+    lower, upper, above = chi2.cdf(least, entries), chi2.cdf(most, entries), chi2.sf(least, entries)
+    widest = 2.0 * np.maximum(np.abs(lower - 0.5), np.abs(upper - 0.5))
+    tail = np.where(upper < 0.5, 2.0 * upper, np.where(lower > 0.5, 2.0 * above, 1.0))
+    text = (
+        f"its size is too much the same in {len(sizes)} places: noise that is scaled to its "
+        "deviation is not Gaussian, and does not hide as much"
+    )
+    yield _fisher(widest, text)
+    yield _fisher(tail, f"its size changes more between {len(sizes)} places than by chance")
+
+
+def _fisher(uniform: FloatArray, text: str) -> NoiseTest:
+    """Of independent uniform numbers, whether they are too small altogether."""
+    value = -2.0 * float(np.sum(np.log(np.maximum(uniform, _LEAST))))
+    degrees = 2 * len(uniform)
+    chance = float(chi2.logsf(value, degrees))
+    return NoiseTest("regularity", chance, Verdict.VIOLATION, text, value, float(degrees))
+
+
+@run_check(_CHECK, keeps_passes=True)
+def noise(run: RecordedRun) -> Iterator[Finding]:
+    """A report for each place that fails at a single step, or a pass; and those of all steps."""
+    pool, places, tensors = Pool(), list[_Place](), 0
     silent: dict[str, None] = {}
-    pool, tensors = Pool(), 0
     for _, group in groupby(added_noises(run), key=lambda item: item.step):
         items = list(group)
         tensors += len(items)
         silent |= dict.fromkeys(item.tensor for item in items if item.std is None)
-        known = [item for item in items if item.std is not None]
-        for item in known:
-            tests += _tests(f"{item.step}, {item.tensor}", [item])
-        if len(known) > 1:
-            tests += _tests(f"{known[0].step}, all tensors", known)
-        pool.take(known)
+        places += pool.take(items)
     if not tensors:
-        text = (
-            f"{NAME}: no step records clean and noised gradients; use recorder.gradients(clean=…, "
+        yield (
+            "no step records clean and noised gradients; use recorder.gradients(clean=…, "
             "noised=…) at detailed steps"
         )
-        return Checked(not_done=(text,) if run.steps else ())
-    not_done = tuple(
-        f"{NAME}: the standard deviation for {name!r} is not stated" for name in sorted(silent)
-    )
-    pooled = pool.reports()
-    reports = _of_steps(tests, tensors)
-    if any(report.verdict is Verdict.VIOLATION for report in pooled):
-        return Checked((*pooled, *reports), not_done)
-    return Checked((*reports, *pooled), not_done)
+        return
+    for name in sorted(silent):
+        yield f"the standard deviation for {name!r} is not stated"
+    pooled, single = pool.reports(), _of_steps(places, tensors)
+    explains = any(report.verdict is Verdict.VIOLATION for report in pooled)
+    yield from (*pooled, *single) if explains else (*single, *pooled)
 
 
-def _of_steps(tests: list[_Test], tensors: int) -> tuple[CheckReport, ...]:
+@final
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A test of the noise on one tensor, or on all, at a step or in all steps."""
+
+    where: str
+    entries: int
+    test: NoiseTest
+
+    def failed(self) -> CheckReport:
+        """That chance does not explain what it shows."""
+        test, chance = self.test, ""
+        if test.log_chance > -math.inf:
+            power = power_of_ten(max(test.log_chance, math.log(_LEAST)))
+            chance = f" ({self.entries} entries), which chance gives with at most {power}"
+        message = f"{self.where}: {test.message}{chance}"
+        numbers = (test.measured, test.expected)
+        return _CHECK.failed(message, self.where, numbers, verdict=test.verdict)
+
+
+def _of_steps(places: list[_Place], tensors: int) -> tuple[CheckReport, ...]:
     """A report of each place that fails at a single step, or one pass."""
-    failed = [test for test in tests if test.chance < SHARE / len(tests)]
-    failed.sort(key=lambda test: (test.verdict is Verdict.VIOLATION, -test.chance))
-    named = {test.where: test for test in failed}
-    worst_first = sorted(named.values(), key=lambda test: test.verdict is not Verdict.VIOLATION)
-    reports = shortened([_report(test) for test in worst_first])
-    if not reports and tests:
-        worst = min((test for test in tests if test.expected), key=lambda test: test.chance)
-        message = (
-            f"{len(tests)} tests of the noise on {tensors} tensors agree with the stated "
-            f"standard deviations; the rarest has the probability {worst.chance:.2g}"
+    if not places:
+        return ()
+    limit = math.log(SHARE / len(places))
+    failed = [place for place in places if place.test.log_chance < limit]
+    failed.sort(key=lambda place: (place.test.verdict is Verdict.VIOLATION, -place.test.log_chance))
+    worst = [*{place.where: place for place in failed}.values()]
+    worst.sort(key=lambda place: place.test.verdict is not Verdict.VIOLATION)
+    if worst:
+        return shortened([place.failed() for place in worst])
+    rarest = min(places, key=lambda place: place.test.log_chance)
+    message = (
+        f"{len(places)} tests of the noise on {tensors} tensors agree with the stated standard "
+        f"deviations; the rarest has the probability {math.exp(rarest.test.log_chance):.2g}"
+    )
+    return (_CHECK.passed(message, rarest.where),)
+
+
+@final
+@dataclass(slots=True, eq=False)
+class Pool:
+    """The noise of a run, tensor by tensor."""
+
+    whole: CountedNoise = field(default_factory=CountedNoise)
+    tensors: dict[str, CountedNoise] = field(default_factory=dict)
+    steps: set[int] = field(default_factory=set)
+
+    def take(self, items: Sequence[AddedNoise]) -> list[_Place]:
+        """Count the noises of one rank at one step; the tests of this step.
+
+        One rank counts for all, which release one thing.
+        """
+        places: list[_Place] = []
+        scaled: dict[str, list[FloatArray]] = {}
+        for item in items:
+            wrong = None
+            if item.std is None:
+                continue
+            if not np.all(np.isfinite(item.noise)):
+                wrong = Verdict.VIOLATION, "the gradients hold NaN or infinity", math.nan, 1.0
+            elif item.std > 0.0:
+                parts = (item.noise, item.moved, item.clean)
+                scaled[item.tensor] = [part / item.std for part in parts]
+            elif np.any(np.abs(item.noise) > item.moved):
+                wrong = Verdict.INCONCLUSIVE, "no noise is stated, and some was added", 1.0, 0.0
+            if wrong is not None:
+                test = NoiseTest("size", -math.inf, *wrong)
+                places.append(_Place(f"{item.step}, {item.tensor}", len(item.noise), test))
+        if not scaled:
+            return places
+        step, number = items[0].step, items[0].number
+        found = {name: CountedNoise.of(*parts) for name, parts in scaled.items()}
+        together = CountedNoise.of(*map(np.concatenate, zip(*scaled.values(), strict=True)))
+        for name, counted in {**found, **({_ALL: together} if len(found) > 1 else {})}.items():
+            where = f"{step}, {name}"
+            places += [_Place(where, counted.entries, test) for test in counted.at_one_step()]
+        if number not in self.steps:
+            self.steps.add(number)
+            self.whole.add(together)
+            for name, counted in found.items():
+                self.tensors.setdefault(name, CountedNoise()).add(counted)
+        return places
+
+    def reports(self) -> tuple[CheckReport, ...]:
+        """Of each tensor that fails and of the run, the worst first; or one pass."""
+        if not self.steps:
+            return ()
+        every = [size for item in self.tensors.values() for size in item.sizes]
+        found = {_ALL: [*self.whole.tests(), *regularity(every)]}
+        if len(self.tensors) > 1:
+            found |= {name: list(item.tests()) for name, item in self.tensors.items()}
+        tests = sum(map(len, found.values()))
+        limit = math.log(SHARE / tests)
+        worst = {name: _worst(some, limit) for name, some in found.items()}
+        failed = [
+            self._place(name, test).failed()
+            for name, test in sorted(worst.items(), key=lambda item: item[1].log_chance)
+            if test.log_chance < limit
+        ]
+        failed.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
+        return shortened(failed) or (self._passed(worst, tests, limit),)
+
+    def _place(self, name: str, test: NoiseTest) -> _Place:
+        noise = self.whole if name == _ALL else self.tensors[name]
+        return _Place(f"all {len(noise.sizes)} steps, {name}", noise.entries, test)
+
+    def _passed(self, worst: dict[str, NoiseTest], tests: int, limit: float) -> CheckReport:
+        name, rarest = min(worst.items(), key=lambda item: item[1].log_chance)
+        whole = self.whole
+        seen = [f"noise {_too_small(whole.entries, limit)} too small"]
+        if len(self.tensors) > 1:
+            least = min(item.entries for item in self.tensors.values())
+            seen[0] += f" ({_too_small(least, limit)} on one tensor of {least} entries)"
+        return _CHECK.passed(
+            f"{tests} tests of all recorded noise together (steps: {len(self.steps)}, tensors: "
+            f"{len(self.tensors)}, entries: {whole.entries}) agree with Gaussian noise of the "
+            f"stated standard deviations; the rarest ({rarest.kind}, {name}) has the probability "
+            f"{math.exp(rarest.log_chance):.2g}. {_powers(whole, seen, limit)}",
+            f"all {len(self.steps)} steps",
+            (math.sqrt(whole.square / whole.entries), 1.0),
         )
-        reports = (CHECK.passed(message, worst.where),)
-    return reports
 
 
-def _tests(where: str, items: list[AddedNoise]) -> Iterator[_Test]:
-    """All tests of some tensors of one step together, in units of their stated deviations."""
-    silent = [item for item in items if item.std == 0.0]
-    for item in silent:
-        if len(items) == 1 and np.any(np.abs(item.noise) > item.moved):
-            yield _Test(where, 0.0, Verdict.INCONCLUSIVE, "no noise is stated, and some was added",
-                        1.0, 0.0)  # fmt: skip
-    loud = [item for item in items if item.std is not None and item.std > 0.0]
-    if not loud:
-        return
-    d = np.concatenate([item.noise / _std(item) for item in loud])
-    moved = np.concatenate([item.moved / _std(item) for item in loud])
-    if not np.all(np.isfinite(d)):
-        yield _Test(where, 0.0, Verdict.VIOLATION, "the gradients hold NaN or infinity",
-                    math.nan, 1.0)  # fmt: skip
-        return
-    if not np.any(d):
-        yield _Test(where, 0.0, Verdict.VIOLATION, "no noise was added at all", 0.0, 1.0)
-        return
-    clean = np.concatenate([item.clean / _std(item) for item in loud])
-    yield from _size(where, d, moved)
-    yield from _mean_and_leak(where, d, moved, clean)
-    yield from _shape(where, d, moved)
+def _worst(tests: Sequence[NoiseTest], limit: float) -> NoiseTest:
+    """The rarest, a size that fails before all others, since it explains them, but for a mean."""
+    failed = [test for test in tests if test.log_chance < limit]
+    sizes = [test for test in failed if test.kind == "size"]
+    if any(test.verdict is Verdict.INCONCLUSIVE for test in sizes):
+        sizes = [test for test in failed if test.kind == "mean"] or sizes
+    return min(sizes or tests, key=lambda test: test.log_chance)
 
 
-def _size(where: str, d: FloatArray, moved: FloatArray) -> Iterator[_Test]:
-    length, slack = float(np.linalg.norm(d)), float(np.linalg.norm(moved))
-    least, most = max(length - slack, 0.0) ** 2, (length + slack) ** 2
-    measured = length / math.sqrt(len(d))
-    what = f"the noise has {measured:.6g} times the stated standard deviation ({len(d)} entries)"
-    small, large = float(chi2.cdf(most, len(d))), float(chi2.sf(least, len(d)))
-    yield _Test(where, min(1.0, 2.0 * small), Verdict.VIOLATION, what, measured, 1.0)
-    yield _Test(where, min(1.0, 2.0 * large), Verdict.INCONCLUSIVE, what, measured, 1.0)
+def _powers(noise: CountedNoise, seen: list[str], limit: float) -> str:
+    """What the tests of the run would have seen, and what not."""
+    unseen: list[str] = []
+    root = math.sqrt(2.0 * noise.entries)
+    distance = (math.sqrt(math.log(2.0) - limit) + math.sqrt(-math.log(_MISSED))) / root
+    for name, own in _SHAPES:
+        found = seen if own > distance + 1.0 / _CELLS else unseen
+        found.append(f"{name} noise of the same variance")
+    clamps = [t for t, p in zip(_TAILS, _BEYOND, strict=True)
+              if math.log(2.0) + noise.entries * math.log1p(-p) < limit]  # fmt: skip
+    if clamps:
+        seen.append(f"noise clamped at {max(clamps):.3g} standard deviations")
+    else:
+        unseen.append("clamped noise")
+    scaled, _ = regularity([(float(n), float(n), n) for _, _, n in noise.sizes])
+    (seen if scaled.log_chance < limit else unseen).append("noise scaled to its deviation")
+    text = f"Would have been seen: {', '.join(seen)}"
+    return f"{text}; not: {', '.join(unseen)}" if unseen else text
 
 
-def _mean_and_leak(
-    where: str, d: FloatArray, moved: FloatArray, clean: FloatArray
-) -> Iterator[_Test]:
-    root = math.sqrt(len(d))
-    mean = _towards_zero(float(np.sum(d)), float(np.sum(moved))) / root
-    text = f"the noise has the mean {float(np.mean(d)):.3g} standard deviations, not 0"
-    yield _Test(where, _both_tails(mean), Verdict.VIOLATION, text, abs(mean), 1.0)
-    length = float(np.linalg.norm(clean))
-    if length > 0.0:
-        product = float(d @ clean)
-        leak = _towards_zero(product, float(moved @ np.abs(clean))) / length
-        text = (
-            f"the noise is correlated with the gradient that it hides: it holds "
-            f"{product / length**2:.3g} times it"
-        )
-        yield _Test(where, _both_tails(leak), Verdict.VIOLATION, text, abs(leak), 1.0)
+def _too_small(entries: int, limit: float) -> str:
+    """By how much noise has to be too small for its size to be noticed."""
+    rejected = float(chi2.ppf(math.exp(limit) / 2.0, entries))
+    share = 1.0 - math.sqrt(rejected / float(chi2.ppf(1.0 - _MISSED, entries)))
+    return f"{100.0 * share:.2g} %"
 
 
-def _shape(where: str, d: FloatArray, moved: FloatArray) -> Iterator[_Test]:
-    """The empirical distribution; moving entries by δ moves it by at most δ times the density."""
-    count = min(len(d), _SHAPE_UP_TO)
-    if count < _SHAPE_FROM:
-        return
-    below = norm.cdf(np.sort(d[:count]))
-    steps = np.arange(count + 1) / count
-    distance = float(max(np.max(steps[1:] - below), np.max(below - steps[:-1])))
-    distance -= float(np.max(moved[:count])) * float(norm.pdf(0.0))
-    chance = float(kstwo.sf(max(distance, 0.0), count))
-    text = f"the noise is not Gaussian: its distribution is {distance:.3g} away"
-    yield _Test(where, chance, Verdict.VIOLATION, text, distance, math.sqrt(1.0 / count))
+def _cells(edges: FloatArray) -> _Counts:
+    places = np.clip(edges * _CELLS, 0.0, _CELLS - 1.0).astype(np.int64)
+    return np.bincount(places, minlength=_CELLS)
 
 
-def _both_tails(z: float) -> float:
-    return float(2.0 * norm.sf(abs(z)))
+def _either(log_chance: float) -> float:
+    """Of two tails."""
+    return min(0.0, math.log(2.0) + float(log_chance))
 
 
-def _towards_zero(value: float, slack: float) -> float:
-    return math.copysign(max(abs(value) - slack, 0.0), value)
-
-
-def _std(item: AddedNoise) -> float:
-    return item.std or 0.0
-
-
-def _report(test: _Test) -> CheckReport:
-    chance = f", which chance gives with at most {test.chance:.1e}" if test.chance > 0.0 else ""
-    message = f"{test.where}: {test.message}{chance}"
-    numbers = (test.measured, test.expected)
-    return CHECK.failed(message, test.where, numbers, verdict=test.verdict)
+def _less(value: float, slack: float) -> float:
+    return max(abs(value) - slack, 0.0)

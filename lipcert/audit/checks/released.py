@@ -25,27 +25,28 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks.added_noise import storage_unit
-from lipcert.audit.checks.subject import Checked, RecordedRun, shortened
+from lipcert.audit.checks.noise import storage_unit
+from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
-_NAME: Final = "release"
 _CHECK: Final = Check(
-    "LC314", _NAME, "let the optimizer take the noised gradient, and record what it takes"
+    "LC314", "release", "let the optimizer take the noised gradient, and record what it takes"
 )
-_DIVISOR: Final = Check("LC311", _NAME, "divide by a public constant, the expected batch size")
+_DIVISOR: Final = Check("LC311", "release", "divide by a public constant, the expected batch size")
 _ROUNDINGS: Final = 8.0
 _AS_ONE: Final = 2.0**-18
 _Tensors = Mapping[str, npt.NDArray[Any]]
 
 
-def released(run: RecordedRun) -> Checked:
+@run_check(_CHECK, most=FEW)
+def released(run: RecordedRun) -> Iterator[Finding]:
     """A report for every step that applied something else than what was noised, or a pass."""
     compared = 0
-    reports = [*_several(run), *_by_size(run)]
+    yield from _several(run)
+    yield from _by_size(run)
     for step in run.steps:
         clean, noised, applied = (
             {} if blob is None else blob.tensors()
@@ -53,14 +54,13 @@ def released(run: RecordedRun) -> Checked:
         )
         if noised and applied:
             compared += 1
-            reports += _faults(run, step, clean, noised, applied)
-    if not compared and not reports:
-        text = f"{_NAME}: no step records the noised gradient and the one that was applied"
-        return Checked(not_done=(text,) if run.steps else ())
-    if not reports:
-        message = f"the optimizer applied the noised gradients at {compared} recorded steps"
-        return Checked((_CHECK.passed(message),))
-    return Checked(shortened(reports))
+            yield from _faults(run, step, clean, noised, applied)
+    if compared:
+        yield _CHECK.passed(
+            f"the optimizer applied the noised gradients at {compared} recorded steps"
+        )
+    else:
+        yield "no step records the noised gradient and the one that was applied"
 
 
 def _several(run: RecordedRun) -> Iterator[CheckReport]:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from lipcert.audit.checks.chance import SHARE, Surprise
 from lipcert.audit.checks.draws import Members, member_surprises, size_surprises
-from lipcert.audit.checks.subject import RecordedRun
+from lipcert.audit.checks.subject import Finding, RecordedRun
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
@@ -36,10 +36,8 @@ _CHECK: Final = Check(
 _Index = npt.NDArray[np.int64]
 
 
-def sampling_faults(
-    run: RecordedRun, compared: list[str], not_done: list[str]
-) -> Iterator[CheckReport]:
-    """Everything that contradicts the sampling of the account."""
+def sampled(run: RecordedRun) -> Iterator[Finding]:
+    """Everything that contradicts the sampling of the account, and passes of what was compared."""
     way = (
         Sampling(run.settings.sampling)
         if run.settings.sampling is not None
@@ -51,9 +49,9 @@ def sampling_faults(
         expected = dataset
     sizes = _sizes(run)
     if way is None or dataset is None or expected is None or sizes is None:
-        not_done.append(
-            "schedule: the sizes of batches cannot be held against their sampling; it needs the "
-            "sampling, the size of the data set and of the batch (declared, or in the settings)"
+        yield (
+            "the sizes of batches cannot be held against their sampling; it needs the sampling, "
+            "the size of the data set and of the batch (declared, or in the settings)"
         )
         return
     present = dataset if run.declared.examples is None else run.declared.examples
@@ -61,10 +59,10 @@ def sampling_faults(
     yield from _size_faults(
         way, present, rate, expected, sizes, epoch=epoch, fills=present >= dataset
     )
-    compared.append("batch sizes")
+    yield _CHECK.passed("batch sizes")
     members = _members(run)
     if members is None:
-        not_done.append("schedule: the members of batches are not recorded; use wrap_loader(…)")
+        yield "the members of batches are not recorded; use wrap_loader(…)"
         return
     faults = list(_index_faults(present, members))
     yield from faults
@@ -72,7 +70,7 @@ def sampling_faults(
         yield from _epoch_faults(epoch, members, _resumed(run), _epochs(run, epoch))
     elif not faults and way in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}:
         yield from _rarest(member_surprises(present, rate, members))
-    compared.append("members of batches")
+    yield _CHECK.passed("members of batches")
 
 
 def _size_faults(

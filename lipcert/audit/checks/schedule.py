@@ -2,10 +2,14 @@
 
 Statement: the run takes no more steps than the account, states what the claims state, draws its
 batches in the way and at the rate that the account assumes, divides by one public constant, and
-states noise of at least the multiplier that was accounted for. Compared: recorded words and counts,
-exactly; rates up to 2^-40; multipliers up to 2^-22, which rounding a standard deviation to float32
-may take away. What the batches themselves show of the sampler stands in `sampling`, the noise in
-`stated_noise`.
+states noise of at least the multiplier σ that was accounted for: (Σ Δ_k²/s_k²)^(−1/2) ≥ σ, s_k the
+stated deviation on group k, Δ_k its sensitivity in the units of what is noised. Where a run takes
+its bounds anew at every step (weight clipping), Δ_k is that of the weights from which the step
+started; more noise is right there, because a bound may be taken for a neighbourhood of the weights
+and serve for several steps. A step that falls short of σ at its own weights is first bounded again
+by the tightest norms there are. Compared: recorded words and counts, exactly; rates up to 2^-40;
+multipliers up to 2^-22, which rounding a standard deviation to float32 may take away. What the
+batches themselves show of the sampler stands in `sampling`.
 False alarms: none.
 """
 
@@ -13,42 +17,49 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
-from lipcert.audit.checks.batches import claimed_divisor, decays_inside, scale_of, stated_noise
-from lipcert.audit.checks.sampling import sampling_faults
-from lipcert.audit.checks.stated_noise import STORED, noise_faults
-from lipcert.audit.checks.subject import Checked, RecordedRun
-from lipcert.audit.records import Check, CheckReport
+from lipcert.audit.audited_weights import Settled
+from lipcert.audit.bounds import Claims, are_made_anew, bounded_at
+from lipcert.audit.checks.batches import (
+    claimed_divisor,
+    decays_inside,
+    group_stds,
+    scale_of,
+    stated_noise,
+)
+from lipcert.audit.checks.sampling import sampled
+from lipcert.audit.checks.subject import Finding, RecordedRun, run_check
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
+from lipcert.privacy.noise import Neighbouring, effective_multiplier, sensitivity
+from lipcert.privacy.noise import Reduction as OfSum
 from lipcert.privacy.plan import Sampling
+from lipcert.upper import Lower, Upper
 
-_NAME: Final = "schedule"
-_CHECK: Final = Check("LC311", _NAME)
+_CHECK: Final = Check("LC311", "schedule")
+_STORED: Final = 1.0 + 2.0**-22
+"""what rounding a number to float32 may take away"""
 _RATE: Final = 1.0 + 2.0**-40
 
 
-def schedule(run: RecordedRun) -> Checked:
+@run_check(_CHECK)
+def schedule(run: RecordedRun) -> Iterator[Finding]:
     """A report for each deviation, or one pass that says what was compared."""
-    if not run.steps:
-        return Checked(not_done=(f"{_NAME}: the trace has no steps",))
     compared: list[str] = []
-    not_done: list[str] = []
-    faults = [
-        *_length(run, compared, not_done),
-        *_statements(run),
-        *_sampler(run, compared, not_done),
-        *sampling_faults(run, compared, not_done),
-        *_divisor(run, compared, not_done),
-        *noise_faults(run, compared, not_done),
-    ]
-    if not faults and compared:
+    for part in (_length, _statements, _sampler, sampled, _divisor, _stated_noise):
+        for finding in part(run):
+            if isinstance(finding, CheckReport) and finding.verdict is Verdict.PASS:
+                compared.append(finding.message)
+            else:
+                yield finding
+    if compared:
         message = f"the recorded run is the one that was accounted for: {', '.join(compared)}"
-        faults = [_CHECK.passed(message)]
-    return Checked(tuple(faults), tuple(not_done))
+        yield _CHECK.passed(message)
 
 
-def _length(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iterator[CheckReport]:
+def _length(run: RecordedRun) -> Iterator[Finding]:
     """No more steps than were accounted for."""
     taken = 1 + max(step.number for step in run.steps)
     planned = run.plan.releases if run.plan is not None else run.settings.steps
@@ -62,12 +73,12 @@ def _length(run: RecordedRun, compared: list[str], not_done: list[str]) -> Itera
                 remedy="account for all steps, also for those after a restart",
             )
     if any(limit is not None for limit in limits.values()):
-        compared.append(f"{taken} steps")
+        yield _CHECK.passed(f"{taken} steps")
     else:
-        not_done.append(f"{_NAME}: neither the claims nor the run state a number of steps")
+        yield "neither the claims nor the run state a number of steps"
 
 
-def _statements(run: RecordedRun) -> Iterator[CheckReport]:
+def _statements(run: RecordedRun) -> Iterator[Finding]:
     """What the run says of itself against what the claims are conditional on."""
     settings, declared = run.settings, run.declared
     sampling = None if declared.sampling is None else declared.sampling.value
@@ -83,7 +94,7 @@ def _statements(run: RecordedRun) -> Iterator[CheckReport]:
                 remedy="account for the run as it was",
             )
     sigma, said_sigma = run.multiplier, declared.noise_multiplier
-    if sigma is not None and said_sigma is not None and said_sigma * STORED < sigma:
+    if sigma is not None and said_sigma is not None and said_sigma * _STORED < sigma:
         yield _CHECK.failed(
             f"the run declares the noise multiplier {said_sigma:.9g}, the account has {sigma:.9g}",
             "the declaration",
@@ -91,7 +102,7 @@ def _statements(run: RecordedRun) -> Iterator[CheckReport]:
             remedy="account for the multiplier that was used",
         )
     radius, said_radius = settings.clip_norm, math.hypot(*declared.clip_norms.values())
-    if radius is not None and said_radius > radius * STORED:
+    if radius is not None and said_radius > radius * _STORED:
         yield _CHECK.failed(
             f"the run declares that it clips gradients to {said_radius:.9g}, the account has "
             f"{radius:.9g}",
@@ -109,13 +120,13 @@ def _statements(run: RecordedRun) -> Iterator[CheckReport]:
         )
 
 
-def _sampler(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iterator[CheckReport]:
+def _sampler(run: RecordedRun) -> Iterator[Finding]:
     """Every batch is drawn as accounted for, and not at a higher rate."""
     expected = _expected_sampling(run)
     rate = run.plan.sampling_rate.value if run.plan is not None else run.declared.sampling_rate
     stated = [(step, batch) for step in run.steps for batch in step.batches if batch.sampler]
     if expected is None or not stated:
-        not_done.append(f"{_NAME}: how batches are drawn is not recorded, or not accounted for")
+        yield "how batches are drawn is not recorded, or not accounted for"
         return
     for step, batch in stated:
         if batch.sampler is not expected and batch.sampler is not None:
@@ -136,7 +147,7 @@ def _sampler(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iter
                 remedy="account for the rate that was used",
             )
             return
-    compared.append(f"{expected.value} sampling")
+    yield _CHECK.passed(f"{expected.value} sampling")
 
 
 def _expected_sampling(run: RecordedRun) -> Sampling | None:
@@ -145,7 +156,7 @@ def _expected_sampling(run: RecordedRun) -> Sampling | None:
     return run.declared.sampling
 
 
-def _divisor(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iterator[CheckReport]:
+def _divisor(run: RecordedRun) -> Iterator[Finding]:
     """One divisor for all batches, and not a smaller one than is claimed."""
     found: dict[float, tuple[Step, Batch]] = {}
     for step in run.steps:
@@ -154,8 +165,8 @@ def _divisor(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iter
             if scale is not None and batch.examples != 0:
                 found.setdefault(round(scale.divisor, 9), (step, batch))
     if not found:
-        not_done.append(
-            f"{_NAME}: by what gradients are divided is not recorded; use recorder.wrap_loss or "
+        yield (
+            "by what gradients are divided is not recorded; use recorder.wrap_loss or "
             "recorder.batch(divisor=…)"
         )
         return
@@ -182,4 +193,125 @@ def _divisor(run: RecordedRun, compared: list[str], not_done: list[str]) -> Iter
             remedy="divide by the constant that is claimed, or compute the sensitivity of the sum",
         )
         return
-    compared.append(f"the divisor {smallest:g}")
+    yield _CHECK.passed(f"the divisor {smallest:g}")
+
+
+def _stated_noise(run: RecordedRun) -> Iterator[Finding]:
+    """A report for the first statement of too little noise."""
+    sigma = run.multiplier
+    if sigma is None or not list(stated_noise(run)):
+        yield (
+            "the noise multiplier is not claimed (--noise-multiplier), or the standard deviations "
+            "are not recorded; use recorder.noise(…)"
+        )
+    elif are_made_anew(run.settings):
+        yield from _at_each_step(run, sigma)
+    else:
+        yield from _throughout(run, sigma)
+
+
+def _throughout(run: RecordedRun, sigma: float) -> Iterator[Finding]:
+    """Against sensitivities that hold for the whole run."""
+    for where, step in stated_noise(run):
+        found = _multiplier(run, run.claims, step, where)
+        if isinstance(found, str):
+            yield found
+            return
+        if found is not None and _falls_short(found, sigma):
+            yield _fault(where, found, sigma)
+            return
+    yield _CHECK.passed(f"noise of multiplier {sigma:.6g}")
+
+
+def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
+    """Against the sensitivities at the weights of every step."""
+    multipliers: list[float] = []
+    steps = {step.number: step for step in reversed(run.steps)}
+    checked = 0
+    for _, step in sorted(steps.items()):
+        where = run.name(step)
+        settled = None if step.weights_before is None else run.settled(where)
+        if settled is None or not settled.admissible:
+            continue
+        found = _at_weights(run, settled, step, sigma)
+        if isinstance(found, str):
+            yield found
+            return
+        if found is not None and _falls_short(found, sigma):
+            yield _fault(f"{where}, at whose weights the sensitivity was taken,", found, sigma)
+            return
+        checked += 1
+        multipliers += [] if found is None else [found.value]
+    if checked < len(steps):
+        yield (
+            f"the noise of {len(steps) - checked} of {len(steps)} steps is held against "
+            "no sensitivity, because their weights were not recorded or are outside their "
+            "constraints; use every=1 of the recorder"
+        )
+    if multipliers:
+        yield _CHECK.passed(
+            f"noise of multiplier {min(multipliers):.6g} to {max(multipliers):.6g} for the "
+            f"sensitivities at the weights of {checked} steps, where {sigma:.6g} suffices"
+        )
+
+
+def _at_weights(run: RecordedRun, settled: Settled, step: Step, sigma: float) -> Lower | str | None:
+    """The multiplier at these weights, by the tightest norms if others do not suffice."""
+    where = run.name(step)
+    found = _multiplier(run, settled.claims, step, where)
+    if not isinstance(found, Lower) or not _falls_short(found, sigma) or settled.weights is None:
+        return found
+    tightest = replace(run.settings, tier="tight")
+    return _multiplier(run, bounded_at(settled.claims, settled.weights, tightest), step, where)
+
+
+def _multiplier(
+    run: RecordedRun, claims: Claims, step: Step | None, where: str
+) -> Lower | str | None:
+    """(Σ Δ_k²/s_k²)^(−1/2), None where nothing is sensitive; a sentence where it is not known."""
+    if any(group.grad_norm is None for group in claims.groups):
+        return f"a group has no bound that its noise could be held against ({where})"
+    stds = group_stds(run, step)
+    silent = [group.name for group in claims.groups if group.name not in stds]
+    if silent:
+        return f"the noise of group {silent[0]!r} is not stated at {where}"
+    outer = _outer(run, step)
+    if outer is None:
+        return f"the units of the noise at {where} are not recorded"
+    deltas = [
+        sensitivity(
+            Upper(group.grad_norm or 0.0) * Upper(outer),
+            Neighbouring(run.settings.neighbours),
+            OfSum.SUM,
+        )
+        for group in claims.groups
+    ]
+    return effective_multiplier(deltas, [Upper(stds[group.name]) for group in claims.groups])
+
+
+def _outer(run: RecordedRun, step: Step | None) -> float | None:
+    """What multiplies the sum of what the mechanism leaves.
+
+    That of the first batch with a scale: of the step, or else of the run, which has one divisor.
+    """
+    own = () if step is None else (step,)
+    for candidate in (*own, *run.steps):
+        for batch in candidate.batches:
+            scale = scale_of(run, batch)
+            if scale is not None:
+                return scale.outer
+    return None
+
+
+def _falls_short(found: Lower, sigma: float) -> bool:
+    return Lower(found.value * _STORED).value < sigma
+
+
+def _fault(where: str, found: Lower, sigma: float) -> CheckReport:
+    return _CHECK.failed(
+        f"the noise that {where} states has the multiplier {found.value:.6g}, and {sigma:.6g} was "
+        "accounted for",
+        where.partition(",")[0],
+        (found.value, sigma),
+        remedy="multiply the sensitivity of what is noised by the noise multiplier",
+    )

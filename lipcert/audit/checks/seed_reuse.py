@@ -4,7 +4,7 @@ Statement: no two steps or ranks draw noise from one state of the generator, and
 recorded noises are independent. Compared: digests of generator states, exactly; and, which finds
 copies that are scaled or negated too, in all releases whose noise is recorded
 
-    all steps  the noises on one tensor in every two releases, as sketches (see `sketches`)
+    all steps  the noises on one tensor in every two releases, as sketches (see `correlation`)
     in time    the sketches of one tensor, one after another, with themselves, further on by any
                number of entries: noise that depends on that of the steps before
 
@@ -18,7 +18,7 @@ and in the first 24 of them
 
 A noise counts with its first 2²⁰ entries there; each of the four ends where it has compared 2²³.
 
-Threshold: for every shift the probability of the cosine is that which `likeness` states, exactly. A
+Threshold: the probability of the cosine at every shift is that of `correlation`, exactly. A
 comparison rejects below one `SHARE` divided by the number of all shifts of all comparisons, which
 follows from shapes alone, so that together they raise a false alarm with at most that. What is
 found is a copy of m entries where M are compared, if m is more than about 10·√M, or nearly all of a
@@ -35,24 +35,23 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.checks.added_noise import AddedNoise, added_noises
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.likeness import (
+from lipcert.audit.checks.correlation import (
     Likeness,
     Piece,
+    Sketches,
     likeness,
     self_likeness,
     self_shifts,
     shifts,
 )
-from lipcert.audit.checks.sketches import Sketches
-from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.checks.noise import AddedNoise, added_noises
+from lipcert.audit.checks.subject import Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport
 
-_NAME: Final = "seed-reuse"
 _CHECK: Final = Check(
     "LC315",
-    _NAME,
+    "seed-reuse",
     "seed the generator of the noise once for the whole run, differently in every rank, and draw "
     "each entry of each tensor anew from it",
 )
@@ -133,7 +132,8 @@ class _Comparisons:
         return first.piece, second.piece
 
 
-def seed_reuse(run: RecordedRun) -> Checked:
+@run_check(_CHECK)
+def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
     """A report of equal states, one of the least likely noises, or a pass."""
     stated = [step for step in run.steps if step.noise is not None and step.noise.generator]
     releases, sketches = _recorded(run)
@@ -142,21 +142,19 @@ def seed_reuse(run: RecordedRun) -> Checked:
     tests = sum(item.tests for item in comparisons) + sum(item.pairs for item in sketches)
     tests += sum(self_shifts(len(piece)) for _, piece in in_time if piece is not None)
     if len(stated) < 2 and not tests:
-        text = f"{_NAME}: no two steps record the state of the generator or their noise"
-        return Checked(not_done=(text,) if run.steps else ())
+        yield "no two steps record the state of the generator or their noise"
+        return
     found = [item.worst() for item in comparisons]
     found += [_most_alike(item) for item in sketches]
     found += [_repeated(item, piece) for item, piece in in_time if piece is not None]
-    faults = [*_equal_states(run), *_correlated([item for item in found if item], tests)]
-    if not faults:
-        pairs = sum(len(item.pairs) for item in comparisons) + sum(item.pairs for item in sketches)
-        message = (
-            f"the noise of {len(stated)} steps was drawn from different states of the generator, "
-            f"and in {pairs} comparisons of recorded noises, in {tests} tests, none are correlated"
-            f"{_power(sketches, tests)}"
-        )
-        faults = [_CHECK.passed(message)]
-    return Checked(tuple(faults))
+    yield from _equal_states(run)
+    yield from _correlated([item for item in found if item], tests)
+    pairs = sum(len(item.pairs) for item in comparisons) + sum(item.pairs for item in sketches)
+    yield _CHECK.passed(
+        f"the noise of {len(stated)} steps was drawn from different states of the generator, and "
+        f"in {pairs} comparisons of recorded noises, in {tests} tests, none are correlated"
+        f"{_power(sketches, tests)}"
+    )
 
 
 def _power(sketches: Iterable[Sketches], tests: int) -> str:

@@ -1,15 +1,16 @@
-"""Subject: what the checks look at, and what a check leaves.
+"""A recorded run as checks see it, and the form of a check.
 
-What enters: claims, and the recorded run or the data that they are held against. What leaves: the
-same with what is derived from it once; findings. Invariant: what could not be checked is said.
+A check is a generator: it yields a report for each thing that it compared, and a sentence for each
+thing that it could not compare. `RunCheck` is the one loop around it. The docstring of a check
+states what is claimed, the statistic, the threshold, and how often a right run is blamed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 from lipcert.analysis.planned import known_plan, planned_multiplier
 from lipcert.analysis.release import noise_groups_of
@@ -17,7 +18,7 @@ from lipcert.audit.audited_weights import Settled, settled_at
 from lipcert.audit.bounds import Claims
 from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
 from lipcert.audit.recorded_names import Match
-from lipcert.audit.records import CheckReport
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Declaration, Noise, Step
 from lipcert.gradient_stats.examples import Readable
@@ -26,7 +27,8 @@ from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray
 
-_MOST: Final = 4
+FEW: Final = 4
+"""places that are named where a check fails at many"""
 
 
 @final
@@ -44,15 +46,6 @@ def joined(*parts: Checked) -> Checked:
         tuple(report for part in parts for report in part.reports),
         tuple(dict.fromkeys(text for part in parts for text in part.not_done)),
     )
-
-
-def shortened(reports: Sequence[CheckReport]) -> tuple[CheckReport, ...]:
-    """The first few; the last of them says how many more there are."""
-    kept = list(reports[:_MOST])
-    more = len(reports) - len(kept)
-    if more:
-        kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {more} more places)")
-    return tuple(kept)
 
 
 @final
@@ -135,3 +128,52 @@ class RecordedRun:
     def settled(self, name: str) -> Settled:
         """Weights, drawn into their constraints where rounding left them outside, and claims."""
         return settled_at(self.claims, self.trace, name)
+
+
+Finding: TypeAlias = CheckReport | str
+"""a report, or a sentence that says what could not be compared, and why"""
+Finder: TypeAlias = Callable[[RecordedRun], Iterable[Finding]]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RunCheck:
+    """A check of recorded runs; `find` yields its findings.
+
+    most: so many places are named, the worst first; None: all of them, in order. keeps_passes:
+    whether a pass stands beside failures, because it is of something else.
+    """
+
+    check: Check
+    find: Finder
+    most: int | None = None
+    keeps_passes: bool = False
+
+    def __call__(self, run: RecordedRun) -> Checked:
+        """What the check finds in a run."""
+        found = list(self.find(run))
+        reports = [item for item in found if isinstance(item, CheckReport)]
+        missing = [f"{self.check.name}: {item}" for item in found if isinstance(item, str)]
+        failed = [report for report in reports if report.verdict is not Verdict.PASS]
+        if failed and not self.keeps_passes:
+            reports = failed
+        if self.most is not None:
+            reports.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
+            reports = list(shortened(reports, self.most))
+        return Checked(tuple(reports), tuple(dict.fromkeys(missing)))
+
+
+def run_check(
+    check: Check, *, most: int | None = None, keeps_passes: bool = False
+) -> Callable[[Finder], RunCheck]:
+    """Make a check of the generator below."""
+    return lambda find: RunCheck(check, find, most, keeps_passes)
+
+
+def shortened(reports: Sequence[CheckReport], most: int = FEW) -> tuple[CheckReport, ...]:
+    """The first few; the last of them says how many more there are."""
+    kept = list(reports[:most])
+    more = len(reports) - len(kept)
+    if more:
+        kept[-1] = replace(kept[-1], message=f"{kept[-1].message} (and {more} more places)")
+    return tuple(kept)

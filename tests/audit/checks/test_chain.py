@@ -16,8 +16,7 @@ from torch import nn
 
 import lipcert
 from lipcert.audit.checks import check_recorded_run
-from lipcert.audit.checks.chain import chain
-from lipcert.audit.checks.projected import is_projection
+from lipcert.audit.checks.chain import chain, is_projection
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.reading import read_trace

@@ -7,8 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from lipcert.audit.checks.added_noise import AddedNoise
-from lipcert.audit.checks.noise import _tests
+from lipcert.audit.checks.noise import AddedNoise, NoiseTest, Pool
 from lipcert.audit.records import Verdict
 
 
@@ -17,9 +16,13 @@ def added(d: np.ndarray, clean: np.ndarray | None = None) -> AddedNoise:
     return AddedNoise("step 0", 0, 0, "w", d, zero + 1 if clean is None else clean, zero, 1.0)
 
 
+def shown(item: AddedNoise) -> list[NoiseTest]:
+    return [place.test for place in Pool().take([item])]
+
+
 def chances(d: np.ndarray, clean: np.ndarray | None = None) -> dict[str, float]:
-    tests = list(_tests("w", [added(d, clean)]))
-    return {f"{test.verdict.value} {test.message[:18]}": test.chance for test in tests}
+    tests = shown(added(d, clean))
+    return {f"{t.verdict.value} {t.message[:18]}": math.exp(t.log_chance) for t in tests}
 
 
 def test_p_values_of_right_noise_are_uniform_enough() -> None:
@@ -59,10 +62,10 @@ def test_rounding_of_the_stored_type_is_no_evidence() -> None:
     d = np.zeros(2000)
     d[::2] = 64.0
     item = AddedNoise("s", 0, 0, "w", d, np.full(2000, 1e9), np.full(2000, 128.0), 1.0)
-    assert all(test.chance > 1e-9 for test in _tests("w", [item]))
+    assert all(test.log_chance > math.log(1e-9) for test in shown(item))
 
 
 def test_no_noise_where_none_is_stated() -> None:
     item = AddedNoise("s", 0, 0, "w", np.ones(5), np.ones(5), np.zeros(5), 0.0)
-    (test,) = _tests("w", [item])
+    (test,) = shown(item)
     assert test.verdict is Verdict.INCONCLUSIVE

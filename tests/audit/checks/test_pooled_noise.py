@@ -12,12 +12,9 @@ import pytest
 import torch
 from scipy.stats import chi2, norm
 
-from lipcert.audit.checks.added_noise import AddedNoise
-from lipcert.audit.checks.likeness import Piece
-from lipcert.audit.checks.noise import noise
-from lipcert.audit.checks.pooled_noise import Pool, PooledNoise
+from lipcert.audit.checks.correlation import Piece, Sketches
+from lipcert.audit.checks.noise import AddedNoise, CountedNoise, Pool, noise
 from lipcert.audit.checks.seed_reuse import seed_reuse
-from lipcert.audit.checks.sketches import Sketches
 from lipcert.audit.checks.subject import Checked, RecordedRun
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.writing import PrivateDataWarning
@@ -142,8 +139,7 @@ def test_the_stated_power_is_right(entries: int, about: float) -> None:
     worst = z * math.sqrt(chi2.ppf(0.99, entries)) / np.linalg.norm(z)
     tests = int(report.message.partition(" tests of all")[0])
     for slight, is_seen in ((0.9985, True), (1.0015, False)):
-        noise = PooledNoise()
-        noise.take(slight * factor * worst, np.zeros(entries), z)
+        noise = CountedNoise.of(slight * factor * worst, np.zeros(entries), z)
         chance = min(test.log_chance for test in noise.tests() if test.kind == "size")
         assert (chance < math.log(2.5e-7 / tests)) is is_seen
 

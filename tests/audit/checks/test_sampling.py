@@ -14,7 +14,7 @@ import pytest
 
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.draws import Members, member_surprises, size_surprises
-from lipcert.audit.checks.sampling import sampling_faults
+from lipcert.audit.checks.sampling import sampled
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Declaration, Resume
 from lipcert.privacy.plan import Sampling, TrainingPlan
@@ -55,10 +55,9 @@ def faults(
         ranks=(0,), events=lambda rank: [Resume(0.0, number, 0, {}) for number in resumed]
     )
     run = SimpleNamespace(settings=settings, declared=stated, steps=done, trace=trace, plan=None)
-    left_out: list[str] = []
-    found = list(sampling_faults(run, [], left_out))
-    assert not left_out
-    return found
+    found = list(sampled(run))
+    assert {type(finding) for finding in found} == {CheckReport}
+    return [report for report in found if report.verdict is not Verdict.PASS]
 
 
 def drawn(planned: TrainingPlan, seed: int) -> Members:

@@ -129,6 +129,7 @@ def drop(name: str) -> Callable[[dict], object]:
         (lambda m: m.update(step=-1), "line.step is not a whole number that is not negative"),
         (lambda m: m.update(kind="stop"), "kind 'stop' is not known"),
         (lambda m: m.update(time="NaN"), "finite"),
+        (lambda m: m.update(time=1), "not a number"),
         (lambda m: m.update(weights_before="../../etc/passwd"), "SHA-256"),
         (lambda m: m.update(weights_before="A" * 64), "SHA-256"),
         (lambda m: m["batches"][0].update(index=[1, 2]), "not as many indices"),

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from lipcert.audit.bounds import claims_of_analysis
-from lipcert.audit.checks.weight_constraint import file_weights
+from lipcert.audit.checks.assumptions import file_weights
 from lipcert.audit.records import Verdict
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.geometry import Window
@@ -322,7 +322,7 @@ def test_what_the_analysis_and_the_audit_assume_holds() -> None:
         projector(graph, weights, declared(kind)).project()
         numbers = {key: tensor.double().numpy() for key, tensor in weights.items()}
         claims = claims_of_analysis(model_of(graph_at(graph, numbers)), declared(kind))
-        (report,) = file_weights(claims, numbers).reports
+        (report,) = file_weights(claims, numbers)
         assert report.verdict is Verdict.PASS
         assert "rounding" not in report.message
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lipcert.audit.bounds import claims_of_analysis
-from lipcert.audit.checks.weight_constraint import file_weights
+from lipcert.audit.checks.assumptions import file_weights
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.graph.geometry import Window
@@ -78,7 +78,7 @@ def checked(weight: np.ndarray, kind: str) -> CheckReport:
     graph = dag((6,), [("o", Dense(trained("fc.weight", weight)), ("x",))])
     settings = Settings(constraint=ConstraintSpec(kind, 1.0), input_norm=1.0)
     claims = claims_of_analysis(model_of(graph), settings)
-    (report,) = file_weights(claims, parameters_of(graph)).reports
+    (report,) = file_weights(claims, parameters_of(graph))
     return report
 
 

@@ -1,0 +1,211 @@
+"""Whether a run stays within what its bounds assume: of inputs, weights and statistics.
+
+Admissibility (LC304) of recorded batches that are not replayed for want of weights or labels.
+Statement: every recorded input lies in the declared domain, to which alone the bounds apply.
+Compared: entries exactly, norms up to one rounding of each stored entry (see `admissibility`).
+False alarms: none. Batches that are replayed are checked there.
+
+Weight constraint (LC310). Statement: at every recorded set of weights each constrained parameter
+has a norm of at most r: the Euclidean one, or the operator norm of every op that uses it (a largest
+magnitude, where the op multiplies or adds entry by entry). Compared: a certified upper end and a
+proved lower end of the norm with r·(1 + max(n·u, 2^-23)), u the unit roundoff of the type in which
+weights are stored, n the larger side of the weight as a matrix. Threshold: a projection
+W ↦ W·min(1, r/‖W‖) computed in that type rounds each entry once and the factor by at most n − 1
+roundings of a norm, so that it leaves ‖W‖ ≤ r·(1 + n·u) to first order; to prove a norm takes a
+share of about 4e-8 of it. Weights within it are within rounding of a member, and pass with the
+excess stated. A violation is only said where the lower end is above it. False alarms: none.
+
+Batch independence (LC316) of a recorded run. Statement: the stored statistics of normalisation
+layers stay as they are. Compared: bit for bit. False alarms: none: those of a layer that normalises
+by its batch move, and by nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.analysis.scopes import constraints_of
+from lipcert.audit.admissibility import outside
+from lipcert.audit.bounds import Claims, are_made_anew
+from lipcert.audit.checks.functions import MIXING
+from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
+from lipcert.audit.constrained import Excess, excesses, storage_unit
+from lipcert.audit.recorded import INPUT, checkpoints
+from lipcert.audit.records import Check, CheckReport, Verdict
+from lipcert.audit.trace.blobs import Blob
+from lipcert.graph.viewed import is_shown
+from lipcert.upper import FloatArray
+
+_DOMAIN: Final = Check(
+    "LC304",
+    "admissibility",
+    "clip or scale the inputs before the network, or declare the domain that they are in "
+    "(--input-norm, --input-box)",
+)
+_CONSTRAINT: Final = Check("LC310", "weight-constraint")
+_MODEL: Final = "model"
+_STATISTICS: Final = (".running_mean", ".running_var")
+
+
+@run_check(_DOMAIN, most=FEW)
+def admissible_batches(run: RecordedRun) -> Iterator[Finding]:
+    """A report for each step with an inadmissible example."""
+    inputs = [
+        batch.tensors is not None and INPUT in batch.tensors.tensors()
+        for step in run.steps
+        for batch in step.batches
+        if batch.examples != 0
+    ]
+    if not any(inputs) and not run.whole_batches:
+        if run.trace.manifest.examples_key is not None:
+            yield "no example of a step is at hand"
+        else:
+            yield "no step records its inputs; use detail=… of the recorder"
+        return
+    for step in run.steps:
+        if run.name(step) in run.whole_batches:
+            continue
+        start = 0
+        for batch in step.batches:
+            tensors = {} if batch.tensors is None else batch.tensors.tensors()
+            inadmissible = outside(tensors[INPUT], run.settings) if INPUT in tensors else []
+            if inadmissible:
+                index, why = inadmissible[0]
+                yield _DOMAIN.failed(
+                    f"{len(inadmissible)} examples of {run.name(step)} lie outside the "
+                    f"declared input domain; example {start + index} {why}",
+                    run.name(step),
+                )
+            start += batch.examples or 0
+
+
+def file_weights(claims: Claims, weights: Mapping[str, FloatArray]) -> Iterator[CheckReport]:
+    """The weights of the file, where they are what is replayed: outside they are a mismatch."""
+    if claims.settings.scope == "constraint-set":
+        found = list(excesses(claims, weights, _MODEL, storage_unit(weights)))
+        yield from _reported(found, Verdict.MISMATCH)
+
+
+@run_check(_CONSTRAINT)
+def recorded_weights(run: RecordedRun) -> Iterator[Finding]:
+    """Every recorded set of weights."""
+    names = checkpoints(run.trace)
+    if run.settings.scope == "point" and not are_made_anew(run.settings):
+        yield from _at_the_point(run, names)
+    elif constraints_of(run.graph, run.settings) and not names:
+        yield "no step records its weights; use every=… of the recorder"
+    elif constraints_of(run.graph, run.settings):
+        unit = _unit(run)
+        found = [
+            excess
+            for name in names
+            for excess in excesses(run.claims, run.weights(name), name, unit)
+        ]
+        yield from _reported(found, Verdict.VIOLATION)
+
+
+def _at_the_point(run: RecordedRun, names: list[str]) -> Iterator[CheckReport]:
+    """Bounds at the weights of the file say nothing of others, unless a clip of gradients does."""
+    for name in [] if run.settings.weights_are_free else names:
+        for parameter, numbers in run.weights(name).items():
+            if is_shown(run.graph, parameter, numbers):
+                continue
+            yield Check("LC319", _CONSTRAINT.name).failed(
+                f"the bounds hold at the weights of the file alone, and {parameter!r} at {name} "
+                "differs from them",
+                name,
+                verdict=Verdict.MISMATCH,
+                remedy="declare the constraints that training enforces (--scope constraint-set), "
+                "or audit an export of each step",
+            )
+            return
+
+
+def _reported(found: list[Excess], outside: Verdict) -> Iterator[CheckReport]:
+    """One report for every tensor that is outside or undecided, else one pass with the largest."""
+    bad = [excess for excess in found if excess.verdict is not Verdict.PASS]
+    for parameter in dict.fromkeys(excess.parameter for excess in bad):
+        yield _report([excess for excess in bad if excess.parameter == parameter], outside)
+    if bad or not found:
+        return
+    worst = max(found, key=lambda excess: excess.upper)
+    radius = worst.constraint.radius
+    places = len({excess.weights for excess in found})
+    over = ""
+    if worst.upper > 1.0:
+        over = f", exceeding it by {worst.upper - 1.0:.1e} of it at most, which is rounding"
+    message = (
+        f"all constrained weights at {places} recorded steps obey their constraint{over}"
+        if worst.weights != _MODEL
+        else f"the weights of the file obey their constraints{over}"
+    )
+    where = f"{worst.weights}: {worst.parameter}"
+    yield _CONSTRAINT.passed(message, where, (worst.upper * radius, radius))
+
+
+def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
+    """Of one tensor: the worst place, and how many there are."""
+    violated = [excess for excess in mine if excess.verdict is Verdict.VIOLATION]
+    worst = max(violated or mine, key=lambda excess: excess.lower)
+    radius = worst.constraint.radius
+    many = f" (and at {len(mine) - 1} more sets of weights)" if len(mine) > 1 else ""
+    if violated:
+        message = (
+            f"{worst.parameter!r} at {worst.weights} has the {worst.constraint.kind} norm "
+            f"{worst.lower * radius:.9g}, its constraint is {radius:.9g}{many}"
+        )
+    else:
+        message = (
+            f"{worst.parameter!r} at {worst.weights} has a {worst.constraint.kind} norm between "
+            f"{worst.lower * radius:.9g} and {worst.upper * radius:.9g}, its constraint is "
+            f"{radius:.9g}{many}: it could not be told whether it obeys"
+        )
+    remedy = "project after every step of the optimizer, before the next forward pass"
+    if violated and outside is Verdict.MISMATCH:
+        remedy = "export weights that were projected, or bound the weights of the file"
+    return _CONSTRAINT.failed(
+        message,
+        f"{worst.weights}: {worst.parameter}",
+        ((worst.lower if violated else worst.upper) * radius, radius),
+        verdict=outside if violated else Verdict.INCONCLUSIVE,
+        remedy=remedy,
+    )
+
+
+def _unit(run: RecordedRun) -> float:
+    """Unit roundoff of the type in which the run stores its weights."""
+    known = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
+    used = [step.arithmetic.dtype for step in run.steps if step.arithmetic is not None]
+    return max((known.get(dtype, 2.0**-53) for dtype in used), default=2.0**-24)
+
+
+@run_check(MIXING)
+def moving_statistics(run: RecordedRun) -> Iterator[Finding]:
+    """Statistics of normalisation layers that are not the same at every recorded place."""
+    first: dict[str, tuple[str, npt.NDArray[Any]]] = {}
+    for where, blob in _weights(run):
+        for name, item in blob.tensors().items():
+            if not name.endswith(_STATISTICS):
+                continue
+            known, value = first.setdefault(name, (where, item))
+            if not np.array_equal(value, item, equal_nan=True):
+                yield MIXING.failed(
+                    f"{name!r} moved between {known} and {where}: the layer normalises by the "
+                    "statistics of its batch, so that examples influence each other, and stores "
+                    "them without noise",
+                    where,
+                    (float(np.linalg.norm(item.astype(np.float64) - value)), 0.0),
+                )
+                return
+
+
+def _weights(run: RecordedRun) -> Iterator[tuple[str, Blob]]:
+    for step in run.steps:
+        if step.weights_before is not None:
+            yield run.name(step), step.weights_before
+        if step.weights_after is not None:
+            yield f"after {run.name(step)}", step.weights_after
