@@ -55,9 +55,6 @@ DEPENDENT = {
     "the first four of zeros and a one": f"""
         {SIZE} {ZERO} four = Constant <value_ints=[4]> () a = Expand (unit, s) b = Sub (a, unit)
         both = Concat <axis=0> (b, unit) part = Slice (both, zero, four) y = Mul (x, part)""",
-    "how many parts": """
-        axis0 = SplitToSequence <axis=0> (x) n = SequenceLength (axis0) f = Cast <to=1> (n)
-        y = Mul (x, f)""",
 }
 SHAPES = {
     "a state of zeros": f"""

@@ -177,11 +177,10 @@ class TestSelections:
         assert code(tmp_path, whole, ("N", 3, 4), {"i": places})[0] == "LC007"
 
 
-@pytest.mark.parametrize("mode", ["linear", "cubic"])
 @pytest.mark.parametrize("exclude", [0, 1])
 @pytest.mark.parametrize("size", [3, 5, 11])
-def test_resize_with_antialias(tmp_path, mode, exclude, size):
-    how = {"mode": mode, "antialias": 1, "exclude_outside": exclude, "axes": [2]}
+def test_resize_with_antialias(tmp_path, exclude, size):
+    how = {"mode": "linear", "antialias": 1, "exclude_outside": exclude, "axes": [2]}
     resize = node("Resize", ["x", "", "", "s"], ["y"], **how)
     graph = imported(tmp_path, [resize], ("N", 1, 8, 2), {"s": np.array([size])}, opset=18).graph
     assert graph.output_shape == (1, size, 2)

@@ -21,7 +21,6 @@ from lipcert.core.lower.selection_ops import select
 from lipcert.core.lower.spelling import apply
 from lipcert.core.lower.values import FIXED, Constant, Value, check_size
 
-_HALF: Final = Fraction(1, 2)
 _LONGEST: Final = 1 << 14
 """entries along an axis whose weights are computed"""
 _Number: TypeAlias = Any
@@ -103,17 +102,12 @@ def resize(call: Call) -> Value:
     mode = call.text("mode", "nearest")
     coordinates = call.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
     rounding = call.text("nearest_mode", "floor" if old else "round_prefer_floor")
-    kernel = _Kernel(
-        mode == "cubic",
-        Fraction(call.real("cubic_coeff_a", -0.75)),
-        bool(call.integer("exclude_outside", 0)),
-        bool(call.integer("antialias", 0)),
-    )
-    call.real("extrapolation_value", 0.0)
+    antialias, inner = (bool(call.integer(name, 0)) for name in ("antialias", "exclude_outside"))
+    call.real("extrapolation_value", 0.0), call.real("cubic_coeff_a", -0.75)
     if call.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise Unsupported("it keeps the aspect ratio; export with the sizes that result")
-    if mode not in {"nearest", "linear", "bilinear", "cubic"}:
-        raise Unsupported("its interpolation is not known")
+    if mode not in {"nearest", "linear", "bilinear"}:
+        raise Unsupported("its interpolation is not supported; export with linear or nearest")
     if coordinates == "tf_half_pixel_for_nn" and (mode, rounding) != ("nearest", "floor"):
         raise Unsupported("its coordinates are meant for the nearest neighbour, rounded down")
     for axis, (scale, target) in enumerate(_grid(call, value)):
@@ -127,7 +121,7 @@ def resize(call: Call) -> Value:
         if mode == "nearest":
             value = select(call, value, axis, along.nearest(rounding))
         else:
-            value = _weighted(call, value, axis, kernel.matrix(along))
+            value = _weighted(call, value, axis, _weights(along, antialias=antialias, inner=inner))
     return value
 
 
@@ -182,50 +176,27 @@ def _scales(call: Call) -> list[float] | None:
     return [float(item) for item in scales.lo.reshape(-1)]
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Kernel:
-    """Weights of the inputs around a position; stretched by antialias where an axis shrinks."""
+def _weights(axis: _Axis, *, antialias: bool, inner: bool) -> Constant:
+    """The weights [inputs, outputs] of a hat function; the rim stands for what lies outside.
 
-    is_cubic: bool
-    coefficient: Fraction
-    excludes_outside: bool
-    antialias: bool
-
-    def matrix(self, axis: _Axis) -> Constant:
-        """The weights [inputs, outputs]; what lies outside counts for the entry at the rim."""
-        check_size((axis.size, axis.target))
-        if max(axis.size, axis.target) > _LONGEST:
-            raise Unsupported(f"it interpolates more than {_LONGEST} entries along an axis")
-        low = np.zeros((axis.size, axis.target))
-        high = np.zeros_like(low)
-        for place in range(axis.target):
-            for source, weight in self._row(axis, place).items():
-                low[source, place], high[source, place] = round_down(weight), round_up(weight)
-        return Constant(low, low if np.array_equal(low, high) else high)
-
-    def _row(self, axis: _Axis, place: int) -> dict[int, Fraction]:
+    antialias: the hat is stretched where an axis shrinks. inner: what lies outside does not count.
+    """
+    check_size((axis.size, axis.target))
+    if max(axis.size, axis.target) > _LONGEST:
+        raise Unsupported(f"it interpolates more than {_LONGEST} entries along an axis")
+    stretch = max(Fraction(1), 1 / axis.scale) if antialias else Fraction(1)
+    low = np.zeros((axis.size, axis.target))
+    high = np.zeros_like(low)
+    for place in range(axis.target):
         position = axis.position(place)
-        stretch = max(Fraction(1), 1 / axis.scale) if self.antialias else Fraction(1)
-        reach = 2 * stretch
-        around = range(math.floor(position - reach), math.ceil(position + reach) + 1)
-        weights = {source: self._weight(abs(source - position) / stretch) for source in around}
-        if self.excludes_outside:
-            weights = {s: weight for s, weight in weights.items() if 0 <= s < axis.size}
-        if self.antialias or self.excludes_outside:
-            total = sum(weights.values())
-            weights = {source: weight / total for source, weight in weights.items()}
+        around = range(math.floor(position - stretch), math.ceil(position + stretch) + 1)
+        hat = {source: max(1 - abs(source - position) / stretch, Fraction(0)) for source in around}
+        hat = {source: w for source, w in hat.items() if 0 <= source < axis.size or not inner}
+        total = sum(hat.values())
         row: dict[int, Fraction] = {}
-        for source, weight in weights.items():
+        for source, weight in hat.items():
             inside = min(max(source, 0), axis.size - 1)
-            row[inside] = row.get(inside, Fraction(0)) + weight
-        return row
-
-    def _weight(self, distance: Fraction) -> Fraction:
-        """Of an input at a distance: the hat function, or the cubic spline of ONNX."""
-        a, d = self.coefficient, distance
-        if not self.is_cubic:
-            return max(1 - d, Fraction(0))
-        if d <= 1:
-            return ((a + 2) * d - (a + 3)) * d * d + 1
-        return ((a * d - 5 * a) * d + 8 * a) * d - 4 * a if d < 2 else Fraction(0)
+            row[inside] = row.get(inside, Fraction(0)) + weight / total
+        for source, weight in row.items():
+            low[source, place], high[source, place] = round_down(weight), round_up(weight)
+    return Constant(low, low if np.array_equal(low, high) else high)
