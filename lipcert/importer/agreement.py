@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
+from onnx.onnx_ml_pb2 import ModelProto
 
 from lipcert.core.lower.types import has_halves
 from lipcert.core.program import Place, Program, Shape
@@ -93,11 +94,18 @@ def _within(example: Array, middle: float, radius: float, *, fill: bool) -> Arra
 
 
 def check_agreement(
-    read: Reading, path: Path, domain: Domain, rewritten: Program | None = None
+    read: Reading,
+    proto: ModelProto,
+    folder: Path,
+    domain: Domain,
+    rewritten: Program | None = None,
 ) -> Verification:
-    """Compare a reading with onnxruntime on examples of a domain; and `rewritten` with it."""
+    """Compare a reading with onnxruntime on examples of a domain; and `rewritten` with it.
+
+    proto, folder: the message that was read, and where its external data lie.
+    """
     try:
-        comparison = _Comparison(read, path, domain)
+        comparison = _Comparison(read, proto, folder, domain)
         usable = comparison.usable()
         if rewritten is not None and rewritten is not read.program:
             _check_rewritten(rewritten, *usable[0])
@@ -114,7 +122,8 @@ class _Comparison:
     """largest: difference of outputs so far, over 1 + the largest number of the output."""
 
     read: Reading
-    path: Path
+    proto: ModelProto
+    folder: Path
     domain: Domain
     largest: float = 0.0
     tensors: Mapping[str, tuple[str, str]] = field(init=False)
@@ -126,7 +135,7 @@ class _Comparison:
         self.coarse = "float16" if has_halves(self.read.model) else "float32"
         wanted = _tensors_of_the_file(self.read) if single else {}
         names = [*wanted, *self.read.outputs]
-        self.run = Runtime(self.path, self.read.model, program.inputs, names)
+        self.run = Runtime(self.proto, self.folder, self.read.model, program.inputs, names)
         self.tensors = {name: wanted[name] for name in wanted if name in self.run.values}
 
     def usable(self) -> list[tuple[Array, Array]]:

@@ -1,9 +1,9 @@
 """Assemble: from a checked model to a graph, and what its user must know about it.
 
-    RawModel → provenance → records.Model → one initializer for each parameter → Program → Graph
+    Model → provenance → one initializer for each parameter → Program → Graph
 
-What enters: a `RawModel`, what the core read in the same file, and the choices of the user. What
-leaves: the graph, not yet compared with the program of the file. Operators are understood by the
+What enters: a model and the choices of the user. What leaves: the graph, not yet compared with the
+program of the file. Operators are understood by the
 core alone; here it is decided which tensors are what training changes. Invariant: the same model
 gives the same graph, in this process or another.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import Final, final
 
 from lipcert.core.coverage import tensors
@@ -31,12 +31,11 @@ from lipcert.core.program import (
     Program,
     Sort,
 )
-from lipcert.core.reader.records import Model, Tensor
+from lipcert.core.reader.records import Input, Model, Node, Tensor
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
-from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
+from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph
 from lipcert.importer.bindings import with_bindings
-from lipcert.importer.branches import without_branches
 from lipcert.importer.computed import Computed, with_computed
 from lipcert.importer.evaluation import eval_layers, eval_notes
 from lipcert.importer.graph_of import graph_of
@@ -47,14 +46,14 @@ from lipcert.importer.metadata import (
     training_refusals,
 )
 from lipcert.importer.model import MacroLayer
+from lipcert.importer.nodes import followed_nodes, label, needed_values
 from lipcert.importer.origins import Reader, unseen
-from lipcert.importer.raw import RawInput, RawModel, RawNode, needed_values, values_read
-from lipcert.importer.reading import Reading, is_same, stored_model
+from lipcert.importer.reading import Reading
+from lipcert.importer.schema import format_refusals, number_refusals
 from lipcert.importer.shared import separate_shared
 from lipcert.importer.survey import (
     ACROSS,
     distinct,
-    label,
     node_refusals,
     operator_refusals,
     refused,
@@ -93,6 +92,8 @@ _PROVED: Final = "every operator keeps the examples apart, for a batch of any si
 _PROVED_FIXED: Final = (
     "every operator keeps the examples apart, for a batch of the size in the file"
 )
+_NUMBERS: Final = ("float", "int", "uint")
+"""beginnings of the names of numeric types"""
 _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 """operators that spell nothing"""
 
@@ -116,30 +117,27 @@ class Assembled:
     """whether the exporter says which tensors are parameters"""
 
 
-def assemble(
-    checked: RawModel, path: Path, outputs: Sequence[str], *, as_exported: bool
-) -> Assembled:
-    """Translate a model from this file; the other arguments are those of `load_model`."""
-    provenance = read_provenance(checked.graph, checked.producer)
-    stored = _stored(checked, path, outputs)
-    checked = replace(checked, graph=without_branches(checked.graph, stored))
-    raw = checked.graph.nodes
-    targets, source = _ends(checked, outputs)  # of several inputs the first, as the batch is theirs
+def assemble(stored: Model, outputs: Sequence[str], *, as_exported: bool) -> Assembled:
+    """Translate a model; the other arguments are those of `load_model`."""
+    raw = followed_nodes(stored)
+    _check_format(stored, raw)
+    provenance = read_provenance(stored)
+    targets, sources = _ends(stored, raw, outputs)
+    source = sources[0]  # the batch is that of all inputs
     separated = separate_shared(stored, provenance)
     found = with_computed(separated.model, _trainable(separated.model, provenance))
-    notes = {node.outputs[0]: node for node in raw}
-    bound = with_bindings(found.model, notes, provenance, found.views)
+    bound = with_bindings(found.model, provenance, found.views)
     found = replace(found, model=bound.model)
-    program = _program(checked, found.model, source, targets)
+    program = _program(raw, found.model, source, targets)
     _check_apart(found.model, program, source)
     live = needed_values(raw, *targets)
-    needed = [node for node in raw if live.intersection(node.output_names)]
+    needed = [node for node in raw if not live.isdisjoint(node.outputs)]
     missing = provenance.missing(bound.names, needed, targets)
     own = {name for node in stored.nodes for name in node.outputs}
     marks = Marks(
         provenance=provenance,
         missing=missing,
-        nodes=tuple(noted_nodes(found.model, program, notes)),
+        nodes=tuple(noted_nodes(found.model, program)),
         hidden=any(
             provenance.is_folded(node, missing) for node in needed if node.outputs[0] not in own
         ),
@@ -165,9 +163,9 @@ def assemble(
     )
     diagnostics = (
         *_batch_notes(program, source),
-        *_output_notes(checked, targets),
+        *_output_notes(stored, targets),
         *_fold_notes(marks, found.absorbed | found.names, graph),
-        *_override_notes(checked, graph),
+        *_override_notes(stored, graph),
         *_name_notes(provenance, graph),
         *_shared_notes(separated.added, graph),
         *eval_notes(graph.eval_layers),
@@ -176,9 +174,7 @@ def assemble(
     trainable = [name for name, item in graph.parameters.items() if item.trainable]
     scattered = (bound.scattered | separated.tied).intersection(trainable)
     same = found.model is stored
-    reading = Reading(
-        stored, program if same else _program(checked, stored, source, targets), targets
-    )
+    reading = Reading(stored, program if same else _program(raw, stored, source, targets), targets)
     macros = tuple(_macros(found.model, program))
     return Assembled(
         graph,
@@ -197,54 +193,50 @@ def _left(found: Computed) -> dict[str, Tensor]:
     return {name: item for name, item in tensors(found.model).items() if name not in found.names}
 
 
-def _readers(model: Model, needed: Sequence[RawNode]) -> Iterator[Reader]:
+def _readers(model: Model, needed: Sequence[Node]) -> Iterator[Reader]:
     """The nodes of the file, with the tensors that they read in the model."""
     read = {node.outputs[0]: frozenset(node.inputs) for node in model.nodes}
     for node in needed:
         yield Reader(node, read.get(node.outputs[0], frozenset()))
 
 
-def _ends(model: RawModel, outputs: Sequence[str]) -> tuple[tuple[str, ...], RawInput]:
-    """The outputs and the first input that leads to them, or every reason why they are not read."""
-    graph = model.graph
-    targets, is_chosen = graph.outputs, False
-    sources, found = [], list[Refusal]()
+def _check_format(model: Model, nodes: Sequence[Node]) -> None:
+    """Refuse nodes that contradict the definition of the format, with all that is found besides."""
+    found = list(format_refusals(model))
+    if found:
+        live = {*model.initializers, *needed_values(nodes, *model.outputs)}
+        found += number_refusals(model, nodes, live)
+        found += operator_refusals(model, nodes, model.outputs)
+        raise UnsupportedModelError(distinct(found))
+
+
+def _ends(
+    model: Model, nodes: Sequence[Node], outputs: Sequence[str]
+) -> tuple[tuple[str, ...], list[Input]]:
+    """The outputs and the inputs that lead to them, or every reason why they are not read."""
+    targets, is_chosen = model.outputs, False
+    sources, found = list[Input](), list[Refusal]()
     try:
-        targets, is_chosen = _chosen_outputs(model, outputs), True
-        sources = [_checked(item) for item in _inputs(model, targets)]
+        targets, is_chosen = _chosen_outputs(model, nodes, outputs), True
+        sources = [_checked(item) for item in _inputs(model, nodes, targets)]
     except UnsupportedModelError as error:
         found += error.refusals
-    live = needed_values(graph.nodes, *targets)
-    found += (refusal for name, refusal in graph.faults.items() if name in live)
+    found += number_refusals(model, nodes, needed_values(nodes, *targets))
     if found:
         each = [targets] if is_chosen else [(output,) for output in targets]
-        against = [list(operator_refusals(graph, names)) for names in each]
+        against = [list(operator_refusals(model, nodes, names)) for names in each]
         if all(against):  # where one output is free, what stands against others is no reason
             found += (item for items in against for item in items)
-        raise UnsupportedModelError(distinct([*training_refusals(graph), *found]))
-    return targets, sources[0]
+        raise UnsupportedModelError(distinct([*training_refusals(model, nodes), *found]))
+    return targets, sources
 
 
-def _stored(checked: RawModel, path: Path, outputs: Sequence[str]) -> Model:
-    """What the core reads in the same bytes."""
-    try:
-        model = stored_model(path)
-    except UnsupportedModelError as error:
-        targets, _ = _ends(checked, outputs)
-        found = (
-            *training_refusals(checked.graph),
-            *checked.graph.faults.values(),
-            *operator_refusals(checked.graph, targets, frozenset({"If"})),
-        )
-        raise UnsupportedModelError(distinct(found) or error.refusals) from None
-    if not is_same(model, checked.sha256, checked.external):
-        raise ModelFileError(f"{str(path)!r} changed while it was read")
-    return model
+def _program(nodes: Sequence[Node], model: Model, source: Input, outputs: Sequence[str]) -> Program:
+    """What the core makes of a model, or everything that stands against it.
 
-
-def _program(checked: RawModel, model: Model, source: RawInput, outputs: Sequence[str]) -> Program:
-    """What the core makes of a model, or everything that stands against it."""
-    found = list(training_refusals(checked.graph))
+    nodes: those of the file, while the model may have been rewritten.
+    """
+    found = list(training_refusals(model, nodes))
     error = None
     if not found:
         try:
@@ -253,13 +245,13 @@ def _program(checked: RawModel, model: Model, source: RawInput, outputs: Sequenc
             error = refusal
     batched = (source.dims or ("",))[0] != 1 or isinstance(error, MixingError)
     found += node_refusals(model, *outputs, batched=batched)
-    found += operator_refusals(checked.graph, outputs)
+    found += operator_refusals(model, nodes, outputs)
     if error is not None and (error.node is None or not found):
         found.append(refused(error))
     raise UnsupportedModelError(distinct(found))
 
 
-def _check_apart(model: Model, program: Program, source: RawInput) -> None:
+def _check_apart(model: Model, program: Program, source: Input) -> None:
     """Refuse what sums or sorts along the axis of a batch of 1, of which nobody knows the size."""
     if program.place is not None or (source.dims or ("",))[0] != 1:
         return
@@ -286,15 +278,16 @@ def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
     )
 
 
-def _checked(source: RawInput) -> RawInput:
+def _checked(source: Input) -> Input:
     """The input, if it holds numbers and only its axis 0 may have any size."""
 
     def refuse(code: str, reason: str, remedy: str) -> UnsupportedModelError:
         return UnsupportedModelError((Refusal(code, "", "", reason, remedy),))
 
     where = f"the input {source.name!r}"
-    if source.dtype is None or source.dtype.kind not in "fiu":
-        kind = "no tensor of numbers" if source.dtype is None else f"of type {source.dtype}"
+    if not source.dtype.startswith(_NUMBERS):
+        is_read = not source.dtype.startswith("unread")
+        kind = f"of type {source.dtype}" if is_read else "not a tensor of numbers"
         raise refuse("LC006", f"{where} is {kind}", "feed floats, or ids of embeddings")
     if not source.dims:
         raise refuse("LC008", f"{where} has no declared shape", "export with a fixed shape")
@@ -304,7 +297,7 @@ def _checked(source: RawInput) -> RawInput:
     return source
 
 
-def _proof(program: Program, source: RawInput) -> BatchProof:
+def _proof(program: Program, source: Input) -> BatchProof:
     if program.place is None:
         return BatchProof(BatchStatus.PER_EXAMPLE, 0, "the shapes in the file are fixed")
     first = (source.dims or ("",))[0]
@@ -312,7 +305,7 @@ def _proof(program: Program, source: RawInput) -> BatchProof:
     return BatchProof(BatchStatus.PROVED, 0, _PROVED if is_any else _PROVED_FIXED)
 
 
-def _batch_notes(program: Program, source: RawInput) -> tuple[Diagnostic, ...]:
+def _batch_notes(program: Program, source: Input) -> tuple[Diagnostic, ...]:
     """LC021 where the file holds one example, LC022 where it fixes how many."""
     first = (source.dims or ("",))[0]
     if program.place is None:
@@ -381,9 +374,9 @@ def _meant(asked: str, outputs: Sequence[str], listed: str) -> str:
     return nearest(asked, outputs) or f"known: {listed} (-o names the file to write)"
 
 
-def _chosen_outputs(model: RawModel, asked: Sequence[str]) -> tuple[str, ...]:
+def _chosen_outputs(model: Model, nodes: Sequence[Node], asked: Sequence[str]) -> tuple[str, ...]:
     """The outputs asked for; otherwise the only one that no other output is computed from."""
-    outputs = model.graph.outputs
+    outputs = model.outputs
     listed = ", ".join(repr(name) for name in outputs[:8])
     for output in asked:
         if output not in outputs:
@@ -392,28 +385,23 @@ def _chosen_outputs(model: RawModel, asked: Sequence[str]) -> tuple[str, ...]:
             )
     if asked:
         return tuple(asked)
-    final = _final_outputs(model)
+    final = _final_outputs(model, nodes)
     if len(final) == 1:
         return (final[0],)
     reason = f"the model has {len(outputs)} outputs: {listed}"
     raise UnsupportedModelError((Refusal("LC012", "", "", reason, _WHICH),))
 
 
-def _final_outputs(model: RawModel) -> list[str]:
+def _final_outputs(model: Model, nodes: Sequence[Node]) -> list[str]:
     """The outputs from which no other output is computed."""
-    live = set(model.graph.outputs)
-    read: set[str] = set()
-    for node in reversed(model.graph.nodes):
-        if any(name in live for name in node.outputs):
-            names = values_read(node)
-            live |= names
-            read |= names
-    return [name for name in model.graph.outputs if name not in read]
+    live = needed_values(nodes, *model.outputs)
+    read = {name for node in nodes if not live.isdisjoint(node.outputs) for name in node.inputs}
+    return [name for name in model.outputs if name not in read]
 
 
-def _output_notes(model: RawModel, targets: Sequence[str]) -> tuple[Diagnostic, ...]:
+def _output_notes(model: Model, targets: Sequence[str]) -> tuple[Diagnostic, ...]:
     """LC012 where the file has further outputs: the loss is assumed not to read them."""
-    others = [name for name in model.graph.outputs if name not in targets]
+    others = [name for name in model.outputs if name not in targets]
     if not others:
         return ()
     read, listed = (", ".join(map(repr, names[:8])) for names in (targets, others))
@@ -422,9 +410,9 @@ def _output_notes(model: RawModel, targets: Sequence[str]) -> tuple[Diagnostic, 
     return (Diagnostic("LC012", Level.WARNING, "", message, _WHICH),)
 
 
-def _inputs(model: RawModel, outputs: Sequence[str]) -> list[RawInput]:
-    needed = needed_values(model.graph.nodes, *outputs)
-    inputs = [item for item in model.graph.inputs if item.name in needed]
+def _inputs(model: Model, nodes: Sequence[Node], outputs: Sequence[str]) -> list[Input]:
+    needed = needed_values(nodes, *outputs)
+    inputs = [item for item in model.inputs if item.name in needed]
     if inputs:
         return inputs
     listed = ", ".join(map(repr, outputs))
@@ -479,8 +467,8 @@ def _number_notes(trained: Trained, graph: Graph, model: Model) -> tuple[Diagnos
     return (*notes, Diagnostic("LC027", Level.WARNING, "", message, remedy))
 
 
-def _override_notes(model: RawModel, graph: Graph) -> tuple[Diagnostic, ...]:
-    names = [name for name in model.graph.overridable if name in graph.parameters]
+def _override_notes(model: Model, graph: Graph) -> tuple[Diagnostic, ...]:
+    names = [name for name in model.overridable if name in graph.parameters]
     if not names:
         return ()
     message = (

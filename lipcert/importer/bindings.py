@@ -24,7 +24,6 @@ from lipcert.core.reader.records import Attribute, Model, Node, Tensor
 from lipcert.importer.calls import Call, call_of
 from lipcert.importer.computed import Shown, numbers_of
 from lipcert.importer.metadata import Provenance, rules_of
-from lipcert.importer.raw import RawNode
 
 _ONLY: Final = -1
 """the one input that is constant"""
@@ -74,20 +73,18 @@ class Bound:
 
 def with_bindings(
     model: Model,
-    notes: Mapping[str, RawNode],
     provenance: Provenance,
     views: Mapping[str, Shown],
 ) -> Bound:
     """The model with the parameters that the noted calls read.
 
-    notes: the nodes of the file by their first output. views: constants that show an initializer.
+    views: constants that show an initializer.
     """
     if not provenance.signed:
         return Bound(model)
     work = _Work(model, provenance, views)
     for node in model.nodes:
-        noted = notes.get(node.outputs[0])
-        work.add(node, None if noted is None else call_of(noted), rules_of(noted) if noted else [])
+        work.add(node, call_of(node), rules_of(node))
     if not work.names:
         return Bound(model)
     bound = replace(model, nodes=tuple(work.nodes), initializers=work.initializers)

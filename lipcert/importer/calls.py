@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.importer.raw import RawNode
+from lipcert.core.reader.records import Node
 
 FX_NODE: Final = "pkg.torch.onnx.fx_node"
 _CALL: Final = re.compile(
@@ -49,7 +49,7 @@ class Call:
         return names_in(", ".join((*self.arguments, self.keywords)))
 
 
-def call_of(node: RawNode) -> Call | None:
+def call_of(node: Node) -> Call | None:
     """The call that a node was made from, if the exporter noted it."""
     found = _CALL.search(node.metadata.get(FX_NODE, ""))
     if found is None:

@@ -19,11 +19,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
+from lipcert.core.reader.records import Node
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.graph.modes import EvalLayer
 from lipcert.importer.calls import call_of
 from lipcert.importer.metadata import NAMESPACE, statistic_owner
-from lipcert.importer.raw import RawNode, needed_values
+from lipcert.importer.nodes import label, needed_values
 
 _BATCH_NORM: Final = "BatchNormalization"
 _DROPOUT: Final = "Dropout"
@@ -36,7 +37,7 @@ _CALLS: Final = "aten."
 _MOST_NAMES: Final = 8
 
 
-def eval_layers(nodes: Sequence[RawNode], *outputs: str) -> tuple[EvalLayer, ...]:
+def eval_layers(nodes: Sequence[Node], *outputs: str) -> tuple[EvalLayer, ...]:
     """The layers behind outputs that were exported in evaluation mode, in order."""
     live = needed_values(nodes, *outputs)
     found: dict[tuple[str, str], EvalLayer] = {}
@@ -65,22 +66,22 @@ def eval_notes(layers: Sequence[EvalLayer]) -> tuple[Diagnostic, ...]:
     return (Diagnostic("LC026", Level.WARNING, "", message, remedy),)
 
 
-def _layer(node: RawNode) -> EvalLayer | None:
+def _layer(node: Node) -> EvalLayer | None:
     """The layer that a node is, or came from."""
     is_layer = not node.domain and node.op_type in _KINDS
     owner = next(filter(None, map(statistic_owner, node.inputs)), "")
     module, word = _innermost_module(node)
-    own_word = node.name.rpartition("/")[2] if not module else ""
+    own_word = label(node).rpartition("/")[2] if not module else ""
     call = call_of(node)
     noted = _kind(word) or _kind(call.name if call else "") or _kind(own_word)
     kind = node.op_type if is_layer else noted
     if not kind and owner:
         kind = _BATCH_NORM
-    name = module or owner or node.name
-    return EvalLayer(kind, name, node.name if is_layer else "") if kind else None
+    name = module or owner or label(node)
+    return EvalLayer(kind, name, label(node) if is_layer else "") if kind else None
 
 
-def _innermost_module(node: RawNode) -> tuple[str, str]:
+def _innermost_module(node: Node) -> tuple[str, str]:
     """The name and the class of the module that a node came from; "" where none is noted."""
     modules = _MODULE.findall(node.metadata.get(NAMESPACE, ""))
     classes = [

@@ -1,6 +1,6 @@
 """load_model: from an untrusted ONNX file to a verified graph.
 
-    path → container → gate → assemble → agreement → ImportedModel
+    path → stored_model → assemble → agreement → ImportedModel
 
 A file is imported twice: first in a child process of limited memory and time, which also compares
 what the core read with onnxruntime, and the graph with that; then, if this went well, here, from
@@ -24,14 +24,13 @@ from typing import Any, Final, final
 import numpy as np
 from onnx import defs
 
+from lipcert.core.reader.records import Model
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.assemble import Assembled, assemble
 from lipcert.importer.child import run_in_child
-from lipcert.importer.container import read_bytes
-from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
-from lipcert.importer.raw import RawModel
+from lipcert.importer.reading import external_digests, stored_model
 from lipcert.process.threads import one_thread
 from lipcert.settings.settings import Settings
 
@@ -91,8 +90,10 @@ def load_model(
     if trusted:
         return _compared(request)
     rehearsal = _rehearsed(request)
-    model = _opened(request, rehearsal)
-    return _result(request, model, _assembled(request, model), rehearsal.verification)
+    model, _ = stored_model(Path(request.path))
+    if (model.sha256, external_digests(model)) != (rehearsal.sha256, rehearsal.external):
+        raise ModelFileError(f"{request.path!r} changed while it was read")
+    return _result(request, _assembled(request, model), rehearsal.verification)
 
 
 def load_under(
@@ -139,47 +140,30 @@ def _read_and_compared(request: _Request) -> ImportedModel:
         for box in [boxes.get(name)]
     }
     domain = replace(parts.pop(""), parts=parts)
-    model = _opened(request, None)
+    path = Path(request.path)
+    model, proto = stored_model(path)
     found = _assembled(request, model)
-    verification = check_agreement(found.reading, Path(request.path), domain, found.program)
-    return _result(request, model, found, verification)
+    verification = check_agreement(found.reading, proto, path.parent, domain, found.program)
+    return _result(request, found, verification)
 
 
-def _opened(request: _Request, rehearsal: _Rehearsal | None) -> RawModel:
-    """The file, whose bytes are let go when they are parsed; after a rehearsal, the same bytes."""
-    path = Path(request.path)
-    raw = read_bytes(path)
-    if rehearsal is not None and raw.sha256 != rehearsal.sha256:
-        raise _changed(request)
-    model = open_model(path, raw)
-    if rehearsal is not None and model.external != rehearsal.external:
-        raise _changed(request)
-    return model
+def _assembled(request: _Request, model: Model) -> Assembled:
+    return assemble(model, request.outputs, as_exported=request.as_exported)
 
 
-def _changed(request: _Request) -> ModelFileError:
-    return ModelFileError(f"{request.path!r} changed while it was read")
-
-
-def _assembled(request: _Request, model: RawModel) -> Assembled:
-    path = Path(request.path)
-    return assemble(model, path, request.outputs, as_exported=request.as_exported)
-
-
-def _result(
-    request: _Request, model: RawModel, assembled: Assembled, verification: Verification
-) -> ImportedModel:
+def _result(request: _Request, assembled: Assembled, verification: Verification) -> ImportedModel:
+    model = assembled.reading.model
     return ImportedModel(
         graph=assembled.graph,
         path=request.path,
         sha256=model.sha256,
-        opset=model.opset,
+        opset={name or "ai.onnx": version for name, version in model.opset.items()},
         producer=model.producer,
         batch=assembled.batch,
         verification=verification,
         diagnostics=assembled.diagnostics,
         macros=assembled.macros,
-        external=model.external,
+        external=external_digests(model),
         scattered=assembled.scattered,
         reading=assembled.reading,
         signed=assembled.signed,

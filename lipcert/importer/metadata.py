@@ -17,16 +17,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
+from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
 from lipcert.importer.calls import FX_NODE, Call, call_of, names_in
-from lipcert.importer.raw import RawGraph, RawNode
+from lipcert.importer.nodes import label, output_names
 
 SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 NAMESPACE: Final = "namespace"
 """key of the modules around the call that a node came from, outermost first: "name: class/…" """
 FROZEN: Final = "lipcert.frozen"
 """key of a JSON list of the parameters that needed no gradient when the module was exported"""
+_FOLDED: Final = "pkg.onnxscript.optimizer.folded_from"
+_QUOTED: Final = re.compile(r"'([^']*)'")
 _RULE: Final = "rewriter.rule_name"
 _TORCH: Final = "pytorch"
 """beginning of the name of the producer"""
@@ -125,13 +128,13 @@ class Provenance:
         is_called = node.startswith(_EXPORTED) and _CALLED.match(name) is not None
         return is_anonymous(name) or is_called
 
-    def mentioned(self, node: RawNode) -> list[str]:
+    def mentioned(self, node: Node) -> list[str]:
         """Parameters that appear in the call from which a node was made, in order."""
         found = names_in(node.metadata.get(FX_NODE, "").partition("(args = ")[2])
         return [self.parameters[name] for name in found if name in self.parameters]
 
     def missing(
-        self, bound: Iterable[str], nodes: Sequence[RawNode], outputs: Sequence[str]
+        self, bound: Iterable[str], nodes: Sequence[Node], outputs: Sequence[str]
     ) -> frozenset[str]:
         """Parameters that the network uses and of which the file holds no tensor.
 
@@ -140,7 +143,7 @@ class Provenance:
         lacking = self.targets - self.stored - frozenset(bound)
         return lacking & self._used(nodes, outputs) if lacking else lacking
 
-    def _used(self, nodes: Sequence[RawNode], outputs: Sequence[str]) -> frozenset[str]:
+    def _used(self, nodes: Sequence[Node], outputs: Sequence[str]) -> frozenset[str]:
         """Parameters that the outputs may be computed from; all where the notes have gaps.
 
         Proof: every node is made from a noted call, and each output, and every tensor that a noted
@@ -149,7 +152,7 @@ class Provenance:
         parameter. A name of an output proves no call: an optimiser that leaves out the call, such
         as a product by a parameter that is 1, gives its name to what stood before it.
         """
-        results = {name for node in nodes for name in node.output_names} - set(self.outputs)
+        results = {name for node in nodes for name in output_names(node)} - set(self.outputs)
         read = {self.outputs.get(output, "") for output in outputs}
         for node in nodes:
             call = call_of(node)
@@ -161,16 +164,16 @@ class Provenance:
             return self.targets
         return frozenset(self.parameters[name] for name in read & set(self.parameters))
 
-    def is_folded(self, node: RawNode, missing: frozenset[str]) -> bool:
+    def is_folded(self, node: Node, missing: frozenset[str]) -> bool:
         """Whether the tensors that a node reads were mixed with others."""
         fused = any("Fuse" in rule and not _HARMLESS.match(rule) for rule in rules_of(node))
         return bool(missing.intersection(self.mentioned(node))) or (self.signed and fused)
 
 
-def read_provenance(graph: RawGraph, producer: str) -> Provenance:
+def read_provenance(model: Model) -> Provenance:
     """Read the exporter's notes."""
-    signature = graph.metadata.get(SIGNATURE, "")
-    frozen = _frozen(graph.metadata.get(FROZEN, ""))
+    signature = model.metadata.get(SIGNATURE, "")
+    frozen = _frozen(model.metadata.get(FROZEN, ""))
     parameters: dict[str, str] = {}
     buffers: dict[str, str] = {}
     for placeholder, kind, target in _LINE.findall(signature):
@@ -179,16 +182,20 @@ def read_provenance(graph: RawGraph, producer: str) -> Provenance:
         else:
             buffers[placeholder] = target
     outputs = _OUTPUT.findall(signature)
-    is_listed = len(outputs) == len(graph.outputs)
+    is_listed = len(outputs) == len(model.outputs)
     return Provenance(
         bool(signature.strip()),
         parameters,
         buffers,
         frozenset(_INPUT.findall(signature)),
-        dict(zip(graph.outputs, outputs, strict=True)) if is_listed else {},
-        frozenset(graph.tensors),
-        graph.folded,
-        producer.startswith(_TORCH),
+        dict(zip(model.outputs, outputs, strict=True)) if is_listed else {},
+        frozenset(model.initializers),
+        {
+            name: frozenset(_QUOTED.findall(notes[_FOLDED]))
+            for name, notes in model.value_metadata.items()
+            if _FOLDED in notes
+        },
+        model.producer.startswith(_TORCH),
         frozen,
     )
 
@@ -203,16 +210,16 @@ def _frozen(text: str) -> frozenset[str]:
     return frozenset(names) if is_list else frozenset()
 
 
-def training_refusals(graph: RawGraph) -> tuple[Refusal, ...]:
+def training_refusals(model: Model, nodes: Sequence[Node]) -> tuple[Refusal, ...]:
     """Signs that a network was exported in training mode although its ops do not show it."""
     remedy = f"export it in evaluation mode: {EXPORT}"
     refusals = [
         Refusal("LC011", "", "", f"the exported program updates the buffer {target!r}", remedy)
-        for target in _MUTATION.findall(graph.metadata.get(SIGNATURE, ""))
+        for target in _MUTATION.findall(model.metadata.get(SIGNATURE, ""))
     ]
     refusals += [
-        Refusal("LC011", node.name, node.op_type, f"it was exported from {call}", remedy)
-        for node in graph.nodes
+        Refusal("LC011", label(node), node.op_type, f"it was exported from {call}", remedy)
+        for node in nodes
         for call in _TRAINING_CALLS
         if call in node.metadata.get(FX_NODE, "")
     ]
@@ -230,7 +237,7 @@ def is_anonymous(name: str) -> bool:
     return _ANONYMOUS.match(name) is not None
 
 
-def rules_of(node: RawNode) -> list[str]:
+def rules_of(node: Node) -> list[str]:
     """Names of the rewrites that an optimiser applied to a node."""
     return [
         rule.strip()

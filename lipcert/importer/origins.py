@@ -39,10 +39,10 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.reader.records import Tensor
+from lipcert.core.reader.records import Node, Tensor
 from lipcert.importer.calls import FX_NODE, Call, call_of
 from lipcert.importer.metadata import Provenance, is_anonymous
-from lipcert.importer.raw import RawNode
+from lipcert.importer.nodes import label, output_names
 
 _NUMBER: Final = re.compile(r"_\d+$")
 """what tells the results of several calls of one kind apart"""
@@ -74,7 +74,7 @@ _SIZED: Final = frozenset({"Resize", "Upsample"})
 class Reader:
     """A node as its exporter noted it, and the stored tensors that it reads."""
 
-    raw: RawNode
+    raw: Node
     tensors: frozenset[str]
 
 
@@ -98,7 +98,7 @@ def unseen(
     if not notes.signed:
         return _unnamed(notes, floats, readers)
     everything = notes.targets | floats.keys() - notes.listed
-    results = {name for item in readers for name in item.raw.output_names}
+    results = {name for item in readers for name in output_names(item.raw)}
     calls = [call for item in readers if (call := call_of(item.raw)) is not None]
     known = results.union(notes.inputs, (call.result for call in calls))
     found: set[str] = set()
@@ -225,7 +225,7 @@ def _unnamed(
     for item in readers:
         for given in item.raw.inputs if item.raw.op_type not in _SIZED else ():
             name = names.get(given, "")
-            if not notes.is_made_up(name, item.raw.name):
+            if not notes.is_made_up(name, label(item.raw)):
                 continue
             if item.raw.op_type == "Identity":
                 names[item.raw.outputs[0]] = name  # a tensor of equal numbers, stored once
@@ -234,7 +234,7 @@ def _unnamed(
     return frozenset()
 
 
-def _is_copy(notes: Provenance, node: RawNode, tensor: Tensor) -> bool:
+def _is_copy(notes: Provenance, node: Node, tensor: Tensor) -> bool:
     """Whether a tensor can only be a parameter of the module that a node belongs to, moved."""
     is_matrix = node.op_type == "MatMul" and len(tensor.dims) == 2
     if not node.name.startswith("/"):  # exporters of old name no modules

@@ -15,10 +15,9 @@ from typing import final
 
 from lipcert.errors import NoVerdictError
 from lipcert.importer.child import run_in_child
-from lipcert.importer.container import read_bytes
-from lipcert.importer.gate import open_model
 from lipcert.importer.limits import Budget
 from lipcert.importer.metadata import read_provenance
+from lipcert.importer.reading import stored_model
 
 
 @final
@@ -54,25 +53,23 @@ def outline_of(path: Path) -> Outline | None:
 
 def outline(text: str) -> str:
     """The work of the child."""
-    path = Path(text)
     try:
-        model = open_model(path, read_bytes(path))
+        model, _ = stored_model(Path(text))
     except NoVerdictError:
         return "null"
-    graph = model.graph
     found = Outline(
         sha256=model.sha256,
         producer=model.producer,
-        opset=model.opset,
+        opset={name or "ai.onnx": version for name, version in model.opset.items()},
         inputs=tuple(
             f"{item.name} {'unknown shape' if item.dims is None else _listed(item.dims)}"
-            for item in graph.inputs
+            for item in model.inputs
         ),
-        outputs=graph.outputs,
-        ops=dict(Counter(node.op_type for node in graph.nodes).most_common()),
-        tensors=len(graph.tensors),
-        numbers=sum(array.size for array in graph.tensors.values()),
-        signed=read_provenance(graph, "").signed,
+        outputs=model.outputs,
+        ops=dict(Counter(node.op_type for node in model.nodes).most_common()),
+        tensors=len(model.initializers),
+        numbers=sum(tensor.size for tensor in model.initializers.values()),
+        signed=read_provenance(model).signed,
     )
     return json.dumps(asdict(found))
 

@@ -1,6 +1,7 @@
-"""Reading: the program that the core reads in the file of a model, of which all bounds are.
+"""Reading: the model in a file, and the program that the core reads in it, of which all bounds are.
 
-Raised is `UnsupportedModelError` (LC028) where the core does not understand it.
+Raised is `ModelFileError` or `UnsupportedModelError`, with the code that the core gives, and
+(LC028) where it does not understand the model.
 """
 
 from __future__ import annotations
@@ -8,17 +9,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import TYPE_CHECKING, Final, final
+
+from onnx.onnx_ml_pb2 import ModelProto
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
-from lipcert.core.reader.model import read_model
-from lipcert.core.reader.records import Model, ModelReadError, Tensor
-from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
+from lipcert.core.reader.model import read_parsed
+from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown
+from lipcert.diagnostics import EXPORT
+from lipcert.errors import ModelFileError, NoVerdictError, Refusal, UnsupportedModelError
 
 if TYPE_CHECKING:
     from lipcert.importer.model import ImportedModel
+
+_PLAIN: Final = "write the layer in plain operators, or report the file"
+_NO_MODEL: Final = frozenset({"", "LC001", "LC002"})
+"""codes of files that hold no model, or one that is too large"""
+_REMEDIES: Final = {
+    "LC003": "export it again with a current exporter",
+    "LC011": "export for inference",
+    "LC015": f"save the model in one file: {EXPORT}",
+}
 
 
 @final
@@ -33,13 +46,14 @@ class Reading:
     @classmethod
     def of(cls, path: Path, *outputs: str) -> Reading:
         """The program behind outputs of a file."""
-        model = stored_model(path)
+        model, _ = stored_model(path)
         names = outputs if set(outputs) <= set(model.outputs) else model.outputs[-1:]
         return cls(model, _lowered(model, *names), names)
 
     def is_of(self, imported: ImportedModel) -> bool:
         """Whether what was read here are bytes, in the file and beside it, that the other read."""
-        return is_same(self.model, imported.sha256, imported.external)
+        beside = external_digests(self.model)
+        return self.model.sha256 == imported.sha256 and beside.items() <= imported.external.items()
 
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:
         """The same file with other numbers in some of its initializers."""
@@ -58,27 +72,31 @@ def read_program(imported: ImportedModel, outputs: tuple[str, ...] = ()) -> Read
     return found
 
 
-def is_same(model: Model, sha256: str, external: Mapping[str, str]) -> bool:
-    """Whether a model was read from these bytes, in the file and beside it."""
-    beside = {item.location: item.sha256 for item in model.external}
-    return model.sha256 == sha256 and beside.items() <= external.items()
+def external_digests(model: Model) -> dict[str, str]:
+    """SHA-256 of each file with external data, by its path relative to the model's folder."""
+    return {item.location: item.sha256 for item in model.external}
 
 
-def stored_model(path: Path) -> Model:
-    """The model in a file, as the core reads it."""
+def stored_model(path: Path) -> tuple[Model, ModelProto]:
+    """The model in a file, as the core reads it, and the message that it was read from."""
     try:
-        return read_model(path)
+        model, proto = read_parsed(path)
     except ModelReadError as error:
-        raise _refused(str(error)) from error
+        reason = str(error)
+        if error.code not in _NO_MODEL:
+            remedy = _REMEDIES.get(error.code, "")
+            refusal = Refusal(error.code, "", "", reason, remedy)
+            raise UnsupportedModelError((refusal,)) from error
+        where = "" if shown(str(path)) in reason else f"{str(path)!r}: "
+        raise ModelFileError(where + reason, error.code or "LC001") from error
+    if not model.outputs:
+        raise ModelFileError(f"{str(path)!r} has no output")
+    return model, proto
 
 
 def _lowered(model: Model, *outputs: str) -> Program:
     try:
         return lower(model, *outputs)
     except Unsupported as error:
-        raise _refused(str(error)) from error
-
-
-def _refused(reason: str) -> UnsupportedModelError:
-    remedy = "write the layer in plain operators, or report the file"
-    return UnsupportedModelError((Refusal("LC028", "", "", reason, remedy),))
+        refusal = Refusal("LC028", "", "", str(error), _PLAIN)
+        raise UnsupportedModelError((refusal,)) from error

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
 import numpy as np
 import numpy.typing as npt
 import onnxruntime
-from onnx import ModelProto, ValueInfoProto
+from google.protobuf.message import Message
+from onnx.onnx_ml_pb2 import (
+    AttributeProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    TensorProto,
+    ValueInfoProto,
+)
 
-from lipcert.core.reader.records import Model
-from lipcert.errors import ModelFileError
-from lipcert.importer.branches import take_branches
-from lipcert.importer.container import read_bytes
-from lipcert.importer.expansion import names_read, needed_nodes
-from lipcert.importer.external import embed_external_data
+from lipcert.core.lower.lower import branches_taken
+from lipcert.core.reader.files import MAX_BYTES, Folder
+from lipcert.core.reader.model import read_parsed
+from lipcert.core.reader.records import Branch, Model, Node
+from lipcert.core.reader.tensors import read_tensor
 
 _FRAME = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:This is an invalid model\. )?")
 _LACKS = (
@@ -42,15 +49,22 @@ class RunFailure(Exception):  # noqa: N818 (no failure of the program)
 class Runtime:
     """A file as it stands, of which the values of its nodes can be asked for.
 
+    proto, folder: its message, and where its external data lie.
+
     What the values do not depend on is left out, so that these inputs remain, with the shapes that
     the file declares. model: what the core reads in it. values: those of the wanted ones that
     nodes of the file compute. dtypes: of the inputs.
     """
 
     def __init__(
-        self, path: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
+        self,
+        proto: ModelProto,
+        folder: Path,
+        model: Model,
+        sources: Sequence[str],
+        wanted: Sequence[str],
     ) -> None:
-        content, self.values = _written(path, model, sources, wanted)
+        content, self.values = _written(proto, folder, model, sources, wanted)
         try:
             self._session = _new_session(content)
         except Exception as error:
@@ -74,9 +88,8 @@ class Runtime:
 def rejection(path: Path) -> str:
     """Why onnxruntime rejects a file as it stands, or does not run it on any of a few inputs of
     the shapes that it declares; "" where it does, or lacks an operator or type that it holds."""
-    proto = ModelProto()
-    proto.ParseFromString(read_bytes(path).content)
-    embed_external_data(proto, path.parent)
+    _, proto = read_parsed(path)
+    _embed_external_data(proto, path.parent)
     try:
         session = _new_session(proto.SerializeToString())
     except Exception as error:  # noqa: BLE001  of no common type
@@ -122,21 +135,26 @@ def _is_lack(error: Exception) -> bool:
 
 
 def _written(
-    path: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
+    proto: ModelProto, folder: Path, model: Model, sources: Sequence[str], wanted: Sequence[str]
 ) -> tuple[bytes, tuple[str, ...]]:
     """The file without what the values do not depend on, and which of the values there are."""
-    proto = ModelProto()
-    raw = read_bytes(path)
-    if raw.sha256 != model.sha256:
-        raise ModelFileError(f"{str(path)!r} changed while it was read")
-    proto.ParseFromString(raw.content)
-    del raw
-    take_branches(proto.graph, model)
     made = {name for node in proto.graph.node for name in node.output}
     values = tuple(name for name in dict.fromkeys(wanted) if name in made)
-    _keep(proto, sources, values)
-    embed_external_data(proto, path.parent)
-    return proto.SerializeToString(), values
+    kept = ModelProto(ir_version=max(proto.ir_version, 4))  # initializers need not be inputs
+    kept.opset_import.extend(proto.opset_import)
+    kept.functions.extend(proto.functions)
+    graph, whole = kept.graph, proto.graph
+    graph.name = whole.name
+    graph.node.extend(whole.node)
+    _take_branches(graph, model)
+    _keep_needed(graph, values)
+    live = set(values).union(*map(_names_read, graph.node))
+    graph.initializer.extend(item for item in whole.initializer if item.name in live)
+    graph.input.extend(item for item in whole.input if item.name in sources)
+    declared = {item.name: item for item in whole.output}
+    graph.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in values)
+    _embed_external_data(kept, folder)
+    return kept.SerializeToString(), values
 
 
 def _failure(error: Exception) -> RunFailure:
@@ -153,22 +171,73 @@ def _new_session(content: bytes) -> onnxruntime.InferenceSession:
     return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
 
 
-def _keep(proto: ModelProto, sources: Sequence[str], values: Sequence[str]) -> None:
-    """Leave the nodes before these values, the tensors they read, and these inputs."""
-    graph = proto.graph
-    graph.ClearField("value_info")
-    nodes = needed_nodes(graph, values)
-    live = set(values).union(*map(names_read, nodes))
+def _keep_needed(graph: GraphProto, outputs: Iterable[str]) -> None:
+    """Leave the nodes from which outputs are computed, in their order."""
+    live, kept = set(outputs), list[NodeProto]()
+    for node in reversed(graph.node):
+        if live.intersection(node.output):
+            kept.append(node)
+            live |= _names_read(node)
+    kept.reverse()
     del graph.node[:]
-    graph.node.extend(nodes)
-    tensors = [item for item in graph.initializer if item.name in live]
-    if len(tensors) < len(graph.initializer):
-        del graph.initializer[:]
-        graph.initializer.extend(tensors)
-    inputs = [item for item in graph.input if item.name in sources]
-    del graph.input[:]
-    graph.input.extend(inputs)
-    declared = {item.name: item for item in graph.output}
-    del graph.output[:]
-    graph.output.extend(declared.get(name, ValueInfoProto(name=name)) for name in values)
-    proto.ir_version = max(proto.ir_version, 4)  # initializers need not be inputs
+    graph.node.extend(kept)
+
+
+def _names_read(node: NodeProto) -> set[str]:
+    """Names of the values that a node reads, also inside its sub-graphs."""
+    names = set(node.input)
+    for item in node.attribute:
+        if item.type == AttributeProto.GRAPH:
+            names.update(output.name for output in item.g.output)
+            names.update(*map(_names_read, item.g.node))
+    return names
+
+
+def _take_branches(graph: GraphProto, model: Model) -> None:
+    """Put a copy of the branch that an If takes in place of the other one, also inside of it.
+
+    The core decides which are taken; where it does not know, or a call of a function stands
+    between, an If stays as it is.
+    """
+    taken = branches_taken(model)
+    if taken:
+        known = {node.outputs: node for node in model.nodes}
+        _take(((node, known.get(tuple(node.output))) for node in graph.node), taken)
+
+
+def _take(pairs: Iterable[tuple[NodeProto, Node | None]], taken: Mapping[str, Branch]) -> None:
+    for proto, node in pairs:
+        branch = None if node is None else taken.get(next(filter(None, node.outputs)))
+        if node is None or branch is None:
+            continue
+        key = next(key for key, item in node.attributes.items() if item.value is branch)
+        bodies = {item.name: item.g for item in proto.attribute}
+        body = bodies.get(key, GraphProto())
+        if [item.op_type for item in body.node] != [item.op_type for item in branch.nodes]:
+            continue
+        _take(zip(body.node, branch.nodes, strict=True), taken)
+        _keep_needed(body, [item.name for item in body.output])
+        for name in bodies.keys() - {key}:
+            bodies[name].CopyFrom(body)
+
+
+def _embed_external_data(proto: ModelProto, folder: Path) -> None:
+    """Move the numbers of every tensor into the model."""
+    files = Folder(folder, MAX_BYTES)
+    for tensor in _tensors(proto):
+        if tensor.external_data:
+            content = bytes(read_tensor(tensor, files).content)
+            tensor.ClearField("external_data")
+            tensor.ClearField("data_location")
+            tensor.raw_data = content
+
+
+def _tensors(message: Message) -> Iterator[TensorProto]:
+    """Every tensor at any depth of a message."""
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for item in value if field.is_repeated else [value]:
+                if isinstance(item, TensorProto):
+                    yield item
+                else:
+                    yield from _tensors(item)

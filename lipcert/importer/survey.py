@@ -16,8 +16,8 @@ from lipcert.core.lower.values import FIXED, Data
 from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
+from lipcert.importer.nodes import label, needed_values, output_names
 from lipcert.importer.operators import refusal_of
-from lipcert.importer.raw import RawGraph, RawNode, needed_values, values_read
 
 _SHAPES: Final = frozenset({"Shape", "Size"})
 _STATIC: Final = (
@@ -88,20 +88,21 @@ def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
 
 
 def operator_refusals(
-    graph: RawGraph, outputs: Sequence[str], allowed: Set[str] = _DEPENDS
+    model: Model, nodes: Sequence[Node], outputs: Sequence[str], allowed: Set[str] = _DEPENDS
 ) -> Iterator[Refusal]:
     """The operators on the way from any input to these outputs that have no bound anywhere.
 
-    allowed: those of which it depends on others whether they have one.
+    nodes: of the model, `followed_nodes`. allowed: those of which it depends on others whether they
+    have one.
     """
-    live = needed_values(graph.nodes, *outputs)
-    data = {item.name for item in graph.inputs}
-    for node in graph.nodes:
-        if node.op_type in _SHAPES or not live.intersection(node.output_names):
+    live = needed_values(nodes, *outputs)
+    data = {item.name for item in model.inputs}
+    for node in nodes:
+        if node.op_type in _SHAPES or live.isdisjoint(node.outputs):
             continue
-        if data.isdisjoint(values_read(node)):
+        if data.isdisjoint(node.inputs):
             continue
-        data.update(node.output_names)
+        data.update(output_names(node))
         is_allowed = node.op_type in allowed and not node.domain
         refusal = None if is_allowed else refusal_of(node)
         if refusal is not None:
@@ -112,7 +113,7 @@ def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
     """What the core refuses, with a code and a remedy. on_data: of values, and not of sizes."""
     found = error.node if isinstance(error.node, Node) else None
     node, op = ("", "") if found is None else (label(found), found.op_type)
-    told = refusal_of(plain_note(found)) if found is not None and on_data else None
+    told = refusal_of(found) if found is not None and on_data else None
     if told is not None:
         return told
     if isinstance(error, ReadsAcrossError):
@@ -151,14 +152,3 @@ def node_refusals(model: Model, *outputs: str, batched: bool) -> Iterator[Refusa
                 walk.known(output)
             except Unsupported as error:
                 yield refused(error)
-
-
-def label(node: Node) -> str:
-    """The name of a node, or one for it."""
-    return node.name or f"{node.op_type}_{next(filter(None, node.outputs))}"
-
-
-def plain_note(node: Node) -> RawNode:
-    """A node as the importer reads it, without notes."""
-    attributes = {name: item.value for name, item in node.attributes.items()}
-    return RawNode(node.op_type, node.domain, label(node), node.inputs, node.outputs, attributes)

@@ -23,8 +23,6 @@ from lipcert.graph.ir import Parameter
 from lipcert.importer.calls import FX_NODE
 from lipcert.importer.computed import Computed
 from lipcert.importer.metadata import Provenance, is_anonymous
-from lipcert.importer.raw import RawNode
-from lipcert.importer.survey import plain_note
 
 _WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})
@@ -43,7 +41,7 @@ _NEAR: Final = 1e-3
 class Noted:
     """A node on the way of the data, with the exporter's notes and the tensors behind it."""
 
-    raw: RawNode
+    raw: Node
     tensors: frozenset[str]
 
 
@@ -230,13 +228,13 @@ def _formula_numbers(program: Program, stored: Mapping[str, Tensor]) -> Iterator
                 yield name
 
 
-def noted_nodes(model: Model, program: Program, notes: Mapping[str, RawNode]) -> Iterator[Noted]:
-    """The nodes that depend on the data, in order. notes: those of the file by their outputs."""
+def noted_nodes(model: Model, program: Program) -> Iterator[Noted]:
+    """The nodes that depend on the data, in order."""
     behind = {name: frozenset([name]) for name in model.initializers}
     for node, role in zip(model.nodes, program.covered, strict=True):
         read = frozenset[str]().union(*(behind.get(name, ()) for name in node.inputs))
         if role in {"step", "part"}:
-            yield Noted(notes.get(node.outputs[0]) or plain_note(node), read)
+            yield Noted(node, read)
         else:
             own = read if any(node.inputs) else frozenset(node.outputs)
             behind.update(dict.fromkeys(node.outputs, own))

@@ -20,7 +20,7 @@ from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.importer import assemble, load
 from lipcert.importer import reading as readings
 from lipcert.importer.agreement import Domain, check_agreement
-from lipcert.importer.reading import Reading
+from lipcert.importer.reading import Reading, stored_model
 from lipcert.importer.shared import Separated
 from lipcert.settings.settings import Settings
 from tests.commands import lipcert
@@ -37,7 +37,7 @@ UNIT = Domain(None, (0.0, 1.0))
 def disagreement(read: Reading, path: Path, domain: Domain):
     """The refusal, or None."""
     try:
-        check_agreement(read, path, domain)
+        check_agreement(read, stored_model(path)[1], path.parent, domain)
     except UnsupportedModelError as error:
         return error.refusals[0]
     return None

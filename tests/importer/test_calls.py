@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from onnx import helper
 
+from lipcert.core.reader.records import Node
 from lipcert.importer.calls import FX_NODE, call_of
 from lipcert.importer.load import load_model
-from lipcert.importer.raw import RawNode
 from tests.importer.models import model, saved, weights
 from tests.importer.test_parameters import with_metadata
 
@@ -24,7 +24,7 @@ def noted(name, call, arguments, keywords=""):
 
 
 def call(text):
-    return call_of(RawNode("Add", "", "n", (), ("y",), {}, {FX_NODE: text}))
+    return call_of(Node("n", "Add", "", (), ("y",), {}, {FX_NODE: text}))
 
 
 def test_arguments_are_cut_outside_of_brackets():

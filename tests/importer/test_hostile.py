@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
+from lipcert.core.reader import files
 from lipcert.errors import ModelFileError, UnsupportedModelError, UsageError
-from lipcert.importer import container
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
 
@@ -70,7 +70,7 @@ def test_gzip(tmp_path, monkeypatch):
     path.write_bytes(gzip.compress(sound().SerializeToString()) + b"tail")
     with pytest.raises(ModelFileError, match="LC001"):
         load_model(path)
-    monkeypatch.setattr(container, "MAX_FILE_BYTES", 1000)
+    monkeypatch.setattr(files, "MAX_BYTES", 1000)
     path.write_bytes(gzip.compress(b"\x00" * 10_000))
     with pytest.raises(ModelFileError, match="LC002"):
         load_model(path)

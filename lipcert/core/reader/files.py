@@ -24,7 +24,9 @@ _ROOM: Final = 1 << 26
 _RATIO: Final = 20
 """a gzip file may expand to _ROOM bytes, and further by this factor"""
 _FORBIDDEN: Final = frozenset("\\:\0")
-_SAFE_FLAGS: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY")
+_SAFE_FLAGS: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY", "O_NOCTTY")
+OUTSIDE: Final = "LC015"
+"""code of refused external data"""
 
 
 def read_model_bytes(path: Path) -> bytes:
@@ -41,7 +43,7 @@ def read_model_bytes(path: Path) -> bytes:
     if content.startswith(_GZIP):
         content = _decompressed(content)
     if len(content) > MAX_BYTES:
-        raise ModelReadError(f"{shown(str(path))} is larger than {MAX_BYTES} bytes")
+        raise ModelReadError(f"{shown(str(path))} is larger than {MAX_BYTES} bytes", "LC002")
     return content
 
 
@@ -53,8 +55,10 @@ def _decompressed(content: bytes) -> bytes:
         plain = decoder.decompress(content, limit)
     except zlib.error:
         raise ModelReadError("this is not a valid gzip file") from None
+    if decoder.unconsumed_tail:
+        raise ModelReadError(f"this gzip file expands to more than {limit} bytes", "LC002")
     if not decoder.eof or decoder.unused_data:
-        raise ModelReadError("this gzip file is truncated, too large, or followed by more")
+        raise ModelReadError("this gzip file is truncated, or followed by more")
     return plain
 
 
@@ -84,7 +88,7 @@ class Folder:
         """Count the bytes of a tensor that lies in a file."""
         self._untaken -= size
         if self._untaken < 0:
-            raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all")
+            raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all", OUTSIDE)
 
     def files(self) -> tuple[ExternalFile, ...]:
         """What was read, by location."""
@@ -96,14 +100,17 @@ class Folder:
     def _open(self, location: str) -> bytes:
         parts = location.split("/")
         if any(part in {"", ".", ".."} or _FORBIDDEN & set(part) for part in parts):
-            raise ModelReadError(f"{shown(location)} is not a place inside the model's folder")
+            reason = f"{shown(location)} is not a place inside the model's folder"
+            raise ModelReadError(reason, OUTSIDE)
         if os.open not in os.supports_dir_fd or not all(hasattr(os, flag) for flag in _SAFE_FLAGS):
-            raise ModelReadError("this system cannot open external data without following links")
+            reason = "this system cannot open external data without following links"
+            raise ModelReadError(reason, OUTSIDE)
         try:
             with contextlib.ExitStack() as closing:
                 return self._walk(parts, closing)
         except (OSError, UnicodeError) as error:
-            raise ModelReadError(f"{shown(location)} cannot be opened as a plain file") from error
+            reason = f"{shown(location)} cannot be opened as a plain file"
+            raise ModelReadError(reason, OUTSIDE) from error
 
     def _walk(self, parts: list[str], closing: contextlib.ExitStack) -> bytes:
         """Step by step from the folder; each step refuses to be a link."""
@@ -112,11 +119,13 @@ class Folder:
         for part in parts[:-1]:
             place = os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=place)
             closing.callback(os.close, place)
-        last = os.open(parts[-1], os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=place)
+        # a pipe would block, a terminal would be taken over
+        flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY
+        last = os.open(parts[-1], flags, dir_fd=place)
         file = closing.enter_context(os.fdopen(last, "rb"))
         found = os.fstat(last)
         if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-            raise ModelReadError("external data must be a regular file with one name")
+            raise ModelReadError("external data must be a regular file with one name", OUTSIDE)
         if found.st_size > self._unread:
-            raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all")
+            raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all", OUTSIDE)
         return file.read(found.st_size)

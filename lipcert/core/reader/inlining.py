@@ -12,7 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final, final
 
-from lipcert.core.reader.order import ordered
+from lipcert.core.reader.files import MAX_BYTES
+from lipcert.core.reader.order import check_order
 from lipcert.core.reader.records import (
     MAX_NODES,
     Attribute,
@@ -39,7 +40,7 @@ class Inliner:
         self.initializers: dict[str, Tensor] = {}
         self._functions = functions
         self._taken = taken
-        self._depth = self._count = self._bodies = self._length = 0
+        self._depth = self._count = self._bytes = self._bodies = self._length = 0
 
     def nodes(
         self, nodes: Iterable[Node], names: _Names, given: _Given = None, prefix: str = ""
@@ -53,10 +54,18 @@ class Inliner:
         if self._depth > _MAX_DEPTH:
             raise ModelReadError("functions or branches are nested too deeply, or endlessly")
         for node in nodes:
-            self._count += 1
-            if self._count > MAX_NODES:
-                raise ModelReadError(f"the model has more than {MAX_NODES} nodes when inlined")
             attributes = dict(_resolved(node, given))
+            self._count += 1
+            self._bytes += sum(
+                len(item.value.content)
+                for item in attributes.values()
+                if isinstance(item.value, Tensor)
+            )
+            if self._count > MAX_NODES or self._bytes > MAX_BYTES:
+                reason = (
+                    f"the model has more than {MAX_NODES} nodes, or too large ones, when inlined"
+                )
+                raise ModelReadError(reason, "LC002")
             made = replace(
                 node,
                 name=f"{prefix}{node.name}",
@@ -86,7 +95,7 @@ class Inliner:
             name += "'"
         self._length += len(name)
         if self._length > _MAX_NAMES:
-            raise ModelReadError("the names of inlined nodes are too long")
+            raise ModelReadError("the names of inlined nodes are too long", "LC002")
         self._taken.add(name)
         return name
 
@@ -131,7 +140,8 @@ class Inliner:
             made = {name for item in nodes for name in item.outputs}
             read = [*(name for item in nodes for name in item.inputs), *outputs]
             outside = dict.fromkeys(name for name in read if name and name not in made)
-            kept = Branch(ordered(nodes, set(outside), outputs), outputs, {})
+            check_order(nodes, set(outside), outputs)
+            kept = Branch(nodes, outputs, {})
             attributes[key] = replace(item, value=kept)
             captured |= outside
         return replace(node, inputs=(*node.inputs, *captured), attributes=attributes)

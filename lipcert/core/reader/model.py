@@ -25,7 +25,7 @@ from onnx.onnx_ml_pb2 import (
 )
 
 from lipcert.core.reader.files import MAX_BYTES, Folder, read_model_bytes
-from lipcert.core.reader.order import ordered
+from lipcert.core.reader.order import check_order
 from lipcert.core.reader.records import (
     MAX_NODES,
     Attribute,
@@ -42,7 +42,7 @@ from lipcert.core.reader.records import (
     shown,
 )
 from lipcert.core.reader.tensors import DTYPES, MAX_RANK, UNREAD, read_tensor, unread_tensor
-from lipcert.core.reader.wire import check_known, check_single_model
+from lipcert.core.reader.wire import check_known, check_single_model, check_text
 
 _MAX_DIM: Final = 1 << 31
 _IR_VERSIONS: Final = range(3, 14)
@@ -63,6 +63,11 @@ _LABELS: Final = frozenset({"name", "type", "doc_string"})
 
 def read_model(path: Path) -> Model:
     """The model in a file, with the external data in its folder; `ModelReadError` otherwise."""
+    return read_parsed(path)[0]
+
+
+def read_parsed(path: Path) -> tuple[Model, ModelProto]:
+    """Likewise, and the message that was parsed."""
     content = read_model_bytes(path)
     check_single_model(content)
     proto = ModelProto()
@@ -70,7 +75,8 @@ def read_model(path: Path) -> Model:
         proto.ParseFromString(content)
     except DecodeError:
         raise ModelReadError("this is not an ONNX model, or is truncated") from None
-    return _read(proto, content, Folder(path.parent, MAX_BYTES - len(content)))
+    check_text(proto)
+    return _read(proto, content, Folder(path.parent, MAX_BYTES - len(content))), proto
 
 
 def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
@@ -78,13 +84,14 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
     if proto.ir_version not in _IR_VERSIONS:
         raise ModelReadError(f"the format version {proto.ir_version} is not known")
     if len(proto.training_info):
-        raise ModelReadError("the model has a training graph; export it for inference")
+        raise ModelReadError("the model has a training graph; export it for inference", "LC011")
     graph = proto.graph
     check_known(graph)
     if len(graph.sparse_initializer):
-        raise ModelReadError("the model has sparse tensors")
+        raise ModelReadError("the model has sparse tensors; export dense ones", "LC003")
     if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_NODES:
-        raise ModelReadError(f"the model has more than {MAX_NODES} nodes, initializers or inputs")
+        reason = f"the model has more than {MAX_NODES} nodes, initializers or inputs"
+        raise ModelReadError(reason, "LC002")
     initializers = dict(_initializers(graph, folder))
     declared = [_input(info) for info in graph.input]
     _once((item.name for item in declared), "graph input")
@@ -101,19 +108,27 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
         nodes = tuple(inliner.nodes(nodes, {}))
         initializers |= inliner.initializers
         given |= set(inliner.initializers)
+    check_order(nodes, given, outputs)
     return Model(
         ir_version=proto.ir_version,
         opset=opset,
         inputs=tuple(item for item in declared if item.name not in initializers),
         initializers=initializers,
         overridable=tuple(item.name for item in declared if item.name in initializers),
-        nodes=ordered(nodes, given, outputs),
+        nodes=nodes,
         outputs=outputs,
         stated=tuple(_stated(graph)),
         sha256=hashlib.sha256(content).hexdigest(),
         size=len(content),
         external=folder.files(),
+        producer=f"{proto.producer_name} {proto.producer_version}".strip(),
+        metadata=_metadata(graph),
+        value_metadata={item.name: _metadata(item) for item in graph.value_info},
     )
+
+
+def _metadata(message: GraphProto | NodeProto | ValueInfoProto) -> dict[str, str]:
+    return {item.key: item.value for item in message.metadata_props}
 
 
 def _holds_another(node: Node) -> bool:
@@ -125,8 +140,12 @@ def _opset(proto: ModelProto | FunctionProto) -> dict[str, int]:
     versions: dict[str, int] = {}
     for entry in proto.opset_import:
         domain = _domain(entry.domain)
-        if not 1 <= entry.version == versions.get(domain, entry.version) < 1 << 31:
-            raise ModelReadError(f"the operator set {shown(domain)} is given twice or impossible")
+        if versions.get(domain, entry.version) != entry.version:
+            raise ModelReadError(
+                f"the model imports two versions of the operator set {shown(domain)}"
+            )
+        if not 1 <= entry.version < 1 << 31:
+            raise ModelReadError(f"the operator set {shown(domain)} is impossible", "LC003")
         versions[domain] = entry.version
     return versions
 
@@ -147,7 +166,7 @@ def _functions(
         try:
             yield key, _function(item, opset, folder)
         except ModelReadError as error:
-            raise ModelReadError(f"the local function {shown(item.name)}: {error}") from None
+            raise error.at(f"the local function {shown(item.name)}", "LC001") from None
 
 
 def _function(proto: FunctionProto, opset: dict[str, int], folder: Folder) -> Function:
@@ -168,7 +187,7 @@ def _function(proto: FunctionProto, opset: dict[str, int], folder: Folder) -> Fu
 
 
 def _initializers(graph: GraphProto, folder: Folder) -> Iterator[tuple[str, Tensor]]:
-    _once((tensor.name for tensor in graph.initializer), "initializer")
+    _once((tensor.name for tensor in graph.initializer), "initializer", "LC016")
     for tensor in graph.initializer:
         yield tensor.name, _tensor(tensor, folder)
 
@@ -178,11 +197,11 @@ def _tensor(proto: TensorProto, folder: Folder) -> Tensor:
     return unread_tensor(proto) if proto.data_type in UNREAD else read_tensor(proto, folder)
 
 
-def _once(names: Iterable[str], what: str) -> None:
+def _once(names: Iterable[str], what: str, code: str = "LC001") -> None:
     seen: set[str] = set()
     for name in names:
         if not name or name in seen:
-            raise ModelReadError(f"the {what} {shown(name)} has no name or occurs twice")
+            raise ModelReadError(f"the {what} {shown(name)} has no name or occurs twice", code)
         seen.add(name)
 
 
@@ -229,6 +248,8 @@ def _node(proto: NodeProto, folder: Folder) -> Node:
         _once((item.name for item in proto.attribute), "attribute")
         if proto.overload:
             raise ModelReadError("it calls a variant of a function")
+        if not any(proto.output):
+            raise ModelReadError("it has no output", "LC001")
         attributes = {
             item.name: _body(item)
             if item.type == AttributeProto.GRAPH and proto.op_type != "If"
@@ -237,7 +258,7 @@ def _node(proto: NodeProto, folder: Folder) -> Node:
         }
     except ModelReadError as error:
         where = f"node {shown(proto.name)} ({shown(proto.op_type)})"
-        raise ModelReadError(f"{where}: {error}") from None
+        raise error.at(where, "LC016") from None
     return Node(
         name=proto.name,
         op_type=proto.op_type,
@@ -245,6 +266,7 @@ def _node(proto: NodeProto, folder: Folder) -> Node:
         inputs=(*proto.input, *_read_inside(proto)),
         outputs=tuple(proto.output),
         attributes=attributes,
+        metadata=_metadata(proto),
     )
 
 

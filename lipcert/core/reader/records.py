@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
@@ -19,7 +19,18 @@ import numpy.typing as npt
 
 @final
 class ModelReadError(ValueError):
-    """Bytes that are not one model with one meaning; the message is one printable line."""
+    """Bytes that are not one model with one meaning; the message is one printable line.
+
+    code: of the refusal that follows from it, "" where the caller knows that.
+    """
+
+    def __init__(self, reason: str, code: str = "") -> None:
+        super().__init__(reason)
+        self.code = code
+
+    def at(self, where: str, code: str) -> ModelReadError:
+        """The same error with its place; code: of one that has none."""
+        return ModelReadError(f"{where}: {self}", self.code or code)
 
 
 def shown(name: str) -> str:
@@ -148,7 +159,8 @@ class Node:
     """One operation; "" among its inputs and outputs stands for one that is left out.
 
     The inputs of an If are its condition and what its branches read from around it; those of a
-    loop end with what its body reads from around it.
+    loop end with what its body reads from around it. metadata: what the exporter noted, of which
+    nothing that is proved depends.
     """
 
     name: str
@@ -157,6 +169,7 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Attribute]
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
 
 @final
@@ -209,6 +222,8 @@ class Model:
 
     `overridable` are initializers that are graph inputs too, which a caller may replace; `stated`
     are shapes that the file gives of results, where -1 is a dimension that may be anything.
+    producer, metadata (of the graph) and value_metadata (by the name of a value) are what the
+    exporter noted.
     """
 
     ir_version: int
@@ -222,3 +237,6 @@ class Model:
     sha256: str
     size: int
     external: tuple[ExternalFile, ...]
+    producer: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    value_metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 from onnx.onnx_ml_pb2 import TensorProto
 
-from lipcert.core.reader.files import Folder
+from lipcert.core.reader.files import OUTSIDE, Folder
 from lipcert.core.reader.records import ModelReadError, Tensor, shown
 
 MAX_RANK: Final = 16
@@ -57,7 +57,7 @@ def read_tensor(proto: TensorProto, folder: Folder) -> Tensor:
     try:
         return _read(proto, folder)
     except ModelReadError as error:
-        raise ModelReadError(f"tensor {shown(proto.name)}: {error}") from None
+        raise error.at(f"tensor {shown(proto.name)}", "LC016") from None
 
 
 def unread_tensor(proto: TensorProto) -> Tensor:
@@ -65,7 +65,8 @@ def unread_tensor(proto: TensorProto) -> Tensor:
     if len(proto.external_data) or proto.data_location != TensorProto.DEFAULT:
         raise ModelReadError(
             f"tensor {shown(proto.name)}: its data type {proto.data_type} is not a plain number"
-            " type, and its numbers are stored elsewhere"
+            " type, and its numbers are stored elsewhere",
+            "LC016",
         )
     kept = TensorProto()
     kept.CopyFrom(proto)
@@ -83,7 +84,7 @@ def _read(proto: TensorProto, folder: Folder) -> Tensor:
     if len(dims) > MAX_RANK or any(not 0 <= dim <= MAX_ELEMENTS for dim in dims):
         raise ModelReadError("its dimensions are negative, too large or too many")
     if math.prod(dims) > MAX_ELEMENTS:
-        raise ModelReadError(f"it claims more than {MAX_ELEMENTS} numbers")
+        raise ModelReadError(f"it claims more than {MAX_ELEMENTS} numbers", "LC002")
     typed = [name for name in _TYPED if len(getattr(proto, name))]
     external = len(proto.external_data) > 0 or proto.data_location != TensorProto.DEFAULT
     if len(typed) + bool(proto.raw_data) + external > 1:
@@ -120,19 +121,22 @@ def _typed(proto: TensorProto, dtype: str, field: str) -> bytes:
 def _external(proto: TensorProto, folder: Folder) -> memoryview:
     entries = {entry.key: entry.value for entry in proto.external_data}
     if proto.data_location != TensorProto.EXTERNAL or len(entries) < len(proto.external_data):
-        raise ModelReadError("its external data are not marked as such, or have a key twice")
+        raise ModelReadError(
+            "its external data are not marked as such, or have a key twice", OUTSIDE
+        )
     if not set(entries) <= _KEYS or "location" not in entries:
-        raise ModelReadError("its external data have no location, or an unknown key")
+        raise ModelReadError("its external data have no location, or an unknown key", OUTSIDE)
     whole = folder.read(entries["location"])
     start = _count(entries.get("offset", "0"))
     length = _count(entries["length"]) if "length" in entries else len(whole) - start
     if not 0 <= start <= start + length <= len(whole):
-        raise ModelReadError(f"its external file has {len(whole)} bytes, fewer than it claims")
+        reason = f"its external file has {len(whole)} bytes, fewer than it claims"
+        raise ModelReadError(reason, OUTSIDE)
     folder.take(length)
     return memoryview(whole)[start : start + length]
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ModelReadError(f"{shown(text)} is not a number of bytes")
+        raise ModelReadError(f"{shown(text)} is not a number of bytes", OUTSIDE)
     return int(text)

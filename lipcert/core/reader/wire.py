@@ -8,8 +8,10 @@ that is interpreted has an unknown field.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 from typing import Final
 
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -39,6 +41,31 @@ def check_known(message: Message) -> None:
     if len(unknown):
         kind = message.DESCRIPTOR.name
         raise ModelReadError(f"a {kind} has a field {unknown[0].field_number} that is not known")
+
+
+def check_text(message: Message) -> None:
+    """Raise `ModelReadError` unless every string is UTF-8; protobuf yields bytes for others."""
+    strings, messages = _fields(message.DESCRIPTOR)
+    for field in strings:
+        value = getattr(message, field.name)
+        items = value if field.is_repeated else [value]
+        if any(isinstance(item, bytes) for item in items):
+            raise ModelReadError("the model holds a name that is not UTF-8")
+    for field in messages:
+        if field.is_repeated:
+            for item in getattr(message, field.name):
+                check_text(item)
+        elif message.HasField(field.name):
+            check_text(getattr(message, field.name))
+
+
+@cache
+def _fields(kind: Descriptor) -> tuple[list[FieldDescriptor], list[FieldDescriptor]]:
+    """Those that hold strings, and messages."""
+    return (
+        [field for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING],
+        [field for field in kind.fields if field.type == FieldDescriptor.TYPE_MESSAGE],
+    )
 
 
 def _top_level_fields(content: bytes) -> Iterator[int]:

@@ -17,7 +17,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.agreement import Domain, check_agreement
-from lipcert.importer.reading import Reading
+from lipcert.importer.reading import Reading, stored_model
 
 Array = np.ndarray
 ort.set_default_logger_severity(4)
@@ -804,7 +804,7 @@ def outcome(proto: ModelProto, folder: Path) -> str:
     path.write_bytes(proto.SerializeToString())
     output = proto.graph.output[0].name
     try:
-        check_agreement(Reading.of(path, output), path, Domain())
+        check_agreement(Reading.of(path, output), stored_model(path)[1], path.parent, Domain())
     except UnsupportedModelError as error:
         (found,) = error.refusals
         if found.code == "LC028":

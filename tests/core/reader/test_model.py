@@ -66,18 +66,17 @@ def test_the_record(tmp_path):
     }
 
 
-def test_nodes_are_brought_in_order(tmp_path):
+def test_what_the_exporter_noted(tmp_path):
     proto = gated()
-    nodes = list(proto.graph.node)[::-1]
-    del proto.graph.node[:]
-    proto.graph.node.extend(nodes)
-    assert [item.name for item in read(proto, tmp_path).nodes] == [
-        "gemm",
-        "sigmoid",
-        "relu",
-        "mul",
-        "matmul",
-    ]
+    proto.producer_name, proto.producer_version = "pytorch", "2.13"
+    proto.graph.metadata_props.add(key="signature", value="of the graph")
+    proto.graph.node[1].metadata_props.add(key="call", value="relu")
+    proto.graph.value_info.add(name="h").metadata_props.add(key="from", value="w")
+    model = read(proto, tmp_path)
+    assert model.producer == "pytorch 2.13"
+    assert model.metadata == {"signature": "of the graph"}
+    assert [node.metadata for node in model.nodes] == [{}, {"call": "relu"}, {}, {}, {}]
+    assert model.value_metadata == {"h": {"from": "w"}}
 
 
 def changed(change):
@@ -92,6 +91,12 @@ def subgraph(m):
 
 def cycle(m):
     m.graph.node[0].input[0] = "p"
+
+
+def unsorted(m):
+    nodes = list(m.graph.node)[::-1]
+    del m.graph.node[:]
+    m.graph.node.extend(nodes)
 
 
 def twice_valued(m):
@@ -112,6 +117,8 @@ def sparse(m):
 
 REFUSED = {
     "cycle": cycle,
+    "unsorted": unsorted,
+    "no outputs": lambda m: m.graph.node.add(op_type="Relu", input=["h"]),
     "two values": twice_valued,
     "standard function": function,
     "sparse": sparse,
@@ -178,6 +185,26 @@ def test_read_but_refused_where_the_output_depends_on_it(tmp_path, kind):
     with pytest.raises(Unsupported) as caught:
         lower(model, *model.outputs)
     assert str(caught.value).isprintable()
+
+
+@pytest.mark.parametrize("length", [3, 300])
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda m, name: setattr(m.graph.node[2], "name", name),
+        lambda m, name: setattr(m.graph.node[2], "op_type", name),
+        lambda m, name: setattr(m.graph.node[0].attribute[0], "name", name),
+        lambda m, name: setattr(m.graph.output[0], "name", name),
+        lambda m, name: m.graph.initializer[0].external_data.add(key="location", value=name),
+    ],
+)
+def test_names_that_are_not_text(tmp_path, rename, length):
+    """Protobuf gives bytes for them, with which nothing here may compute."""
+    proto = gated()
+    rename(proto, "#" * length)
+    content = proto.SerializeToString().replace(b"#" * length, b"\xff" * length)
+    with pytest.raises(ModelReadError, match="UTF-8"):
+        read(content, tmp_path)
 
 
 UNKNOWN = b"\xf2\x7f\x05evil!"  # field 2046

@@ -1,0 +1,51 @@
+"""The nodes of a model as the importer follows them: of an If, the branch that it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from lipcert.core.lower.lower import branches_taken
+from lipcert.core.reader.records import Branch, Model, Node
+
+
+def followed_nodes(model: Model) -> tuple[Node, ...]:
+    """The nodes, with each If replaced by the branch that it takes and an Identity per result.
+
+    So the other branch is no reason for a refusal. An If of which the core does not know which
+    branch it takes stays as it is, and reads what both branches read.
+    """
+    taken = branches_taken(model)
+    return tuple(_followed(model.nodes, taken)) if taken else model.nodes
+
+
+def _followed(nodes: Iterable[Node], taken: Mapping[str, Branch]) -> Iterator[Node]:
+    for node in nodes:
+        branch = taken.get(output_names(node)[0])
+        if branch is None:
+            yield node
+            continue
+        yield from _followed(branch.nodes, taken)
+        for result, output in zip(branch.outputs, node.outputs, strict=True):
+            yield replace(
+                node, op_type="Identity", inputs=(result,), outputs=(output,), attributes={}
+            )
+
+
+def output_names(node: Node) -> tuple[str, ...]:
+    """The outputs that are not left out; the reader refuses a node that has none."""
+    return tuple(filter(None, node.outputs))
+
+
+def label(node: Node) -> str:
+    """The name of a node, or one for it."""
+    return node.name or f"{node.op_type}_{output_names(node)[0]}"
+
+
+def needed_values(nodes: Sequence[Node], *outputs: str) -> set[str]:
+    """The names of the values that the outputs are computed from."""
+    live = set(outputs)
+    for node in reversed(nodes):
+        if any(name in live for name in node.outputs):
+            live.update(filter(None, node.inputs))
+    return live
