@@ -21,8 +21,8 @@ from typing import TypeVar
 os.environ["LIPCERT_CACHE"] = "false"
 
 from lipcert import Settings, load_model
+from lipcert.analysis.certificate import certify
 from lipcert.analysis.pipeline import analyze
-from lipcert.certificates.certify import certify
 from lipcert.core.check import Choices, check
 from lipcert.errors import LipCertError
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, final
 
 from lipcert import Settings, load_model
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.errors import LipCertError
 
 __all__ = ["Kept", "goldens", "kept_in", "shipped", "within", "zoo"]

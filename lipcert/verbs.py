@@ -28,11 +28,11 @@ from lipcert.version import TESTED_TORCH
 
 if TYPE_CHECKING:
     from lipcert.analysis.bounded import Progress
+    from lipcert.analysis.certificate import Issued
     from lipcert.analysis.records import Analysis
     from lipcert.audit.cluster import Cluster
     from lipcert.audit.job import Job
     from lipcert.audit.records import AuditReport
-    from lipcert.certificates.certify import Issued
     from lipcert.importer.model import ImportedModel
     from lipcert.settings.settings import Settings
     from lipcert.suggestions.records import Suggestions
@@ -100,9 +100,9 @@ def certify(
     it has to be given, and the file that a checker needs is written beside it: NAME.onnx. Neither
     is touched unless there is a certificate. engine: the checker's arithmetic, float or exact.
 
-    Raises what `lipcert.certificates.certify.certify` raises, and what `analyze` does.
+    Raises what `lipcert.analysis.certificate.certify` raises, and what `analyze` does.
     """
-    from lipcert.certificates.certify import certify as issue
+    from lipcert.analysis.certificate import certify as issue
 
     asked = _Asked.of("certify", model, given, options)
     if out is None and asked.is_module:

@@ -14,13 +14,16 @@ from math import inf
 from typing import Protocol, Self, final
 
 from lipcert.analysis.clipping import clipped_layers, with_clips
-from lipcert.analysis.domain import check_domain
-from lipcert.analysis.groups import Group, group_parameters
 from lipcert.analysis.loss import planned_loss
-from lipcert.analysis.mechanism import clipped_groups, mechanism_of
-from lipcert.analysis.planned import known_plan
-from lipcert.analysis.premises import premises_of, scope_claim
-from lipcert.analysis.scopes import constraints_of, scaled_down
+from lipcert.analysis.premises import (
+    check_domain,
+    constraints_of,
+    mechanism_of,
+    premises_of,
+    scaled_down,
+    scope_claim,
+)
+from lipcert.analysis.release import clipped_groups, group_parameters, known_plan
 from lipcert.analysis.tensors import (
     check_held_alike,
     exchanged_tensors,
@@ -49,6 +52,7 @@ from lipcert.graph.modes import EvalLayer
 from lipcert.graph.viewed import graph_at
 from lipcert.importer.model import ImportedModel
 from lipcert.importer.reading import Reading, read_program
+from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import Norms, Propose, find_norms

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
-from lipcert.analysis.groups import layer_of
-from lipcert.analysis.mechanism import mechanism_of
+from lipcert.analysis.premises import mechanism_of
+from lipcert.analysis.release import layer_of
 from lipcert.core.ledger import BackpropClipping, ClippedLayer
 from lipcert.core.program import (
     Conv,

@@ -12,10 +12,10 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.analysis.absence import Absence, Why
 from lipcert.analysis.bounded import Bounded
-from lipcert.analysis.groups import layer_of
 from lipcert.analysis.loss import assumed_loss, doubt_of_loss
+from lipcert.analysis.release import layer_of
+from lipcert.analysis.why_unbounded import Absence, Why
 from lipcert.core.program import (
     Activation,
     Divide,
@@ -150,7 +150,7 @@ def absent_gradients(found: Bounded, absence: Absence) -> Iterator[Diagnostic]:
 
 def unknown_of(found: Bounded) -> str:
     """Why it is not known what is trained, and what to do; "" where that is known."""
-    trained = [name for group in found.groups for name in (x.name for x in group.parameters)]
+    trained = [name for group in found.groups for name in group.parameters]
     lost = [name for name in trained if name in found.silent]
     if not lost:
         return ""

@@ -15,7 +15,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.analysis.scopes import constraints_of
+from lipcert.analysis.premises import constraints_of
 from lipcert.core.program import Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
@@ -83,7 +83,7 @@ def plain_gradients(found: Bounded, examples: Examples) -> Met | None:
     where there is no example. TypeError where the loss is not known here."""
     clips = (RIVAL, found.premises.clip)
     examples = _thinned(_with_rows(examples, found.graph.inputs), found)
-    groups = {group.name: [item.name for item in group.parameters] for group in found.groups}
+    groups = {group.name: group.parameters for group in found.groups}
     return met(found.unclipped, groups, found.loss, examples, clips=clips)
 
 

@@ -1,22 +1,45 @@
 """Premises: the assumptions of a planned run, as the core states and uses them.
 
-What enters: the settings of a run, and what stands for it in the network. What leaves: `Premises`,
-and the `ScopeClaim` of the weights that the bounds are about.
+The settings of a run and what stands for it in the network make `Premises`, the constraint of each
+trained parameter, and the `ScopeClaim` of the weights that the bounds are about.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
+from typing import Final
 
-from lipcert.analysis.mechanism import mechanism_of
+import numpy as np
+
 from lipcert.core.certificate import Constraint, ScopeClaim
+from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.ledger import Mechanism, Premises, Run
+from lipcert.core.ledger.mechanism import names_of
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.membership import constraint_faults
+from lipcert.core.norm_evidence import ENGINES
+from lipcert.core.program import Program, Shape
+from lipcert.core.reader.records import Model
+from lipcert.errors import UsageError
+from lipcert.graph.ir import Graph
 from lipcert.graph.modes import EvalLayer
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.upper import norm_lower
+
+_CLEARLY: Final = 1.0 + 2.0**-40
+
+
+def mechanism_of(settings: Settings) -> Mechanism:
+    """The mechanism that the settings name, with what it enforces."""
+    found = settings.enforced
+    given = {name: getattr(settings, name) for name in names_of(found)}
+    return found(**{name: value for name, value in given.items() if value is not None})
 
 
 def premises_of(
@@ -45,6 +68,53 @@ def premises_of(
     )
 
 
+def delta_of(plan: TrainingPlan) -> Fraction:
+    """δ as the decimal number that was meant: 1/100000 for 1e-5."""
+    return Fraction(repr(plan.delta))
+
+
+def _run(plan: TrainingPlan) -> Run:
+    return Run(
+        scheme=plan.sampling.value,
+        dataset_size=plan.dataset_size,
+        batch_size=plan.batch,
+        steps=plan.releases,
+        participations=plan.participations,
+        size=plan.dataset_size_from.value,
+    )
+
+
+def check_domain(shape: Shape, settings: Settings) -> None:
+    """UsageError where no input of the box is as short as the declared norm."""
+    box, least = settings.effective_input_box, 0.0
+    for part in settings.input_parts:
+        least = math.hypot(least, _least(part.shape, part.norm, part.box, f" {part.name!r}"))
+    if box is not None:
+        _least(shape, settings.input_norm, box)
+    elif settings.input_norm is not None and least > settings.input_norm * _CLEARLY:
+        raise UsageError(
+            f"input-norm: no example has a 2-norm of at most {settings.input_norm}; the boxes of "
+            f"its inputs leave at least {least:.6g}"
+        )
+
+
+def _least(
+    shape: Shape, radius: float | None, box: tuple[float, float] | None, name: str = ""
+) -> float:
+    """The least norm that the box leaves an input."""
+    if box is None:
+        return 0.0
+    low, high = box
+    least = norm_lower(np.full(shape, np.clip(0.0, low, high))).value
+    if radius is not None and least > radius:
+        what = f"input{name}" if name else "example"
+        raise UsageError(
+            f"input-norm: no {what} of shape {list(shape)} with entries in [{low}, {high}] has a "
+            f"2-norm of at most {radius}; the least is {least:.6g}"
+        )
+    return least
+
+
 def scope_claim(
     kind: str,
     tensors: Mapping[str, tuple[str, ...]],
@@ -66,17 +136,51 @@ def scope_claim(
     )
 
 
-def delta_of(plan: TrainingPlan) -> Fraction:
-    """δ as the decimal number that was meant: 1/100000 for 1e-5."""
-    return Fraction(repr(plan.delta))
+def scaled_down(scope: ScopeClaim, model: Model, program: Program) -> ScopeClaim:
+    """The scope of weight clipping at the weights of the file.
 
-
-def _run(plan: TrainingPlan) -> Run:
-    return Run(
-        scheme=plan.sampling.value,
-        dataset_size=plan.dataset_size,
-        batch_size=plan.batch,
-        steps=plan.releases,
-        participations=plan.participations,
-        size=plan.dataset_size_from.value,
+    Weights within their radius stay as they are; of the others all that is used is that their norm
+    is then the radius.
+    """
+    exceeding = [item for item in scope.constraints if not _is_within(item, model, program)]
+    if not exceeding:
+        return scope
+    return replace(
+        scope,
+        kind="constraint-set",
+        trained=tuple(sorted(item.tensor for item in exceeding)),
+        constraints=tuple(exceeding),
     )
+
+
+def _is_within(constraint: Constraint, model: Model, program: Program) -> bool:
+    """Of a bias of zeros that the file leaves out: yes."""
+    if constraint.tensor not in stored_tensors(model):
+        return True
+    try:
+        return not any(constraint_faults([constraint], model, program, {}, ENGINES["float"]))
+    except Unsupported:
+        return False
+
+
+def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintSpec]:
+    """The constraint of each trained parameter that has one.
+
+    A parameter's own entry wins; otherwise biases obey `bias_norm` (a Euclidean norm) and all
+    others `constraint`. A tensor that is a bias at one node and a weight at another obeys the
+    weight's, because the rules would otherwise apply a constraint that nobody declared for it.
+    """
+    found: dict[str, ConstraintSpec] = {}
+    slots: dict[str, set[str]] = {}
+    for use in graph.trained_uses():
+        slots.setdefault(use.parameter, set()).add(use.slot)
+    for name, used in slots.items():
+        spec = settings.own_constraint(name)
+        if spec is None and used == {"bias"}:
+            if settings.bias_norm is not None:
+                spec = ConstraintSpec("frobenius", settings.bias_norm)
+        elif spec is None:
+            spec = settings.constraint
+        if spec is not None:
+            found[name] = spec
+    return found

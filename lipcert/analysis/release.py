@@ -1,28 +1,170 @@
-"""Release: sensitivities and noise of what each training step gives away.
+"""What each step of a planned run releases: which parameters together, how noisy, at what cost.
 
-What enters: parameter groups with their gradient bounds, and the settings. What leaves: the
-sensitivity of every group and the noise of the three allocations at equal effective multiplier.
+Every trained parameter is in exactly one group, whose bound is the joint one √Σ G² of its members,
+since the gradient with respect to several tensors is their concatenation. Groups get their bounds
+from the network or from a clip, then their sensitivities, then noise for the multiplier σ of the
+plan, which costs what its `Account` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import Final, final
 
-from lipcert.analysis.groups import Group
+from lipcert.core.claims import clipped_group
+from lipcert.core.ledger import Premises
+from lipcert.graph.ir import Graph
+from lipcert.importer.metadata import is_anonymous
+from lipcert.importer.origins import module_of
+from lipcert.privacy.account import Account, account_for
+from lipcert.privacy.accounting import accountant_named, noise_for_epsilon
+from lipcert.privacy.declaration import POINT_ONLY
 from lipcert.privacy.noise import (
-    Allocated,
     Allocation,
-    GroupNoise,
+    Group,
     Neighbouring,
-    NoiseGroup,
     Reduction,
     allocate,
+    joint_multiplier,
     sensitivity,
 )
-from lipcert.settings.settings import Settings
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.settings.lacking import missing
+from lipcert.settings.settings import Settings, values_of
 from lipcert.upper import Upper, root_sum_square
+
+_DEFAULT_MULTIPLIER: Final = 1.0
+
+
+def group_parameters(
+    graph: Graph, grad_norms: Mapping[str, float], per_layer: bool
+) -> tuple[Group, ...]:
+    """Trained parameters, one group each or one group per layer.
+
+    A layer is what a state_dict calls one: "conv1.weight" and "conv1.bias" share the prefix
+    "conv1". Parameters without such a prefix are grouped by the node that uses them first; those
+    with names that an exporter made up, by its module.
+    """
+    uses = first_uses(graph)
+    modules = _modules(graph)
+    members: dict[str, list[str]] = {}
+    for name in uses:
+        if graph.parameters[name].trainable:
+            key = name
+            if per_layer:
+                node = uses[name]
+                key = modules.get(node, name) if is_anonymous(name) else layer_of(name, node)
+            members.setdefault(key, []).append(name)
+    return tuple(
+        Group(
+            key,
+            sum(graph.parameters[name].size for name in names),
+            parameters=tuple(names),
+            grad_norm=root_sum_square(Upper(grad_norms[name]) for name in names),
+        )
+        for key, names in members.items()
+    )
+
+
+def first_uses(graph: Graph) -> dict[str, str]:
+    """For each parameter, the node that uses it first; parameters no node uses stand last."""
+    uses: dict[str, str] = {}
+    for use in graph.uses():
+        uses.setdefault(use.parameter, use.node.name)
+    for name in graph.parameters:
+        uses.setdefault(name, "")
+    return uses
+
+
+def _modules(graph: Graph) -> dict[str, str]:
+    """Node → what a state_dict calls its module, or the node itself where nothing tells.
+
+    A node of a layer reads parameters of one prefix, or has the path of its module for a name.
+    """
+    prefixes: dict[str, set[str]] = {}
+    for use in graph.uses():
+        own = prefixes.setdefault(use.node.name, set())
+        if not is_anonymous(use.parameter):
+            own.update(filter(None, [use.parameter.rpartition(".")[0]]))
+    found = {}
+    for node, known in prefixes.items():
+        path = module_of(node, graph.parameters) if node.startswith("/") else ""
+        found[node] = next(iter(known)) if len(known) == 1 else path or node
+    return found
+
+
+def layer_of(parameter: str, node: str) -> str:
+    """The layer of a parameter: its prefix, or the node that uses it first."""
+    prefix, dot, _ = parameter.rpartition(".")
+    return prefix if dot and prefix else node or parameter
+
+
+def clipped_groups(
+    groups: tuple[Group, ...], premises: Premises, *, lasts: bool
+) -> tuple[Group, ...]:
+    """Groups as the mechanism releases them, given those that the network bounds.
+
+    A flat clip bounds all parameters jointly, and says no more of any part: they are one group.
+    lasts: whether bounds of the network hold at every step that is spoken of, as it is trained.
+    """
+    if premises.clip is None or not groups:
+        return groups
+    if premises.clip.clip_scope == "flat":
+        joint = root_sum_square(group.grad_norm for group in groups)
+        names = tuple(name for group in groups for name in group.parameters)
+        size = sum(group.dimension for group in groups)
+        groups = (Group("all", size, parameters=names, grad_norm=joint),)
+    return tuple(
+        replace(
+            group,
+            grad_norm=Upper(
+                clipped_group(group.grad_norm.value, len(groups), premises, lasts=lasts)
+            ),
+        )
+        for group in groups
+    )
+
+
+def check_complete(settings: Settings) -> None:
+    """UsageError that lists what an analysis lacks, or says what contradicts a run."""
+    if settings.asks:
+        raise missing(settings.asks)
+    plan_of(settings)
+
+
+def plan_of(settings: Settings) -> TrainingPlan | None:
+    """The run that the settings describe. UsageError where something is missing or contradicts."""
+    return TrainingPlan.described(values_of(settings)) if settings.describes_a_run else None
+
+
+def known_plan(settings: Settings) -> TrainingPlan | None:
+    """The run that the settings describe; None where something of it is missing."""
+    return None if settings.asks else plan_of(settings)
+
+
+def planned_multiplier(
+    plan: TrainingPlan | None, settings: Settings, groups: Sequence[Group]
+) -> float:
+    """σ as given, as solved for the target ε, as the groups' own multipliers make it, or 1."""
+    if plan is not None and settings.target_epsilon is not None:
+        return noise_for_epsilon(
+            plan, settings.target_epsilon, accountant_named(settings.accountant)
+        ).noise_multiplier
+    if settings.noise_multiplier is not None:
+        return settings.noise_multiplier
+    joint = None
+    if settings.noise_multipliers:
+        joint = joint_multiplier(measured_groups(groups, settings))
+    return _DEFAULT_MULTIPLIER if joint is None else joint.value
+
+
+def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Account:
+    """What the run costs if every release has the stated sensitivities and noise."""
+    account = account_for(plan, multiplier, accountant_named(settings.accountant))
+    if settings.scope == "point" and not settings.is_stepwise:
+        account = replace(account, diagnostics=(*account.diagnostics, POINT_ONLY))
+    return account
 
 
 def planned_sensitivity(grad_norm: Upper, settings: Settings) -> Upper:
@@ -35,50 +177,51 @@ def planned_sensitivity(grad_norm: Upper, settings: Settings) -> Upper:
     )
 
 
+def measured_groups(groups: Sequence[Group], settings: Settings) -> tuple[Group, ...]:
+    """The groups with their sensitivities and weights under these settings."""
+    return tuple(
+        replace(
+            group,
+            sensitivity=planned_sensitivity(group.grad_norm, settings),
+            weight=settings.noise_weight(group.name),
+        )
+        for group in groups
+    )
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Sensitivities and noise of what each step releases. multiplier: σ of all groups together."""
+    """What each step releases: groups with the noise of the chosen allocation, if it is finite.
 
-    groups: tuple[NoiseGroup, ...]
+    multiplier: σ of all groups together. energies: of the noise of each allocation, None where a
+    bound is absent.
+    """
+
+    groups: tuple[Group, ...]
     multiplier: float
-    sensitivities: Mapping[str, Upper]
-    allocated: Mapping[Allocation, Allocated | None]
+    energies: Mapping[Allocation, Upper | None]
     chosen: Allocation
 
     @classmethod
-    def of(cls, groups: Sequence[NoiseGroup], settings: Settings, multiplier: float) -> Release:
+    def of(cls, groups: Sequence[Group], settings: Settings, multiplier: float) -> Release:
         """The three allocations of the noise at multiplier σ, and a custom one where declared."""
+        measured, chosen = measured_groups(groups, settings), Allocation(settings.allocation)
         allocated = {
-            way: allocate(groups, multiplier, way)
+            way: allocate(measured, multiplier, way)
             for way in Allocation
             if way is not Allocation.CUSTOM or settings.noise_multipliers
         }
-        sensitivities = {group.name: group.sensitivity for group in groups}
-        chosen = Allocation(settings.allocation)
-        return cls(tuple(groups), multiplier, sensitivities, allocated, chosen)
+        energies = {way: noise and noise.energy for way, noise in allocated.items()}
+        noised = allocated[chosen]
+        return cls(measured if noised is None else noised.groups, multiplier, energies, chosen)
+
+    @property
+    def energy(self) -> Upper | None:
+        """Of the noise; None where a bound is absent."""
+        return self.energies[self.chosen]
 
     @property
     def total_sensitivity(self) -> Upper:
         """√Σ Δ² over the groups: what one example can move of the whole release."""
-        return root_sum_square(self.sensitivities.values())
-
-    def noise(self, group: str) -> GroupNoise | None:
-        """Noise of one group under the chosen allocation; None where a bound is absent."""
-        allocated = self.allocated[self.chosen]
-        if allocated is None:
-            return None
-        return next(noise for noise in allocated.groups if noise.name == group)
-
-
-def noise_groups_of(groups: tuple[Group, ...], settings: Settings) -> list[NoiseGroup]:
-    """The groups as `privacy.noise` takes them."""
-    return [
-        NoiseGroup(
-            group.name,
-            group.dimension,
-            planned_sensitivity(group.grad_norm, settings),
-            settings.noise_weight(group.name),
-        )
-        for group in groups
-    ]
+        return root_sum_square(group.sensitivity for group in self.groups)

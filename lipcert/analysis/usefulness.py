@@ -58,8 +58,7 @@ def usefulness_of(
 
     unknown: why it is not known what is trained, where it is not.
     """
-    allocated = released.allocated[released.chosen]
-    noise = None if allocated is None else math.sqrt(allocated.energy.value)
+    noise = None if released.energy is None else math.sqrt(released.energy.value)
     unit = planned_sensitivity(Upper(1.0), settings).value
     dimension = sum(group.dimension for group in released.groups)
     clipping = released.multiplier * unit * math.sqrt(dimension)
@@ -165,8 +164,8 @@ def _groups(
         signals = {group.name: group.signal for group in observed.groups}
     found = []
     for group in released.groups:
-        std = released.noise(group.name)
-        noise = None if std is None else std.noise_std.value * math.sqrt(group.dimension)
+        is_noised = group.noise_std.is_finite
+        noise = group.noise_std.value * math.sqrt(group.dimension) if is_noised else None
         over = _over(_over(noise, signals.get(group.name)), longer)
         found.append(GroupUsefulness(group.name, noise, over))
     return tuple(found)

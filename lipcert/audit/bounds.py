@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
-from lipcert.analysis.groups import Group
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger import BackpropClipping, LayerEnds, Premises
 from lipcert.core.losses.base import Parameter, read_loss
@@ -20,6 +19,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.errors import NoVerdictError
 from lipcert.graph.viewed import graph_at, is_shown
 from lipcert.importer.model import ImportedModel
+from lipcert.privacy.noise import Group
 from lipcert.settings.loss_spec import heads_text
 from lipcert.settings.patterns import literal
 from lipcert.settings.settings import ConstraintSpec, Settings
@@ -249,8 +249,7 @@ def _values_of(found: Bounded) -> frozenset[str]:
 
 
 def _group(group: Group) -> GroupBound:
-    names = tuple(parameter.name for parameter in group.parameters)
-    return GroupBound(group.name, names, group.dimension, _number(group.grad_norm))
+    return GroupBound(group.name, group.parameters, group.dimension, _number(group.grad_norm))
 
 
 def _finite(bounds: Mapping[str, float]) -> Mapping[str, float]:

@@ -14,8 +14,13 @@ from dataclasses import replace
 
 from lipcert.analysis.bounded import kept_in_eval_mode
 from lipcert.analysis.findings import unstated
-from lipcert.analysis.planned import account_of, known_plan, plan_of, planned_multiplier
-from lipcert.analysis.release import noise_groups_of, planned_sensitivity
+from lipcert.analysis.release import (
+    account_of,
+    known_plan,
+    plan_of,
+    planned_multiplier,
+    planned_sensitivity,
+)
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.precision import Precision
@@ -196,7 +201,7 @@ def _epsilon(claims: Claims) -> float | str:
     plan = plan_of(settings)
     if plan is None:
         return NO_RUN
-    multiplier = planned_multiplier(plan, settings, noise_groups_of(claims.engine.groups, settings))
+    multiplier = planned_multiplier(plan, settings, claims.engine.groups)
     found = account_of(plan, multiplier, settings).epsilon
     return NO_EPSILON if found is None else found
 

@@ -14,7 +14,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.analysis.scopes import constraints_of
+from lipcert.analysis.premises import constraints_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import Verdict

@@ -10,11 +10,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from lipcert.analysis.groups import Group
 from lipcert.analysis.observing import observed_at, observed_at_random
-from lipcert.analysis.planned import planned_multiplier
 from lipcert.analysis.records import Usefulness
-from lipcert.analysis.release import Release, noise_groups_of
+from lipcert.analysis.release import Release, planned_multiplier
 from lipcert.analysis.usefulness import usefulness_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.job import Kind
@@ -22,6 +20,7 @@ from lipcert.audit.prepared_job import Ready
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.gradients import work
 from lipcert.gradient_stats.measure import Observed
+from lipcert.privacy.noise import Group
 from lipcert.upper import INFINITE, Upper
 
 _MOST: Final = 256
@@ -34,8 +33,8 @@ def usefulness_at(ready: Ready) -> Usefulness | None:
     claims, settings = ready.claims, ready.claims.settings
     if not claims.groups:
         return None
-    noised = noise_groups_of(_groups(claims), settings)
-    released = Release.of(noised, settings, planned_multiplier(None, settings, noised))
+    groups = _groups(claims)
+    released = Release.of(groups, settings, planned_multiplier(None, settings, groups))
     return usefulness_of(released, settings, None, _observed(ready))
 
 

@@ -16,7 +16,7 @@ from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import document_text
 
 if TYPE_CHECKING:
-    from lipcert.certificates.certify import Issued
+    from lipcert.analysis.certificate import Issued
 
 
 @click.command("certify")
@@ -59,7 +59,7 @@ def command(
     paths.require_model(model)
     target = certificate or model.with_suffix(".lipcert.json")
     paths.require_writable([target], [model])
-    from lipcert.certificates.certify import certify
+    from lipcert.analysis.certificate import certify
     from lipcert.importer.load import load_under
 
     imported = load_under(model, settings)

@@ -202,17 +202,7 @@ class RunOptions:
         from lipcert.privacy.plan import TrainingPlan
 
         one_step = 1 if self.solved_for == "steps" else None
-        return TrainingPlan.described(
-            dataset_size=self.given.get("dataset_size"),
-            sampling=self.given.get("sampling"),
-            delta=self.given.get("delta"),
-            batch_size=self.given.get("batch_size"),
-            steps=self.given.get("steps", one_step),
-            epochs=self.given.get("epochs"),
-            neighbours=self.given.get("neighbours", "add-remove"),
-            dataset_size_from=self.given.get("dataset_size_from", "declared"),
-            sampling_rate=self.given.get("sampling_rate"),
-        )
+        return TrainingPlan.described({"steps": one_step, **self.given})
 
     def declaration(self) -> Declaration:
         """How the noise is set and claimed, as far as the user said."""

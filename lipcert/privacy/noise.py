@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, final
 
 from lipcert.errors import UsageError
-from lipcert.upper import ZERO, Lower, Upper, root_sum_square, total
+from lipcert.upper import INFINITE, ZERO, Lower, Upper, root_sum_square, total
 
 _LARGEST_EXACT: Final = 2**53  # every integer up to here is a float64
 
@@ -58,16 +58,23 @@ class Allocation(Enum):
 
 @final
 @dataclass(frozen=True, slots=True)
-class NoiseGroup:
-    """Parameters noised together: how many numbers, and how far one example can move them.
+class Group:
+    """Parameters noised together, in all `dimension` numbers, and what is known of them so far.
 
-    weight: the multiplier of this group relative to the others, in a custom allocation.
+    sensitivity: how far one example can move what is released of them. weight: the multiplier of
+    this group relative to the others, in a custom allocation. parameters: their names. grad_norm:
+    bound of their joint gradient for one example. noise_std: standard deviation of the noise on
+    each number, infinite until some is allocated; energy_share: its part of that of all noise.
     """
 
     name: str
     dimension: int
-    sensitivity: Upper
+    sensitivity: Upper = INFINITE
     weight: float = 1.0
+    parameters: tuple[str, ...] = ()
+    grad_norm: Upper = INFINITE
+    noise_std: Upper = INFINITE
+    energy_share: float | None = None
 
     def __post_init__(self) -> None:
         if self.dimension < 1:
@@ -81,25 +88,15 @@ class NoiseGroup:
 
 @final
 @dataclass(frozen=True, slots=True)
-class GroupNoise:
-    """Standard deviation of the noise on one group, and its part of the total noise energy."""
-
-    name: str
-    noise_std: Upper
-    energy_share: float
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class Allocated:
-    """The noise on every group, in the order of the groups.
+    """The groups, each with its noise.
 
     energy: Σ_k d_k·s_k². effective_multiplier: proved lower bound of the noise multiplier of the
     whole release, at least the σ asked for.
     """
 
     allocation: Allocation
-    groups: tuple[GroupNoise, ...]
+    groups: tuple[Group, ...]
     energy: Upper
     effective_multiplier: Lower
 
@@ -129,7 +126,7 @@ def sensitivity(
 
 
 def allocate(
-    groups: Sequence[NoiseGroup], noise_multiplier: float, allocation: Allocation
+    groups: Sequence[Group], noise_multiplier: float, allocation: Allocation
 ) -> Allocated | None:
     """Returns noise whose effective multiplier is at least `noise_multiplier`.
 
@@ -154,7 +151,7 @@ def allocate(
     return Allocated(
         allocation,
         tuple(
-            GroupNoise(group.name, std, _share(part, energy))
+            replace(group, noise_std=std, energy_share=_share(part, energy))
             for group, std, part in zip(groups, stds, energies, strict=True)
         ),
         energy,
@@ -178,7 +175,7 @@ def effective_multiplier(
     return Lower(1.0).over(root_sum_square(ratios)) if ratios else None
 
 
-def _unit_noise(groups: Sequence[NoiseGroup], allocation: Allocation) -> list[Upper]:
+def _unit_noise(groups: Sequence[Group], allocation: Allocation) -> list[Upper]:
     """Noise per group for σ = 1."""
     deltas = [group.sensitivity for group in groups]
     match allocation:
@@ -199,13 +196,13 @@ def _unit_noise(groups: Sequence[NoiseGroup], allocation: Allocation) -> list[Up
             return [group.sensitivity * Upper(group.weight) * inverse for group in groups]
 
 
-def joint_multiplier(groups: Sequence[NoiseGroup]) -> Lower | None:
+def joint_multiplier(groups: Sequence[Group]) -> Lower | None:
     """The multiplier (Σ 1/w_k²)^(−1/2) of noise w_k·Δ_k, rounded down; None: nothing to hide."""
     inverse = _inverse_weights(groups)
     return Lower(1.0).over(inverse) if inverse > ZERO else None
 
 
-def _inverse_weights(groups: Sequence[NoiseGroup]) -> Upper:
+def _inverse_weights(groups: Sequence[Group]) -> Upper:
     """√Σ 1/w_k² over the groups that reveal anything."""
     return root_sum_square(
         Upper(1.0).over(Lower(group.weight)) for group in groups if group.sensitivity > ZERO

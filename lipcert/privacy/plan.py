@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Final, final
+from typing import Any, Final, final
 
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
@@ -112,42 +112,22 @@ class TrainingPlan:
         self._check_length()
 
     @classmethod
-    def described(
-        cls,
-        *,
-        dataset_size: int | None,
-        sampling: str | None,
-        delta: float | None,
-        batch_size: int | None,
-        steps: int | None,
-        epochs: float | None,
-        neighbours: str,
-        dataset_size_from: str = SizeSource.DECLARED.value,
-        sampling_rate: float | None = None,
-    ) -> TrainingPlan:
-        """The plan in the words of settings; UsageError that lists what is missing."""
-        asks = asks_of_run(
-            {
-                "dataset_size": dataset_size,
-                "sampling": sampling,
-                "delta": delta,
-                "batch_size": batch_size,
-                "steps": steps,
-                "epochs": epochs,
-            }
-        )
-        if asks or dataset_size is None or delta is None:
+    def described(cls, given: Mapping[str, Any]) -> TrainingPlan:
+        """The plan in values by the names of settings, of which others are passed over.
+
+        UsageError that lists what is missing.
+        """
+        asks = asks_of_run(given)
+        if asks:
             raise missing(asks)
+        same = ("dataset_size", "delta", "batch_size", "steps", "epochs")
+        numbers: dict[str, Any] = {name: given.get(name) for name in same}
         return cls(
-            dataset_size=dataset_size,
-            sampling=Sampling(sampling),
-            delta=delta,
-            batch_size=batch_size,
-            steps=steps,
-            epochs=epochs,
-            neighbours=Neighbouring(neighbours),
-            dataset_size_from=SizeSource(dataset_size_from),
-            rate=sampling_rate,
+            **numbers,
+            sampling=Sampling(given["sampling"]),
+            neighbours=Neighbouring(given.get("neighbours") or Neighbouring.ADD_OR_REMOVE_ONE),
+            dataset_size_from=SizeSource(given.get("dataset_size_from") or SizeSource.DECLARED),
+            rate=given.get("sampling_rate"),
         )
 
     @property

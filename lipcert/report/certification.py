@@ -13,7 +13,7 @@ from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.numbers import at_most
 
 if TYPE_CHECKING:
-    from lipcert.certificates.certify import Issued
+    from lipcert.analysis.certificate import Issued
 
 _NETWORK: Final = ("grad_norm", "sensitivity", "lipschitz")
 

@@ -176,9 +176,14 @@ class LossParameters:
     )
 
 
+def values_of(record: Any, kind: type[Any] | None = None) -> dict[str, Any]:
+    """The fields of a dataclass, by name; kind: those of this class that it inherits from."""
+    return {item.name: getattr(record, item.name) for item in fields(kind or type(record))}
+
+
 def loss_parameters(given: LossParameters) -> dict[str, Any]:
     """Those alone, by name."""
-    return {item.name: getattr(given, item.name) for item in fields(LossParameters)}
+    return values_of(given, LossParameters)
 
 
 @final
@@ -322,7 +327,7 @@ class Settings(LossParameters, LossChoice):
             }
             found = {f"of the loss {self.loss}": self._written(needed)}
         if self.describes_a_run:
-            found |= asks_of_run({item.name: getattr(self, item.name) for item in fields(Settings)})
+            found |= asks_of_run(values_of(self))
         return {why: options for why, options in found.items() if options}
 
     @property

@@ -14,15 +14,14 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Shared, bounded_again
 from lipcert.analysis.observing import observed_at, plain_gradients
-from lipcert.analysis.planned import plan_of, planned_multiplier
-from lipcert.analysis.release import Release, noise_groups_of
+from lipcert.analysis.release import Release, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import usefulness_of
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.steps import Kernel
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Met, Observed
-from lipcert.privacy.noise import NoiseGroup
+from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.search.cache import kernel_key
 from lipcert.search.norms import Propose
@@ -51,7 +50,7 @@ _ORDER: Final = (
     *("input", "weights", "affine", "allocation"),
 )
 """in which changes are made, whatever the order in which they are given"""
-Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[NoiseGroup]], float]
+Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[Group]], float]
 
 
 @final
@@ -136,9 +135,7 @@ class Analyst:
         """At these examples. What gradient clipping would run is the same for all mechanisms, and
         not passed through again."""
         made = tuple(change for change in changes if not change.is_setting)
-        groups = tuple(
-            (group.name, tuple(item.name for item in group.parameters)) for group in found.groups
-        )
+        groups = tuple((group.name, group.parameters) for group in found.groups)
         key = (made, found.loss, groups, None if examples.is_drawn else found.premises.clip)
         if key not in self._plain:
             try:
@@ -149,7 +146,7 @@ class Analyst:
         return None if plain is None else observed_at(found, settings, examples, plain)
 
     def _multiplier(
-        self, plan: TrainingPlan | None, settings: Settings, groups: Sequence[NoiseGroup]
+        self, plan: TrainingPlan | None, settings: Settings, groups: Sequence[Group]
     ) -> float:
         """σ, which for one run and one target need not be sought again."""
         if plan is None or settings.target_epsilon is None:
@@ -204,10 +201,9 @@ def outcome_of(
 
 def release_of(found: Bounded, settings: Settings, multiplier: Multiplier) -> Release:
     """The noise that bounds need; UsageError where nothing is trained."""
-    noised = noise_groups_of(found.groups, settings)
-    if not noised:
+    if not found.groups:
         raise UsageError("nothing is trained under these settings")
-    return Release.of(noised, settings, multiplier(plan_of(settings), settings, noised))
+    return Release.of(found.groups, settings, multiplier(plan_of(settings), settings, found.groups))
 
 
 def _of_one(noise: float | None, observed: Observed | None) -> float | None:

@@ -16,7 +16,7 @@ import numpy as np
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.observing import told
 from lipcert.analysis.pipeline import require_arguments
-from lipcert.analysis.planned import check_complete
+from lipcert.analysis.release import check_complete
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples, random_examples
 from lipcert.gradient_stats.gradients import work

@@ -19,8 +19,7 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.observing import held
-from lipcert.analysis.planned import plan_of
-from lipcert.analysis.release import Release
+from lipcert.analysis.release import Release, plan_of
 from lipcert.core.losses.base import Scores, scores_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples
@@ -282,11 +281,10 @@ class Run:
         planned = settings.batch_size if plan is None else plan.batch
         divisor = 1.0 if settings.reduction == Reduction.MEAN.value else planned or _BATCH
         stds: dict[str, float] = {}
-        for group in found.groups:
-            noise = released.noise(group.name)
-            if noise is None or not noise.noise_std.is_finite:
+        for group in released.groups:
+            if not group.noise_std.is_finite:
                 raise NoVerdictError("no noise makes the run private")
-            stds |= {item.name: noise.noise_std.value / divisor for item in group.parameters}
+            stds |= dict.fromkeys(group.parameters, group.noise_std.value / divisor)
         batch = min(planned or _BATCH, _LARGEST_BATCH, len(trials.trained))
         steps = _STEPS[0] if plan is None else min(plan.releases, _STEPS[0])
         return cls(found, settings, trials, stds, batch, steps)
@@ -350,7 +348,7 @@ class Run:
         rows = np.sort(random.choice(len(data), self.batch, replace=False))
         found = released_mean(
             graph,
-            {group.name: [item.name for item in group.parameters] for group in self.found.groups},
+            {group.name: group.parameters for group in self.found.groups},
             self.found.loss,
             replace(data, x=data.x[rows], y=data.y[rows]),
             loss_clip=self.found.loss_clip,

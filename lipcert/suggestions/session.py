@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress
-from lipcert.analysis.planned import plan_of
+from lipcert.analysis.release import plan_of
 from lipcert.core.ledger.mechanism import MECHANISMS, Clipless
 from lipcert.errors import LipCertError
 from lipcert.settings.patterns import matches
@@ -141,7 +141,7 @@ class Session:
         return Suggestions(
             model=path,
             sha256=self.base.reading.model.sha256,
-            parameters=sum(p.size for g in self.base.groups for p in g.parameters),
+            parameters=sum(group.dimension for group in self.base.groups),
             source="" if source is None else source.source,
             is_private=source is not None and source.is_private,
             examples=0 if source is None else len(source),

@@ -16,30 +16,18 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
+from lipcert.analysis.certificate import Issued, issued
 from lipcert.analysis.findings import absence_of, findings
-from lipcert.analysis.planned import plan_of, planned_multiplier
-from lipcert.analysis.release import Release, noise_groups_of
-from lipcert.analysis.scopes import constraints_of
-from lipcert.certificates.certify import Issued, issued
+from lipcert.analysis.premises import constraints_of
+from lipcert.analysis.release import Release, plan_of, planned_multiplier
 from lipcert.core.certificate import Certificate
 from lipcert.errors import CertificationError, NoVerdictError, UsageError
 from lipcert.importer.model import ImportedModel
+from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.patterns import literal
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.upper import Upper
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class NoisedGroup:
-    """Parameters noised together, by the graph's names. noise_std: on the released mean."""
-
-    name: str
-    parameters: tuple[str, ...]
-    grad_norm: float
-    sensitivity: float
-    noise_std: float
 
 
 @final
@@ -54,12 +42,12 @@ class Calibration:
     plan: TrainingPlan
     bounds: Bounded
     noise_multiplier: float
-    groups: tuple[NoisedGroup, ...]
+    groups: tuple[Group, ...]
 
     @property
     def noise_std(self) -> Mapping[str, float]:
-        """Standard deviation by group."""
-        return {group.name: group.noise_std for group in self.groups}
+        """Standard deviation of the noise on the released mean, by group."""
+        return {group.name: group.noise_std.value for group in self.groups}
 
 
 def calibrated(
@@ -70,7 +58,7 @@ def calibrated(
     if plan is None:
         raise UsageError("training: the settings describe no run")
     found = bounded(model, settings, observe)
-    multiplier = planned_multiplier(plan, settings, noise_groups_of(found.groups, settings))
+    multiplier = planned_multiplier(plan, settings, found.groups)
     return _calibration(found, settings, plan, multiplier)
 
 
@@ -110,22 +98,10 @@ def recalculated(before: Calibration, grad_norms: Iterable[float]) -> Calibratio
 def _calibration(
     found: Bounded, settings: Settings, plan: TrainingPlan, multiplier: float
 ) -> Calibration:
-    noised = noise_groups_of(found.groups, settings)
-    released = Release.of(noised, settings, multiplier)
-    allocated = released.allocated[released.chosen]
-    if allocated is None:
+    released = Release.of(found.groups, settings, multiplier)
+    if released.energy is None:
         raise _unbounded(found, settings)
-    groups = tuple(
-        NoisedGroup(
-            name=group.name,
-            parameters=tuple(parameter.name for parameter in group.parameters),
-            grad_norm=group.grad_norm.value,
-            sensitivity=released.sensitivities[group.name].value,
-            noise_std=noise.noise_std.value,
-        )
-        for group, noise in zip(found.groups, allocated.groups, strict=True)
-    )
-    return Calibration(settings, plan, found, multiplier, groups)
+    return Calibration(settings, plan, found, multiplier, released.groups)
 
 
 def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:

@@ -46,6 +46,7 @@ _PLAN: Final = (
     "steps",
     "epochs",
     "neighbours",
+    "dataset_size_from",
 )
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
@@ -102,10 +103,7 @@ class LedgerHeader:
         try:
             accountant = given.get("accountant")
             header = cls(
-                plan=TrainingPlan.described(
-                    **{key: given.get(key) for key in _PLAN},
-                    dataset_size_from=given.get("dataset_size_from", "declared"),
-                ),
+                plan=TrainingPlan.described({key: given.get(key) for key in _PLAN}),
                 noise_multiplier=given["noise_multiplier"],
                 mechanism=given["mechanism"],
                 digest=given["digest"],

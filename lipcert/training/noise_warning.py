@@ -15,7 +15,7 @@ from typing import Final, final
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.observing import observed_at
 from lipcert.analysis.records import Usefulness
-from lipcert.analysis.release import Release, noise_groups_of
+from lipcert.analysis.release import Release
 from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import RANDOM, Examples, random_examples
@@ -56,8 +56,7 @@ def usefulness(calibration: Calibration, public: Examples | None) -> Usefulness 
     observed = None if examples is None else observed_at(found, settings, examples)
     if observed is None:
         return None
-    groups = noise_groups_of(found.groups, settings)
-    released = Release.of(groups, settings, calibration.noise_multiplier)
+    released = Release.of(found.groups, settings, calibration.noise_multiplier)
     return usefulness_of(released, settings, calibration.plan, observed)
 
 

@@ -122,8 +122,9 @@ class Release:
         with self._one_at_a_time, self.world.telling():
             self._refuse(optimizer, args, kwargs)
             calibration = self.enforcement.present()
+            by_group = calibration.noise_std
             stds = {
-                self.names[parameter]: group.noise_std
+                self.names[parameter]: by_group[group.name]
                 for group in calibration.groups
                 for parameter in group.parameters
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipcert.analysis.domain import check_domain
+from lipcert.analysis.premises import check_domain
 from lipcert.errors import UsageError
 from lipcert.settings.settings import Settings
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lipcert.analysis.groups import first_uses, group_parameters
+from lipcert.analysis.release import first_uses, group_parameters
 from lipcert.graph.ir import Graph, Parameter
 from tests.networks import chain, trained
 from tests.ops import Dense
@@ -42,7 +42,7 @@ BOUNDS = {
 
 def test_layers_collect_what_shares_a_prefix_or_a_node() -> None:
     groups = group_parameters(network(), BOUNDS, per_layer=True)
-    members = {group.name: [p.name for p in group.parameters] for group in groups}
+    members = {group.name: [*group.parameters] for group in groups}
     assert members == {
         "conv1": ["conv1.weight", "conv1.bias"],
         "v1_node": ["plain", "naked"],
@@ -58,7 +58,7 @@ def test_every_trained_parameter_is_in_exactly_one_group(
     per_layer: bool, frozen: frozenset[str]
 ) -> None:
     groups = group_parameters(network(frozen), BOUNDS, per_layer)
-    grouped = [parameter.name for group in groups for parameter in group.parameters]
+    grouped = [name for group in groups for name in group.parameters]
     assert sorted(grouped) == sorted(set(BOUNDS) - frozen)
     assert len({group.name for group in groups}) == len(groups)
     if not per_layer:
@@ -99,7 +99,7 @@ def test_a_made_up_name_belongs_to_the_layer_of_its_node() -> None:
     graph = replace(graph, nodes=tuple(nodes))
     bounds = dict.fromkeys(graph.parameters, 1.0)
     groups = group_parameters(graph, bounds, per_layer=True)
-    assert {group.name: [p.name for p in group.parameters] for group in groups} == {
+    assert {group.name: [*group.parameters] for group in groups} == {
         "blocks.0.fc": ["onnx::MatMul_7", "blocks.0.fc.bias", "onnx::MatMul_8"],
         "/MatMul": ["onnx::MatMul_9"],
         "norm": ["onnx::Mul_10", "onnx::Add_11"],

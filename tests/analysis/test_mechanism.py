@@ -11,9 +11,8 @@ import pytest
 import torch
 
 from lipcert import Analysis, ConstraintSpec, Settings, analyze, load_model
-from lipcert.analysis.groups import Group
-from lipcert.analysis.mechanism import clipped_groups, mechanism_of
-from lipcert.analysis.premises import premises_of
+from lipcert.analysis.premises import mechanism_of, premises_of
+from lipcert.analysis.release import clipped_groups
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import (
     BackpropClipping,
@@ -23,8 +22,8 @@ from lipcert.core.ledger.mechanism import (
     Unchanged,
     WeightClipping,
 )
-from lipcert.graph.ir import Parameter
 from lipcert.losses import make_loss
+from lipcert.privacy.noise import Group
 from lipcert.upper import Upper, root_sum_square
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
@@ -33,7 +32,7 @@ SPECTRAL = ConstraintSpec("spectral", 1.0)
 
 
 def group(name: str, norm: float) -> Group:
-    return Group(name, (Parameter(f"{name}.weight", (2, 3)),), Upper(norm))
+    return Group(name, 6, parameters=(f"{name}.weight",), grad_norm=Upper(norm))
 
 
 def clip(norm: float, scope: str = "flat", decay: str = "decoupled") -> Premises:

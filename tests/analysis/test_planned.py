@@ -10,7 +10,7 @@ import dp_accounting
 import pytest
 
 from lipcert.analysis.pipeline import analyze
-from lipcert.analysis.planned import plan_of
+from lipcert.analysis.release import plan_of
 from lipcert.errors import UsageError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel

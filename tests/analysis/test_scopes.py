@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipcert.analysis.premises import scope_claim
-from lipcert.analysis.scopes import constraints_of, scaled_down
+from lipcert.analysis.premises import constraints_of, scaled_down, scope_claim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lipcert.analysis.summary import kind_of
+from lipcert.analysis.pipeline import kind_of
 from lipcert.core.program import Activation, Concat, Move, ReduceMax, ReduceNorm, ReduceSum, Softmax
 
 

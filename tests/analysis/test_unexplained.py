@@ -11,9 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert import Analysis, Settings, analyze, load_model
-from lipcert.analysis.absence import Why
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
-from lipcert.analysis.unexplained import unexplained
+from lipcert.analysis.why_unbounded import Why, unexplained
 from lipcert.report.json import analysis_json
 from tests.core.lower.cases import model, node
 

@@ -11,8 +11,7 @@ import pytest
 from lipcert.analysis.bounded import bounded
 from lipcert.analysis.observing import observed_at, observed_at_random, told
 from lipcert.analysis.pipeline import analyze as analysed
-from lipcert.analysis.planned import plan_of
-from lipcert.analysis.release import Release, noise_groups_of
+from lipcert.analysis.release import Release, plan_of
 from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
 from lipcert.core.ledger import GradientClipping
 from lipcert.errors import NoVerdictError
@@ -90,7 +89,7 @@ def verdict(norm, observed=None, **settings):
     """Of a single group of norm G: the noise is G times that of clipping at 1."""
     wanted = Settings(mechanism="gradient-clipping", clip_norm=norm, **settings)
     groups = bounded(MLP, wanted).groups
-    released = Release.of(noise_groups_of(groups, wanted), wanted, 1.0)
+    released = Release.of(groups, wanted, 1.0)
     return usefulness_of(released, wanted, plan_of(wanted), observed)
 
 
@@ -290,8 +289,7 @@ def test_the_verdict_does_not_depend_on_the_draw(name):
     model, settings = load_model(path_of(name), trusted=True), Settings(input_box=(0.0, 1.0))
     for chosen in (settings, replace(settings, loss_clip=0.1)):
         found = bounded(model, replace(chosen, tier="quick"))
-        groups = noise_groups_of(found.groups, chosen)
-        released = Release.of(groups, chosen, 1.0)
+        released = Release.of(found.groups, chosen, 1.0)
         seen = [
             usefulness_of(released, chosen, None, observed_at_random(found, chosen, seed))
             for seed in range(OTHER_DRAWS)

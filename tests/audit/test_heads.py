@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
+from lipcert.analysis.certificate import certify
 from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
 from lipcert.audit.losses import per_example_loss
@@ -16,7 +17,6 @@ from lipcert.audit.precision import Precision
 from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
-from lipcert.certificates.certify import certify
 from lipcert.core.certificate import read_certificate
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.labels import checked_labels

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from lipcert.analysis.certificate import certify
 from lipcert.audit.attack import proposals
 from lipcert.audit.attack.domain import label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
@@ -23,7 +24,6 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
 from lipcert.audit.trace.reading import read_trace
-from lipcert.certificates.certify import certify
 from lipcert.core.certificate import read_certificate
 from lipcert.core.losses.base import NO_LABEL
 from lipcert.core.rules.facts import Fact

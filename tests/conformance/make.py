@@ -18,7 +18,7 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.core.canonical import Json
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import ConstraintSpec, Settings

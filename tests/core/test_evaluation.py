@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lipcert import Settings, load_model
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import (
     Assumption,
     Certificate,

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.core.canonical import read_canonical, write_canonical
 from lipcert.core.certificate import Certificate, ScopeClaim, read_certificate, write_certificate
 from lipcert.core.check import Choices, check

@@ -13,7 +13,7 @@ import pytest
 from onnx import numpy_helper
 
 from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import Constraint, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.lower.errors import Unsupported

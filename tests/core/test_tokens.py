@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import (
     Constraint,
     ScopeClaim,

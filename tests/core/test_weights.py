@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lipcert import ConstraintSpec, Settings, load_model
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.reader.model import read_model

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lipcert import ConstraintSpec, Settings, __version__, load_model
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from tests.golden.documents import COMMANDS, document
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

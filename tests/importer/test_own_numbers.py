@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from onnx import helper, numpy_helper
 
 from lipcert.analysis.bounded import bounded
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 from lipcert.importer.load import load_model

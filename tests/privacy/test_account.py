@@ -9,7 +9,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.account import account_for
 from lipcert.privacy.accounting import Accountant, epsilon
 from lipcert.privacy.declaration import Composition, Declaration, Divisor
-from lipcert.privacy.noise import Neighbouring, NoiseGroup, Reduction, effective_multiplier
+from lipcert.privacy.noise import Group, Neighbouring, Reduction, effective_multiplier
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.upper import Upper
 
@@ -90,7 +90,7 @@ def test_lc403_groups_are_one_release(composition) -> None:
 def test_groups_that_are_composed_jointly_have_the_joint_multiplier() -> None:
     account = account_for(plan(), 1.5, declaration=Declaration(groups=3))
     assert account.diagnostics == ()
-    groups = [NoiseGroup(str(k), 1, Upper(0.1 * (k + 1))) for k in range(3)]
+    groups = [Group(str(k), 1, Upper(0.1 * (k + 1))) for k in range(3)]
     joint = effective_multiplier(
         [group.sensitivity for group in groups],
         [Upper(1.5) * group.sensitivity for group in groups],

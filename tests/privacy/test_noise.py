@@ -17,8 +17,8 @@ from lipcert.errors import UsageError
 from lipcert.privacy.noise import (
     Allocated,
     Allocation,
+    Group,
     Neighbouring,
-    NoiseGroup,
     Reduction,
     allocate,
     effective_multiplier,
@@ -32,7 +32,7 @@ ADD_REMOVE, REPLACE = Neighbouring.ADD_OR_REMOVE_ONE, Neighbouring.REPLACE_ONE
 deltas = st.one_of(st.just(0.0), st.floats(1e-6, 1e6), st.floats(1e-140, 1e-120))
 group_lists = st.lists(
     st.builds(
-        lambda dimension, delta: NoiseGroup("group", dimension, Upper(delta)),
+        lambda dimension, delta: Group("group", dimension, Upper(delta)),
         st.integers(1, 10**7),
         deltas,
     ),
@@ -42,11 +42,11 @@ group_lists = st.lists(
 multipliers = st.floats(1e-3, 1e3)
 
 
-def groups_of(*pairs: tuple[int, float]) -> list[NoiseGroup]:
-    return [NoiseGroup(str(i), d, Upper(delta)) for i, (d, delta) in enumerate(pairs)]
+def groups_of(*pairs: tuple[int, float]) -> list[Group]:
+    return [Group(str(i), d, Upper(delta)) for i, (d, delta) in enumerate(pairs)]
 
 
-def allocated(groups: Sequence[NoiseGroup], sigma: float, allocation: Allocation) -> Allocated:
+def allocated(groups: Sequence[Group], sigma: float, allocation: Allocation) -> Allocated:
     result = allocate(groups, sigma, allocation)
     assert result is not None
     return result
@@ -103,7 +103,7 @@ def test_a_mean_needs_a_batch_size(batch: int | None) -> None:
 
 @given(group_lists, multipliers, st.sampled_from(Allocation))
 def test_effective_multiplier_holds_exactly(
-    groups: list[NoiseGroup], sigma: float, allocation: Allocation
+    groups: list[Group], sigma: float, allocation: Allocation
 ) -> None:
     """Σ Δ_k²/s_k² ≤ 1/σ² in rational arithmetic, for the very doubles that are returned."""
     result = allocated(groups, sigma, allocation)
@@ -120,7 +120,7 @@ def test_effective_multiplier_holds_exactly(
 
 
 @given(group_lists, multipliers)
-def test_optimal_has_the_least_energy(groups: list[NoiseGroup], sigma: float) -> None:
+def test_optimal_has_the_least_energy(groups: list[Group], sigma: float) -> None:
     energies = {
         allocation: allocated(groups, sigma, allocation).energy.value for allocation in Allocation
     }
@@ -129,7 +129,7 @@ def test_optimal_has_the_least_energy(groups: list[NoiseGroup], sigma: float) ->
 
 
 @given(group_lists, multipliers, st.sampled_from(Allocation))
-def test_energy_and_shares(groups: list[NoiseGroup], sigma: float, allocation: Allocation) -> None:
+def test_energy_and_shares(groups: list[Group], sigma: float, allocation: Allocation) -> None:
     result = allocated(groups, sigma, allocation)
     parts = [
         group.dimension * Fraction(std) ** 2
@@ -143,12 +143,11 @@ def test_energy_and_shares(groups: list[NoiseGroup], sigma: float, allocation: A
 
 @given(group_lists, multipliers, st.sampled_from(Allocation), st.integers(-20, 20))
 def test_scaling_sensitivities_scales_the_noise(
-    groups: list[NoiseGroup], sigma: float, allocation: Allocation, power: int
+    groups: list[Group], sigma: float, allocation: Allocation, power: int
 ) -> None:
     factor = 2.0**power
     scaled = [
-        NoiseGroup(group.name, group.dimension, group.sensitivity * Upper(factor))
-        for group in groups
+        Group(group.name, group.dimension, group.sensitivity * Upper(factor)) for group in groups
     ]
     before = stds(allocated(groups, sigma, allocation))
     after = stds(allocated(scaled, sigma, allocation))
@@ -157,7 +156,7 @@ def test_scaling_sensitivities_scales_the_noise(
 
 @given(group_lists, multipliers, st.sampled_from(Allocation))
 def test_order_of_groups_does_not_matter(
-    groups: list[NoiseGroup], sigma: float, allocation: Allocation
+    groups: list[Group], sigma: float, allocation: Allocation
 ) -> None:
     forward = allocated(groups, sigma, allocation)
     backward = allocated(groups[::-1], sigma, allocation)
@@ -221,7 +220,7 @@ def test_nothing_sensitive(allocation: Allocation) -> None:
 
 @pytest.mark.parametrize("allocation", Allocation)
 def test_an_absent_bound_leaves_no_mechanism(allocation: Allocation) -> None:
-    groups = [*groups_of((5, 1.0), (5, 0.0)), NoiseGroup("unbounded", 3, INFINITE)]
+    groups = [*groups_of((5, 1.0), (5, 0.0)), Group("unbounded", 3, INFINITE)]
     assert allocate(groups, 1.0, allocation) is None
 
 
@@ -233,7 +232,7 @@ def test_noise_multiplier_is_checked(sigma: float) -> None:
 
 def test_a_group_holds_parameters() -> None:
     with pytest.raises(ValueError, match="no parameters"):
-        NoiseGroup("empty", 0, Upper(1.0))
+        Group("empty", 0, Upper(1.0))
 
 
 @pytest.mark.parametrize("layers", [2, 4, 8])
@@ -279,10 +278,10 @@ def test_a_custom_split_has_the_same_joint_multiplier(groups, sigma, data) -> No
 
 
 def test_the_multipliers_of_groups_make_one() -> None:
-    groups = [NoiseGroup("a", 3, Upper(1.0), 2.0), NoiseGroup("b", 5, Upper(7.0), 3.0)]
-    joint = joint_multiplier([*groups, NoiseGroup("silent", 5, ZERO, 1e-9)])
+    groups = [Group("a", 3, Upper(1.0), 2.0), Group("b", 5, Upper(7.0), 3.0)]
+    joint = joint_multiplier([*groups, Group("silent", 5, ZERO, 1e-9)])
     assert joint is not None
     assert joint.value == pytest.approx((1 / 4 + 1 / 9) ** -0.5, rel=1e-12)
     assert stds(allocated(groups, joint.value, Allocation.CUSTOM)) == pytest.approx([2.0, 21.0])
     with pytest.raises(UsageError, match=r"noise-multipliers.*'a'"):
-        NoiseGroup("a", 3, Upper(1.0), 0.0)
+        Group("a", 3, Upper(1.0), 0.0)

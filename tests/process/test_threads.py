@@ -13,9 +13,9 @@ import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from lipcert import Settings, analyze, load_model
+from lipcert.analysis.certificate import certify
 from lipcert.audit import run as audit_run
 from lipcert.audit.job import Job
-from lipcert.certificates.certify import certify
 from lipcert.process.threads import one_thread, worker_pool
 from lipcert.search import norms
 from lipcert.search.proposals import proposals

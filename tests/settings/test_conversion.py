@@ -18,7 +18,7 @@ from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
 from lipcert import ConstraintSpec, Settings, UsageError, analyze, load_model
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.settings.conversion import names, number, pair, switch, table, whole, word

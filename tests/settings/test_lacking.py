@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lipcert.analysis.planned import check_complete
+from lipcert.analysis.release import check_complete
 from lipcert.errors import UsageError
 from lipcert.settings.lacking import asks_of_run
 from lipcert.settings.settings import Settings

@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import TensorDataset
 
 from lipcert import NoVerdictError, Settings, UsageError, analyze, load_model
-from lipcert.certificates.certify import certify
+from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict

@@ -328,7 +328,7 @@ def test_a_useless_bound_becomes_a_run_without_retyping():
         with make_private(own.module, optimizer, loader, own.mechanism(), **own.run()) as private:
             for images, labels in itertools.islice(private.loader, 2):
                 private.step(images, labels)
-            bounds = [group.grad_norm for group in private.calibration.groups]
+            bounds = [group.grad_norm.value for group in private.calibration.groups]
         whole = sum(bound * bound for bound in bounds) ** 0.5
         if kind != "gradient-clipping":  # whose one clip is stated for every group
             assert whole == pytest.approx(own.grad_norm, rel=1e-9)

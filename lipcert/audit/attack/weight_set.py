@@ -15,7 +15,7 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.pipeline import aligned
-from lipcert.analysis.scopes import constraints_of
+from lipcert.analysis.premises import constraints_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.core.coverage import operands

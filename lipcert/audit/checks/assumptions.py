@@ -28,7 +28,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.analysis.scopes import constraints_of
+from lipcert.analysis.premises import constraints_of
 from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import Claims, are_made_anew
 from lipcert.audit.checks.functions import MIXING

@@ -29,7 +29,7 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.analysis.scopes import constraints_of
+from lipcert.analysis.premises import constraints_of
 from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob

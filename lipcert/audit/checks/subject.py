@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Final, TypeAlias, final
 
-from lipcert.analysis.planned import known_plan, planned_multiplier
-from lipcert.analysis.release import noise_groups_of
+from lipcert.analysis.release import known_plan, planned_multiplier
 from lipcert.audit.audited_weights import Settled, settled_at
 from lipcert.audit.bounds import Claims
 from lipcert.audit.recorded import names_in, recorded_batches, step_name, weights_at
@@ -103,8 +102,7 @@ class RecordedRun:
             return settings.noise_multiplier
         is_planned = settings.target_epsilon is not None and self.plan is not None
         if is_planned or settings.noise_multipliers:
-            groups = noise_groups_of(self.claims.engine.groups, settings)
-            return planned_multiplier(self.plan, settings, groups)
+            return planned_multiplier(self.plan, settings, self.claims.engine.groups)
         return self.declared.noise_multiplier
 
     @cached_property

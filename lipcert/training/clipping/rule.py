@@ -50,11 +50,7 @@ class ClipRule:
         """As analysed. C for all parameters together, C/√K for each of K groups; less where the
         network itself bounds the gradient by less, and the noise was set for that."""
         groups = tuple(
-            ClippedGroup(
-                group.name,
-                tuple(parameter.name for parameter in group.parameters),
-                group.grad_norm.value,
-            )
+            ClippedGroup(group.name, group.parameters, group.grad_norm.value)
             for group in run.groups
         )
         return cls(groups, run.loss, run.loss_clip, weight_decay)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, final
 
-from lipcert.analysis.scopes import constraints_of
+from lipcert.analysis.premises import constraints_of
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph, Node
 from lipcert.graph.operand import Operand

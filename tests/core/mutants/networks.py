@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from lipcert.certificates import draft
-from lipcert.certificates.certify import certify
+from lipcert.analysis import certificate as draft
+from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import Certificate
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import ConstraintSpec, Settings

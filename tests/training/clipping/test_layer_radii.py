@@ -205,7 +205,7 @@ def test_a_private_run_releases_what_the_oracle_clips() -> None:
         None, MECHANISM, network=network, optimizer=silent, examples=examples()
     ) as run:
         stds = {
-            run.network.matches[name].recorded: group.noise_std
+            run.network.matches[name].recorded: group.noise_std.value
             for group in run.enforcement.present().groups
             for name in group.parameters
         }

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from lipcert.analysis.certificate import certify
 from lipcert.analysis.pipeline import analyze
 from lipcert.audit.agreement import agreement
 from lipcert.audit.lowering.network import LoweredNetwork
-from lipcert.certificates.certify import certify
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.model import ImportedModel
 from lipcert.losses import make_loss

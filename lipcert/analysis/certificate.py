@@ -1,21 +1,24 @@
-"""The draft of a certificate: every claim as it was derived.
+"""Certificates: what an analysis derived, written down so that it can be derived again.
 
-What enters: the bounds of a network, the settings they were made with, and their analysis. What
-leaves: a `Certificate`, not yet checked.
+Nothing here is trusted: no certificate is issued that the checker rejects, or of a file that the
+core reads otherwise than onnxruntime does.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final, final
 
-from lipcert.analysis.bounded import Bounded
-from lipcert.analysis.planned import plan_of
+from lipcert.analysis.bounded import Bounded, Progress, bounded
+from lipcert.analysis.pipeline import reported, require_arguments
 from lipcert.analysis.premises import delta_of
 from lipcert.analysis.records import Analysis
+from lipcert.analysis.release import check_complete, measured_groups, plan_of
 from lipcert.core.accounting.sensitivity import total_sensitivity
+from lipcert.core.budget import Limits
 from lipcert.core.certificate import (
     SEMANTICS,
     Assumption,
@@ -29,7 +32,9 @@ from lipcert.core.certificate import (
     PrivacyClaim,
     Tool,
     ValueClaim,
+    write_certificate,
 )
+from lipcert.core.check import Choices, check
 from lipcert.core.claims import (
     GroupBound,
     clipped_gradient,
@@ -42,10 +47,13 @@ from lipcert.core.derive import Derived
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import Circumstances
 from lipcert.core.spending import derived_epsilon
+from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import CertificationError, NoVerdictError
 from lipcert.importer.model import ImportedModel
-from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
+from lipcert.privacy.noise import Allocation, allocate
+from lipcert.process.threads import one_thread
+from lipcert.settings.choices import check_choice
 from lipcert.settings.settings import Settings
 from lipcert.upper import Upper
 from lipcert.version import __version__
@@ -59,7 +67,72 @@ _SLIGHTLY_LESS: Final = 1.0 - 1e-9
 
 
 @final
-class Draft:
+@dataclass(frozen=True, slots=True)
+class Issued:
+    """A certificate that was checked, the checker's report, and the analysis of its bounds.
+
+    path: where `lipcert.certify` has written it.
+    """
+
+    data: bytes
+    certificate: Certificate
+    report: Report
+    analysis: Analysis
+    path: Path | None = None
+
+
+@one_thread()
+def certify(
+    model: ImportedModel, settings: Settings, engine: str = "float", observe: Progress | None = None
+) -> Issued:
+    """A checked certificate of the bounds of a planned run.
+
+    Raises what `analyze` raises, NoVerdictError for what has no certificate, CertificationError
+    where the checker rejects what was derived, which is a fault of LipCert.
+    """
+    check_choice("certify: engine", engine, ("float", "exact"))
+    require_arguments("certify", model, settings)
+    settings = settings.with_inputs(model.graph.inputs)
+    check_complete(settings)
+    settings = _stated_alike(settings)
+    return issued(model, settings, bounded(model, settings, observe), engine)
+
+
+def _stated_alike(settings: Settings) -> Settings:
+    """The same run in the words of certificates, which know the rate B/N: what is drawn more
+    rarely has no larger ε. Raises NoVerdictError for what is drawn more often."""
+    plan = plan_of(settings)
+    if plan is None or plan.rate is None:
+        return settings
+    if plan.rate * plan.dataset_size > plan.batch * (1.0 + 2.0**-50):
+        raise NoVerdictError(
+            f"certify: a certificate states the rate B/N, and {plan.rate:.9g} is above "
+            f"{plan.batch}/{plan.dataset_size}; give the --batch-size that it is of at least, "
+            "and divide by it"
+        )
+    return replace(settings, sampling_rate=None, steps=plan.releases, epochs=None)
+
+
+@one_thread()
+def issued(
+    model: ImportedModel, settings: Settings, found: Bounded, engine: str = "float"
+) -> Issued:
+    """A checked certificate of bounds that were derived; raises what `certify` raises for them."""
+    analysis = reported(model, settings, found)
+    certificate = _Draft(model, settings, found, analysis).finished()
+    data = write_certificate(certificate)
+    report = check(data, Path(model.path), Choices(engine, limits=Limits(seconds=math.inf)))
+    if report.verdict is Verdict.UNKNOWN:
+        raise NoVerdictError(f"certify: the checker cannot tell: {'; '.join(report.reasons)}")
+    if report.verdict is Verdict.INVALID:
+        raise CertificationError(
+            f"the checker does not accept what was derived: {'; '.join(report.reasons[:3])}"
+        )
+    return Issued(data, certificate, report, analysis)
+
+
+@final
+class _Draft:
     """A certificate in the making."""
 
     def __init__(
@@ -184,15 +257,11 @@ class Draft:
         if not bounds:
             return bare
         settings, multiplier = self._settings, self._analysis.assumptions.noise_multiplier
+        measured = measured_groups(self._found.groups, settings)
         allocated = allocate(
             [
-                NoiseGroup(
-                    group.name,
-                    group.dimension,
-                    Upper(bound.sensitivity),
-                    settings.noise_weight(group.name),
-                )
-                for group, bound in zip(bare.groups, bounds, strict=True)
+                replace(group, sensitivity=Upper(bound.sensitivity))
+                for group, bound in zip(measured, bounds, strict=True)
             ],
             multiplier,
             Allocation(settings.allocation),
@@ -204,9 +273,9 @@ class Draft:
                 group,
                 grad_norm=bound.grad_norm,
                 sensitivity=bound.sensitivity,
-                noise_std=noise.noise_std.value,
+                noise_std=noised.noise_std.value,
             )
-            for group, bound, noise in zip(bare.groups, bounds, allocated.groups, strict=True)
+            for group, bound, noised in zip(bare.groups, bounds, allocated.groups, strict=True)
         )
         effective = joint_multiplier(groups, bounds)
         if effective < multiplier * _SLIGHTLY_LESS:

@@ -1,20 +1,21 @@
-"""Absence: why a bound is absent, and what to do about it.
+"""Why a bound is absent, and what to do about it; nothing here bounds anything.
 
-What enters: a program, what was derived of it, and which parameters are free. What leaves: for a
-value, a cotangent or a parameter without a bound, the step at which it is lost and a sentence.
-Nothing here bounds anything.
+`Absence` finds, for a value, a cotangent or a parameter without a bound, the step at which it is
+lost; `unexplained`, the numbers of a finished analysis that are absent though all they follow from
+are there.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final, NamedTuple, final
 
 import numpy as np
 
+from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.core.coverage import tensors_read
 from lipcert.core.derive import Derived
 from lipcert.core.program import (
@@ -31,7 +32,7 @@ from lipcert.core.program import (
     Program,
     Step,
 )
-from lipcert.diagnostics import EXPORT
+from lipcert.diagnostics import EXPORT, Diagnostic, Level
 
 
 class Why(NamedTuple):
@@ -45,6 +46,7 @@ _OVERFLOW: Final = Why(
     "the bound exceeds the range of float64",
     "declare a smaller input domain or constraints, or clip: --mechanism gradient-clipping",
 )
+_EXCEEDS: Final = "exceeds the range of float64, though every bound that it is made of is finite"
 _SHARED: Final = Why(
     "the file stores it once with numbers that no rule takes for trained ones, as an optimiser "
     "does with a scale and a running variance that are both 1",
@@ -234,3 +236,41 @@ def _flat(what: str) -> Why:
         f"{what}, so the slope grows without limit as the input's spread vanishes",
         "export the layer with a positive epsilon",
     )
+
+
+def unexplained(
+    parameters: Sequence[ParameterReport],
+    groups: Sequence[GroupReport],
+    network: NetworkReport,
+    lipschitz: Why,
+    found: Sequence[Diagnostic],
+) -> Iterator[Diagnostic]:
+    """What is still to be said of absent numbers. lipschitz: why there may be no constant."""
+    if network.lipschitz is None and not any(item.code in {"LC101", "LC107"} for item in found):
+        message = f"the network has no finite Lipschitz constant: {lipschitz.reason}"
+        yield Diagnostic("LC101", Level.WARNING, "", message, lipschitz.remedy)
+    missing = {item.name for item in parameters if item.grad_norm is None}
+    for parameter in parameters:
+        if parameter.group is not None and _is_lost(parameter.grad_norm, parameter.sensitivity):
+            yield _overflow(f"parameter {parameter.name!r}: the sensitivity")
+    for group in groups:
+        if group.grad_norm is None and missing.isdisjoint(group.parameters):
+            yield _overflow(f"group {group.name!r}: the joint gradient norm")
+        if _is_lost(group.grad_norm, group.sensitivity):
+            yield _overflow(f"group {group.name!r}: the sensitivity")
+    if network.grad_norm is None and all(item.grad_norm is not None for item in groups):
+        yield _overflow("network: the joint gradient norm")
+    if any(item.sensitivity is None for item in groups):
+        return
+    if network.sensitivity is None:
+        yield _overflow("network: the joint sensitivity")
+    if any(item.noise_std is None for item in groups):
+        yield _overflow("network: the noise, or its energy,")
+
+
+def _is_lost(before: float | None, after: float | None) -> bool:
+    return before is not None and after is None
+
+
+def _overflow(what: str) -> Diagnostic:
+    return Diagnostic("LC102", Level.WARNING, "", f"{what} {_EXCEEDS}", _OVERFLOW.remedy)

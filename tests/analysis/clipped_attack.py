@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from lipcert.analysis.bounded import bounded
+from lipcert.analysis.certificate import Issued
 from lipcert.audit.lowering import LoweredNetwork
-from lipcert.certificates.certify import Issued
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.model import ImportedModel

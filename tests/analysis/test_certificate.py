@@ -8,8 +8,7 @@ import pytest
 from onnx import helper
 
 from lipcert import ConstraintSpec, Settings, analyze, load_model
-from lipcert.certificates.certify import Issued, certify
-from lipcert.certificates.draft import ROOM
+from lipcert.analysis.certificate import ROOM, Issued, certify
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 from lipcert.errors import NoVerdictError

@@ -13,14 +13,14 @@ from onnx import numpy_helper
 
 from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
 from lipcert.analysis.bounded import bounded
+from lipcert.analysis.certificate import Issued, certify
 from lipcert.audit.bounds import claims_of_certificate, settings_of
-from lipcert.certificates.certify import Issued, certify
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger import BackpropClipping, LayerEnds, Premises
 from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
-from tests.certificates.clipped_attack import excesses
+from tests.analysis.clipped_attack import excesses
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 from tests.core.random_models import random_model
