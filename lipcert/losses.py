@@ -1,7 +1,7 @@
 """Losses as users ask for them, and gradients of them to try bounds out, which the core derives.
 
-What enters: the kind and the parameters of a loss as a user states them; None means "not given".
-What leaves: a valid `Loss`, or a `UsageError` that says what is wrong and what would be right. A
+Input: the kind and the parameters of a loss as a user states them; None means "not given".
+Output: a valid `Loss`, or a `UsageError` that says what is wrong and what would be right. A
 parameter that the loss does not have is an error: silence would certify another loss.
 """
 

@@ -1,6 +1,6 @@
 """Directed rounding of scalars, and certified reductions of float64 arrays.
 
-What enters: float64 numbers taken as exact. What leaves: `Upper` (never below the real number it
+Input: float64 numbers taken as exact. Output: `Upper` (never below the real number it
 stands for) and `Lower` (never above it), both non-negative. Together with `interval.py` this is
 the only place of the engine that rounds.
 

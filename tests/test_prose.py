@@ -16,7 +16,7 @@ from tests.test_budgets import BUDGETS, ROOM
 
 ROOT = Path(__file__).resolve().parents[1]
 REFUSED = {
-    r"\b(is|are) no (?!longer|more|less|fewer|larger|smaller|worse|better)[a-z]+": "is not a …",
+    r"(?<![Tt]here )\b(is|are) no (?!longer|more|less|fewer|larger|smaller)[a-z]+": "is not a …",
     r"\b[Nn]obody (who|that)\b|\b[Ww]hoever\b": "name the person: a user, a reader, an attacker",
     r"\bspeaks? of\b": "describes, applies to, refers to",
     r"\b(hold|holds|held|holding)\b(?: \S+){1,8} against\b": "compares X with Y",
@@ -26,7 +26,8 @@ REFUSED = {
 }
 """pattern → what to write instead"""
 WORDS = 5
-"""a docstring of a public name has at least so many words"""
+"""a docstring of a public name has at least so many words, or is a formula"""
+_FORMULA = re.compile(r"[=≤≥<>·‖√Σ^|]|\w\(|\[.*\]")
 _FENCE = re.compile(r"^(```|~~~).*?^\1", re.DOTALL | re.MULTILINE)
 _CODE = re.compile(r"`[^`\n]*`")
 
@@ -56,7 +57,7 @@ def of_module(path: Path) -> Iterator[Place]:
             yield from refused(node.value, file, node.lineno)
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and not node.name.startswith("_"):
             words = (ast.get_docstring(node) or "").split()
-            if 0 < len(words) < WORDS:
+            if 0 < len(words) < WORDS and not _FORMULA.search(" ".join(words)):
                 yield Place(file, node.lineno, " ".join(words), f"at least {WORDS} words")
 
 

@@ -1,6 +1,6 @@
 """Directed rounding of scalars, by exact integers.
 
-What enters: finite float64 numbers, taken as exact, or rational numbers. What leaves: the
+Input: finite float64 numbers, taken as exact, or rational numbers. Output: the
 nearest float64 at or above (`_up`) or at or below (`_down`) the exact result.
 
 Proof: an operand is a quotient of integers, so a sum, product or quotient is one too, n/d with

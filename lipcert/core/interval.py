@@ -1,6 +1,6 @@
 """Directed rounding of arrays: intervals of float64 numbers that hold the exact results.
 
-What enters: arrays taken as exact, or intervals. What leaves: intervals, whose ends are moved
+Input: arrays taken as exact, or intervals. Output: intervals, whose ends are moved
 outwards by one float64 after every operation that rounds to nearest. inf is "not known".
 
 Proof: IEEE 754 operations (+, −, ×, ÷, √) rounded to nearest give one of the two float64 next to
@@ -56,7 +56,7 @@ class Interval:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the ends."""
+        """The shape of both arrays of ends."""
         return self.lo.shape
 
     def __add__(self, other: Interval) -> Interval:
@@ -138,7 +138,7 @@ class Interval:
 
 
 def exact(array: Array | float) -> Interval:
-    """The numbers themselves."""
+    """The interval from each number to itself."""
     known = np.asarray(array, dtype=np.float64)
     return Interval(known, known)
 

@@ -1,7 +1,7 @@
 """Evaluate: the numbers of a program, step by step, by the docstrings of the steps.
 
-Nothing here is rounded in a direction or trusted by a bound: it serves to hold a reading of a file
-against onnxruntime, and to try bounds out at examples.
+Nothing here is rounded in a direction or trusted by a bound: it serves to compare a reading of a
+file with onnxruntime, and to try bounds out at examples.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Geometry: how a kernel slides over a grid, one dimension at a time.
 
-What enters: the windows of a step, and the sizes of the grid that they read. What leaves: `Window`,
+Input: the windows of a step, and the sizes of the grid that they read. Output: `Window`,
 one per spatial dimension, with exact counts.
 """
 
@@ -40,7 +40,7 @@ class Window:
 
     @property
     def outputs(self) -> int:
-        """Number of window positions."""
+        """The number of positions of the window."""
         reach = self.dilation * (self.taps - 1) + 1
         return (self.size + self.pad_begin + self.pad_end - reach) // self.stride + 1
 

@@ -78,7 +78,7 @@ class Parameter:
 
     @property
     def size(self) -> int:
-        """Number of entries."""
+        """The number of entries of the value."""
         return math.prod(self.shape)
 
 
@@ -136,7 +136,7 @@ class Node:
 
     @property
     def op(self) -> p.Op:
-        """What the step does."""
+        """The operation of the core's step."""
         return self.step.op
 
     @property
@@ -233,7 +233,7 @@ class Graph:
     eval_layers: those of the file that compute something else in train mode. ids: how many rows the
     tables have of which whole numbers at the input choose some; None: the input holds real numbers.
     heads, parts: of several outputs, and of several inputs, as of a `Program`. fixed: tensors
-    that are no parameters, and why each is taken for a fixed one.
+    that are not parameters, and why each is taken for a fixed one.
     """
 
     input_name: str

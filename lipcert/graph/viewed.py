@@ -1,6 +1,6 @@
 """Numbers of parameters: read back from the operands that show them, and shown by these.
 
-What enters: a graph, and other numbers of its parameters. What leaves: its own numbers, and the
+Input: a graph, and other numbers of its parameters. Output: its own numbers, and the
 same graph whose operands show the others.
 """
 
@@ -47,7 +47,7 @@ def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
         expected = viewed(use.operand, found[use.parameter])
         if not np.allclose(expected, use.operand.array, rtol=_ROUNDINGS, atol=0.0):
             raise NoVerdictError(
-                f"node {use.node.name!r}: its operand is no view of the parameter "
+                f"node {use.node.name!r}: its operand is not a view of the parameter "
                 f"{use.parameter!r}, "
                 "so the network cannot be replayed with other weights; this is a defect of "
                 "LipCert: report it with the model"

@@ -1,6 +1,6 @@
 """Process: what a private run may have only once, in the process that made it.
 
-What enters: an object that counts, draws or noises. What leaves: a `UsageError` where another
+Input: an object that counts, draws or noises. Output: a `UsageError` where another
 process would use it, or a copy be made of it. A process that was forked holds the same generator in
 the same state: it would draw the same noise, whose difference with the noise of its parent is 0, so
 that two releases together show the difference of their gradients bare, while each process counts

@@ -1,9 +1,9 @@
 """Progress on standard error, for work that takes long: a bar on a terminal, else few lines.
 
-What enters: reports (what it is about, done, total) of the engine or of a training run. What
-leaves: nothing on stdout, and nothing at all before some time has passed. Without a terminal there
-is silence unless lines are asked for. Invariant: it starts no thread, so that a process that shows
-progress may be forked.
+Input: reports (what it is about, done, total) of an analysis or of a training run. Output: nothing
+on stdout, and nothing at all before some time has passed. Without a terminal nothing is written
+unless lines are asked for. Invariant: it starts no thread, so that a process that shows progress
+may be forked.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ProgressReport:
         self.close()
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar from the terminal."""
         if self._bar is not None:
             self._bar.stop()
         self._bar, self._task = None, None

@@ -1,6 +1,6 @@
 """Threads: linear algebra in one thread, alone or in each of a few workers.
 
-What enters: nothing. What leaves: context managers. Threads of small matrix products that wait for
+Input: nothing. Output: context managers. Threads of small matrix products that wait for
 each other cost more than they gain, most of all where several workers multiply at once.
 
 The number of threads of a BLAS library is a setting of the whole process. It is 1 while one of

@@ -1,6 +1,6 @@
 """ProposalCache: claims that took long to find, remembered in a private directory.
 
-What enters: kernels, and the search that proposes norms for them. What leaves: the same claims.
+Input: kernels, and the search that proposes norms for them. Output: the same claims.
 Trust: none. The core proves every claim again, so that no entry, however it came about, can make
 a bound smaller. A forged one may cost time, or propose more than a search would find: so the
 directory is created for its owner alone, and is not used, for reading or writing, where it belongs
@@ -116,7 +116,7 @@ def _claim(bound: str, method: str, twists: list[int], counts: list[int]) -> Nor
     """A claim as it is kept; an error for anything else."""
     value = float.fromhex(bound)
     if not 0.0 <= value < math.inf:
-        raise ValueError(f"{bound!r} is no bound")
+        raise ValueError(f"{bound!r} is not a bound")
     return NormClaim(value, str(method), tuple(map(int, twists)), tuple(map(int, counts)))
 
 

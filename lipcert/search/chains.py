@@ -1,6 +1,6 @@
 """Chains: where quadratic forms help, in windows of a size that can be handled.
 
-What enters: a program and the facts that the core has derived. What leaves: a `ChainWitness` for
+Input: a program and the facts that the core has derived. Output: a `ChainWitness` for
 each chain worth a form, which the core proves or does without.
 """
 
@@ -257,7 +257,7 @@ class _Search:
         return None
 
     def _part(self, step: Step, facts: Mapping[str, Fact]) -> _Part | None:
-        """What a step adds to a chain; None if it is no link of a size that can be handled."""
+        """What a step adds to a chain; None if it is not a link of a size that can be handled."""
         if step.output not in self._links:
             shapes = self._program.shapes
             sizes = [math.prod(shapes[name]) for name in step.inputs]

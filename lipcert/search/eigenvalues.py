@@ -123,7 +123,7 @@ def estimated_squares(stack: Matrices, accuracy: float) -> Array:
 
 
 def _over_power(matrix: Matrices, exponent: int) -> Matrices:
-    """Over 2^exponent, without a power that is no float64."""
+    """Over 2^exponent, without a power that float64 lacks."""
     half = exponent // 2
     scaled = matrix * 2.0**-half
     scaled *= 2.0 ** (half - exponent)

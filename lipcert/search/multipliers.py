@@ -49,13 +49,13 @@ _ACCURACY: Final = 1e-7
 @final
 @dataclass(frozen=True, eq=False)
 class Linked:
-    """A chain as links."""
+    """A chain, as the links that it consists of."""
 
     edges: tuple[Edge, ...]
 
     @property
     def size(self) -> int:
-        """Entries at the top."""
+        """The number of entries at the top."""
         top = self.edges[-1].link
         return len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
 
@@ -371,7 +371,7 @@ class _Look:
 
     @property
     def point(self) -> FloatArray:
-        """The logarithms."""
+        """The logarithms of the multipliers."""
         return np.log(self.state.multipliers)
 
     def slopes(self) -> tuple[FloatArray, FloatArray]:

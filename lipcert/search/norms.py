@@ -1,6 +1,6 @@
 """Norms of linear steps, and of affine steps in a row: proposed in float64, proved by the core.
 
-What enters: a program and a scope. What leaves: claims that the core has proved, and the names of
+Input: a program and a scope. Output: claims that the core has proved, and the names of
 what it could not prove. A proposal that is not proved is raised a little, and a little more, before
 another method or nothing takes its place.
 """
@@ -73,7 +73,8 @@ def find_norms(
 ) -> Norms:
     """Norms of all linear steps whose weights the scope leaves as they are, and of their runs.
 
-    observe: is told the output of every step or run that is done. propose: searches, or remembers.
+    observe: is called with the output of every step or run that is done. propose: searches, or
+    remembers.
     """
     bare = Evidence(scope, {}, (), (), ENGINES["float"])
     candidates = tuple(_candidates(program, bare.free))

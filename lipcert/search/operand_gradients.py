@@ -1,7 +1,7 @@
 """Gradients of single examples by the operands of a step, in float64 and up to rounding.
 
-What enters: a step, the values that it reads and the cotangents at its output, as stacks of
-examples. What leaves: for each operand an `OperandGradient`, which is asked for norms or sums and
+Input: a step, the values that it reads and the cotangents at its output, as stacks of
+examples. Output: for each operand an `OperandGradient`, which is asked for norms or sums and
 only holds the gradient of every example by itself where it is asked for that.
 """
 

@@ -1,6 +1,6 @@
 """Proposals: norms of one linear map that the core may be able to prove, by method.
 
-What enters: the core's kernel of a step or of a run. What leaves: claims, all of them estimates of
+Input: the core's kernel of a step or of a run. Output: claims, all of them estimates of
 true upper bounds, none of them raised: what a proof needs besides, the caller adds.
 """
 

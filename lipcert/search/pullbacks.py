@@ -353,7 +353,7 @@ def is_quick(op: p.Op) -> bool:
 
 
 def _gentlest(op: p.Activation, x: Array) -> Array:
-    """The slope of least magnitude at each number; what is no number has none."""
+    """The slope of least magnitude at each number; NaN has none."""
     if op.name in _SLOPES:
         with np.errstate(all="ignore"):
             near = x if op.numbers else np.clip(x, -_FAR, _FAR)

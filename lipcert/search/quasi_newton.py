@@ -1,6 +1,6 @@
 """Quasi-Newton steps: a smooth function of many numbers made smaller, in few evaluations.
 
-What enters: the function, and where to begin. What leaves: points with ever smaller values.
+Input: the function, and where to begin. Output: points with ever smaller values.
 Limited-memory BFGS, begun from an estimate of the curvature along each axis, with steps that are
 shortened until they lower the function enough (Nocedal and Wright, Numerical Optimization,
 chapters 3 and 7).
@@ -29,7 +29,7 @@ class Look(Protocol):
 
     @property
     def point(self) -> FloatArray:
-        """Where it is."""
+        """The coordinates of this state."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """Which weights to raise: p, q and τ for which max([W, b/τ], −pqᵀ) has a small norm.
 
-What enters: W, b, and how long x ≥ 0 may be. What leaves: numbers for `core.forms.raised`, none of
+Input: W, b, and how long x ≥ 0 may be. Output: numbers for `core.forms.raised`, none of
 which is trusted. The logarithm of ‖A‖·√(‖x‖² + τ²) is made small in the logarithms of all numbers,
 by quasi-Newton steps, with the maximum over directions smoothed less and less.
 """
@@ -115,7 +115,7 @@ class _Problem:
     runs: int
 
     def numbers(self, point: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """p, q and τ."""
+        """p, q and τ at a point of logarithms."""
         found, rows = np.exp(point), len(self.matrix)
         return found[:rows], found[rows:-1], float(found[-1])
 

@@ -1,6 +1,6 @@
 """safe: names and texts that come out of a model file, made inert before they are printed.
 
-What enters: any string an attacker may have chosen. What leaves: one line of visible characters
+Input: any string an attacker may have chosen. Output: one line of visible characters
 without control codes, direction overrides or the markers by which CI systems recognise commands.
 Invariant: nothing that a report prints for people was taken from a model without passing here.
 (JSON needs exact names and makes them inert by its own escapes.)

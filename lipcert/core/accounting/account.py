@@ -1,7 +1,7 @@
 """ε of a run, recomputed: an upper bound for every accountant that a certificate may name.
 
-What enters: the noise multiplier σ = s/Δ of one release, Δ under the relation at hand (G for
-add-remove and zero-out, 2G for replace-one), and how batches are drawn. What leaves: an ε, or
+Input: the noise multiplier σ = s/Δ of one release, Δ under the relation at hand (G for
+add-remove and zero-out, 2G for replace-one), and how batches are drawn. Output: an ε, or
 None where none is recomputed. A run is accounted as `releases` Gaussian releases:
 
 1. no amplification (full batches; disjoint batches, `releases` then counts those that one example

@@ -1,8 +1,8 @@
 """One release: its hockey-stick curve H(E) = sup_S P(S) − E·Q(S).
 
-What enters: the largest shift μ of N(0, 1) that one example causes, and the probability q that it
-is in the sample. What leaves: H in fixed point, off by less than 2^−`SLACK_BITS`, which whoever
-needs a bound adds.
+Input: the largest shift μ of N(0, 1) that one example causes, and the probability q that it
+is in the sample. Output: H in fixed point, off by less than 2^−`SLACK_BITS`, which callers
+that need a bound add.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Removed:
 
     @property
     def bits(self) -> int:
-        """Scale of all numbers."""
+        """The number of fractional bits of all numbers."""
         return self.tail.bits
 
     def __call__(self, ratio: int) -> int:
@@ -75,7 +75,7 @@ class Replaced:
 
     @property
     def bits(self) -> int:
-        """Scale of all numbers."""
+        """The number of fractional bits of all numbers."""
         return self.tail.bits
 
     def __call__(self, ratio: int) -> int:

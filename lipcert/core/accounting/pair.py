@@ -1,6 +1,6 @@
 """A discrete pair above a hockey-stick curve: what is composed.
 
-What enters: a curve in fixed point, a grid of losses i·log r, r = 1 + gap. What leaves: upper
+Input: a curve in fixed point, a grid of losses i·log r, r = 1 + gap. Output: upper
 bounds of the probabilities of losses on the grid.
 """
 

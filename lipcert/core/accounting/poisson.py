@@ -1,7 +1,7 @@
 """ε of Poisson-sampled Gaussian releases: which pair dominates one of them, and on which grid.
 
-What enters: the noise multiplier, the sampling rate, the number of releases, δ, the relation.
-What leaves: an ε, or None. The grid decides how tight it is, never whether it is right.
+Input: the noise multiplier, the sampling rate, the number of releases, δ, the relation.
+Output: an ε, or None. The grid decides how tight it is, never whether it is right.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rényi divergences of sampled Gaussian releases, at integer orders, and the ε that follows.
 
-What enters: σ, the sampling rate, the number of releases, δ. What leaves: an ε. Everything is a
+Input: σ, the sampling rate, the number of releases, δ. Output: an ε. Everything is a
 positive combination of upper bounds of M_j = e^(j(j−1)/(2σ²)), the j-th moment of the ratio of
 N(1/σ) to N(0), or of differences of them; all are integers in units of 2^−`_BITS`.
 """

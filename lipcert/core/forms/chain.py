@@ -1,6 +1,6 @@
 """From a chain of links and multipliers to a form: P is proposed, and proved by one factorisation.
 
-What enters: links with multipliers, which are not trusted. What leaves: a form that bounds every
+Input: links with multipliers, which are not trusted. Output: a form that bounds every
 Jacobian of the chain, or nothing.
 """
 

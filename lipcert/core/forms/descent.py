@@ -51,7 +51,7 @@ class Inequality:
 
     @property
     def block(self) -> Array:
-        """The block of g."""
+        """The part of the matrix that belongs to g."""
         return self.matrix[-self.size :, -self.size :]
 
     def error(self, top: Array) -> Fraction:
@@ -78,12 +78,12 @@ class _Rows:
 
     @property
     def where(self) -> slice:
-        """The variables."""
+        """Where the variables stand among all."""
         return slice(self.first, self.first + self.rows.shape[1])
 
     @property
     def lengths(self) -> Array:
-        """Of the exact rows."""
+        """Upper bounds of the norms of the exact rows."""
         return up(lengths_up(self.rows) + self.errors)
 
     def below_matrix(self, link: Matrix) -> _Rows:
@@ -114,7 +114,7 @@ class _Rows:
         return _Rows(rows, spread * _SAFE + _TINY, first)
 
     def chosen(self, which: npt.NDArray[np.bool_]) -> _Rows:
-        """Some of the rows."""
+        """The rows that the mask selects."""
         return _Rows(self.rows[which], self.errors[which], self.first)
 
 

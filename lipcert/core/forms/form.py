@@ -1,6 +1,6 @@
 """Quadratic forms that bound a Jacobian: JJᵀ ≤ P, and what follows from that.
 
-Each method rounds upwards. Where it factors a matrix it is told which arithmetic to use.
+Each method rounds upwards. Methods that factor a matrix take the arithmetic to use as an argument.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Links: the Jacobians between two values of a program, as a network of matrices and diagonals.
 
-What enters: the steps of a region, and the values where it begins and ends.
-What leaves: edges, each with a known matrix or with slopes of unknown value, on runs of consecutive
+Input: the steps of a region, and the values where it begins and ends.
+Output: edges, each with a known matrix or with slopes of unknown value, on runs of consecutive
 entries that no step mixes. A value is the sum of what its edges bring, and so is a cotangent.
 """
 
@@ -85,7 +85,7 @@ def links_of(
     slopes: Mapping[str, Interval],
     multipliers: Sequence[Sequence[float]],
 ) -> tuple[tuple[Edge, ...], int] | None:
-    """The edges, and how many runs there are; None where a step is no link.
+    """The edges, and how many runs there are; None where a step is not a link.
 
     What a step adds to values that do not come from `start` has no edge.
     slopes: for each Activation and PRelu, by the value it computes, an interval that broadcasts to

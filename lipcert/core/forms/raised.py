@@ -41,8 +41,8 @@ class Affine:
 def affine_of(start: str, steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Affine | None:
     """Of all steps on the ways from `start` to the output of the last one; None if not affine.
 
-    The operands of the steps are those of the file. Proof: an entry of a matrix is no further
-    from the exact one than the norms of their rows.
+    The operands of the steps are those of the file. Proof: the distance of an entry of a matrix
+    from the exact one is at most the norm of their rows' difference.
     """
     try:
         linked = links_of(start, steps, shapes, {}, ())

@@ -1,11 +1,11 @@
 """Loss: what every loss of one example declares, and how it is read and bounded.
 
-What enters: a kind and every parameter, as a user or a certificate states them, and a fact about
-the outputs z of one example. What leaves: a bound for every admissible label. A parameter that is
+Input: a kind and every parameter, as a user or a certificate states them, and a fact about
+the outputs z of one example. Output: a bound for every admissible label. A parameter that is
 missing, unknown or out of range is refused: it would be another loss.
 
 Invariant: a loss is *per example*; the reduction over the batch divides the sensitivity, not the
-gradient of a loss, and is no business of one.
+gradient of a loss, and does not concern it.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Loss(ABC):
 
     @property
     def targets(self) -> Targets | None:
-        """The admissible labels, where these are no classes; of a loss of classes those for a
+        """The admissible labels, where these are not classes; of a loss of classes those for a
         single output, None where it needs several."""
         return None if self.of_classes else Targets()
 
@@ -118,7 +118,7 @@ class Loss(ABC):
         return {name: value for name, value in named if value is not None}
 
     def record(self) -> dict[str, Parameter]:
-        """Kind and parameters."""
+        """The kind and the parameters, as premises state them."""
         return {"kind": self.kind, **self.parameters()}
 
     def stated(self) -> tuple[tuple[str, float | str], ...]:
@@ -155,7 +155,7 @@ class ClassLoss(Loss):
 
     @property
     def of_token(self) -> Self:
-        """The loss of a single token, or itself where it is no loss per token."""
+        """The loss of a single token, or itself where it is not a loss per token."""
         return self if self.per_token is None else replace(self, per_token=None, class_axis=None)
 
     def share(self, tokens: int) -> float:

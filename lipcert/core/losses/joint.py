@@ -93,7 +93,7 @@ class Joint(Loss):
         return {}
 
     def stated(self) -> tuple[tuple[str, float | str], ...]:
-        """As `stated_parts` instead."""
+        """Nothing: `stated_parts` states the parameters of each part."""
         return ()
 
     def record(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The supremum of a function of one number, from bounds of it on intervals.
 
-What enters: an interval, and a function that bounds another one from above on any interval in it.
-What leaves: a bound on the whole interval. Where the search looks first is of no consequence.
+Input: an interval, and a function that bounds another one from above on any interval in it.
+Output: a bound on the whole interval. Where the search looks first is of no consequence.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ class AttentionRule(Rule[Attention]):
 
     @staticmethod
     def operands(op: Attention) -> Iterator[Operand]:
-        """The mask."""
+        """The mask, if there is one."""
         if op.mask is not None:
             yield op.mask
 

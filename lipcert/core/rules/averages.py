@@ -19,7 +19,7 @@ _POSITIVE: Final = 1e-12
 
 
 class AveragePoolRule(WithoutOperands[AveragePool]):
-    """Means over windows."""
+    """y = the means of x over windows."""
 
     def fact(self) -> Fact:
         """L·X, and the means of both ends of the box. Attained: with the norm of the map."""

@@ -105,16 +105,16 @@ class Rule(ABC, Generic[OpT]):
 
 
 class WithoutOperands(Rule[OpT]):
-    """Of a step that holds no tensors of the file: there are no gradients to bound."""
+    """A step without tensors of the file: there are no gradients to bound."""
 
     @staticmethod
     def operands(op: OpT) -> Iterator[Operand]:
-        """None."""
+        """The step has no operands."""
         del op
         yield from ()
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
-        """None."""
+        """The step has no tensors."""
         yield from ()
 
 

@@ -43,7 +43,7 @@ def met_rows(array: npt.NDArray[_Number], partner: Shape) -> npt.NDArray[_Number
 def longest_met(box: Interval, partner: Shape, shape: Shape) -> float:
     """The largest norm of the entries, broadcast to a shape, that meet one entry of a partner.
 
-    Within them no entry of the value that the box speaks of occurs twice: an axis longer than 1
+    Within them no entry of the value of the box occurs twice: an axis longer than 1
     belongs to one of the two at least.
     """
     rank = len(shape)

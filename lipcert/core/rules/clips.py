@@ -38,7 +38,7 @@ class CotangentClipRule(WithoutOperands[CotangentClip]):
     """y = x; the gradient g at y goes back as g·min(1, radius/|g|)."""
 
     def fact(self) -> Fact:
-        """x itself."""
+        """That of x: the clip acts on gradients."""
         return self.x
 
     def lipschitz(self, index: int) -> float:

@@ -71,7 +71,7 @@ class ConvRule(Rule[Conv]):
 
     @staticmethod
     def operands(op: Conv) -> Iterator[Operand]:
-        """Weight, bias."""
+        """The weight, and the bias if there is one."""
         yield op.weight
         if op.bias is not None:
             yield op.bias

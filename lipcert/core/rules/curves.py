@@ -1,6 +1,6 @@
 """Functions of one number, as curves that are monotone between known places.
 
-What enters: boxes. What leaves: boxes of the values, and of all Clarke derivatives: at a kink every
+Input: boxes. Output: boxes of the values, and of all Clarke derivatives: at a kink every
 derivative between the two one-sided ones counts, whatever a framework picks.
 """
 
@@ -145,7 +145,7 @@ class Function:
 
 
 def always(number: float) -> Curve:
-    """A constant."""
+    """The curve of a constant function."""
     return Curve(lambda x: exact(np.full(x.shape, number)))
 
 

@@ -76,7 +76,7 @@ class DenseRule(Rule[Dense]):
 
     @staticmethod
     def operands(op: Dense) -> Iterator[Operand]:
-        """Weight, bias."""
+        """The weight, and the bias if there is one."""
         yield op.weight
         if op.bias is not None:
             yield op.bias

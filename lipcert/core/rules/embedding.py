@@ -37,7 +37,7 @@ class EmbeddingRule(Rule[Embedding]):
 
     @staticmethod
     def operands(op: Embedding) -> Iterator[Operand]:
-        """The table."""
+        """The table whose rows are looked up."""
         yield op.table
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:

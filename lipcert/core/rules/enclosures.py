@@ -1,6 +1,6 @@
 """Elementary functions of arrays, enclosed with IEEE +, −, ×, ÷, √ only.
 
-What enters: intervals (infinite ends allowed). What leaves: intervals that hold the function at
+Input: intervals (infinite ends allowed). Output: intervals that hold the function at
 every point of them, about 1e-13 wide where the argument is a point. No library function is
 believed: where one is called, its answer is a guess that the code behind it corrects.
 """

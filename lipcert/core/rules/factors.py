@@ -28,7 +28,7 @@ class ScaleRule(Entrywise[Scale]):
         return Fact.of(self.shape, norm, x.box * self.slopes(), run, column)
 
     def slopes(self) -> Interval:
-        """The factors. Attained always."""
+        """The factors themselves. Attained always."""
         return self.weights.entries(self.op.factor)
 
     def lipschitz(self, index: int) -> float:
@@ -47,7 +47,7 @@ class ScaleRule(Entrywise[Scale]):
 
     @staticmethod
     def operands(op: Scale) -> Iterator[Operand]:
-        """The factors."""
+        """The factors, one or many."""
         yield op.factor
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
@@ -84,7 +84,7 @@ class ShiftRule(Rule[Shift]):
         return Fact.of(shape, add_up(x.norm, added), x.box + offset, *lengths)
 
     def lipschitz(self, index: int) -> float:
-        """1. Attained always."""
+        """1, since x ↦ x + c. Attained always."""
         del index
         return 1.0
 
@@ -95,7 +95,7 @@ class ShiftRule(Rule[Shift]):
 
     @staticmethod
     def operands(op: Shift) -> Iterator[Operand]:
-        """The offsets."""
+        """The offsets, one or many."""
         yield op.offset
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
@@ -186,7 +186,7 @@ class PReluRule(Entrywise[PRelu]):
 
     @staticmethod
     def operands(op: PRelu) -> Iterator[Operand]:
-        """The slopes below 0."""
+        """The slopes below 0, one or many."""
         yield op.slope
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:

@@ -70,7 +70,7 @@ class Fact:
 
     @property
     def max_abs(self) -> float:
-        """No entry is larger."""
+        """An upper bound of the magnitude of every entry."""
         return float(np.max(self.box.magnitude(), initial=0.0))
 
 
@@ -89,7 +89,7 @@ class Hull:
 
     def __post_init__(self) -> None:
         if self.classes < 1 or not self.scale >= 0.0 or not 0.0 <= self.smoothing <= 1.0:
-            raise ValueError("this is no hull of logit gradients")
+            raise ValueError("this is not a hull of logit gradients")
 
     def times(self, factor: float) -> Hull:
         """The hull of the members times a factor ≥ 0, perhaps with longer ones."""

@@ -49,5 +49,5 @@ def function(name: str, numbers: tuple[float, ...]) -> Function:
     module, _, member = FUNCTIONS[name].partition(".")
     found = getattr(import_module(f"lipcert.core.rules.{module}"), member)(*numbers)
     if not isinstance(found, Function):
-        raise TypeError(f"{FUNCTIONS[name]} is no function")
+        raise TypeError(f"{FUNCTIONS[name]} is not a function")
     return found

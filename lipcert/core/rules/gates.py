@@ -77,12 +77,12 @@ def gelu_tanh(slope: float | None = None, cubic: float | None = None) -> Functio
     c, k = exact(slope), exact(cubic)
 
     def falls(x: Interval) -> Interval:
-        """The sign of f'(−x)."""
+        """A function with the sign of f'(−x)."""
         steep = c * (_ONE + _THREE * k * (x * x))
         return _ONE - _TWO * x * steep * sigmoid(_TWO * c * x * (_ONE + k * (x * x)))
 
     def bends(x: Interval) -> Interval:
-        """The sign of f''(x)."""
+        """A function with the sign of f''(x)."""
         u, steep = c * x * (_ONE + k * (x * x)), c * (_ONE + _THREE * k * (x * x))
         return c * (_ONE + _SIX * k * (x * x)) - x * tanh(u) * steep * steep
 

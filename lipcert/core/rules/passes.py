@@ -152,7 +152,7 @@ def input_lipschitz(
 
 
 def without_cotangent_clips(program: Program) -> Program:
-    """The function that the program computes, which clips of the cotangent are no part of."""
+    """The program without clips of cotangents, which do not change its values."""
     return replace(
         program,
         steps=tuple(

@@ -19,7 +19,7 @@ from lipcert.core.rules.windows import Axis, overlap, read_axes
 
 
 class MaxPoolRule(WithoutOperands[MaxPool]):
-    """Maxima over windows."""
+    """y = the maxima of x over windows."""
 
     def fact(self) -> Fact:
         """√overlap·X, and the maxima of both ends of the box; nothing of windows of padding.

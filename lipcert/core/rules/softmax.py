@@ -64,7 +64,7 @@ class _Spread:
 
     @property
     def largest(self) -> float:
-        """No probability is larger."""
+        """An upper bound of all probabilities."""
         return float(self.share.hi)
 
 

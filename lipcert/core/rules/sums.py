@@ -72,7 +72,7 @@ class AddRule(WithoutOperands[Add]):
 
 
 class ConcatRule(WithoutOperands[Concat]):
-    """Values side by side."""
+    """y = the values side by side."""
 
     def fact(self) -> Fact:
         """√Σ X_i², and the boxes side by side; runs across the seams likewise. Attained always."""
@@ -95,7 +95,7 @@ class ConcatRule(WithoutOperands[Concat]):
         )
 
     def lipschitz(self, index: int) -> float:
-        """1. Attained always."""
+        """1, since y contains x as it is. Attained always."""
         del index
         return 1.0
 

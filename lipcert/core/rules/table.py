@@ -58,5 +58,5 @@ def rule_class(kind: type[Op]) -> type[Rule[Any]]:
     module = import_module(f"lipcert.core.rules.{family}")
     found: object = getattr(module, f"{kind.__name__}Rule")
     if not (isinstance(found, type) and issubclass(found, Rule)):
-        raise TypeError(f"{found!r} is no rule")
+        raise TypeError(f"{found!r} is not a rule")
     return found

@@ -1,4 +1,4 @@
-"""Weights: what is known of the operands of steps over all weights that a certificate speaks of."""
+"""Weights: what is known of operands of steps, over all weights in the scope of a certificate."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Weights(Protocol):
     """Bounds that hold for all weights in scope; inf where there is none."""
 
     def entries(self, operand: Operand) -> Interval:
-        """Every entry."""
+        """An interval around every entry."""
 
     def norm(self, operand: Operand) -> float:
         """≥ the Euclidean norm of all entries."""
@@ -48,19 +48,19 @@ class Point:
     norms: Mapping[str, float]
 
     def entries(self, operand: Operand) -> Interval:
-        """As the operand states."""
+        """The intervals that the operand states."""
         return Interval(operand.lo, operand.hi)
 
     def norm(self, operand: Operand) -> float:
-        """Of the largest magnitudes."""
+        """The norm of the largest magnitudes."""
         return norm_up(self.entries(operand).magnitude())
 
     def max_abs(self, operand: Operand) -> float:
-        """The largest one."""
+        """The largest magnitude of any entry."""
         return float(np.max(self.entries(operand).magnitude(), initial=0.0))
 
     def longest_row(self, table: Operand) -> float:
-        """Of the largest magnitudes."""
+        """The longest row of the largest magnitudes."""
         return float(np.max(lengths_up(self.entries(table).magnitude()), initial=0.0))
 
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
@@ -82,7 +82,7 @@ class Constrained:
 
     An operand in which a trained initializer takes part is known only if it is a linear function
     of that one alone, of finite gain g, and a constraint of radius r is stated for it: its
-    Euclidean norm is at most g·r under a Frobenius constraint. A spectral one speaks of the steps
+    Euclidean norm is at most g·r under a Frobenius constraint. A spectral one limits the steps
     that use the initializer, so that r bounds them itself, and g·r if it was meant before the
     function; r·max(1, g) covers both.
     """
@@ -106,7 +106,7 @@ class Constrained:
         return multiply_up(root_up(size), radius)
 
     def max_abs(self, operand: Operand) -> float:
-        """As for `entries`."""
+        """The largest magnitude, of weights as in `entries`."""
         if self._is_fixed(operand):
             return self._fixed.max_abs(operand)
         return self._constraint(operand)[1]
