@@ -11,7 +11,8 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import images, norm_order
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
-from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
+from lipcert.core.lower.layout_ops import check_apart, normal_axes
+from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.values import Array, Constant, Data, Value, indices
 from lipcert.core.program import (
     LocalResponse,
@@ -52,12 +53,9 @@ def _reduced(call: Call, value: Data, op: Op, axes: Shape) -> Data:
 def reduction(call: Call) -> Value:
     """Reduce nodes; without axes over all of them, or over none."""
     value, kind = call.data(), call.node.op_type
-    rank = len(value.shape)
-    given = call.axes(1, 13 if kind == "ReduceSum" else 18)
-    idle, keeps = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
-    if not given and idle:
+    axes, keeps = reduced_axes(call, value)
+    if axes is None:
         return _over_nothing(call, value)
-    axes = normal_axes(given, rank) if given else tuple(range(rank))
     op: Op
     match kind:
         case "ReduceSum" | "ReduceSumSquare":
@@ -70,16 +68,9 @@ def reduction(call: Call) -> Value:
             op = ReduceLogSumExp(axes)
         case _:
             op = ReduceNorm(axes, 1 if kind == "ReduceL1" else 2, 0.0)
-    check_apart(value, axes)
     if kind == "ReduceSumSquare":
         value = activated(call, value, "power", 2.0)
-    result = _reduced(call, value, op, axes)
-    if keeps:
-        return result
-    kept = [axis for axis in range(rank) if axis not in axes]
-    own = -1 if result.place is None else result.place.axis
-    shape = tuple(result.shape[axis] for axis in kept)
-    return same_order(call, result, shape, [axis == own for axis in kept])
+    return without_axes(call, _reduced(call, value, op, axes), axes, keeps=keeps)
 
 
 def _over_nothing(call: Call, value: Data) -> Data:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes, permuted
-from lipcert.core.lower.spelling import apply, inverse_root, number, reduced
+from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes
 from lipcert.core.lower.values import Constant, Value, check_size
 
 _MVN_EPSILON: Final = 1e-9
@@ -58,17 +58,8 @@ def mean(call: Call) -> Value:
 def log_sum(call: Call) -> Value:
     """ln Σ x over axes."""
     value = call.value(0)
-    axes, keep = _axes(call, value)
-    return apply(call, "Log", reduced(call, "ReduceSum", value, axes, keep=keep))
-
-
-def _axes(call: Call, value: Value) -> tuple[tuple[int, ...], bool]:
-    """The axes of a Reduce node and whether they stay."""
-    given, rank = call.axes(1, 18), len(value.shape)
-    idle, keep = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
-    if given:
-        return normal_axes(given, rank), bool(keep)
-    return () if idle else tuple(range(rank)), bool(keep)
+    axes, keeps = reduced_axes(call, value)
+    return apply(call, "Log", reduced(call, "ReduceSum", value, axes or (), keep=keeps))
 
 
 def cumulated(call: Call) -> Value:

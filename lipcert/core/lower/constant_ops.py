@@ -3,26 +3,26 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import reduce
-from operator import add, mul, sub, truediv
+from functools import partial, reduce
+from operator import mul, truediv
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.interval import Interval, exact
+from lipcert.core.interval import Interval, absolute, exact
 from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import applied
-from lipcert.core.lower.layout_ops import check_apart, normal_axes, same_order
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.size_ops import (
+    ARITHMETIC,
     JUMPS,
     exactly,
     filled,
@@ -33,6 +33,7 @@ from lipcert.core.lower.size_ops import (
     whole,
     within,
 )
+from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.types import is_held, or_rounded
 from lipcert.core.lower.values import (
     FIXED,
@@ -45,6 +46,11 @@ from lipcert.core.lower.values import (
 )
 
 Array = npt.NDArray[Any]
+_TYPES: Final = {
+    1: "f4", 2: "u1", 3: "i1", 4: "u2", 5: "i2", 6: "i4", 7: "i8", 9: "b1", 10: "f2", 11: "f8",
+    12: "u4", 13: "u8",
+}  # fmt: skip
+"""of numpy, by the number of a type in ONNX"""
 _EXACT: Final = 1 << 24
 """up to here float32 holds the whole numbers"""
 _FEW: Final = 64
@@ -62,78 +68,73 @@ def _is_finite(known: Interval) -> bool:
     return is_finite(known.lo) and is_finite(known.hi)
 
 
+def _by_ends(
+    constants: Sequence[Constant], act: Callable[..., Array], grows: Array | None = None
+) -> Constant:
+    """What a function that rises in all its arguments makes of them, entry by entry."""
+    _, place = broadcast(constants)
+    low = np.asarray(act(*(item.lo for item in constants)))
+    is_exact = all(item.lo is item.hi for item in constants)
+    high = low if is_exact else np.asarray(act(*(item.hi for item in constants)))
+    return Constant(low, high, sum_of_sources(*constants), place, grows)
+
+
 # real numbers ---------------------------------------------------------------------------------
 
 
 def _arithmetic(call: Call) -> Value:
-    """Add, Sub, Mul, Div of two constants; Sum of any number."""
-    if call.node.op_type != "Sum":
-        first, second = call.constant(0), call.constant(1)
-        if call.node.op_type == "Mul":
-            first, second = _factored(call, first, second)
-        elif call.node.op_type == "Div" and second.lo.size == 1 < first.lo.size and first.sources:
-            call.sink.untracked.update(second.sources)
-            second = replace(second, sources={})
-        return _computed(call.node.op_type, first, second)
-    found = [call.constant(place) for place in range(len(call))]
-    return reduce(lambda total, item: _computed("Add", total, item), found)
+    """Add, Sub, Mul, Div of two constants; Sum of any number.
 
-
-def _factored(call: Call, first: Constant, second: Constant) -> tuple[Constant, Constant]:
-    """With a single number taken for a plain one, so that the product is linear in the other."""
-    if first.lo.size == 1 < second.lo.size:
-        second, first = _factored(call, second, first)
-    elif second.lo.size == 1 < first.lo.size and first.sources and second.sources:
-        call.sink.untracked.update(second.sources)
-        second = replace(second, sources={})
-    return first, second
+    A single number is taken for a plain one, so that a product is linear in the other factor.
+    """
+    operation, found = call.node.op_type, [call.constant(place) for place in range(len(call))]
+    if operation == "Sum":
+        return reduce(partial(_computed, "Add"), found)
+    for source, single in {"Mul": ((0, 1), (1, 0)), "Div": ((0, 1),)}.get(operation, ()):
+        if found[source].sources and found[single].lo.size == 1 < found[source].lo.size:
+            call.sink.untracked.update(found[single].sources)
+            found[single] = replace(found[single], sources={})
+    first, second = found
+    return _computed(operation, first, second)
 
 
 def _computed(operation: str, first: Constant, second: Constant) -> Constant:
     if not first.is_float:
         return whole(operation, first, second)
     shape, place = broadcast((first, second))
-    if operation == "Add":
-        for source, other in ((first, second), (second, first)):
-            if not other.sources and not (other.lo.any() or other.hi.any()):
-                copies = math.prod(shape) // max(math.prod(source.shape), 1)
-                return source.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
+    for source, other in ((first, second), (second, first)):
+        if operation == "Add" and not (other.sources or other.lo.any() or other.hi.any()):
+            copies = math.prod(shape) // max(math.prod(source.shape), 1)
+            return source.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
     left, right = interval(first), interval(second)
     if operation in {"Mul", "Div"} and not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")  # 0·∞ is not a number
-    known = _exact_result(operation, first, second, shape)
-    if known is not None:
-        return Constant(known, known, _gains(operation, first, second), place)
-    match operation:
-        case "Add":
-            result = left + right
-        case "Sub":
-            result = left - right
-        case "Mul":
-            result = left * right
-        case _:
-            result = left * quotient(second)
+    result = _exact_result(operation, left, right, shape)
+    if result is None and operation == "Div":
+        result = left * quotient(second)
+    elif result is None:
+        result = ARITHMETIC[operation](left, right)
     return Constant(result.lo, result.hi, _gains(operation, first, second), place)
 
 
 def _exact_result(
-    operation: str, first: Constant, second: Constant, shape: tuple[int, ...]
-) -> Array | None:
+    operation: str, first: Interval, second: Interval, shape: tuple[int, ...]
+) -> Interval | None:
     """Of few exact numbers, such as sizes: the exact result, where float64 holds it."""
     if math.prod(shape) > _FEW or first.lo is not first.hi or second.lo is not second.hi:
         return None
-    act = {"Add": add, "Sub": sub, "Mul": mul, "Div": truediv}[operation]
-    pairs = np.broadcast(first.lo, second.lo)
-    if not (np.isfinite(first.lo).all() and np.isfinite(second.lo).all()):
+    if not (_is_finite(first) and _is_finite(second)):
         return None
     if operation == "Div" and not second.lo.all():
         return None
+    act = truediv if operation == "Div" else ARITHMETIC[operation]
+    pairs = np.broadcast(first.lo, second.lo)
     numbers = [act(Fraction(float(a)), Fraction(float(b))) for a, b in pairs]
     if any(abs(number) > _LARGEST for number in numbers):
         return None
     found = np.asarray([float(number) for number in numbers]).reshape(shape)
     same = all(Fraction(float(a)) == b for a, b in zip(found.flat, numbers, strict=True))
-    return found if same else None
+    return exact(found) if same else None
 
 
 def _gains(operation: str, first: Constant, second: Constant) -> Mapping[str, float]:
@@ -142,11 +143,10 @@ def _gains(operation: str, first: Constant, second: Constant) -> Mapping[str, fl
     Proof: ‖c·w‖ ≤ max|c|·‖w‖ where w is not repeated, that is, where it has the larger shape. A
     quotient w/c is the product by 1/c.
     """
-    is_alone = operation == "Mul" and bool(first.sources) != bool(second.sources)
-    is_alone |= operation == "Div" and bool(first.sources) and not second.sources
     source, other = (first, second) if first.sources else (second, first)
+    is_linear = operation == "Mul" or (operation == "Div" and source is first)
     is_large = np.broadcast_shapes(source.shape, other.shape) == source.shape
-    if not (is_alone and is_large):
+    if not source.sources or other.sources or not (is_linear and is_large):
         return sum_of_sources(first, second)
     factor = quotient(other) if operation == "Div" else interval(other)
     largest = float(factor.magnitude().max(initial=0.0))
@@ -164,33 +164,18 @@ def _negative(call: Call) -> Value:
 
 
 def _root(call: Call) -> Value:
-    """√c, and what float32 arithmetic has in its place: a width's root is rarely a number of it."""
     constant = call.constant(0)
     known = interval(constant)
     if (known.lo < 0.0).any():
         raise Unsupported("a root of a negative number")
-    low, high = np.maximum(below(np.sqrt(known.lo)), 0.0), above(np.sqrt(known.hi))
-    found = or_rounded(Interval(low, high))
+    found = _square_root(known)
     return Constant(found.lo, found.hi, sum_of_sources(constant), constant.place)
 
 
 def _cast(call: Call) -> Value:
     """Another type: of whole numbers that it holds, and of real numbers rounded as it rounds."""
     constant = call.constant(0)
-    kind = {
-        1: "f4",
-        2: "u1",
-        3: "i1",
-        4: "u2",
-        5: "i2",
-        6: "i4",
-        7: "i8",
-        9: "b1",
-        10: "f2",
-        11: "f8",
-        12: "u4",
-        13: "u8",
-    }.get(call.integer("to", 0))
+    kind = _TYPES.get(call.integer("to", 0))
     call.integer("saturate", 1), call.text("round_mode", "up")
     if kind is None:
         raise Unsupported("the type is not supported")
@@ -258,12 +243,9 @@ def _where(call: Call) -> Value:
     condition.check_fixed()
     if condition.lo.dtype.kind != "b" or first.lo.dtype.kind != second.lo.dtype.kind:
         raise Unsupported("constants of different types are combined")
-    _, place = broadcast((condition, first, second))
-    low = np.where(condition.lo, first.lo, second.lo)
-    exact = first.lo is first.hi and second.lo is second.hi
-    high = low if exact else np.where(condition.lo, first.hi, second.hi)
     grows = np.where(condition.lo, marks(first), marks(second))
-    return Constant(low, high, sum_of_sources(first, second), place, grows)
+    found = _by_ends((first, second), lambda *ends: np.where(condition.lo, *ends), grows)
+    return replace(found, place=broadcast((condition, first, second))[1])
 
 
 def _power(call: Call) -> Value:
@@ -292,18 +274,13 @@ def _absolute(call: Call) -> Value:
 
 def _extremum(call: Call) -> Value:
     """The largest or smallest of several constants, entry by entry."""
-    smallest = call.node.op_type == "Min"
+    choose = np.minimum if call.node.op_type == "Min" else np.maximum
     found = [call.constant(place) for place in range(len(call))]
-    _, place = broadcast(found)
     for item in found:
         item.check_fixed()
     if len({item.lo.dtype for item in found}) > 1:
         raise Unsupported("constants of different types are combined")
-    choose = np.minimum if smallest else np.maximum
-    low = np.asarray(reduce(choose, [item.lo for item in found]))
-    exact_all = all(item.lo is item.hi for item in found)
-    high = low if exact_all else np.asarray(reduce(choose, [item.hi for item in found]))
-    return Constant(low, high, sum_of_sources(*found), place)
+    return _by_ends(found, lambda *ends: reduce(choose, ends))
 
 
 def _product(call: Call) -> Value:
@@ -340,13 +317,9 @@ def _product(call: Call) -> Value:
 def _reduction(call: Call) -> Value:
     """Reduce nodes, of which the product is also known of sizes."""
     constant, kind = call.constant(0), call.node.op_type
-    rank = len(constant.shape)
-    given = call.axes(1, 13 if kind == "ReduceSum" else 18)
-    idle, keeps = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
-    if not given and idle:
+    axes, keeps = reduced_axes(call, constant)
+    if axes is None:
         raise Unsupported("a reduction over no axis")
-    axes = normal_axes(given, rank) if given else tuple(range(rank))
-    check_apart(constant, axes)
     grows = None
     if kind == "ReduceProd" and constant.grows is not None:
         count = np.sum(constant.grows, axis=axes, keepdims=True)
@@ -356,71 +329,71 @@ def _reduction(call: Call) -> Value:
     else:
         constant.check_fixed()
     if constant.lo.dtype.kind in "iu":
-        found = _reduced_whole(kind, constant.lo, axes)
-        reduced = Constant(found, found, {}, constant.place, grows)
+        whole_numbers = _reduced_whole(kind, constant.lo, axes)
+        reduced = Constant(whole_numbers, whole_numbers, {}, constant.place, grows)
     else:
         known = _reduced_reals(kind, interval(constant), axes)
         high = known.lo if np.array_equal(known.lo, known.hi) else known.hi
         reduced = Constant(known.lo, high, sum_of_sources(constant), constant.place)
-    if keeps:
-        return reduced
-    kept = [axis for axis in range(rank) if axis not in axes]
-    own = -1 if reduced.place is None else reduced.place.axis
-    shape = tuple(reduced.shape[axis] for axis in kept)
-    return same_order(call, reduced, shape, [axis == own for axis in kept])
+    return without_axes(call, reduced, axes, keeps=keeps)
+
+
+_CHOICES: Final[Mapping[str, Callable[..., Any]]] = {"ReduceMax": np.max, "ReduceMin": np.min}
+_OF_WHOLE: Final[Mapping[str, Callable[..., Any]]] = {
+    **_CHOICES,
+    "ReduceProd": np.prod,
+    "ReduceSum": np.sum,
+}
 
 
 def _reduced_whole(kind: str, array: Array, axes: tuple[int, ...]) -> Array:
     if array.size > _MOST_WHOLE:
         raise Unsupported(f"it reduces more than {_MOST_WHOLE} whole numbers")
-    functions: dict[str, Callable[..., Array]] = {
-        "ReduceMax": np.max, "ReduceMin": np.min, "ReduceProd": np.prod, "ReduceSum": np.sum,
-    }  # fmt: skip
-    if kind not in functions:
+    if kind not in _OF_WHOLE:
         raise Unsupported("of whole numbers")
-    return within(
-        np.asarray(functions[kind](array.astype(object), axis=axes, keepdims=True)), array.dtype
-    )
+    found = _OF_WHOLE[kind](array.astype(object), axis=axes, keepdims=True)
+    return within(np.asarray(found), array.dtype)
 
 
 def _reduced_reals(kind: str, known: Interval, axes: tuple[int, ...]) -> Interval:
     """Enclosures of sums of terms, of their roots, or of the largest one."""
-    if kind in {"ReduceMax", "ReduceMin"}:
-        choose = np.max if kind == "ReduceMax" else np.min
-        ends = (np.asarray(choose(end, axis=axes, keepdims=True)) for end in (known.lo, known.hi))
-        return Interval(*ends)
+    if kind in _CHOICES:
+        return known.moved(lambda end: np.asarray(_CHOICES[kind](end, axis=axes, keepdims=True)))
     if not _is_finite(known):
         raise Unsupported("a constant is not finite")
     count = math.prod(known.shape[axis] for axis in axes)
     if kind == "ReduceProd":
         return _factors_multiplied(known, axes, count)
     if kind in {"ReduceL1", "ReduceL2", "ReduceSumSquare"}:
-        magnitude = Interval(np.maximum(np.maximum(known.lo, -known.hi), 0.0), known.magnitude())
-        known = magnitude if kind == "ReduceL1" else magnitude * magnitude
-        known = Interval(np.maximum(known.lo, 0.0), known.hi)
+        size = absolute(known)
+        known = _not_negative(size if kind == "ReduceL1" else size * size)
+        total = _not_negative(known.sum(axes))
+        return _square_root(total) if kind == "ReduceL2" else total
     total = known.sum(axes)
-    if kind in {"ReduceL2", "ReduceSumSquare", "ReduceL1"}:
-        total = Interval(np.maximum(total.lo, 0.0), total.hi)
     if kind == "ReduceMean":
         return total * quotient(_plain(np.full((1,) * len(known.shape), float(count))))
-    if kind == "ReduceL2":
-        low, high = np.maximum(below(np.sqrt(total.lo)), 0.0), above(np.sqrt(total.hi))
-        return or_rounded(Interval(low, high))
     return total
+
+
+def _not_negative(known: Interval) -> Interval:
+    return Interval(np.maximum(known.lo, 0.0), known.hi)
+
+
+def _square_root(known: Interval) -> Interval:
+    """√c, and what float32 arithmetic has in its place: a width's root is rarely a number of it."""
+    return or_rounded(_not_negative(Interval(below(np.sqrt(known.lo)), above(np.sqrt(known.hi)))))
 
 
 def _factors_multiplied(known: Interval, axes: tuple[int, ...], count: int) -> Interval:
     if count > _MOST_FACTORS:
         raise Unsupported("a product of too many constants")
-    rank, kept = len(known.shape), [a for a in range(len(known.shape)) if a not in axes]
-    order = (*axes, *kept)
-    ends = [np.transpose(end, order).reshape(count, *(known.shape[a] for a in kept))
-            for end in (known.lo, known.hi)]  # fmt: skip
-    result = exact(np.ones(ends[0].shape[1:]))
-    for low, high in zip(*ends, strict=True):
-        result = result * Interval(low, high)
-    shape = tuple(1 if axis in axes else known.shape[axis] for axis in range(rank))
-    return Interval(result.lo.reshape(shape), result.hi.reshape(shape))
+    kept = [axis for axis in range(len(known.shape)) if axis not in axes]
+    rows = [math.prod(known.shape[axis] for axis in kept)]
+    flat = known.moved(lambda end: np.transpose(end, (*axes, *kept)).reshape(count, *rows))
+    factors = (Interval(low, high) for low, high in zip(flat.lo, flat.hi, strict=True))
+    result = reduce(mul, factors, exact(np.ones(rows)))
+    shape = tuple(1 if axis in axes else size for axis, size in enumerate(known.shape))
+    return result.moved(lambda end: end.reshape(shape))
 
 
 CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {

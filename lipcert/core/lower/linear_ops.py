@@ -54,11 +54,15 @@ def _matrix(weight: Constant, rank: int) -> Constant:
 
 def matmul(call: Call) -> Value:
     """A product in numpy's sense; one factor may be constant."""
-    first, second = call.value(0), call.value(1)
+    return _multiplied(call, call.value(0), call.value(1))
+
+
+def _multiplied(call: Call, first: Value, second: Value) -> Value:
+    """The product of two values that may be any two but two constants."""
     if isinstance(first, Data) and isinstance(second, Data):
         return _product(call, first, second)
     if isinstance(second, Constant):
-        value = call.data(0)
+        value = only_data(first)
         if len(second.shape) == 1:
             return _times_vector(call, value, second)
         if _is_stack(second):
@@ -66,7 +70,7 @@ def matmul(call: Call) -> Value:
         return _dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
     if not isinstance(first, Constant):
         raise Unsupported("it is used in a way that is not understood")
-    value = call.data(1)
+    value = second
     rank = len(value.shape)
     if _is_stack(first):
         return _stacked(call, value, first, left=True)
@@ -114,22 +118,7 @@ def gemm(call: Call) -> Value:
             raise Unsupported("a factor is no matrix")
         flipped = call.integer(name, 0)
         factors.append(permuted(call, value, [1, 0]) if flipped else value)
-    first, second = factors
-    product: Value
-    if isinstance(first, Data) and isinstance(second, Data):
-        product = _product(call, first, second)
-    elif isinstance(first, Data):
-        if not isinstance(second, Constant):
-            raise Unsupported("it is used in a way that is not understood")
-        product = _dense(call, first, _turned(_matrix(second, 2)))
-    else:
-        if not isinstance(second, Data):
-            raise Unsupported("it is used in a way that is not understood")
-        column = _dense(call, _permuted(call, second, [1, 0]), _matrix(first, 2))
-        product = permuted(call, column, [1, 0])
-    if not isinstance(product, Data):
-        raise Unsupported("it is used in a way that is not understood")
-    product = scaled(call, product, call.real("alpha", 1.0))
+    product = scaled(call, only_data(_multiplied(call, *factors)), call.real("alpha", 1.0))
     beta = call.real("beta", 1.0)
     if not call.has(2):
         return product

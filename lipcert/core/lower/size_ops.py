@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from operator import add, floordiv, mul, sub
 from typing import Any, Final
 
 import numpy as np
@@ -27,6 +28,7 @@ Array = npt.NDArray[Any]
 
 _MOST: Final = 1 << 22
 """whole numbers that are computed with at once"""
+ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"Add": add, "Mul": mul, "Sub": sub}
 
 
 def _plain(array: Array, grows: Array | None = None) -> Constant:
@@ -90,18 +92,13 @@ def whole(operation: str, first: Constant, second: Constant) -> Constant:
     a, b = (np.broadcast_to(item.lo, shape).astype(object) for item in (first, second))
     left, right = (np.broadcast_to(marks(item), shape) for item in (first, second))
     both, either = left & right, left | right
-    match operation:
-        case "Add" | "Sub":
-            allowed, grows = ~either, either
-            result = a + b if operation == "Add" else a - b
-        case "Mul":
-            allowed, grows, result = ~both, either, a * b
-        case _:
-            if (b <= 0).any() or (a < 0).any():
-                raise Unsupported("a quotient of numbers that are not positive")
-            result = a // b
-            divides = np.asarray(result * b == a, dtype=bool)
-            allowed, grows = ~either | (left & divides), left & ~right
+    if operation == "Div" and ((b <= 0).any() or (a < 0).any()):
+        raise Unsupported("a quotient of numbers that are not positive")
+    result = ARITHMETIC.get(operation, floordiv)(a, b)
+    allowed, grows = ~both if operation == "Mul" else ~either, either
+    if operation == "Div":
+        divides = np.asarray(result * b == a, dtype=bool)
+        allowed, grows = ~either | (left & divides), left & ~right
     if not np.asarray(allowed, dtype=bool).all():
         raise Unsupported("it computes with the size of the batch")
     return Constant(*2 * (within(np.asarray(result), first.lo.dtype),), {}, place, grows)

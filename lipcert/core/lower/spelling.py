@@ -10,6 +10,7 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.operators import rule_of
 from lipcert.core.lower.values import Constant, Value
 from lipcert.core.reader.records import Attribute, AttributeValue, Node
@@ -52,3 +53,20 @@ def reduced(call: Call, op_type: str, value: Value, axes: tuple[int, ...], *, ke
     if not axes:
         return value
     return apply(call, op_type, value, whole(*axes), keepdims=int(keep))
+
+
+def reduced_axes(call: Call, value: Value) -> tuple[tuple[int, ...] | None, bool]:
+    """The axes of a Reduce node, None for none of them, and whether they stay with size 1."""
+    rank = len(value.shape)
+    given = call.axes(1, 13 if call.node.op_type == "ReduceSum" else 18)
+    idle, keeps = call.integer("noop_with_empty_axes", 0), call.integer("keepdims", 1)
+    if not given and idle:
+        return None, bool(keeps)
+    axes = normal_axes(given, rank) if given else tuple(range(rank))
+    check_apart(value, axes)
+    return axes, bool(keeps)
+
+
+def without_axes(call: Call, value: Value, axes: tuple[int, ...], *, keeps: bool) -> Value:
+    """What a reduction over these axes leaves."""
+    return value if keeps or not axes else apply(call, "Squeeze", value, whole(*axes))

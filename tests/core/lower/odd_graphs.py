@@ -522,7 +522,7 @@ def resize(g):
     if g.opset == 10:
         return g.add("Resize", [g.latest, scale], mode=g.one(None, "nearest", "linear"))
     more = {
-        "mode": g.one(None, "nearest", "nearest", "linear", "cubic"),
+        "mode": g.one(None, "nearest", "nearest", "linear", "linear"),
         "coordinate_transformation_mode": g.one(
             None, "half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel",
             "half_pixel_symmetric", "tf_half_pixel_for_nn"),
