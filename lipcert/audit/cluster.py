@@ -20,7 +20,7 @@ from distributed.scheduler import KilledWorker
 
 from lipcert.audit.job import Job, Unit
 from lipcert.audit.prepared_job import Ready, prepare
-from lipcert.audit.unit_result import UnitResult
+from lipcert.audit.unit_results import UnitResult
 from lipcert.audit.work import audit_unit
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.process.threads import one_thread
@@ -104,7 +104,7 @@ def _results(client: Client, ready: Ready, units: Sequence[Unit]) -> Iterator[Un
     try:
         for task, answer in _ended(client, list(waiting)):
             unit = waiting.pop(task)
-            if not isinstance(answer, str):
+            if not isinstance(answer, bytes):
                 raise NoVerdictError(f"audit: {_reason(unit, answer)}")
             try:
                 found = UnitResult.read(answer, ready.digest, unit)
@@ -169,8 +169,8 @@ def _reason(unit: Unit, answer: Any) -> str:
     )
 
 
-def _unit_done(number: int, *, job: str, digest: str, version: str) -> str | NoVerdictError:
-    """On a worker: the result of a unit, as JSON; or why there is none, where no retry helps."""
+def _unit_done(number: int, *, job: bytes, digest: str, version: str) -> bytes | NoVerdictError:
+    """On a worker: the result of a unit, as a line; or why there is none, where no retry helps."""
     try:
         with _ALONE, one_thread():
             ready = _prepared(job, digest, version)
@@ -180,7 +180,7 @@ def _unit_done(number: int, *, job: str, digest: str, version: str) -> str | NoV
 
 
 @lru_cache(maxsize=1)
-def _prepared(job: str, digest: str, version: str) -> Ready:
+def _prepared(job: bytes, digest: str, version: str) -> Ready:
     """On a worker: the job made ready from what this machine sees."""
     if version != __version__:
         raise NoVerdictError(

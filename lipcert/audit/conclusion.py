@@ -14,15 +14,20 @@ from dataclasses import replace
 
 from lipcert.analysis.bounded import kept_in_eval_mode
 from lipcert.analysis.findings import unstated
+from lipcert.analysis.observing import observed_at, observed_at_random
+from lipcert.analysis.records import Usefulness
 from lipcert.analysis.release import (
+    Release,
     account_of,
     known_plan,
     plan_of,
     planned_multiplier,
     planned_sensitivity,
 )
+from lipcert.analysis.usefulness import usefulness_of
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
+from lipcert.audit.job import Kind
 from lipcert.audit.precision import Precision
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import examples_gap, recording_of
@@ -37,13 +42,16 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
-from lipcert.audit.tally import ALL, Family, Tally
+from lipcert.audit.tally import ALL, Family
 from lipcert.audit.trace.spelling import TraceError
-from lipcert.audit.unit_result import Total
-from lipcert.audit.usefulness import usefulness_at
+from lipcert.audit.unit_results import Total
 from lipcert.core.losses.joint import Joint
+from lipcert.errors import NoVerdictError
+from lipcert.gradient_stats.gradients import work
+from lipcert.gradient_stats.measure import Observed
 from lipcert.graph.modes import EvalLayer
 from lipcert.importer.evaluation import eval_notes
+from lipcert.privacy.noise import Group
 from lipcert.settings.gates import (
     LIMITED,
     MAX_EPSILON,
@@ -58,9 +66,12 @@ from lipcert.settings.gates import (
     GateResult,
 )
 from lipcert.settings.loss_spec import loss_words
-from lipcert.upper import Upper
+from lipcert.upper import INFINITE, Upper
 
 _MOST_NAMES = 4
+_MOST_OBSERVED = 256
+_WORK = 1e9
+"""floating-point operations that measuring gradients may take"""
 _WORST_FIRST = (
     Verdict.VIOLATION,
     Verdict.MISMATCH,
@@ -100,7 +111,7 @@ def conclude(
             **_assumptions(claims),
             **_mode(kept_in_eval_mode(claims.engine.graph, claims.settings)),
         },
-        examples=total.examples,
+        examples=total.replayed.examples,
         units=len(ready.units),
         units_done=len(total.done),
         groups=groups,
@@ -114,7 +125,7 @@ def conclude(
         notes=checked.not_done,
         gates=_gates(ready, gradient),
         gradient=gradient,
-        usefulness=usefulness_at(ready),
+        usefulness=_usefulness(ready),
         recording=_recording(ready),
         warnings=(
             *eval_notes(ready.model.graph.eval_layers),
@@ -161,8 +172,8 @@ def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> Audi
 
 def _gradient(claims: Claims, total: Total) -> GradientAudit:
     """Of all groups together."""
-    found = (part[Family.WHOLE].get(ALL) for part in (total.replayed, total.attacked))
-    tally = next((item for item in found if item is not None and item.examples), None)
+    found = (part.of(Family.WHOLE, ALL) for part in total.parts)
+    tally = next((item for item in found if item.examples), None)
     if tally is None:
         return GradientAudit(claims.grad_norm)
     is_one = not are_made_anew(claims.settings)
@@ -208,8 +219,7 @@ def _epsilon(claims: Claims) -> float | str:
 
 def _group(group: GroupBound, total: Total, precision: Precision | None) -> GroupAudit:
     """precision: None where the bound is not that of the group alone."""
-    replayed = total.replayed[Family.GRADIENT].get(group.name, Tally())
-    attacked = total.attacked[Family.GRADIENT].get(group.name, Tally())
+    replayed, attacked = (part.of(Family.GRADIENT, group.name) for part in total.parts)
     both, bound = replayed.merged(attacked), group.grad_norm
     return GroupAudit(
         name=group.name,
@@ -232,10 +242,9 @@ def _group_anew(group: GroupBound, total: Total) -> GroupAudit:
 
     Norms at other weights are given at its scale, as their share of their own bound.
     """
-    parts = [
-        part[Family.GRADIENT].get(group.name, Tally()) for part in (total.replayed, total.attacked)
-    ]
-    bound = Tally.all(parts).bound if any(part.examples for part in parts) else group.grad_norm
+    parts = [part.of(Family.GRADIENT, group.name) for part in total.parts]
+    both = parts[0].merged(parts[1])
+    bound = both.bound if both.examples else group.grad_norm
     found = _group(replace(group, grad_norm=bound), total, None)
     replayed, attacked = (
         part.max_observed if part.bound == bound or bound is None else part.share * bound
@@ -255,8 +264,8 @@ def _values(claims: Claims, total: Total) -> Iterator[ValueAudit]:
     bounds = {Family.VALUE: claims.values, Family.COTANGENT: claims.cotangents}
     for family, quantity in _QUANTITIES.items():
         for value in (graph.input_name, *producers):
-            parts = [part[family].get(value) for part in (total.replayed, total.attacked)]
-            tally = Tally.all(part for part in parts if part is not None)
+            replayed, attacked = (part.of(family, value) for part in total.parts)
+            tally = replayed.merged(attacked)
             if tally.examples:
                 fixed = not are_made_anew(claims.settings)
                 yield ValueAudit(
@@ -301,9 +310,10 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
         )
     if not report.groups:
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
-    tried = total.examples or total.attacked[Family.GRADIENT] or _examined(report.checks)
+    examples = total.replayed.examples
+    tried = examples or total.attacked.tallies[Family.GRADIENT] or _examined(report.checks)
     gap = None if ready.trace is None else examples_gap(ready.trace, ready.data)
-    if not tried or (ready.data is not None and not (ready.data.count or total.examples)):
+    if not tried or (ready.data is not None and not (ready.data.count or examples)):
         why = "there is no example to replay" if gap is None else gap
         yield Verdict.INCONCLUSIVE, f"[LC300] no gradient was audited: {why}"
         return
@@ -388,3 +398,43 @@ def _mode(layers: tuple[EvalLayer, ...]) -> Mapping[str, str]:
     names = ", ".join(f"{layer.name} ({layer.kind})" for layer in layers[:_MOST_NAMES])
     more = f" and {len(layers) - _MOST_NAMES} more" if len(layers) > _MOST_NAMES else ""
     return {"eval mode": f"training keeps {names}{more} in eval mode; the replay does"}
+
+
+def _usefulness(ready: Ready) -> Usefulness | None:
+    """The noise of one release of the claimed bounds, compared with that of gradient clipping and
+    with gradients at some examples of the audit; None where nothing is trained.
+
+    An attack alone has random admissible examples.
+    """
+    claims, settings = ready.claims, ready.claims.settings
+    if not claims.groups:
+        return None
+    groups = _claimed_groups(claims)
+    released = Release.of(groups, settings, planned_multiplier(None, settings, groups))
+    return usefulness_of(released, settings, None, _observed(ready))
+
+
+def _claimed_groups(claims: Claims) -> tuple[Group, ...]:
+    """Those of the analysis, with the bounds that are claimed of them."""
+    bounds = {claim.name: claim.grad_norm for claim in claims.groups}
+    return tuple(
+        replace(group, grad_norm=INFINITE if bound is None else Upper(bound))
+        for group in claims.engine.groups
+        for bound in (bounds.get(group.name, group.grad_norm.value),)
+    )
+
+
+def _observed(ready: Ready) -> Observed | None:
+    """Gradients at the first examples that are replayed; None where that would take long."""
+    engine, settings = ready.claims.engine, ready.claims.settings
+    unit = next(iter(ready.units), None)
+    if unit is None:
+        return None
+    if unit.kind is Kind.ATTACK:
+        return observed_at_random(engine, settings)
+    count = min(int(_WORK / work(engine.program)), _MOST_OBSERVED)
+    some = ready.examples(unit.examples).read(unit.start, unit.start + count)
+    try:
+        return observed_at(engine, settings, some)
+    except NoVerdictError:  # of labels that the replay refuses, too
+        return None

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final, final
 
 from lipcert.audit.precision import Precision
-from lipcert.audit.seal import sealed, unsealed
+from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings.choices import check_positive
@@ -24,7 +24,7 @@ from lipcert.settings.gates import NO_GATES, OF_AUDITS, Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.version import __version__
 
-_SCHEMA: Final = "lipcert.audit-job/2"
+_SCHEMA: Final = "lipcert.audit-job/3"
 MAX_DETECTABLE_FACTOR: Final = 1e3
 """how wrong the bound of a group may be unnoticed in a pass, unless a job says otherwise"""
 _SHARD: Final = re.compile(r"(\d{1,9})/(\d{1,9})")
@@ -86,16 +86,18 @@ class Job:
                 "inf is no limit"
             )
 
-    def written(self) -> str:
-        """As sealed JSON; `read` is its inverse."""
-        return sealed({"schema": _SCHEMA, "lipcert": __version__, **_CODEC.write(self)})
+    def written(self) -> bytes:
+        """As a sealed line of JSON; `read` is its inverse."""
+        line, _ = sealed({"schema": _SCHEMA, "lipcert": __version__, **_CODEC.write(self)}, "")
+        return line
 
     @classmethod
-    def read(cls, text: str, where: str) -> Job:
-        """From JSON. NoVerdictError where it was changed, or another version wrote it."""
+    def read(cls, line: bytes, where: str) -> Job:
+        """From a line. NoVerdictError where it was changed, or another version wrote it."""
         try:
-            members = unsealed(text)
-            if members.pop("schema") != _SCHEMA or members.pop("lipcert") != __version__:
+            members, _ = unsealed(line)
+            stamp = [members.pop(name, None) for name in ("schema", "lipcert", "prev")]
+            if stamp != [_SCHEMA, __version__, ""]:
                 raise NoVerdictError(
                     f"audit: {where} was written by another version of lipcert; start the audit "
                     "again in an empty folder"
@@ -103,13 +105,13 @@ class Job:
             return _CODEC.read(cls, members, "job")
         except (ValueError, KeyError, TypeError) as error:
             raise NoVerdictError(
-                f"audit: {where} does not describe an audit: {error}; start the audit again in an "
-                "empty folder"
+                f"audit: {where} does not describe an audit, or another version of lipcert wrote "
+                f"it: {error}; start the audit again in an empty folder"
             ) from error
 
     def digest(self, inputs: Mapping[str, str]) -> str:
         """Names this job on these inputs (their digests): results of other jobs never mix in."""
-        words = json.dumps([self.written(), dict(sorted(inputs.items()))])
+        words = json.dumps([self.written().decode("ascii"), dict(sorted(inputs.items()))])
         return hashlib.sha256(words.encode()).hexdigest()
 
 
@@ -199,15 +201,4 @@ def _spec(value: object) -> ConstraintSpec:
     return ConstraintSpec(kind, float(radius))  # type: ignore[arg-type]  # checked there
 
 
-def _number(value: object) -> float:
-    """As it is: a digest of what is written again must not change."""
-    if type(value) not in {int, float}:
-        raise CodecError("is not a number")
-    return value  # type: ignore[return-value]
-
-
-_CODEC: Final = Codec(
-    ValueError,
-    {float: Form(lambda value: value, _number), ConstraintSpec: Form(str, _spec)},
-    nulls=True,
-)
+_CODEC: Final = Codec(ValueError, {**FORMS, ConstraintSpec: Form(str, _spec)}, nulls=True)

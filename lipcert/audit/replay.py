@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, final
 
 import numpy as np
@@ -23,23 +23,13 @@ from lipcert.audit.evaluator import Bench, Norms, clip_of
 from lipcert.audit.measured import Decision, decide
 from lipcert.audit.precision import Precision
 from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.audit.tally import ALL, FAMILIES, Family, Places, Tallies, Tally, merged
+from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies, Tally
 from lipcert.gradient_stats.examples import Examples, Readable
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.upper import FloatArray
 
 _NAMED: Final = 3
 """So many inadmissible examples are named; the others are counted."""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Replayed:
-    """What replayed examples showed."""
-
-    examples: int
-    tallies: Tallies
-    checks: tuple[CheckReport, ...]
 
 
 @final
@@ -114,24 +104,24 @@ class Replayer:
             for wanted in dict.fromkeys((precision, Precision.FLOAT64))
         ]
 
-    def replay(self, examples: Readable, start: int, stop: int | None) -> Replayed:
+    def replay(self, examples: Readable, start: int, stop: int | None) -> Findings:
         """The examples start … stop−1, or to the end; a micro-batch at a time is read and held.
 
         Raises NoVerdictError for a label that the loss does not admit.
         """
-        tallies, at = merged(()), start
+        found, at = Findings(), start
         strangers = _Strangers()
         while stop is None or at < stop:
             wanted = at + self._micro_batch
             some = examples.read(at, wanted if stop is None else min(wanted, stop))
             if not len(some):
                 break
-            tallies = merged((tallies, self._replayed(some, at, strangers)))
+            found = Findings.all((found, self._replayed(some, at, strangers)))
             at += len(some)
         checks = self._inadmissible(strangers, at - start)
-        return Replayed(at - start, tallies, (*self._unjudged(), *checks))
+        return replace(found, checks=(*self._unjudged(), *checks))
 
-    def _replayed(self, some: Examples, start: int, strangers: _Strangers) -> Tallies:
+    def _replayed(self, some: Examples, start: int, strangers: _Strangers) -> Findings:
         """Of a few examples; those of which no bound speaks join the strangers."""
         engine = self._claims.engine
         labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
@@ -144,8 +134,9 @@ class Replayer:
         strangers.meet(inadmissible, start, None if is_whole else some.x.dtype)
         chosen = np.flatnonzero(admissible)
         if not len(chosen):
-            return merged(())
-        return self._tallies(inside[chosen], labels[chosen], start + chosen)
+            return Findings(len(some))
+        tallies = self._tallies(inside[chosen], labels[chosen], start + chosen)
+        return Findings(len(some), tallies)
 
     def _tallies(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], places: Places) -> Tallies:
         """Of a few admissible examples: first as audited, the doubtful again in float64."""

@@ -19,11 +19,10 @@ from lipcert.analysis.bounded import Progress
 from lipcert.audit.arithmetic import Arithmetic, device_named
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
-from lipcert.audit.folder import ResultFolder
 from lipcert.audit.job import Job, Shard, Unit
 from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport, Check, Verdict
-from lipcert.audit.unit_result import UnitResult, total_of
+from lipcert.audit.unit_results import ResultFolder, UnitResult, total_of
 from lipcert.audit.work import audit_unit, speed_of
 from lipcert.data.opening import is_elsewhere
 from lipcert.errors import NoVerdictError, UsageError

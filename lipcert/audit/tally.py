@@ -1,8 +1,8 @@
-"""Tallies: what the examples of one unit of work showed, small enough to merge by the thousand.
+"""Findings: what examples showed, small enough to merge by the thousand.
 
-What enters: norms, decisions, and which example is which. What leaves: counts and maxima. Merging
-is associative and does not depend on the order, so that units may be done anywhere and in any
-order. This module loads nothing heavy.
+A tally counts norms and decisions of one bounded quantity; findings hold all tallies, and checks.
+Merging is associative and, but for the order of checks, does not depend on the order, so that units
+of work may be done anywhere and in any order. This module loads nothing heavy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, final
+from typing import Annotated, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,9 +21,11 @@ from lipcert.audit.records import (
     BINS_PER_OCTAVE,
     HIGHEST_BIN,
     LOWEST_BIN,
+    CheckReport,
     ExampleReference,
     Histogram,
 )
+from lipcert.core.codec import Limit
 from lipcert.upper import FloatArray
 
 Places = npt.NDArray[np.int64]
@@ -115,14 +117,6 @@ class Tally:
             sizes=_added(self.sizes, other.sizes),
         )
 
-    @classmethod
-    def all(cls, tallies: Iterable[Tally]) -> Tally:
-        """Of the examples of all."""
-        total = cls()
-        for tally in tallies:
-            total = total.merged(tally)
-        return total
-
     @property
     def share(self) -> float:
         """The largest observed over bound; inf where there is no bound."""
@@ -150,22 +144,37 @@ class Tally:
 
 Tallies = Mapping[Family, Mapping[str, Tally]]
 """by family and by the name of the group or value"""
+_EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found} == {*FAMILIES})]
 
 
-def merged(parts: Iterable[Tallies]) -> Tallies:
-    """Of the examples of all parts."""
-    found = list(parts)
-    names = {
-        family: dict.fromkeys(name for part in found for name in part[family])
-        for family in FAMILIES
-    }
-    return {
-        family: {
-            name: Tally.all(part[family][name] for part in found if name in part[family])
-            for name in names[family]
-        }
-        for family in FAMILIES
-    }
+@final
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """What some examples showed."""
+
+    examples: int = 0
+    tallies: _EveryFamily = field(default_factory=lambda: {family: {} for family in FAMILIES})
+    checks: tuple[CheckReport, ...] = ()
+
+    @classmethod
+    def all(cls, parts: Iterable[Findings]) -> Findings:
+        """Of the examples of all parts."""
+        total = cls()
+        for part in parts:
+            tallies = {
+                family: {
+                    name: total.of(family, name).merged(part.of(family, name))
+                    for name in {**total.tallies[family], **part.tallies[family]}
+                }
+                for family in FAMILIES
+            }
+            checks = (*total.checks, *part.checks)
+            total = cls(total.examples + part.examples, tallies, checks)
+        return total
+
+    def of(self, family: Family, name: str) -> Tally:
+        """The tally of one quantity; an empty one where nothing was measured."""
+        return self.tallies[family].get(name, Tally())
 
 
 def _rank(tally: Tally) -> tuple[float, float, ExampleReference | None]:

@@ -6,7 +6,6 @@ arguments, so that it may be called anywhere; what is tuned for weights is kept 
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from functools import lru_cache
 
@@ -18,27 +17,16 @@ from lipcert.audit.audited_weights import Settled, settled_at, settled_weights
 from lipcert.audit.evaluator import Bench
 from lipcert.audit.job import Kind, Unit
 from lipcert.audit.prepared_job import MODEL, Ready
-from lipcert.audit.replay import Replayed, Replayer
-from lipcert.audit.tally import merged
-from lipcert.audit.unit_result import UnitResult
+from lipcert.audit.replay import Replayer
+from lipcert.audit.tally import Findings
+from lipcert.audit.unit_results import UnitResult
 
 
 def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> UnitResult:
     """Do one unit of a job."""
-    started = time.monotonic()
-    attacks = unit.kind is Kind.ATTACK
-    parts = (
-        list(_attacked(ready, unit, observe or _unobserved))
-        if attacks
-        else [_replayed(ready, unit)]
-    )
-    return UnitResult(
-        unit=unit,
-        examples=sum(part.examples for part in parts),
-        tallies=merged(part.tallies for part in parts),
-        checks=tuple(check for part in parts for check in part.checks),
-        seconds=time.monotonic() - started,
-    )
+    if unit.kind is Kind.ATTACK:
+        return UnitResult(unit, Findings.all(_attacked(ready, unit, observe or _unobserved)))
+    return UnitResult(unit, _replayed(ready, unit))
 
 
 def _unobserved(what: str, done: int, total: int) -> None:
@@ -62,7 +50,7 @@ def speed_of(ready: Ready) -> float | None:
     return bench.plain_step_ratio(examples.x, examples.y)
 
 
-def _replayed(ready: Ready, unit: Unit) -> Replayed:
+def _replayed(ready: Ready, unit: Unit) -> Findings:
     replayer = _recent_replayer(ready, unit.weights)
     return replayer.replay(ready.examples(unit.examples), unit.start, unit.stop)
 
@@ -79,7 +67,7 @@ def _settled(ready: Ready, weights: str) -> Settled:
     return settled_at(ready.claims, ready.trace, weights)
 
 
-def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Replayed]:
+def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Findings]:
     """What the proposals of the attack show when they are replayed like any other examples."""
     given = _settled(ready, unit.weights)
     found = proposals(

@@ -31,8 +31,8 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.audit_json import audit_document
 from lipcert.settings.settings import Settings
 from tests.audit.deadly import Examples
-from tests.audit.test_folder import JOB, result_of
-from tests.audit.test_folder import UNITS as UNITS_OF
+from tests.audit.test_unit_results import JOB, result_of
+from tests.audit.test_unit_results import UNITS as UNITS_OF
 from tests.commands import ROOT, lipcert, printed_by
 from tests.models.shipped import digits, path_of
 
@@ -162,7 +162,7 @@ def test_what_a_worker_sends_is_the_result_of_its_unit_or_refused(
         ((right[1], right[0]), "it is the result of unit 1"),
         ((right[0], right[0]), "it is the result of unit 0"),
         ((right[0], result_of(UNITS_OF[1]).written("other")), "belongs to another audit"),
-        ((right[0], right[1].replace('"examples": 4', '"examples": 3')), "its digest"),
+        ((right[0], right[1].replace(b'"examples":4', b'"examples":3')), "was changed"),
     ):
         with pytest.raises(NoVerdictError, match=f"what a worker sent is not what unit .*{why}"):
             done(*answers)

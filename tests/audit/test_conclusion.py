@@ -17,8 +17,8 @@ from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
-from lipcert.audit.tally import ALL, FAMILIES, Family, Tally
-from lipcert.audit.unit_result import UnitResult, total_of
+from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Tally
+from lipcert.audit.unit_results import UnitResult, total_of
 from lipcert.audit.work import audit_unit
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
@@ -55,7 +55,7 @@ def result(
     tallies: dict[Family, Mapping[str, Tally]] = {family: {} for family in FAMILIES}
     tallies[Family.GRADIENT] = {name: tally() for name in names} | dict(groups or {})
     unit = Unit(number, kind, "model", "data", 0, examples)
-    return UnitResult(unit, examples, tallies | dict(more or {}), checks, 1.0)
+    return UnitResult(unit, Findings(examples, tallies | dict(more or {}), checks))
 
 
 @pytest.mark.parametrize("steps", [0, 2])

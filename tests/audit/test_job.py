@@ -9,6 +9,7 @@ import pytest
 
 from lipcert.audit.job import Job, Kind, Shard, units_of
 from lipcert.audit.precision import Precision
+from lipcert.audit.trace.spelling import sealed, unsealed
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
@@ -35,16 +36,21 @@ def test_json_is_the_inverse(settings: Settings) -> None:
         assert Job.read(one.written(), "here") == one
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"schema": "lipcert.audit-job/1"}', "null"])
-def test_damage_is_named(text: str) -> None:
-    with pytest.raises(NoVerdictError, match="here"):
-        Job.read(text, "here")
+OLDER = b'{"schema": "lipcert.audit-job/1"}'
 
 
-def test_another_version_is_refused() -> None:
-    text = Job("m.onnx", Settings(), data="d.npz").written()
-    with pytest.raises(NoVerdictError, match="another version"):
-        Job.read(text.replace('"lipcert": "', '"lipcert": "9'), "here")
+@pytest.mark.parametrize("line", [b"", b"[]", b"{}", OLDER, b"null", sealed({"schema": 1}, "")[0]])
+def test_damage_is_named(line: bytes) -> None:
+    with pytest.raises(NoVerdictError, match=r"here.* another version"):
+        Job.read(line, "here")
+
+
+@pytest.mark.parametrize("name", ["schema", "lipcert"])
+def test_another_version_is_refused(name: str) -> None:
+    members, _ = unsealed(Job("m.onnx", Settings(), data="d.npz").written())
+    line, _ = sealed({**members, name: "9"}, "")
+    with pytest.raises(NoVerdictError, match="was written by another version"):
+        Job.read(line, "here")
 
 
 def test_there_must_be_something_to_audit() -> None:

@@ -12,8 +12,8 @@ import torch
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.evaluator import Bench
 from lipcert.audit.precision import Precision
-from lipcert.audit.replay import Replayed, Replayer
-from lipcert.audit.tally import ALL, Family
+from lipcert.audit.replay import Replayer
+from lipcert.audit.tally import ALL, Family, Findings
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.viewed import parameters_of
@@ -43,7 +43,7 @@ def replayed(
     precision: Precision = Precision.FLOAT32,
     start: int = 0,
     **options: object,
-) -> Replayed:
+) -> Findings:
     replayer = Replayer(wanted, precision, CPU, timed=False, **options)  # type: ignore[arg-type]
     return replayer.replay(data, start, len(data))
 
@@ -188,7 +188,7 @@ def test_a_violation_that_float64_does_not_confirm_is_none() -> None:
         assert found.max_observed == pytest.approx(exact[index], rel=1e-12)
 
 
-def _violations(found: Replayed) -> int:
+def _violations(found: Findings) -> int:
     return sum(tally.violations for names in found.tallies.values() for tally in names.values())
 
 

@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import BinaryIO, Final, NoReturn, TypeAlias, final
+from typing import Any, BinaryIO, Final, NoReturn, TypeAlias, final
 
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError
@@ -81,7 +81,7 @@ class FormError(ValueError):
     """Bytes or members that are not of the form; the caller knows the file and the line."""
 
 
-def spelled(members: Mapping[str, Json]) -> bytes:
+def spelled(members: Mapping[str, Any]) -> bytes:
     """The one spelling of an object; floats as the shortest decimal that reads back."""
     text = json.dumps(
         members, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False
@@ -149,7 +149,7 @@ class Link:
     end: int
 
 
-def sealed(members: Mapping[str, Json], previous: str) -> tuple[bytes, str]:
+def sealed(members: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
     """The line that says this after the previous one, and its digest."""
     body = spelled({**members, "prev": previous})
     digest = hashlib.sha256(body).hexdigest()
@@ -167,13 +167,20 @@ def links(file: BinaryIO, name: str, previous: str) -> Iterator[Link]:
         number += 1
         end += len(line)
         try:
-            members, previous = _unsealed(line, previous)
+            members, digest = unsealed(line)
+            if members.pop("prev", None) != previous:
+                raise FormError("the chain is broken: the line does not follow the one before it")
         except FormError as error:
             raise _broken(name, number, str(error)) from error
-        yield Link(number, members, previous, end)
+        previous = digest
+        yield Link(number, members, digest, end)
 
 
-def _unsealed(line: bytes, previous: str) -> tuple[JsonObject, str]:
+def unsealed(line: bytes) -> tuple[JsonObject, str]:
+    """What a line says, "prev" being the digest of what precedes it, and its own digest.
+
+    `FormError` where the line is not as it was written.
+    """
     seal = _SEAL.fullmatch(line[-_SEAL_LENGTH:])
     if seal is None:
         raise FormError("the line does not end in its digest")
@@ -181,10 +188,7 @@ def _unsealed(line: bytes, previous: str) -> tuple[JsonObject, str]:
     digest = hashlib.sha256(body).hexdigest()
     if digest != seal.group(1).decode("ascii"):
         raise FormError("the chain is broken: the line was changed")
-    members = understood(body)
-    if members.pop("prev", None) != previous:
-        raise FormError("the chain is broken: the line does not follow what stands before it")
-    return members, digest
+    return understood(body), digest
 
 
 def _broken(name: str, number: int, message: str) -> TraceError:

@@ -1,23 +1,28 @@
-"""A folder of results: what is written is read, and what does not belong to it is refused."""
+"""Results of units, and a folder of them: what is written is read, and nothing else is."""
 
 from __future__ import annotations
 
 import hashlib
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import get_type_hints
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from lipcert.audit.folder import ResultFolder
 from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.measured import Measured, decide
-from lipcert.audit.seal import sealed, unsealed
-from lipcert.audit.tally import FAMILIES, Tally
-from lipcert.audit.unit_result import Total, UnitResult, total_of
+from lipcert.audit.tally import FAMILIES, Findings, Tally
+from lipcert.audit.trace.spelling import sealed, unsealed
+from lipcert.audit.unit_results import ResultFolder, Total, UnitResult, total_of
 from lipcert.errors import NoVerdictError
 from lipcert.settings.settings import Settings
+from tests.core.generated import SCALARS, WORDS, values_of
+from tests.core.test_canonical import VALUES
 
 JOB = Job("m.onnx", Settings(), data="d.npz", unit_size=4)
 UNITS = units_of([("model", "data", 40)], JOB, attacked=0)
@@ -30,7 +35,7 @@ def result_of(unit: Unit) -> UnitResult:
     decided = decide(Measured(norms, np.zeros(norms.size)), 1.0)
     tally = Tally.of(norms, 1.0, decided, recomputed=0, weights="model", places=places)
     tallies = {family: {"a": tally} for family in FAMILIES}
-    return UnitResult(unit, len(places), tallies, (), 0.0)
+    return UnitResult(unit, Findings(len(places), tallies))
 
 
 @pytest.fixture
@@ -68,18 +73,18 @@ def test_a_file_with_any_byte_changed_or_lost_is_refused(folder: ResultFolder, n
     """Every byte once, by one of its bits or a digit for a digit; every tenth end."""
     path = folder.path / name
     data = path.read_bytes()
-    read: Callable[[str], object] = (
-        (lambda text: Job.read(text.removesuffix("\n"), "here"))
+    read: Callable[[bytes], object] = (
+        (lambda line: Job.read(line, "here"))
         if name == "job.json"
-        else (lambda text: UnitResult.read(text, "digest", UNITS[2]))
+        else (lambda line: UnitResult.read(line, "digest", UNITS[2]))
     )
-    read(data.decode())
-    for at, byte in enumerate(data[:-1]):
+    read(data)
+    for at, byte in enumerate(data):
         other = b"0" if chr(byte) in "123456789" else bytes([byte ^ (1 << at % 8)])
         changed = [data[:at] + other + data[at + 1 :], data[:at] + data[at + 1 :]]
-        for text in changed if at % 10 else [*changed, data[:at]]:
+        for line in changed if at % 10 else [*changed, data[:at]]:
             with pytest.raises((ValueError, NoVerdictError)):
-                read(text.decode())
+                read(line)
     path.write_bytes(data[:50] + b"#" + data[51:])
     with pytest.raises(NoVerdictError, match=name.replace(".", r"\.")):
         read_again(folder)
@@ -90,9 +95,10 @@ def renewed(change: Callable[[dict], object]) -> Callable[[Path], object]:
 
     def doing(results: Path) -> None:
         path = results / "2.json"
-        members = unsealed(path.read_text(encoding="utf-8"))
+        members, _ = unsealed(path.read_bytes())
+        previous = members.pop("prev")
         change(members)
-        path.write_text(sealed(members), encoding="utf-8")
+        path.write_bytes(sealed(members, previous)[0])
 
     return doing
 
@@ -107,9 +113,16 @@ def replaced(make: Callable[[Path], object]) -> Callable[[Path], object]:
     return doing
 
 
-def by_hand(body: str) -> str:
-    """Sealed as the words of the module say."""
-    return f'{body[:-1]}, "sha256": "{hashlib.sha256(body.encode()).hexdigest()}"}}'
+def of_another(program: dict) -> bytes:
+    """A line of something else, after the digest of the job."""
+    return sealed(program, "digest")[0]
+
+
+def nested(depth: int) -> bytes:
+    """A line whose digest fits."""
+    body = b'{"a":' + b"[" * depth + b"]" * depth + b',"prev":"digest"}'
+    digest = hashlib.sha256(body).hexdigest().encode()
+    return body[:-1] + b',"h":"' + digest + b'"}\n'
 
 
 NESTED = "[" * 200_000 + "]" * 200_000
@@ -140,21 +153,27 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "another number": (NUMBERED, "it is the result of unit 99"),
     "another kind": (renewed(lambda found: found["unit"].update(kind="attack")), "unit 2 .attack"),
     "another range": (renewed(lambda found: found["unit"].update(start=9)), "data, 9 to 12"),
-    "more examples": (renewed(lambda found: found.update(examples=5)), "counts 5 examples of 4"),
-    "no tallies": (renewed(lambda found: found.update(tallies={})), "of every family"),
-    "no number": (renewed(lambda found: found.update(seconds=float("nan"))), "not a finite number"),
-    "half of a letter": (renewed(lambda found: found.update(job="\ud800")), "another audit"),
+    "more examples": (renewed(lambda m: m["found"].update(examples=5)), "counts 5 examples of 4"),
+    "no tallies": (renewed(lambda m: m["found"].update(tallies={})), "of every family"),
+    "no number": (
+        renewed(lambda m: m["found"]["tallies"]["grad_norm"]["a"].update(max_observed="much")),
+        "not a number",
+    ),
+    "another audit's": (
+        lambda r: (r / "2.json").write_bytes(result_of(UNITS[2]).written("other")),
+        "another audit",
+    ),
     "not JSON": (replaced(lambda path: path.write_text("")), "its digest"),
     "nested": (replaced(lambda path: path.write_text(NESTED)), "its digest"),
     "nested, digest made anew": (
-        replaced(lambda path: path.write_text(by_hand(f'{{"a": {NESTED}}}'))),
-        "nested too deep",
+        replaced(lambda path: path.write_bytes(nested(200_000))),
+        "not readable as JSON",
     ),
     "another program's": (
-        replaced(lambda path: path.write_text(by_hand('{"a": 0}'))),
+        replaced(lambda path: path.write_bytes(of_another({"a": 0}))),
         "another audit",
     ),
-    "not text": (replaced(lambda path: path.write_bytes(b"\xff\x00")), "utf-8"),
+    "not text": (replaced(lambda path: path.write_bytes(b"\xff\x00")), "its digest"),
     "a dangling link": (replaced(lambda path: path.symlink_to("gone")), "it is a link"),
     "a link to a device": (replaced(lambda path: path.symlink_to("/dev/zero")), "it is a link"),
     "a pipe": (replaced(os.mkfifo), "not a regular file"),
@@ -197,3 +216,39 @@ def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "results" / "0.json").mkdir()
     with pytest.raises(NoVerdictError, match="cannot write"):
         ResultFolder(tmp_path, "d").keep(result_of(UNITS[0]))
+
+
+GIVEN = {**SCALARS, float: st.floats(allow_nan=False).map(lambda x: x + 0.0)}
+TALLIES = st.dictionaries(WORDS, values_of(Tally, GIVEN), max_size=2)
+EVERY = st.fixed_dictionaries(dict.fromkeys(FAMILIES, TALLIES))
+HINT = get_type_hints(Findings, include_extras=True)["tallies"]
+ANY_UNIT = values_of(Unit).map(lambda unit: replace(unit, stop=None))
+RESULTS = values_of(UnitResult, {**GIVEN, HINT: EVERY, Unit: ANY_UNIT})
+
+
+@given(RESULTS)
+def test_a_result_is_read_back(result: UnitResult) -> None:
+    assert UnitResult.read(result.written("job"), "job", result.unit) == result
+
+
+@given(RESULTS)
+def test_a_result_of_another_job_is_refused(result: UnitResult) -> None:
+    with pytest.raises(ValueError, match="it belongs to another audit"):
+        UnitResult.read(result.written("job"), "other", result.unit)
+
+
+@given(RESULTS, st.data())
+def test_a_result_that_was_changed_is_refused_or_says_so(
+    result: UnitResult, data: st.DataObject
+) -> None:
+    """Whatever stands in it, with a digest that fits."""
+    members, _ = unsealed(result.written("job"))
+    previous = members.pop("prev")
+    place = members if data.draw(st.booleans()) else members["found"]
+    place[data.draw(st.sampled_from(sorted(place)))] = data.draw(VALUES | st.none())
+    line, _ = sealed(members, previous)
+    try:
+        found = UnitResult.read(line, "job", result.unit)
+    except ValueError:
+        return
+    assert found.written("job") == line
