@@ -2,9 +2,10 @@
 
 Text is as wide as where there is no terminal.
 
-`pytest -m fast` is the inner loop: every test but those of slow.txt and those marked `slow`.
-`pytest -m nightly` runs the tests of many minutes, which nothing else runs. Tests of drawn examples
-look at a quarter of them, always the same; with HYPOTHESIS_PROFILE=thorough at all, always others.
+`pytest -m fast` is the inner loop: every test but those of slow.txt, which `pytest --record-slow`
+writes from the seconds that it measures. `pytest -m nightly` runs what nothing else runs: tests of
+whole pages, and all but a sample of random searches. Hypothesis draws 25 examples, always the same;
+with `--hypothesis-profile nightly` it draws 300, always others.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from __future__ import annotations
 import gc
 import os
 import sys
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -25,22 +26,14 @@ for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
 os.environ["LIPCERT_CACHE"] = "false"
 os.environ["COLUMNS"] = "120"
 
-_PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "reproducible")
-_LENIENT = settings(
-    deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
-settings.register_profile("reproducible", _LENIENT, derandomize=True)
-settings.register_profile("thorough", _LENIENT, derandomize=False, print_blob=True)
-settings.load_profile(_PROFILE)
-_OWN = "_hypothesis_internal_use_settings"  # where the plugin of Hypothesis keeps them, too
+_LENIENT = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))
+settings.register_profile("pr", _LENIENT, max_examples=25, derandomize=True)
+settings.register_profile("nightly", _LENIENT, max_examples=300, print_blob=True)
+settings.load_profile("pr")
 
 HERE = Path(__file__).parent
-SLOW = frozenset(
-    line
-    for line in (HERE / "slow.txt").read_text(encoding="utf-8").splitlines()
-    if not line.startswith("#")
-)
-"""folders, modules and tests that the inner loop leaves out"""
+SLOW = frozenset((HERE / "slow.txt").read_text(encoding="utf-8").splitlines())
+"""modules and tests that the inner loop leaves out"""
 
 gc.disable()  # until all tests are collected: what they are made of stays
 
@@ -79,9 +72,7 @@ def pytest_runtest_setup() -> None:
 
 def is_slow(path: Path) -> bool:
     """Whether a file belongs to what the inner loop leaves out."""
-    place = path.relative_to(HERE)
-    folders = {f"{folder.as_posix()}/" for folder in place.parents}
-    return place.as_posix() in SLOW or not SLOW.isdisjoint(folders)
+    return path.relative_to(HERE).as_posix() in SLOW
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -90,22 +81,69 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True if skips and is_slow(collection_path) else None
 
 
-def draw_fewer(tests: set[Any]) -> None:
-    """A quarter of what each test of drawn examples asks for, but no fewer than ten."""
-    for test in tests:
-        own = test.asked = getattr(test, _OWN, settings())
-        few = min(own.max_examples, max(10, own.max_examples // 4))
-        setattr(test, _OWN, settings(own, max_examples=few))
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what the inner loop runs, and draw fewer examples unless all are wanted."""
-    if _PROFILE != "thorough":
-        found = {getattr(item, "obj", None) for item in items}
-        draw_fewer({test for test in found if hasattr(test, "hypothesis")})
+    """Mark what the inner loop runs."""
     for item in items:
-        name = item.nodeid.removeprefix("tests/").partition("[")[0]
-        is_marked = any(item.get_closest_marker(name) for name in ("slow", "nightly"))
-        if not (is_marked or name in SLOW or is_slow(item.path)):
+        name = _function(item.nodeid)
+        if not (item.get_closest_marker("nightly") or name in SLOW or is_slow(item.path)):
             item.add_marker("fast")
+
+
+def _function(nodeid: str) -> str:
+    """Path below tests/ and name of a test, without its parameters."""
+    return nodeid.removeprefix("tests/").partition("[")[0]
+
+
+# What writes slow.txt --------------------------------------------------------------------------
+
+LIMIT = 0.25
+"""seconds of processor time that all parameters of a test may take together"""
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-slow", action="store_true", help="write tests/slow.txt")
+
+
+class Stopwatch:
+    """Processor time of tests, and of the fixtures that each module sets up; in every process."""
+
+    def __init__(self) -> None:
+        self.tests: Counter[str] = Counter()
+        self.fixtures: Counter[str] = Counter()
+        self.last = sum(os.times()[:4])
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        report = yield
+        before, self.last = self.last, sum(os.times()[:4])
+        report.seconds = self.last - before
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = _function(report.nodeid)
+        if report.when == "call":
+            self.tests[name] += report.seconds
+        else:
+            self.fixtures[name.partition("::")[0]] += report.seconds
+
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        if not hasattr(session.config, "workerinput"):
+            (HERE / "slow.txt").write_text(
+                "".join(f"{line}\n" for line in sorted(self.slow())), "utf-8"
+            )
+
+    def slow(self) -> Iterator[str]:
+        """Modules whose fixtures, or most of whose tests, are slow; slow tests of the others."""
+        modules: dict[str, list[str]] = {}
+        for name in self.tests:
+            modules.setdefault(name.partition("::")[0], []).append(name)
+        for module, names in modules.items():
+            slow = [name for name in names if self.tests[name] > LIMIT]
+            is_whole = self.fixtures[module] > LIMIT or 2 * len(slow) > len(names)
+            yield from [module] if is_whole else slow
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("record_slow"):
+        config.pluginmanager.register(Stopwatch())

@@ -74,10 +74,8 @@ def test_nothing_but_training_needs_torch(statement: str) -> None:
 
 
 def test_what_the_inner_loop_leaves_out_exists() -> None:
-    """Every line of slow.txt is a folder or a module of tests, or a test in one."""
+    """Every line of slow.txt is a module of tests, or a test in one."""
     for line in sorted(SLOW):
         path, *parts = line.split("::")
-        assert (TESTS / path).exists(), line
-        assert (TESTS / path).is_dir() == path.endswith("/"), line
-        source = (TESTS / path).read_text(encoding="utf-8") if parts else ""
+        source = (TESTS / path).read_text(encoding="utf-8")
         assert all(re.search(rf"\b(?:def|class) {part}\b", source) for part in parts), line

@@ -67,7 +67,7 @@ def test_a_workflow_asks_for_little_and_pins_versions(path: Path) -> None:
     flow = loaded(path)
     assert flow["permissions"] == {"contents": "read"}
     for job in flow["jobs"].values():
-        assert job["timeout-minutes"] <= (120 if path.stem == "nightly" else 60)
+        assert job["timeout-minutes"] <= 60
         for step in job["steps"]:
             assert ("run" in step) != ("uses" in step)
             if "run" in step:

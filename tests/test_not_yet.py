@@ -127,7 +127,7 @@ SAMPLE = ("rounding", "adapters")
 def cases(names: dict[str, object]) -> list[object]:
     """A sample in the usual run; the others, each of which is exported by torch, at night."""
     marks = {name: () if name in SAMPLE else (pytest.mark.nightly,) for name in names}
-    return [pytest.param(name, marks=[pytest.mark.slow, *marks[name]]) for name in names]
+    return [pytest.param(name, marks=marks[name]) for name in names]
 
 
 @pytest.mark.parametrize("name", cases(REFUSED))

@@ -283,7 +283,6 @@ SHIPPED = ("digits_mlp", "digits_cnn", "stevens_mnist")
 OTHER_DRAWS = 4
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_verdict_does_not_depend_on_the_draw(name):
     model, settings = load_model(path_of(name), trusted=True), Settings(input_box=(0.0, 1.0))

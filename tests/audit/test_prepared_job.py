@@ -16,7 +16,6 @@ from lipcert.settings.settings import Settings
 MODEL = str(Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx")
 
 
-@pytest.mark.slow
 def test_an_audit_needs_no_run_and_no_delta_unless_it_states_epsilon() -> None:
     """What is missing for an ε is asked for where one is computed, all at once."""
     some = Settings(input_norm=1.0, batch_size=32, dataset_size=1437, sampling="poisson")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.admissibility import outside
@@ -101,7 +101,6 @@ def test_kinds_of_inputs():
     assert np.any(np.all((x == 0.0) | (x == 1.0), axis=1))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     low=st.floats(-2.0, 1.0),
     width=st.floats(0.0, 3.0),

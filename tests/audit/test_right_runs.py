@@ -40,7 +40,6 @@ def run(folder: Path, name: str, seed: int) -> AuditReport:
     return audited(folder, way)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "seed"), [("clipless, custom", 2), ("flat clip", 1), ("weight clipping", 4)]
 )

@@ -5,7 +5,7 @@ import sys
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core import arithmetic as ar
@@ -24,7 +24,6 @@ def is_largest_below(found: float, exact: Fraction) -> bool:
     return is_smallest_above(-found, -exact)
 
 
-@settings(max_examples=300)
 @given(FINITE, FINITE)
 def test_sums_and_products(a, b):
     x, y = Fraction(a), Fraction(b)
@@ -34,7 +33,6 @@ def test_sums_and_products(a, b):
     assert is_largest_below(ar.multiply_down(a, b), x * y)
 
 
-@settings(max_examples=300)
 @given(FINITE, POSITIVE)
 def test_quotients(a, b):
     exact = Fraction(a) / Fraction(b)
@@ -42,7 +40,6 @@ def test_quotients(a, b):
     assert is_largest_below(ar.divide_down(a, b), exact)
 
 
-@settings(max_examples=300)
 @given(st.one_of(POSITIVE, st.fractions(min_value=0)))
 def test_square_roots(a):
     up, down = Fraction(ar.sqrt_up(a)), Fraction(ar.sqrt_down(a))

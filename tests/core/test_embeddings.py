@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
@@ -99,7 +99,6 @@ def text(
     return of_numbers(model(nodes, ["N", positions], constants)), tuple(sorted(trained))
 
 
-@settings(max_examples=60, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**31),
     rows=st.integers(1, 6),

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import mpmath
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.exponential import exp_bounds, log_bounds
@@ -19,7 +19,6 @@ def _number(x: Fraction) -> mpmath.mpf:
 
 
 @given(st.floats(-300.0, 300.0), st.sampled_from([20, 80, 200]))
-@settings(max_examples=300, deadline=None)
 def test_exp(x: float, bits: int) -> None:
     """The interval holds e^x, and is as narrow as promised."""
     with mpmath.workprec(800):
@@ -31,7 +30,6 @@ def test_exp(x: float, bits: int) -> None:
 
 
 @given(st.fractions(min_value=Fraction(1, 10**9), max_value=10**9), st.sampled_from([20, 80, 200]))
-@settings(max_examples=300, deadline=None)
 def test_log(x: Fraction, bits: int) -> None:
     """The interval holds log x, and is as narrow as promised."""
     with mpmath.workprec(800):

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
@@ -124,7 +124,6 @@ def admitted(
     return x
 
 
-@settings(max_examples=40, deadline=None, database=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**31),
     kind=st.sampled_from(["joined", "raw", "twice", "added"]),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime as ort
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto
 
@@ -84,7 +84,6 @@ def network(
     return of_numbers(model(nodes, ["N", POSITIONS], constants))
 
 
-@settings(max_examples=60, deadline=None, database=None, derandomize=True)
 @given(
     seed=st.integers(0, 2**31),
     mask=st.sampled_from(sorted(MASKS)),

@@ -70,7 +70,6 @@ def changed(name: str) -> Iterator[tuple[tuple[Any, ...], Any, bytes]]:
                 yield at, other, plain.encode()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES[:1])
 def test_no_type_ends_in_an_exception(name: str) -> None:
     """It is read, or refused as a certificate that is none; every third change."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.rules.facts import Fact
@@ -55,7 +55,6 @@ def agrees(
     return lively
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 10**6))
 def test_random_networks(seed: int) -> None:
     """Every kind of step, branches, shared and transposed and scaled weights, every loss."""

@@ -8,7 +8,7 @@ import time
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
@@ -274,9 +274,6 @@ def test_names_with_control_characters_stay_on_one_line(tmp_path):
 
 
 @given(position=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.integers(0, 3))
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 def test_flipped_bytes_never_crash(tmp_path, position, byte, cut):
     nodes = [
         node("Conv", ["x", "k"], ["h"], pads=[1, 1, 1, 1]),

@@ -10,7 +10,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import helper
 
@@ -94,9 +94,6 @@ def test_conv_transpose(tmp_path, attributes, groups):
     pads=st.lists(st.integers(0, 2), min_size=4, max_size=4),
     ceil=st.integers(0, 1),
     include=st.integers(0, 1),
-)
-@settings(
-    max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 def test_pooling(tmp_path, kind, kernel, strides, pads, ceil, include):
     pads = [min(pad, kernel[index % 2] - 1) for index, pad in enumerate(pads)]

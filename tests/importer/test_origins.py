@@ -114,7 +114,6 @@ def largest_gradients(module):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("kind", MODULES)
 def test_no_bound_is_too_small(tmp_path, kind, exporter):
@@ -255,7 +254,6 @@ def test_made_up_names(tmp_path, scope, op_type, shape, names, is_copy):
     assert ("first.weight" in found) is not is_copy
 
 
-@pytest.mark.slow
 def test_two_layers_of_equal_numbers_that_became_one(tmp_path):
     """An optimiser stores their weights once, and has one node for both."""
 
@@ -357,7 +355,6 @@ NORMALIZED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("kind", NORMALIZED)
 def test_a_report_on_batch_normalization_ends_in_a_number_or_in_the_line_to_write(

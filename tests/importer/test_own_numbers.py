@@ -193,7 +193,7 @@ def measured(name, units, path):
 
 
 @pytest.mark.parametrize("name", MACROS)
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 @given(units=st.integers(-8, 8))
 def test_bounds_hold_for_the_numbers_of_the_file(name, tmp_path_factory, units):
     for true, bound in measured(name, units, tmp_path_factory.getbasetemp() / "own.onnx"):

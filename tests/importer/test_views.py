@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.lower.lower import lower
@@ -52,7 +52,6 @@ def numbers_that_are_equal(chain):
     return np.zeros(chain.shape)
 
 
-@settings(max_examples=40, deadline=None)
 @given(SEEDS)
 @pytest.mark.parametrize("numbers", [numbers_told_apart, numbers_that_are_equal])
 def test_places_are_those_of_onnxruntime(numbers, tmp_path_factory, seed):
@@ -62,7 +61,6 @@ def test_places_are_those_of_onnxruntime(numbers, tmp_path_factory, seed):
     check(shown(chain.written("y", numbers(chain), chain.size), folder), chain)
 
 
-@settings(max_examples=25, deadline=None)
 @given(SEEDS)
 def test_memory_and_marks_agree(tmp_path_factory, seed):
     chain = Chain(seed)
@@ -78,7 +76,6 @@ def test_memory_and_marks_agree(tmp_path_factory, seed):
     assert by_memory.gain == by_marks.gain
 
 
-@settings(max_examples=25, deadline=None)
 @given(SEEDS)
 def test_computed_tensors_are_the_same_without_memory(tmp_path_factory, seed):
     chain = Chain(seed)

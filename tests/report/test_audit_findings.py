@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.records import AuditReport, Quantity, Verdict, largest
@@ -119,7 +119,6 @@ def test_nothing_fails_open(report: AuditReport) -> None:
 
 
 @given(FINITE, FINITE)
-@settings(max_examples=300)
 def test_numbers_side_by_side_are_on_the_right_sides(norm: float, bound: float) -> None:
     limit, shown = beside(bound, norm)
     assert (number_of(shown) <= number_of(limit)) == (norm <= bound)

@@ -5,7 +5,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.records import AuditReport
@@ -123,7 +123,6 @@ def test_a_missing_member_is_refused() -> None:
 
 
 @given(st.sampled_from(PATHS), ANYTHING)
-@settings(max_examples=300)
 def test_damage_is_refused_or_read_in_one_way(path: tuple[Any, ...], damage: object) -> None:
     document = json.loads(json.dumps(DOCUMENT))
     place = document

@@ -5,7 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lipcert.analysis.records import VerdictName
 from lipcert.audit.records import AuditReport, GradientAudit, Verdict
@@ -209,7 +209,6 @@ def test_markdown_fits_into_a_step_summary() -> None:
 
 
 @given(reports)
-@settings(max_examples=60)
 def test_no_audit_is_too_odd_to_print(report: AuditReport) -> None:
     for name in AUDIT_FORMATS:
         shown = audit_report(report, name, width=100, color=False, show_all=False)

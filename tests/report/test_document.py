@@ -5,7 +5,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.report.document import (
@@ -30,7 +30,7 @@ from lipcert.report.formats import document_text
 from lipcert.report.html import page_html
 from tests.report.html.test_writing import check_inert as check_inert_page
 from tests.report.shown import number_of
-from tests.test_safe import check_inert, names
+from tests.text.test_safe import check_inert, names
 
 COLUMNS = (
     Column("node", least=8),
@@ -193,7 +193,6 @@ def hostile(name: str) -> Document:
 
 
 @given(names)
-@settings(max_examples=100, deadline=None)
 def test_every_text_of_a_document_is_inert(name: str) -> None:
     for width in (40, 120):
         check_inert(document_text(hostile(name), "text", width=width))

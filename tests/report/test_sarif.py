@@ -7,7 +7,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.records import AuditReport, Verdict
@@ -162,7 +162,6 @@ def test_paths_become_uris(path: str, uri: str) -> None:
 
 
 @given(st.text(st.characters(exclude_characters="/", exclude_categories=("Cs",)), min_size=3))
-@settings(max_examples=50)
 def test_a_relative_uri_is_the_path_again(name: str) -> None:
     run = run_of(replace(passed(), model=f"folder/{name}"))
     assert unquote(run["artifacts"][0]["location"]["uri"]) == f"folder/{name}"

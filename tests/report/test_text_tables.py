@@ -2,7 +2,7 @@
 
 import re
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.report.document import Column, Document, Section, table
@@ -26,7 +26,6 @@ def printed(rows: list[tuple[str, ...]], width: int) -> str:
 
 
 @given(rows=ROWS, width=st.integers(40, 120))
-@settings(max_examples=200, deadline=None)
 def test_no_number_is_cut(rows: list[tuple[str, ...]], width: int) -> None:
     report = printed(rows, width)
     for line in report.splitlines():
@@ -38,7 +37,6 @@ def test_no_number_is_cut(rows: list[tuple[str, ...]], width: int) -> None:
 
 
 @given(rows=ROWS)
-@settings(max_examples=50, deadline=None)
 def test_a_wide_terminal_shows_everything(rows: list[tuple[str, ...]]) -> None:
     report = printed(rows, 200)
     assert "too narrow" not in report

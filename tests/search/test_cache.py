@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import NormClaim, ScopeClaim
@@ -111,7 +111,6 @@ def test_a_private_directory_is_made(folder):
     assert stat.S_IMODE(entry(folder).stat().st_mode) == 0o600
 
 
-@settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_every_damaged_entry_is_searched_again(data, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cache")

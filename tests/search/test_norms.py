@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import NormClaim, ScopeClaim
@@ -52,7 +52,6 @@ def raised(claim):
 
 
 @pytest.mark.parametrize("tier", TIERS)
-@settings(max_examples=50, deadline=None)
 @given(convolutions(), st.booleans())
 def test_every_proposal_is_true_and_proved_by_both_engines(tier, conv, adjoint):
     """Strides, dilations, groups, padding beyond the input; up to three dimensions."""
@@ -69,7 +68,6 @@ def test_every_proposal_is_true_and_proved_by_both_engines(tier, conv, adjoint):
             assert kernel.norm_at_most(raised(claim), witness_of(claim), check)
 
 
-@settings(max_examples=80, deadline=None)
 @given(convolutions(), st.floats(1e-7, 0.5))
 def test_nothing_below_the_truth_is_proved_by_any_method(conv, below):
     truth = float(np.linalg.norm(written_out(conv), 2))

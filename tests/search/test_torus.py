@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import axes_of
@@ -17,7 +17,6 @@ from tests.core.norms.convolutions import convolutions, window_of
 from tests.core.norms.test_torus import circular, trimmed, wrapped
 
 
-@settings(max_examples=80, deadline=None)
 @given(convolutions(ranks=(1, 2)))
 def test_the_norm_is_that_of_the_circular_convolution(conv):
     found = torus_norm(conv)
@@ -29,7 +28,6 @@ def test_the_norm_is_that_of_the_circular_convolution(conv):
         assert found.norm == pytest.approx(around, rel=1e-9)
 
 
-@settings(max_examples=25, deadline=None)
 @given(convolutions(ranks=(1, 2)))
 def test_no_torus_of_that_size_is_lower(conv):
     found = torus_norm(conv)

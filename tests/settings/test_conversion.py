@@ -159,7 +159,7 @@ def test_mechanisms_and_plans_are_the_same_in_every_spelling(value: int, spellin
     assert repr(made(SPELLINGS[spelling])) == repr(made(float))
 
 
-@hypothesis_settings(max_examples=3, deadline=None)
+@hypothesis_settings(max_examples=3)
 @given(st.integers(1, 40), spelled)
 def test_a_certificate_is_the_same_in_every_spelling(radius: int, spelling: str) -> None:
     model = load_model(MODEL, trusted=True)

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.report.analysis import analysis_csv
@@ -71,14 +71,12 @@ def check_inert(text: str) -> None:
 
 
 @pytest.mark.parametrize("emitter", FOR_PEOPLE)
-@settings(max_examples=60, deadline=None)
 @given(name=names)
 def test_no_report_for_people_carries_a_control_sequence(emitter: str, name: str) -> None:
     check_inert(FOR_PEOPLE[emitter](name))
 
 
 @pytest.mark.parametrize("emitter", FOR_PROGRAMS)
-@settings(max_examples=60, deadline=None)
 @given(name=names)
 def test_json_is_inert_ascii(emitter: str, name: str) -> None:
     text = FOR_PROGRAMS[emitter](name)
@@ -88,14 +86,12 @@ def test_json_is_inert_ascii(emitter: str, name: str) -> None:
 
 
 @given(name=names)
-@settings(max_examples=60, deadline=None)
 def test_json_keeps_names_exactly(name: str) -> None:
     assert json.loads(analysis_json(sample(name)))["nodes"][0]["name"] == name
     assert json.loads(inspection_json(inspection(name)))["parameters"][0]["name"] == name
 
 
 @given(name=names)
-@settings(max_examples=60, deadline=None)
 def test_csv_has_one_row_per_parameter(name: str) -> None:
     rows = list(csv_module.reader(io.StringIO(analysis_csv(sample(name)))))
     assert len(rows) == 4

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -425,7 +425,6 @@ def test_every_rank_is_waited_for(tmp_path: Path, model_file: Path) -> None:
     assert "larger patience" in ends[0].value
 
 
-@settings(deadline=None, max_examples=50)
 @given(data=st.data())
 def test_checksums_see_every_change(data: st.DataObject) -> None:
     kind = data.draw(st.sampled_from([torch.float64, torch.float32, torch.bfloat16, torch.int8]))

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.errors import NoVerdictError
@@ -28,7 +28,6 @@ def square(example: torch.Tensor) -> Fraction:
     return sum((Fraction(entry) ** 2 for entry in example.flatten().tolist()), Fraction())
 
 
-@settings(max_examples=60, deadline=None, database=None)
 @given(st.integers(0, 10**6), st.integers(1, 3000), st.floats(-1e-5, 1e-5))
 def test_what_rounding_left_outside_is_drawn_in(seed: int, entries: int, off: float) -> None:
     x = batch([1.0 + off, 0.5, 1.0], entries, seed)

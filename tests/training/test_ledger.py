@@ -15,7 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
@@ -203,9 +203,6 @@ def test_killed_while_a_torn_line_is_written_over(
             assert ledger.releases >= 4
 
 
-@settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
 @given(place=st.integers(0, 10**6), bit=st.integers(0, 7))
 def test_a_flipped_bit_is_refused(path: Path, place: int, bit: int) -> None:
     """All but one in the last line break, which leaves a torn line, or one more than there was."""

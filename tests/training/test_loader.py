@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import (
     BatchSampler,
@@ -300,7 +300,6 @@ def test_an_empty_batch_goes_through_a_network_and_back() -> None:
     assert all((p.grad == 0).all() for p in model.parameters())
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 12), st.integers(1, 15))
 def test_slices_hold_everything_once_and_in_order(rows: int, size: int) -> None:
     batch = {"x": torch.arange(rows), "pair": (np.arange(rows), ["w"] * rows), "name": "train"}

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -87,7 +87,6 @@ def test_every_change_is_told() -> None:
 
 
 @given(st.integers(1, 200), st.booleans(), st.booleans())
-@settings(deadline=None, max_examples=40)
 def test_groups_divide_the_channels_and_hold_several(
     channels: int, affine: bool, clips: bool
 ) -> None:

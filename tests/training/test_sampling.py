@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chisquare
 
@@ -129,7 +129,6 @@ def test_small_batches_are_empty_at_times_and_vary() -> None:
     assert binomtest(sizes.count(0), 300, (1 - 1 / 50) ** 50).pvalue > LEAST
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.sampled_from(ALL), st.integers(1, 40), st.data())
 def test_ranks_draw_disjoint_parts_of_one_batch(
     sampling: Sampling, count: int, data: st.DataObject

@@ -21,7 +21,9 @@ from hypothesis import Phase, settings
 __all__ = ["Kill", "Mutation", "killed_by", "mutated"]
 
 CORE: Final = "lipcert.core"
-_FIRST_FAILURE: Final = (Phase.explicit, Phase.generate)
+_UP_TO_THE_FIRST_FAILURE: Final = settings(
+    settings.get_profile("nightly"), phases=(Phase.explicit, Phase.generate), derandomize=True
+)
 
 
 @dataclass(frozen=True)
@@ -57,15 +59,14 @@ class Kill:
 
 
 def _run(test: Any, arguments: tuple[object, ...]) -> None:
-    """Tests of drawn examples draw all that they ask for, the same at each run, up to the first
+    """Tests of drawn examples draw those of a nightly run, the same each time, up to the first
     failure."""
     if not hasattr(test, "hypothesis"):
         test(*arguments)
         return
     name = "_hypothesis_internal_use_settings"
-    before = getattr(test, name)
-    asked = getattr(test, "asked", before)  # see tests/conftest.py
-    setattr(test, name, settings(asked, phases=_FIRST_FAILURE, database=None, derandomize=True))
+    before = getattr(test, name, None)
+    setattr(test, name, _UP_TO_THE_FIRST_FAILURE)
     try:
         test(*arguments)
     finally:

@@ -27,7 +27,6 @@ from lipcert.audit.updates import updates_of
 from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, only, recorded
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.filterwarnings(
         f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
     ),

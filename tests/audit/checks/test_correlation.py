@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import beta
 
@@ -29,7 +29,6 @@ def normal(count: int, seed: int) -> np.ndarray:
     return np.random.default_rng(seed).standard_normal(count)
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(8, 40), st.integers(8, 40), st.integers(0, 1000), st.booleans())
 def test_the_best_shift_is_that_of_brute_force(p: int, q: int, seed: int, other: bool) -> None:
     """The one whose probability is the smallest, among all segments of 8 entries or more."""

@@ -230,7 +230,6 @@ PLANTED: dict[str, Callable[[str, int, torch.Tensor, float], torch.Tensor]] = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings(
     f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
 )

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
@@ -295,7 +295,6 @@ def test_large_and_small_numbers_neither_overflow_nor_vanish() -> None:
         assert np.all(found.error <= 1e-3 * true + 1e-15)
 
 
-@settings(max_examples=20, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(2, 40), st.integers(1, 12), st.integers(1, 12), st.integers(0, 2**31))
 def test_gradients_that_cancel(positions: int, before: int, after: int, seed: int) -> None:
     """A and B nearly orthogonal: BᵀA is a millionth of ‖A‖‖B‖."""

@@ -11,7 +11,7 @@ from math import prod
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lipcert.audit.gradient_norms.layout import channels_last
@@ -24,9 +24,6 @@ from tests.networks import by_channel, chain, trained
 from tests.ops import BatchNorm, Conv, ConvTranspose, Dense, Divide, Maker, PRelu, Scale, Shift
 
 DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
-FEW = settings(
-    max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow], database=None
-)
 seeds = st.integers(0, 2**31)
 
 
@@ -86,7 +83,6 @@ def pairs(a: torch.Tensor, b: torch.Tensor) -> dict[str, Pair]:
     return found
 
 
-@FEW
 @given(st.lists(st.integers(1, 7), max_size=2), st.integers(1, 9), st.integers(1, 9), seeds)
 def test_dense(lead: list[int], before: int, after: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -131,7 +127,6 @@ def convolutions(draw: st.DrawFn) -> tuple[Maker, tuple[int, ...]]:
     return ConvTranspose(kernel, bias, geometry, groups), shape
 
 
-@settings(FEW, max_examples=40)
 @given(convolutions(), seeds)
 def test_convolutions(drawn: tuple[Maker, tuple[int, ...]], seed: int) -> None:
     check(*drawn, seed)
@@ -163,7 +158,6 @@ def placed(rng: np.random.Generator, shape: list[int], kept: list[bool], drop: i
     return random(rng, *own)
 
 
-@FEW
 @given(
     st.lists(st.integers(1, 5), min_size=1, max_size=4),
     st.lists(st.booleans(), min_size=4, max_size=4),

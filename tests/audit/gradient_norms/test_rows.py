@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.gradient_norms.pair import Pair
@@ -16,7 +16,6 @@ from tests.audit.gradient_norms.oracle import assert_within
 EXAMPLES = 4
 
 
-@settings(max_examples=60, deadline=None, database=None)
 @given(
     seed=st.integers(0, 2**31),
     rows=st.integers(1, 9),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lipcert.audit.lowering import lowered
@@ -12,8 +12,6 @@ from lipcert.graph.geometry import Window
 from lipcert.graph.operand import Operand
 from tests.networks import padded
 from tests.ops import AveragePool, Conv, ConvTranspose, LpPool, MaxPool, evaluated
-
-WIDE = settings(max_examples=100)
 
 
 @st.composite
@@ -45,7 +43,6 @@ def operand(rng, *shape):
     return Operand(rng.standard_normal(shape))
 
 
-@WIDE
 @given(geometries(), st.integers(1, 3), st.integers(1, 2), st.booleans(), st.integers(0, 99))
 def test_conv(geometry, groups, width, biased, seed):
     rng = np.random.default_rng(seed)
@@ -56,7 +53,6 @@ def test_conv(geometry, groups, width, biased, seed):
     agree(Conv(kernel, bias, geometry, groups), x)
 
 
-@WIDE
 @given(geometries(), st.integers(1, 3), st.integers(1, 2), st.booleans(), st.integers(0, 99))
 def test_conv_transpose(geometry, groups, width, biased, seed):
     rng = np.random.default_rng(seed)
@@ -66,7 +62,6 @@ def test_conv_transpose(geometry, groups, width, biased, seed):
     agree(ConvTranspose(kernel, bias, geometry, groups), x)
 
 
-@WIDE
 @given(geometries(), st.integers(1, 2), st.booleans(), st.integers(0, 99))
 def test_pooling(geometry, p, counts_padding, seed):
     assume(all(min(window.reads()) > 0 for window in geometry))
@@ -76,7 +71,6 @@ def test_pooling(geometry, p, counts_padding, seed):
     agree(LpPool(geometry, p), x)
 
 
-@WIDE
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9), st.integers(0, 9)), max_size=3),
     st.sampled_from(["constant", "reflect", "edge", "wrap"]),

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import mpmath
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.accounting.fixed import MOST_BITS, TAIL_ERROR, NormalTail, logarithm, pi
@@ -21,7 +21,6 @@ def test_pi(bits: int) -> None:
         assert abs(mpmath.pi * mpmath.mpf(2) ** bits - pi(bits)) < 1
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(_BITS), st.integers(1, 1 << 1000))
 def test_logarithm(bits: int, x: int) -> None:
     with mpmath.workprec(1200):
@@ -29,7 +28,6 @@ def test_logarithm(bits: int, x: int) -> None:
         assert abs(exact - logarithm(x, bits)) < 2
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.sampled_from(_BITS), st.fractions(-45, 45))
 def test_tail(bits: int, at: Fraction) -> None:
     x = int(at * (1 << bits))

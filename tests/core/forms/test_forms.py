@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, side_by_side
@@ -127,7 +127,6 @@ def test_every_mask(proof: Definite, seed: int) -> None:
 
 
 @given(st.integers(0, 10**6), st.floats(-12.0, 12.0), st.floats(0.0, 3.0))
-@settings(max_examples=80, deadline=None)
 def test_garbage_proves_nothing_false(seed: int, size: float, spread: float) -> None:
     """Multipliers by chance: no form, or a valid one."""
     rng = np.random.default_rng(seed)

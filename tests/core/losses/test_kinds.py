@@ -142,7 +142,7 @@ def _assert_in_hull(gradient: np.ndarray, scale: float, smoothing: float) -> Non
     st.sampled_from([Fraction(0), Fraction(1, 8), Fraction(7, 8)]),
     st.integers(0, 10**6),
 )
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_softmax_errors(
     classes: int, radius: float, width: float, smoothing: Fraction, seed: int
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.lower.errors import Unsupported
@@ -144,7 +144,6 @@ def test_attention_is_one_step():
         assert "Attention" in kinds(program(model(nodes, shape, constants, opset)))
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_sums_of_products(data):
     """Equations of labels in any order, with sizes of 1 among them."""
@@ -175,7 +174,6 @@ def test_sums_of_products(data):
     assert agrees(model(nodes, shape, constants)).batch_proved
 
 
-@settings(max_examples=40)
 @given(st.data())
 def test_slices_at_places(data):
     sizes = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=3))

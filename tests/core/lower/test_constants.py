@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.budget import Limits, OverBudget, limited
@@ -25,7 +25,6 @@ def offset(proto):
     return step.op.offset
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_moved_constants_are_those_of_onnxruntime(seed):
     chain = Chain(seed)
@@ -35,7 +34,6 @@ def test_moved_constants_are_those_of_onnxruntime(seed):
     assert found.is_exact
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_gains_bound_the_norms_of_moves(seed):
     """A gain g says ‖moved‖ ≤ g·‖w‖; attacked by the entry that is repeated most often."""
@@ -48,7 +46,6 @@ def test_gains_bound_the_norms_of_moves(seed):
         assert gain < np.inf
 
 
-@settings(max_examples=40, deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_moves_do_not_write_to_numbers_of_the_file(tmp_path_factory, seed):
     chain = Chain(seed)

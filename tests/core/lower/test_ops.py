@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, helper
 
@@ -309,7 +309,6 @@ def test_what_is_not_understood_exactly_is_refused(name):
     assert "\n" not in str(caught.value)
 
 
-@settings(max_examples=60)
 @given(st.data())
 def test_chains_of_layout_ops_move_what_onnxruntime_moves(data):
     """Random reshapes, transposes, slices and pads, with the batch wherever they carry it."""
@@ -369,7 +368,6 @@ def test_chains_of_layout_ops_move_what_onnxruntime_moves(data):
 MODES = ["half_pixel", "asymmetric", "align_corners", "pytorch_half_pixel", "half_pixel_symmetric"]
 
 
-@settings(max_examples=80)
 @given(st.data())
 def test_resize_interpolates_as_onnxruntime_does(data):
     """Every mode, by scales and by sizes; what float32 rounds to another entry is refused."""

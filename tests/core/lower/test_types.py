@@ -9,7 +9,7 @@ import numpy as np
 import onnxruntime as ort
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
@@ -74,7 +74,6 @@ def computed(proto, width: int) -> list[float]:
     return [float(item.item()) for item in found]
 
 
-@settings(max_examples=25, deadline=None)
 @given(st.integers(2, 300))
 def test_the_scale_of_attention_is_enclosed_as_a_number_and_as_float32(width):
     """The exact 1/⁴√d, by its fourth power, and what onnxruntime multiplies with."""
@@ -183,7 +182,6 @@ NUMBERS = st.one_of(
 )
 
 
-@settings(max_examples=300)
 @given(NUMBERS, st.booleans())
 def test_a_number_is_held_where_torch_gives_it_back(number, halves):
     exact = torch.tensor(number, dtype=torch.float64)
@@ -192,7 +190,6 @@ def test_a_number_is_held_where_torch_gives_it_back(number, halves):
     assert is_held(np.asarray(number), halves=halves) is same
 
 
-@settings(max_examples=300)
 @given(st.tuples(*3 * (st.floats(allow_nan=False),)))
 def test_rounded_numbers_lie_in_the_wider_interval(numbers):
     low, number, high = sorted(numbers)

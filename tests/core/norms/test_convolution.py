@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
@@ -13,7 +13,6 @@ from lipcert.core.program import Window
 from .convolutions import applied, convolutions, window_of
 
 
-@settings(max_examples=80, deadline=None)
 @given(convolutions())
 def test_the_matrix_is_the_convolution(conv):
     channels = conv.kernel.shape[1] * conv.groups
@@ -21,7 +20,6 @@ def test_the_matrix_is_the_convolution(conv):
     assert np.allclose(conv.matrix() @ x.ravel(), applied(conv, x).ravel(), atol=1e-12)
 
 
-@settings(max_examples=80, deadline=None)
 @given(convolutions())
 def test_overlap_is_the_largest_column_of_the_window_matrix(conv):
     ones = Convolution(
@@ -32,7 +30,6 @@ def test_overlap_is_the_largest_column_of_the_window_matrix(conv):
     assert conv.overlap() == max(int(ones.matrix().sum(axis=0).max()), 1)
 
 
-@settings(max_examples=60, deadline=None)
 @given(convolutions())
 def test_claims_about_convolutions(conv):
     norm = float(np.linalg.norm(conv.matrix(), 2))
@@ -42,7 +39,6 @@ def test_claims_about_convolutions(conv):
         assert norm == 0.0 or not conv.by_windows(norm * (1.0 - 1e-6), check)
 
 
-@settings(max_examples=80, deadline=None)
 @given(convolutions())
 def test_strips_are_the_matrix_in_another_order(conv):
     """Row by row and column by column the same numbers, but for rows of zeros."""

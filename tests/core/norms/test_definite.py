@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.norms.definite import Definite, definite_exact, definite_float, room_for
@@ -29,7 +29,6 @@ def with_eigenvalues(values: np.ndarray, seed: int) -> np.ndarray:
     st.floats(0.0, 1e-3),
     st.floats(-1e-6, 1e-6),
 )
-@settings(max_examples=60, deadline=None)
 def test_a_threshold_is_found(proof: Definite, n: int, seed: int, least: float, gap: float) -> None:
     """Nothing above the lowest eigenvalue is proved, and everything with some room below it."""
     values = np.linspace(0.3, 0.45, n)

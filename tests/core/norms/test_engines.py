@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -48,7 +48,6 @@ SMALL = hnp.arrays(
 )
 
 
-@settings(max_examples=250, deadline=None)
 @given(SMALL, st.sampled_from([-1e-3, -1e-6, -1e-9, -1e-12, -1e-15, 0.0, 1e-12, 1e-8, 1e-6]))
 def test_proved_claims_are_true(matrix, slack):
     with np.errstate(all="ignore"):
@@ -64,7 +63,6 @@ def test_proved_claims_are_true(matrix, slack):
         assert all(proved)
 
 
-@settings(max_examples=100, deadline=None)
 @given(SMALL, st.sampled_from([-1e-3, -1e-9, -1e-15, 0.0, 1e-12, 1e-8]))
 def test_claims_proved_in_parts_of_the_rows_are_true(matrix, slack):
     with np.errstate(all="ignore"):

@@ -7,7 +7,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.norms.convolution import Convolution
@@ -168,7 +168,6 @@ def runs(draw):
     return chain((1, inner, *size), *parts)
 
 
-@settings(max_examples=40, deadline=None)
 @given(runs())
 def test_runs_are_one_map(run):
     steps, shapes = run
@@ -286,7 +285,6 @@ def test_a_sum_whose_places_differ_is_no_run():
     assert fused_kernel(*chain(SHAPE, (first, SHAPE), (Add((1, 1)), SHAPE))) is not None
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.integers(1, 3), st.integers(0, 10**6))
 def test_lines_are_found_again(rank, seed):
     rng = np.random.default_rng(seed)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.norms.convolution import Convolution
@@ -29,7 +29,6 @@ def known(array):
 
 
 @engines
-@settings(max_examples=80, deadline=None)
 @given(convolutions(), st.booleans())
 def test_claims_about_steps(check, conv, transposed):
     op = Conv(known(conv.kernel), None, conv.window, conv.groups, transposed)
@@ -53,7 +52,6 @@ def test_matrices(check, rows):
         assert not step_norm_at_most(*step, norm * (1.0 - 1e-6), witness, check)
 
 
-@settings(max_examples=60, deadline=None)
 @given(convolutions(), st.floats(0.0, 0.1), st.integers(0, 10**6))
 def test_an_interval_operand_costs_its_radius(conv, width, seed):
     rng = np.random.default_rng(seed)

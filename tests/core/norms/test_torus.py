@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lipcert.core.norms.convolution import Convolution
@@ -72,7 +72,6 @@ def trimmed(conv):
 
 
 @engines
-@settings(max_examples=120, deadline=None)
 @given(convolutions(ranks=(1, 2)), st.integers(0, 3), st.integers(0, 2))
 def test_claims_on_tori(check, conv, twist, more):
     twists = tuple(twist >> number & 1 for number in range(len(extended(conv))))
@@ -88,7 +87,6 @@ def test_claims_on_tori(check, conv, twist, more):
     )
 
 
-@settings(max_examples=400, deadline=None)
 @given(convolutions(), st.lists(st.integers(1, 9), max_size=3), st.integers(0, 7))
 def test_no_witness_proves_a_claim_that_is_false(conv, counts, twist):
     norm = float(np.linalg.norm(conv.matrix(), 2))
@@ -98,7 +96,6 @@ def test_no_witness_proves_a_claim_that_is_false(conv, counts, twist):
 
 
 @engines
-@settings(max_examples=80, deadline=None)
 @given(convolutions())
 def test_absolute_values(check, conv):
     norm = float(np.linalg.norm(np.abs(conv.matrix()), 2))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
@@ -272,7 +272,6 @@ def _varint(number):
     return bytes([*(group | 0x80 for group in groups[:-1]), groups[-1]])
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data())
 def test_changed_bytes_never_break_the_reader(tmp_path, data):
     content = bytearray(gated().SerializeToString())

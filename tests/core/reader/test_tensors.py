@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper, numpy_helper
@@ -28,7 +28,6 @@ def same(a, b) -> bool:
     return a.shape == b.shape and a.dtype == b.dtype and a.tobytes() == b.tobytes()
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(NUMPY)), SHAPES, st.data())
 def test_raw_data_of_every_type(name, shape, data):
     size = int(np.prod(shape))
@@ -47,7 +46,6 @@ def test_raw_data_of_every_type(name, shape, data):
     assert tensor.is_finite() == bool(np.isfinite(expected).all())
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(sorted(NUMPY)), SHAPES, st.data())
 def test_numbers_stored_one_by_one(name, shape, data):
     drawn = np.dtype("float32" if name == "bfloat16" else name)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.interval import Interval, exact
@@ -93,7 +93,6 @@ def test_infinite_ends_are_enclosed_by_the_limits(name: str) -> None:
     assert got.hi[0] >= limits[1]
 
 
-@settings(max_examples=40)
 @given(st.floats(-1e6, 1e6), st.integers(0, 3))
 def test_waves_enclose_the_exact_value(point: float, quarters: int) -> None:
     got = Wave(quarters).over(exact(np.array([point])))
@@ -103,7 +102,6 @@ def test_waves_enclose_the_exact_value(point: float, quarters: int) -> None:
     assert got.hi[0] - got.lo[0] < 1e-9
 
 
-@settings(max_examples=40)
 @given(st.floats(-40.0, 40.0), st.floats(0.0, 9.0), st.integers(0, 3))
 def test_waves_over_boxes_hold_crests_and_troughs(low: float, width: float, quarters: int) -> None:
     high = low + width
@@ -122,7 +120,6 @@ def test_waves_far_away_say_nothing() -> None:
     assert got.hi.tolist() == [1.0, 1.0]
 
 
-@settings(max_examples=30)
 @given(st.floats(-800, 800), st.floats(0, 50), st.floats(0, 1))
 def test_boxes_hold_the_points_between_their_ends(low: float, width: float, share: float) -> None:
     high = low + width

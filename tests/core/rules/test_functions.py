@@ -9,7 +9,7 @@ from collections.abc import Callable
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -140,7 +140,6 @@ def test_images_and_slopes_hold_what_they_should_and_little_more(case: Case) -> 
                 assert slope.hi[0] <= max(secants) + slack
 
 
-@settings(max_examples=60)
 @given(
     st.sampled_from(list(EVERYWHERE)),
     st.floats(-60, 60),

@@ -6,7 +6,7 @@ import unicodedata
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.report.html import study_html
@@ -68,7 +68,6 @@ def test_no_name_of_a_model_becomes_markup(name: str) -> None:
     assert document["sources"][0]["document"]["nodes"][0]["name"] == name
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(name=st.text(max_size=40), which=st.sampled_from(["hostile", "analysis"]))
 def test_any_name_is_inert(name: str, which: str) -> None:
     source = (

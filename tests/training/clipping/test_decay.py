@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.gradient_norms.squares import Squares
@@ -23,9 +23,6 @@ from tests.ops import BatchNorm, Conv, ConvTranspose, Dense, Divide, Maker, PRel
 
 RELATIVE = {torch.float32: 1e-2, torch.float64: 1e-9}
 """of ‖∇‖‖θ‖: how wide an error may be"""
-FEW = settings(
-    max_examples=25, deadline=None, database=None, suppress_health_check=list(HealthCheck)
-)
 
 
 def normal(*shape: int, seed: int = 1) -> np.ndarray:
@@ -63,14 +60,12 @@ def check(op: Maker, shape: tuple[int, ...], seed: int = 0) -> None:
                 assert error <= relative * reach + 1e-12, (name, dtype)
 
 
-@FEW
 @given(st.integers(1, 6), st.integers(1, 6), st.lists(st.integers(1, 4), max_size=2), st.booleans())
 def test_dense(read: int, written: int, positions: list[int], with_bias: bool) -> None:
     bias = trained("b", normal(written)) if with_bias else None
     check(Dense(trained("w", normal(written, read)), bias), (*positions, read))
 
 
-@FEW
 @given(
     st.integers(1, 2), st.integers(1, 3), st.integers(1, 3), st.integers(1, 3), st.integers(0, 2)
 )
@@ -110,7 +105,6 @@ def test_an_operand_that_is_used_as_its_own_bias() -> None:
     check(Scale(VECTOR, VECTOR), (6, 3, 4))
 
 
-@FEW
 @given(st.integers(0, 2**31), st.floats(1e-3, 1e3), st.floats(-1.0, 1.0))
 def test_the_formula_bounds_the_norm(seed: int, decay: float, turn: float) -> None:
     """Also where θ points against the gradient, so that nearly everything cancels."""

@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -83,7 +83,6 @@ def test_shipped_networks(name: str, decay: float) -> None:
     check(graph, oracle.by_parameter(graph, 0.1, decay, CrossEntropy()), x, labels)
 
 
-@settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.integers(0, 2**31), st.sampled_from(DECAYS), st.booleans())
 def test_random_networks(seed: int, decay: float, is_flat: bool) -> None:
     """Branches, tied and rescaled weights, every operation with operands."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import jacrev, vmap
 
@@ -138,7 +138,6 @@ def test_half_precision_and_float32(case):
         torch.testing.assert_close(found.to(exact), exact, rtol=unit, atol=unit * case.lipschitz)
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     groups=st.integers(1, 4),
     size=st.integers(1, 5),
@@ -155,7 +154,6 @@ def test_group_sort_of_any_shape(groups, size, rest, data):
     torch.testing.assert_close(GroupSort(size, axis - len(shape))(x), y)
 
 
-@settings(max_examples=30, deadline=None)
 @given(direction=st.lists(st.floats(-3.0, 3.0), min_size=1, max_size=5), groups=st.integers(1, 3))
 def test_householder_of_any_direction(direction, groups):
     v = np.array(direction)

@@ -6,7 +6,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.graph.geometry import Window
@@ -27,7 +27,6 @@ def largest(matrices: Matrices, whole: np.ndarray) -> float:
 
 @pytest.mark.parametrize("writes_out", [False, True])
 @given(convolutions(), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=80, deadline=None)
 def test_they_bound_the_map(writes_out: bool, case, seed: int, positive: bool) -> None:
     kind, geometry, groups, shape = case
     kernel = np.random.default_rng(seed).standard_normal(shape)
@@ -47,7 +46,6 @@ def test_they_bound_the_map(writes_out: bool, case, seed: int, positive: bool) -
 
 
 @given(convolutions(), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
 def test_the_spread_covers_relative_errors_of_entries(case, seed: int) -> None:
     """‖op(E)‖ ≤ u · spread · bound for |E| ≤ u|K|, also for the worst signs that are met."""
     kind, geometry, groups, shape = case

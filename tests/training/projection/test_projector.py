@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -54,7 +54,6 @@ def draw(shape: tuple[int, ...], seed: int = 0, scale: float = 1.0) -> np.ndarra
     st.sampled_from([torch.float32, torch.float64]),
     st.integers(0, 2**32 - 1),
 )
-@settings(max_examples=60, deadline=None)
 def test_dense_weights(rows: int, columns: int, power: int, dtype: torch.dtype, seed: int) -> None:
     """From outside to just inside; a second projection changes nothing; nor does one from inside"""
     graph, radius = dense(rows, columns), 0.7
@@ -96,7 +95,6 @@ def test_dense_weights_of_all_spectra(size: int, spectrum: str) -> None:
 
 
 @given(convolutions(), st.integers(0, 2**32 - 1))
-@settings(max_examples=60, deadline=None)
 def test_convolutions(case, seed: int) -> None:
     kind, geometry, groups, shape = case
     op = kind(trained("w", np.ones(shape)), None, geometry, groups)

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.training.projection import proof
@@ -44,7 +44,6 @@ def test_what_is_proved_is_true(matrix: np.ndarray, square: Fraction, power: int
 
 
 @given(st.integers(1, 12), st.integers(0, 2**32 - 1), st.floats(-1e-3, 1e-3))
-@settings(max_examples=60, deadline=None)
 def test_complex_matrices(side: int, seed: int, offset: float) -> None:
     random = np.random.default_rng(seed)
     matrix = random.standard_normal((side, 9)) + 1j * random.standard_normal((side, 9))
@@ -63,7 +62,6 @@ def test_each_matrix_of_a_stack_is_judged_by_itself() -> None:
 
 
 @given(st.sampled_from([1, 2, 7, 31, 32, 33, 65, 130]), st.integers(0, 2**32 - 1))
-@settings(max_examples=30, deadline=None)
 def test_real_matrices_alone_and_together(side: int, seed: int) -> None:
     """What is proved of one matrix at a time, and of many: the same, and true."""
     matrix = np.random.default_rng(seed).standard_normal((side, side + 3))
