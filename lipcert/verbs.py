@@ -237,7 +237,7 @@ def suggest(model: object, /, *given: Any, **options: Any) -> Any:
     `budget` in seconds. Of a module:
 
         found = lipcert.suggest(module, x[:1], settings, public=(x, y))
-        found.module, found.to_edit, found.mechanism()  # the recipe, made
+        found.module, found.mechanism()  # the module for the recipe
 
     with all that `lipcert.training.suggesting.suggest` takes. Raises what `analyze` raises.
     """

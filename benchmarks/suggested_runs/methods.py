@@ -92,8 +92,8 @@ def _suggested(name: str, title: str, mechanism: str | None = None) -> Method:
         chosen = found.mechanism()
         if isinstance(chosen, BackpropClipping):
             _freeze_what_no_layer_owns(network)
-        if settings.batch_size is None or settings.epochs is None or found.to_edit:
-            raise ValueError(f"{problem.name}: {found.to_edit or 'no run'}")
+        if settings.batch_size is None or settings.epochs is None:
+            raise ValueError(f"{problem.name}: no run")
         changes = tuple(change.change for change in found.recipe.changes)
         return Recipe(network, chosen, settings.batch_size, round(settings.epochs), changes)
 

@@ -8,10 +8,10 @@ them from a certificate.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Protocol, Self, final
+from typing import Self, final
 
 from lipcert.analysis.clipping import clipped_layers, with_clips
 from lipcert.analysis.loss import planned_loss
@@ -49,7 +49,6 @@ from lipcert.core.rules.passes import rule_at
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import JOINED, Graph
 from lipcert.graph.modes import EvalLayer
-from lipcert.graph.viewed import graph_at
 from lipcert.importer.model import ImportedModel
 from lipcert.importer.reading import Reading, read_program
 from lipcert.privacy.noise import Group
@@ -78,7 +77,6 @@ class Shared:
     """
 
     def __init__(self) -> None:
-        self._file: _File | None = None
         self._proofs: dict[object, Proof] = {}
 
     @classmethod
@@ -88,12 +86,6 @@ class Shared:
         proof = found.norms, found.evidence, found.derived
         shared.proof(found.program, found.premises, found.scope, lambda: proof)
         return shared
-
-    def file(self, make: Callable[[], _File]) -> _File:
-        """The network itself."""
-        if self._file is None:
-            self._file = make()
-        return self._file
 
     def proof(
         self, program: Program, premises: Premises, scope: ScopeClaim, make: Callable[[], Proof]
@@ -111,18 +103,6 @@ class Shared:
         return norms, replace(evidence, scope=scope), derived
 
 
-class Edit(Protocol):
-    """Another network in place of one, said of the program and of the graph alike."""
-
-    def program(self, program: Program) -> Program:
-        """The other program. Values of the file that it computes keep their names."""
-        ...
-
-    def graph(self, graph: Graph) -> Graph:
-        """The same steps in the graph, with the parameters that are left of them."""
-        ...
-
-
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _File:
@@ -130,7 +110,6 @@ class _File:
 
     left_out: tensors that the file does not hold, biases of zeros, which the program has again.
     graph, stored: with the numbers of the file; reading: with those that stand in for them.
-    unedited: the same where program and graph are edited, and no longer those of the file.
     """
 
     graph: Graph
@@ -138,7 +117,6 @@ class _File:
     reading: Reading
     tensors: Mapping[str, tuple[str, ...]]
     left_out: frozenset[str]
-    unedited: _File | None = None
 
 
 @final
@@ -181,18 +159,6 @@ class Bounded:
     def file_program(self) -> Program:
         """The program without the clips of the mechanism."""
         return self.file.reading.program
-
-    def shown_at(self, weights: Mapping[str, FloatArray]) -> Bounded:
-        """The same bounds, with graphs whose operands show other numbers by parameter."""
-        if not weights:
-            return self
-        plain, graph = graph_at(self.file.graph, weights), self.graph
-        if graph.nodes == self.file.graph.nodes:
-            graph = replace(graph, nodes=plain.nodes)
-        else:
-            graph = graph_at(graph, weights)
-        file = replace(self.file, graph=plain, unedited=self.file.unedited or self.file)
-        return replace(self, graph=graph, file=file)
 
     @property
     def tensors(self) -> Mapping[str, tuple[str, ...]]:
@@ -280,39 +246,22 @@ def bounded_again(
     found: Bounded,
     settings: Settings,
     weights: Mapping[str, FloatArray] | None = None,
-    edits: Sequence[Edit] = (),
     propose: Propose = proposals,
     *,
     shared: Shared | None = None,
 ) -> Bounded:
     """Bounds of the same file under other settings; weights: other numbers by parameter.
 
-    shared: what was derived before with the same weights and edits under the same tier.
-
-    The graph of the importer keeps the numbers of the file. edits: made of the program of the file
-    one after another, once it has its weights; what is bounded then is a network that no file
-    holds, to be compared and never certified. They take the place of edits that were made before.
+    The graph of the importer keeps the numbers of the file. shared: what was derived before with
+    the same weights under the same tier.
     """
-    shared = shared or Shared()
-    file = shared.file(lambda: _edited(found, weights, edits))
-    return _derived(file, settings, None, propose, shared)
-
-
-def _edited(
-    found: Bounded, weights: Mapping[str, FloatArray] | None, edits: Sequence[Edit]
-) -> _File:
-    """The file of what was bounded with other numbers and steps."""
-    file = found.file.unedited or found.file
+    file = found.file
     if weights is not None:
         changed = exchanged_tensors(file.graph, file.stored, file.tensors, weights)
         reading = file.reading.at(changed)
         program, _ = with_biases(file.graph, reading.program)
         file = replace(file, reading=replace(reading, program=program))
-    plain = file
-    for edit in edits:
-        reading = replace(file.reading, program=edit.program(file.reading.program))
-        file = replace(file, graph=edit.graph(file.graph), reading=reading, unedited=plain)
-    return file
+    return _derived(file, settings, None, propose, shared or Shared())
 
 
 def _derived(

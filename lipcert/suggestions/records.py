@@ -1,56 +1,49 @@
 """Suggestions: the answer to `lipcert suggest`, as plain records that every report format prints.
 
-What enters: changes and what re-analysis made of them. What leaves: `Suggestions`. Every number is
-that of an analysis of the network with these changes and nothing else; None stands for "no bound"
-or "not measured".
+Every number is that of an analysis of the network under these settings and nothing else; None
+stands for "no bound" or "not measured".
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, final
 
-from lipcert.analysis.bounded import Edit
 from lipcert.analysis.records import VerdictName
 from lipcert.diagnostics import Diagnostic
 from lipcert.settings.settings import Settings
-from lipcert.upper import FloatArray
 
-JOINED: Final = ("freeze", "constraints")
-"""settings that changes add to; all others they replace"""
+TOPIC: Final = "mechanism"
+"""the topic of changes that state a mechanism"""
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
-    """One what-if.
+    """Settings that a run might have in place of its own.
 
-    topic: of changes of one topic at most one is made. how: lines that can be pasted, each options
-    of the command line, a table of the settings file (TOML), or Python (`model`: the module).
-    keeps_function: whether the network computes what it did. settings: fields of `Settings` that it
-    replaces, or adds to (`JOINED`). weights: other numbers by parameter; edits: other steps.
-    prepared: what is done to the inputs [examples, ...] before the network sees them. in_recipe:
-    whether it may be part of a recipe: not where less is trained, or another run made. separates:
-    whether examples that a batch normalisation mixed no longer meet.
+    topic: at most one change of each topic is made. how: lines that can be pasted: options of the
+    command line, a table of the settings file (TOML), or the mechanism in Python. settings: fields
+    of `Settings` that the change replaces; "freeze" and "constraints" it adds to. in_recipe:
+    whether a recipe may contain it: not where less is trained, or another run made.
     """
 
     topic: str
     change: str
     how: str
-    keeps_function: bool = True
     settings: Mapping[str, object] = field(default_factory=dict)
-    weights: Mapping[str, FloatArray] = field(default_factory=dict)
-    edits: tuple[Edit, ...] = ()
-    prepared: Callable[[FloatArray], FloatArray] | None = None
     in_recipe: bool = True
-    separates: bool = False
 
-    @property
-    def is_setting(self) -> bool:
-        """Whether settings are all there is to it."""
-        return not (self.weights or self.edits or self.prepared)
+
+@final
+@dataclass(frozen=True, slots=True)
+class ModuleEdit:
+    """Another network, which somebody may write; it is not analysed. how: lines of Python."""
+
+    change: str
+    how: str
 
 
 @final
@@ -107,12 +100,13 @@ class Suggestion:
 @final
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Changes made together. steps: the outcome after each of them, that of no change where there
-    is none; None where there was no time for it. settings: of the run, complete; changed: those of
-    them that differ from what was given. edited: settings for the network after the changes in its
-    code, which has no more some of the parameters that `settings` freeze. code: the mechanism of
-    these, as `make_private` takes it; "" for none. accuracy_probe: of a short run, where one was
-    made."""
+    """Changes made together.
+
+    steps: the outcome after each of them, that of no change where there is none; None where there
+    was no time for it. settings: of the run, complete; changed: those of them that differ from what
+    was given. code: the mechanism, as `make_private` takes it; "" for none. accuracy_probe: of a
+    short run, where one was made.
+    """
 
     mechanism: str
     changes: tuple[Change, ...]
@@ -120,19 +114,8 @@ class Recipe:
     outcome: Outcome
     settings: Settings
     changed: Mapping[str, object]
-    edited: Settings
     code: str
     accuracy_probe: float | None = None
-
-    @property
-    def is_setting(self) -> bool:
-        """Whether settings are all there is to it."""
-        return all(change.is_setting for change in self.changes)
-
-    @property
-    def keeps_function(self) -> bool:
-        """Whether the network computes what it did."""
-        return all(change.keeps_function for change in self.changes)
 
 
 @final
@@ -191,10 +174,10 @@ class Suggestions:
     so do suggestions, each by itself. unproven: why what has less noise over signal than the recipe
     does not stand before it, "" where nothing has. others: what trains less or runs otherwise, and
     is part of no recipe.
-    stops: what is no private run at all. remarks: sentences about this network. untried: changes
-    for which there was no time. diagnostics: about the examples that were given. rehearsal: the
-    short runs, where some were made. of_norms: noise is held against the mean norm of gradients,
-    the labels being random.
+    stops: what keeps a run from being private. remarks: sentences about this network. untried:
+    changes for which there was no time. diagnostics: about the examples that were given.
+    rehearsal: the short runs, where some were made. of_norms: noise is compared with the mean norm
+    of gradients, the labels being random. edits: other networks, whose bounds may be smaller.
     """
 
     model: str
@@ -220,3 +203,4 @@ class Suggestions:
     rehearsal: Rehearsal | None = None
     unproven: str = ""
     of_norms: bool = False
+    edits: tuple[ModuleEdit, ...] = ()

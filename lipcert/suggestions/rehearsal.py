@@ -32,7 +32,7 @@ from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import graph_at, parameters_of
 from lipcert.privacy.noise import Reduction
 from lipcert.settings.settings import Settings
-from lipcert.suggestions.analyst import Analyst, prepared
+from lipcert.suggestions.analyst import Analyst
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed
 from lipcert.upper import FloatArray
 
@@ -57,9 +57,9 @@ _RATES: Final = (0.003, 0.01, 0.03)
 _POINTS: Final = 8
 """of a curve"""
 _ERRORS: Final = 2.0
-_CLEAR: Final = 0.02
+CLEAR: Final = 0.02
 """by how many standard errors, and by what share of the examples, a recipe has to be right more
-often than clipping to be called better"""
+often than clipping to count as better"""
 _DECAY: Final = (0.9, 0.999)
 _SMALL: Final = 1e-8
 """Adam's"""
@@ -109,7 +109,7 @@ def rehearsed(
             first = right
         elif first is not None:
             margin, deviation = _difference(right, first)
-            better = margin > max(_ERRORS * deviation, _CLEAR)
+            better = margin > max(_ERRORS * deviation, CLEAR)
         found.append(
             Rehearsed(part.mechanism, part.title, rate, curve, curve[-1][1], margin, better)
         )
@@ -149,9 +149,9 @@ def _in_time(planned: Sequence[Run | str], seconds: float) -> Sequence[Run | str
 def _planned(part: Part, analyst: Analyst, trials: Trials) -> Run | str:
     """A run, or why there is none."""
     own = analyst.analysed(part.changes)
-    released, ready = analyst.released(own), trials.prepared(part.changes)
+    released = analyst.released(own)
     try:
-        return Run.of(own.found, own.settings, released, ready)
+        return Run.of(own.found, own.settings, released, trials)
     except LipCertError as error:
         return str(error)
 
@@ -232,11 +232,6 @@ class Trials:
             for rows in (order[:out], order[out:ends])
         )
         return cls(trained, kept_out, float(most), scores)
-
-    def prepared(self, changes: tuple[Change, ...]) -> Trials:
-        """With inputs as the changes prepare them."""
-        ends = [prepared(item, changes) or item for item in (self.trained, self.kept_out)]
-        return replace(self, trained=ends[0], kept_out=ends[1])
 
     @np.errstate(all="ignore")
     def right(self, graph: Graph) -> FloatArray:

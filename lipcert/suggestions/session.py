@@ -1,8 +1,9 @@
 """Session: what-ifs of one network, tried one after another as long as there is time.
 
-What enters: an analyst and what it may try. What leaves: `Suggestions`. Data flow: baseline →
-mechanisms → changes by themselves → recipes → rehearsal → other runs of the best recipe. Invariant:
-nothing stands above gradient clipping but what a rehearsal showed to be better.
+    baseline → mechanisms → changes by themselves → recipes → rehearsal → other runs of the recipe
+
+Invariant: the recipe is gradient clipping, unless a rehearsal showed another one to be better; and
+it is plain gradient clipping where a rehearsal showed other clips to be worse.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.release import plan_of
-from lipcert.core.ledger.mechanism import MECHANISMS, Clipless
+from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.errors import LipCertError
-from lipcert.settings.patterns import matches
 from lipcert.settings.settings import Settings
 from lipcert.suggestions import mechanisms, written
 from lipcert.suggestions.analyst import Analysed, Analyst, changed, place
-from lipcert.suggestions.changes import applied, changes_of
-from lipcert.suggestions.layer_radii import layer_radii
+from lipcert.suggestions.changes import changes_of
+from lipcert.suggestions.module_edits import edits_of
 from lipcert.suggestions.records import (
+    TOPIC,
     Change,
     Outcome,
     Recipe,
@@ -32,15 +33,13 @@ from lipcert.suggestions.records import (
     Suggestion,
     Suggestions,
 )
-from lipcert.suggestions.rehearsal import Part, Trials, rehearsed
+from lipcert.suggestions.rehearsal import CLEAR, Part, Trials, rehearsed
 from lipcert.suggestions.remarks import remarks_of, stops_of
-from lipcert.suggestions.structure import Structure
-from lipcert.suggestions.subject import Subject
 
 _GAIN: Final = 0.03
+"""the part by which noise over signal has to fall"""
 _WORTH: Final = 0.10
-"""by what part noise over signal has to fall, and by one that changes what the network computes"""
-"""the mechanism that leaves weights and network alone, and needs no rehearsal"""
+"""the same where less is trained"""
 _ALIKE: Final = 1.25
 """by what factor noise over signal has to differ between clips to say anything"""
 _RIVALS: Final = 3
@@ -48,13 +47,9 @@ _RIVALS: Final = 3
 _SINGLE: Final = 4
 """changes by themselves that are, too, where all recipes are"""
 _UNPROVEN: Final = (
-    "less noise over signal at the first weights does not say that a network within constraints, "
-    "or another network, learns: such a recipe stands above gradient clipping only after a "
-    "rehearsal"
+    "less noise over signal at the first weights does not say that a network within constraints "
+    "learns: such a recipe stands above gradient clipping only after a rehearsal"
 )
-_PASSES: Final = 3
-_FAR: Final = 1.5
-"""what made noise over signal so many times as large is not tried again in later passes"""
 _COMBINATIONS: Final = "further combinations of changes"
 _EARLY: Final = 0.45
 """the part of the time in which changes are tried by themselves, before they are combined"""
@@ -66,8 +61,9 @@ _LAST: Final = 2
 """mechanisms that are tried last"""
 _FROZEN: Final = "frozen layer"
 _AFFINE: Final = "affine"
-_KEEPING: Final = frozenset({_AFFINE, "allocation", "run"})
-"""topics beyond which mechanisms that bound any network need nothing"""
+_OF_RUN: Final = frozenset({"allocation", "run"})
+_KEEPING: Final = _OF_RUN | {_AFFINE}
+"""topics of changes that help mechanisms which bound any network"""
 
 
 @final
@@ -78,7 +74,6 @@ class Session:
     why there are none; seconds: that rehearsals may take; probe: rehearse everything."""
 
     analyst: Analyst
-    structure: Structure
     families: tuple[Change, ...]
     home: tuple[Change, ...]
     started: float
@@ -114,7 +109,8 @@ class Session:
         rival = self.tried((self.rival,), always=True)
         families = [*self.families[:-_LAST], *self._measured(rival)]
         late = self.families[-_LAST:]
-        changes = list(changes_of(self._subject(baseline)))
+        graph = self.base.unclipped
+        changes = list(changes_of(graph, settings, self.base.loss))
         usable = [change for change in changes if change.in_recipe]
         self.expected = 3 * (len(families) + len(changes))
         found = list(self._alone(families, ()))
@@ -137,7 +133,7 @@ class Session:
         ranked = tuple(sorted(found, key=_rank))
         apart = tuple(sorted(others, key=_rank))
         source = analyst.examples
-        remarks = remarks_of(self.structure, ranked, apart, recipes, of_norms=self._of_norms)
+        remarks = remarks_of(graph, ranked, apart, recipes, of_norms=self._of_norms)
         return Suggestions(
             model=path,
             sha256=self.base.reading.model.sha256,
@@ -153,7 +149,7 @@ class Session:
             recipes=(best, *behind),
             suggestions=ranked,
             others=apart,
-            stops=tuple(stops_of(self.structure.graph, best)),
+            stops=tuple(stops_of(graph, best)),
             remarks=tuple(remarks),
             skipped=tuple(self.skipped),
             untried=tuple(dict.fromkeys(x for x in self.untried if x not in self.done)),
@@ -161,6 +157,7 @@ class Session:
             rehearsal=shown.rehearsal,
             unproven=shown.unproven,
             of_norms=self._of_norms,
+            edits=tuple(edits_of(graph, settings)),
         )
 
     @property
@@ -171,19 +168,22 @@ class Session:
 
     def _rehearsed(self, recipes: list[Recipe], single: Sequence[Suggestion]) -> _Shown:
         """Gradient clipping first, or what a rehearsal shows to be better; then by score."""
-        plain = next(
+        clipping = next(
             (recipe for recipe in recipes if recipe.settings.enforced.clips_gradients), None
         )
-        if plain is None:
+        if clipping is None:
             return _Shown(recipes, (), None, "")
-        others = [recipe for recipe in recipes if recipe is not plain]
-        less = [recipe for recipe in others if recipe.outcome.score < plain.outcome.score]
-        if not (less or self.probe):
-            return _Shown([plain, *others], (), None, "")
+        others = [recipe for recipe in recipes if recipe is not clipping]
+        less = [recipe for recipe in others if recipe.outcome.score < clipping.outcome.score]
         if isinstance(self.trials, str):
-            return _Shown([plain, *others], (), None, f"{_UNPROVEN}; {self.trials}")
-        tried = [plain, *(others if self.probe else less[:_RIVALS])]
-        alone = [item for item in single if item.change.topic != mechanisms.TOPIC]
+            unproven = f"{_UNPROVEN}; {self.trials}" if less else ""
+            return _Shown([clipping, *others], (), None, unproven)
+        plain = self._plain(clipping)
+        if plain is clipping and not (less or self.probe):
+            return _Shown([clipping, *others], (), None, "")
+        tried = [plain] if plain is clipping else [plain, clipping]
+        tried += others if self.probe else less[:_RIVALS]
+        alone = [item for item in single if item.change.topic != TOPIC]
         alone = alone[:_SINGLE] if self.probe else []
         parts = [Part(item.mechanism, _title(item), item.changes) for item in tried]
         parts += [
@@ -191,17 +191,24 @@ class Session:
         ]
         found = rehearsed(parts, self.analyst, self.trials, self.seconds, self.observe)
         runs = dict(zip(map(id, (*tried, *alone)), found.runs, strict=True))
+        margin = runs[id(clipping)].margin
+        clipped = plain if margin is not None and margin < -CLEAR else clipping
         better = [recipe for recipe in tried if runs[id(recipe)].better]
-        best = max(better, key=lambda item: runs[id(item)].accuracy or 0.0, default=plain)
-        rest = [plain, *others] if best is not plain else others
-        ordered = [best, *(item for item in rest if item is not best)]
+        best = max([clipped, *better], key=lambda item: runs[id(item)].accuracy or 0.0)
+        ordered = [best, *(item for item in (clipped, *others) if item is not best)]
         accuracies = {key: run.accuracy for key, run in runs.items()}
         return _Shown(
             [replace(item, accuracy_probe=accuracies.get(id(item))) for item in ordered],
             [replace(item, accuracy_probe=accuracies[id(item)]) for item in alone],
             found,
-            f"{_UNPROVEN}, and none showed that" if less and best is plain else "",
+            f"{_UNPROVEN}, and none showed that" if less and best is clipped else "",
         )
+
+    def _plain(self, clipping: Recipe) -> Recipe:
+        """Gradient clipping at C = 1 of everything, in the run of another clipping recipe."""
+        of_run = [change for change in clipping.changes if change.topic in _OF_RUN]
+        changes = (self.rival, *of_run)
+        return clipping if clipping.changes == changes else self._recipe(changes)
 
     def tried(
         self, changes: tuple[Change, ...], what: str = "", *, always: bool = False
@@ -235,11 +242,6 @@ class Session:
         """When this part of the time is over."""
         return self.started + part * (self.end - self.started)
 
-    def _subject(self, baseline: Analysed) -> Subject:
-        at_input = baseline.found.at_input
-        analyst = self.analyst
-        return Subject(self.structure, analyst.settings, self.base.loss, at_input, analyst.examples)
-
     def _measured(self, rival: Analysed | None) -> Iterator[Change]:
         """Mechanisms whose radii follow from what was met."""
         observed = None if rival is None else rival.observed
@@ -249,15 +251,14 @@ class Session:
             tenth = float(f"{0.1 * median:.2g}")
             yield mechanisms.gradient_clipping(tenth, what=", a tenth of the median norm")
         if self.analyst.examples is not None and time.monotonic() < self.deadline:
-            radii = layer_radii(self.analyst)
-            yield from mechanisms.backprop_clippings(radii)
+            yield from mechanisms.backprop_clippings(mechanisms.layer_radii(self.analyst))
 
     def _alone(self, changes: Iterable[Change], under: tuple[Change, ...]) -> Iterator[Suggestion]:
         """Changes by themselves, under a mechanism; not those that the settings have already."""
         settings = self.analyst.settings
         for change in changes:
             found = self.tried((*under, change))
-            if found is None or (change.is_setting and found.settings == settings):
+            if found is None or found.settings == settings:
                 continue
             yield self._suggestion(change, found)
 
@@ -275,8 +276,7 @@ class Session:
             if change.in_recipe:
                 continue
             if change.topic == "head":
-                for start in dict.fromkeys((self.home or self.families[:1], (self.rival,))):
-                    yield from self._alone([change], start)
+                yield from self._alone([change], (self.rival,))
                 continue
             found = self.tried((*best.changes, change))
             limit = best.outcome.score * (1.0 - _WORTH * (change.topic == _FROZEN))
@@ -285,8 +285,7 @@ class Session:
 
     def _recipes(self, families: list[Change], changes: list[Change]) -> Iterator[Recipe]:
         """The best that was found under each mechanism; first of those that need little time."""
-        separating = [change for change in changes if change.separates][:1]
-        keeping = [change for change in changes if change.topic in _KEEPING] + separating
+        keeping = [change for change in changes if change.topic in _KEEPING]
         own = self.analyst.settings.enforced
         holds = not own.acts or own.holds_weights()
         starts: list[tuple[Change, ...]] = [] if holds else [()]
@@ -300,16 +299,13 @@ class Session:
             usual = keeping
             if self._of_norms and all(map(mechanisms.clips_gradients, start)):
                 usual = [change for change in keeping if change.topic != _AFFINE]
-            if found := self._greedy(start, usual, always=(self.rival,) == start):
-                yield found
+            yield self._greedy(start, usual)
         start = self.home if holds else (families[0],)
         if self.tried(start, families[0].change) is None:
             return
         held = self._greedy(start, changes)
-        if held is None:
-            return
         yield held
-        made = [change for change in held.changes if change.topic != mechanisms.TOPIC]
+        made = [change for change in held.changes if change.topic != TOPIC]
         for family in families:
             kind = family.settings["mechanism"]
             is_other = kind in mechanisms.HELD and kind != held.mechanism
@@ -334,50 +330,23 @@ class Session:
         known = self.analyst.known(changes)
         return math.inf if known is None else known.outcome.score
 
-    def _greedy(
-        self, start: tuple[Change, ...], changes: Iterable[Change], *, always: bool = False
-    ) -> Recipe | None:
-        """Topic by topic, the change that helps most, as long as one does.
-
-        Examples that a batch normalisation mixes are separated first; None: there was no time.
-        """
+    def _greedy(self, start: tuple[Change, ...], changes: Iterable[Change]) -> Recipe:
+        """Topic by topic, first that of the change which helps most by itself, what still helps."""
         topics: dict[str, list[Change]] = {}
         for change in changes:
             topics.setdefault(change.topic, []).append(change)
-        separating = [c for found in topics.values() for c in found if c.separates]
-        for change in separating:
-            self.tried((*start, change), _COMBINATIONS, always=always)
-        chosen: dict[str, Change] = {}
-        if separating:
-            first = min(separating, key=lambda change: self._score((*start, change)))
-            if self.analyst.known((*start, first)) is None:
-                return None
-            chosen[first.topic], topics[first.topic] = first, separating
         alone = {
             topic: min(self._score((*start, change)) for change in topics[topic])
             for topic in topics
         }
         order = sorted(topics, key=lambda topic: (alone[topic], place(topic)))
-        best = self.analyst.analysed((*start, *chosen.values())).outcome.score
-        far: set[Change] = set()
-        for _ in range(_PASSES):
-            before = best
-            for topic in order:
-                for change in topics[topic]:
-                    if chosen.get(topic) is change or change in far:
-                        continue
-                    trial = {**chosen, topic: change}
-                    found = self.tried((*start, *trial.values()), _COMBINATIONS)
-                    needed = _GAIN if change.keeps_function else _WORTH
-                    limit = best * (1.0 - (needed if topic not in chosen else _GAIN))
-                    if found is None:
-                        continue
-                    if found.outcome.score > _FAR * best:
-                        far.add(change)
-                    if _is_less(found.outcome.score, limit, best):
-                        chosen, best = trial, found.outcome.score
-            if not best < before:
-                break
+        chosen: dict[str, Change] = {}
+        best = self.analyst.analysed(start).outcome.score
+        for change in (change for topic in order for change in topics[topic]):
+            trial = {**chosen, change.topic: change}
+            found = self.tried((*start, *trial.values()), _COMBINATIONS)
+            if found is not None and _is_less(found.outcome.score, best * (1.0 - _GAIN), best):
+                chosen, best = trial, found.outcome.score
         return self._recipe((*start, *chosen.values()))
 
     def _recipe(self, changes: tuple[Change, ...], *, between: bool = False) -> Recipe:
@@ -386,15 +355,12 @@ class Session:
         ends = range(len(changes) + 1) if not changes else range(1, len(changes) + 1)
         last = analyst.analysed(changes)
         parts = [self._step(changes[:end], between=between) for end in ends]
-        edited, names = self._edited(changes)
-        held_so = last.settings.enforced is Clipless and any(
-            change.topic == "weights" for change in changes
-        )
-        said = {name: getattr(edited, name) for name in Settings.__dataclass_fields__}
+        parameters = self.base.unclipped.parameters
+        trained = [name for name, item in parameters.items() if item.trainable]
+        said = {name: getattr(last.settings, name) for name in Settings.__dataclass_fields__}
         code = written.mechanism_code(
             said | {"loss": settings.loss if settings.heads else self.base.loss.kind},
-            freeze=written.frozen_patterns(edited, names),
-            orthogonalize=int(held_so),
+            freeze=written.frozen_patterns(last.settings, trained),
         )
         return Recipe(
             last.settings.mechanism,
@@ -403,30 +369,8 @@ class Session:
             last.outcome,
             last.settings,
             changed(settings, last.settings),
-            edited,
             code,
         )
-
-    def _edited(self, changes: tuple[Change, ...]) -> tuple[Settings, list[str]]:
-        """Settings for the network after the changes in its code, and its parameters by name."""
-        trained = [n for n, item in self.structure.graph.parameters.items() if item.trainable]
-        gone: set[str] = set()
-        kept = []
-        for change in changes:
-            own = dict(change.settings)
-            if not change.is_setting:
-                patterns = own.pop("freeze", ())
-                gone |= {name for name in trained if matches(name, patterns)}  # type: ignore[arg-type]
-            kept.append(replace(change, settings=own))
-        names = [name for name in trained if name not in gone]
-        found = applied(self.analyst.settings, tuple(kept))
-        is_left = {pattern: any(matches(name, (pattern,)) for name in names)
-                   for pattern in (*found.freeze, *dict(found.constraints))}  # fmt: skip
-        return replace(
-            found,
-            freeze=tuple(pattern for pattern in found.freeze if is_left[pattern]),
-            constraints=tuple(item for item in found.constraints if is_left[item[0]]),
-        ), names
 
     def _step(self, changes: tuple[Change, ...], *, between: bool) -> Outcome | None:
         """Of changes that may have been tried; None where there is no time for it."""
@@ -440,19 +384,15 @@ def _is_less(score: float, limit: float, best: float) -> bool:
     return score < limit if math.isfinite(best) else score < best
 
 
-def _rank(item: Suggestion) -> tuple[bool, float, bool]:
+def _rank(item: Suggestion) -> tuple[bool, float]:
     """Gradient clipping first: of all else the ratio alone does not say that it learns."""
-    return (
-        not MECHANISMS[item.mechanism].clips_gradients,
-        item.outcome.score,
-        not item.change.keeps_function,
-    )
+    return not MECHANISMS[item.mechanism].clips_gradients, item.outcome.score
 
 
 def _title(recipe: Recipe) -> str:
     """What was changed, by topic."""
-    own = [change.change for change in recipe.changes if change.topic == mechanisms.TOPIC]
-    made = [change.topic for change in recipe.changes if change.topic != mechanisms.TOPIC]
+    own = [change.change for change in recipe.changes if change.topic == TOPIC]
+    made = [change.topic for change in recipe.changes if change.topic != TOPIC]
     what = own[0] if own else recipe.mechanism
     return f"{what}: {', '.join(made)}" if made else what
 

@@ -12,7 +12,6 @@ import re
 import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
-from lipcert.core import program as p
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.settings.patterns import literal, matches
 from lipcert.settings.settings import NO_CLIP, ConstraintSpec, LossParameters, Settings
@@ -166,50 +165,6 @@ def globs(names: Collection[str], others: Iterable[str]) -> tuple[str, ...]:
 
 def _is_plain(name: str) -> bool:
     return not set(name) & set("*?[]")
-
-
-def alike(lines: Iterable[tuple[str, str]]) -> str:
-    """Lines of code, each once, with the names of what they stand for as a comment."""
-    places: dict[str, list[str]] = {}
-    for code, name in lines:
-        places.setdefault(code, []).append(name)
-    return "\n".join(
-        f"{code}  # {', '.join(dict.fromkeys(names))}" for code, names in places.items()
-    )
-
-
-def average_pool(op: p.MaxPool) -> str:
-    """The layer of means over the windows of maxima; "" where torch has none."""
-    window = op.window
-    if set(window.dilations) != {1}:
-        return ""
-    words = [_same(window.taps)]
-    words += [f"stride={_same(window.strides)}"] if window.strides != window.taps else []
-    if any(window.before):
-        words += [f"padding={_same(window.before)}", "count_include_pad=False"]
-    return f"nn.AvgPool{len(window.taps)}d({', '.join(words)})"
-
-
-def unbiased(op: p.Conv | p.Dense) -> str:
-    """A linear layer without bias."""
-    if isinstance(op, p.Dense):
-        outputs, inputs = op.weight.shape
-        return f"nn.Linear({inputs}, {outputs}, bias=False)"
-    window, shape = op.window, op.weight.shape
-    ends = (shape[1] * op.groups, shape[0])
-    if op.transposed:
-        ends = (shape[0], shape[1] * op.groups)
-    words = [*map(str, ends), _same(window.taps)]
-    words += [f"stride={_same(window.strides)}"] if set(window.strides) != {1} else []
-    words += [f"padding={_same(window.before)}"] if any(window.before) else []
-    words += [f"dilation={_same(window.dilations)}"] if set(window.dilations) != {1} else []
-    words += [f"groups={op.groups}"] if op.groups > 1 else []
-    kind = "ConvTranspose" if op.transposed else "Conv"
-    return f"nn.{kind}{len(window.taps)}d({', '.join(words)}, bias=False)"
-
-
-def _same(numbers: tuple[int, ...]) -> str:
-    return str(numbers[0]) if len(set(numbers)) == 1 else str(tuple(map(int, numbers)))
 
 
 def python_lines(how: str) -> Iterator[str]:

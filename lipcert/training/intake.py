@@ -25,6 +25,7 @@ from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples, checked_examples
 from lipcert.gradient_stats.labels import checked_labels
+from lipcert.graph.ir import Graph
 from lipcert.settings.conversion import whole
 from lipcert.settings.patterns import literal
 from lipcert.settings.settings import Settings
@@ -195,18 +196,35 @@ class FirstExamples:
             checked_labels(loss, labels.detach().cpu().numpy(), output_shape)
 
 
-def examples_of(source: str, given: KnownExamples, shape: Shape, *, is_private: bool) -> Examples:
-    """UsageError for what are no examples of this shape."""
+def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: bool) -> Examples:
+    """Examples (x, y) for measurements. x: of several inputs a list, in their order, or a mapping
+    from their names.
+
+    Raises UsageError for what are not examples of the inputs of the graph.
+    """
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise UsageError(f"training: {source}: give (x, y), inputs and labels")
-    if isinstance(given[0], tuple | list | Mapping):
-        raise UsageError(f"training: {source}: examples of several inputs are not measured here")
-    x, y = (_array(item) for item in given)
     try:
-        found = checked_examples(x, y, shape, source)
+        x = _together(given[0], graph.arrays) if graph.arrays else _array(given[0])
+        found = checked_examples(x, _array(given[1]), graph.input_shape, source)
     except NoVerdictError as error:
         raise UsageError(f"training: {error}") from error
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"training: {source}: {error}") from error
     return replace(found, is_private=is_private)
+
+
+def _together(given: object, inputs: Sequence[tuple[str, Shape]]) -> np.ndarray[Any, Any]:
+    """Several inputs side by side; ValueError where they are not those of the network."""
+    names = [name for name, _ in inputs]
+    if isinstance(given, Mapping):
+        given = [given[name] for name in names if name in given]
+    parts = [_array(item) for item in given] if isinstance(given, tuple | list) else []
+    shapes = [shape for _, shape in inputs]
+    if [part.shape[1:] for part in parts] != shapes or len({len(part) for part in parts}) != 1:
+        said = ", ".join(f"{name} of shape {list(shape)}" for name, shape in inputs)
+        raise ValueError(f"give one array of as many examples for each input: {said}")
+    return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
 def _array(item: object) -> np.ndarray[Any, Any]:

@@ -39,10 +39,9 @@ class NoiseWarning(UserWarning):
 
 def _public(given: KnownExamples, bounds: Bounded) -> Examples:
     """UsageError for what are no examples of the network, or no labels of the loss."""
-    shapes = bounds.graph.input_shape, bounds.graph.output_shape
-    found = examples_of("public examples", given, shapes[0], is_private=False)
+    found = examples_of("public examples", given, bounds.graph, is_private=False)
     try:
-        checked_labels(bounds.loss, found.y, shapes[1])
+        checked_labels(bounds.loss, found.y, bounds.graph.output_shape)
     except NoVerdictError as error:
         raise UsageError(f"training: public examples: {error}") from error
     return found
@@ -119,8 +118,8 @@ def _message(found: Usefulness, share: float, releases: int) -> str:
             "epochs, a larger batch, or a larger ε"
         )
     said.append(
-        "lipcert.suggest(model, x) lists changes of network and mechanism with what each gains, "
-        "and makes them"
+        "lipcert.suggest(model, x) lists other settings and mechanisms with what each gains, and "
+        "changes of the network to be written by hand"
     )
     if observed is not None and observed.source in {RANDOM, _NORMAL}:
         said.append("public=(x, y) measures at examples that are more like yours")

@@ -37,12 +37,17 @@ def test_there_are_documents() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("folder", KEPT, ids=lambda path: path.parent.name)
 def test_every_name_is_still_there_and_means_something_of_its_type(folder: Path, name: str) -> None:
-    """A name that is null here has no type; a kept one that was null may have got any."""
+    """A name that is null here has no type; a kept one that was null may have got any.
+
+    Settings of a suggestion are those of the settings file that it changes, whichever these are.
+    """
     kept = json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
     found = written()[name]
     assert found["schema"] == kept["schema"]
     now = set(names(found))
     for path, kind in set(names(kept)):
+        if name == "suggestions" and "/settings/" in path:
+            continue
         if kind == "null" or (path, "null") in now:
             assert any(other == path for other, _ in now), path
         else:

@@ -1,4 +1,4 @@
-"""Networks as people write them, with every edit that suggestions know made by hand."""
+"""Networks as people write them, and with edits that suggestions name made by hand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.training.layers import BoundedGroupNorm, BoundedLayerNorm, MaxMin
+from lipcert.training.layers import BoundedGroupNorm, BoundedLayerNorm
 
 _HELD: list[tempfile.TemporaryDirectory[str]] = []
 
@@ -49,8 +49,6 @@ def normal(kind: str, channels: int, groups: int | None) -> nn.Module:
             return UnitNorm(groups)
         case "batch", _:
             return nn.BatchNorm2d(channels)
-        case "group", _:
-            return nn.GroupNorm(4, channels, affine=False)
     return nn.Identity()
 
 
@@ -61,7 +59,6 @@ class ResNet(nn.Module):
         self,
         norm: str = "plain",
         pool: str = "max",
-        act: str = "relu",
         share: float = 1.0,
         bias: bool = True,
     ) -> None:
@@ -71,7 +68,7 @@ class ResNet(nn.Module):
         self.conv2 = nn.Conv2d(4, 4, 3, padding=1, bias=bias)
         self.norm2 = normal(norm, 4, 1)
         self.pool = nn.MaxPool2d(2) if pool == "max" else nn.AvgPool2d(2)
-        self.act = MaxMin() if act == "maxmin" else nn.ReLU()
+        self.act = nn.ReLU()
         self.fc = nn.Linear(16, 3)
         self.share = share
 
@@ -85,8 +82,8 @@ class ResNet(nn.Module):
 class BatchNormed(ResNet):
     """The same as people write it first."""
 
-    def __init__(self, norm: str = "batch") -> None:
-        super().__init__(norm)
+    def __init__(self) -> None:
+        super().__init__("batch")
 
 
 class Transformer(nn.Module):
@@ -118,11 +115,11 @@ class Transformer(nn.Module):
 class Perceptron(nn.Module):
     """Three dense layers on 6 features."""
 
-    def __init__(self, bias: bool = True, act: str = "relu") -> None:
+    def __init__(self, bias: bool = True) -> None:
         super().__init__()
         sizes = (6, 8), (8, 8), (8, 2)
         self.fc1, self.fc2, self.fc3 = (nn.Linear(*size, bias=bias) for size in sizes)
-        self.act = MaxMin() if act == "maxmin" else nn.ReLU()
+        self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc3(self.act(self.fc2(self.act(self.fc1(x)))))

@@ -1,4 +1,4 @@
-"""Every number that is suggested is that of an analysis of the network with these very changes."""
+"""Every number that is suggested is that of an analysis of the network under these settings."""
 
 from __future__ import annotations
 
@@ -9,16 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipcert.analysis.bounded import Bounded, bounded, bounded_again
+from lipcert.analysis.bounded import bounded
 from lipcert.analysis.observing import observed_at
 from lipcert.analysis.pipeline import analyze, reported
 from lipcert.gradient_stats.examples import Examples
-from lipcert.graph.viewed import graph_at, parameters_of
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.engine import suggest
-from lipcert.suggestions.records import Change, Outcome, Suggestions
+from lipcert.suggestions.records import Outcome, Suggestions
 from tests.suggestions.networks import BatchNormed, Perceptron, Transformer, exported
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -64,23 +63,11 @@ def found(name: str) -> Suggestions:
     return suggest(model(name), planned(name), examples(name), budget=6000.0)
 
 
-@cache
-def first(name: str) -> Bounded:
-    return bounded(model(name), planned(name))
-
-
-def again(name: str, changes: tuple[Change, ...], settings: dict[str, object]) -> Outcome:
+def again(name: str, settings: dict[str, object]) -> Outcome:
     """By the public functions that `analyze` is made of."""
     chosen = replace(planned(name), **settings)
-    base = first(name)
-    weights = {key: array for change in changes for key, array in change.weights.items()}
-    edits = [edit for change in changes for edit in change.edits]
-    derived = bounded_again(base, chosen, weights or None, edits)
-    x = examples(name).x
-    for change in changes:
-        x = x if change.prepared is None else change.prepared(x)
-    shown = derived.shown_at(weights)
-    observed = observed_at(shown, chosen, replace(examples(name), x=x))
+    derived = bounded(model(name), chosen)
+    observed = observed_at(derived, chosen, examples(name))
     analysis = reported(model(name), chosen, derived, observed)
     use = analysis.usefulness
     assert use is not None
@@ -110,14 +97,13 @@ def test_every_suggestion_is_what_a_second_analysis_says(name: str) -> None:
     home = planned(name).mechanism
     for item in (*result.suggestions, *result.others):
         assert item.mechanism != home or item.change.topic == "mechanism"
-        beside = result.recipe.changes if item.with_recipe else ()
-        assert_same(item.outcome, again(name, (*beside, item.change), dict(item.settings)))
+        assert_same(item.outcome, again(name, dict(item.settings)))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recipe_is_what_a_second_analysis_says(name: str) -> None:
     for recipe in found(name).recipes:
-        assert_same(recipe.outcome, again(name, recipe.changes, dict(recipe.changed)))
+        assert_same(recipe.outcome, again(name, dict(recipe.changed)))
         assert recipe.settings == replace(planned(name), **recipe.changed)
 
 
@@ -130,8 +116,7 @@ def test_suggestions_are_ranked_and_the_recipe_is_no_worse_than_any_clipping(nam
     clipped = [item for item in result.suggestions if item.mechanism == CLIPPING]
     assert clipped
     assert result.recipe.mechanism == CLIPPING
-    private = [item for item in clipped if item.change.separates or not result.stops]
-    assert all(result.recipe.outcome.score <= item.outcome.score for item in private)
+    assert all(result.recipe.outcome.score <= item.outcome.score for item in clipped)
     assert result.recipe in result.recipes
     assert not result.untried
 
@@ -152,23 +137,8 @@ def test_a_transformer_without_useful_bound_is_told_the_ways_out() -> None:
     assert any("gradient-clipping" in way for way in ways)
     assert any("backprop-clipping" in way for way in ways)
     assert any("only head trained" in way for way in ways)
-    assert not any("epsilon" in item.change.change for item in result.suggestions)
-    clipless = next(item for item in result.recipes if item.mechanism == "clipless")
-    assert clipless.outcome.grad_norm is not None
-    assert clipless.outcome.grad_norm < 100.0
-
-
-def test_changes_that_keep_the_function_keep_it() -> None:
-    """Their settings, weights and edits leave every output where it was."""
-    for name in NAMES:
-        own = parameters_of(model(name).graph)
-        for item in found(name).suggestions:
-            change = item.change
-            if change.keeps_function:
-                assert not change.edits
-                assert change.prepared is None
-                for key, array in change.weights.items():
-                    np.testing.assert_array_equal(array, own[key])
+    edits = {edit.change for edit in result.edits}
+    assert edits >= {"normalisation to norm 1", "flatter attention"}
 
 
 def test_other_mechanisms_than_that_of_the_settings_are_tried_too() -> None:
@@ -188,19 +158,17 @@ def test_without_time_little_is_tried_and_the_rest_is_named() -> None:
 
 
 @pytest.mark.parametrize("budget", [1e-6, 6000.0])
-def test_no_recipe_lets_examples_mix(budget: float) -> None:
-    """A batch normalisation has no part in any of them, however little time there is."""
+def test_a_batch_normalisation_is_the_first_thing_said(budget: float) -> None:
+    """Of a file: no private run can have it, and the numbers are those of evaluation mode."""
+    name = "batch normed"
     result = (
-        found("batch normed")
+        found(name)
         if budget > 1.0
-        else suggest(
-            model("batch normed"), planned("batch normed"), examples("batch normed"), budget=budget
-        )
+        else suggest(model(name), planned(name), examples(name), budget=budget)
     )
-    assert "BatchNorm" in result.stops[0]
-    for recipe in result.recipes:
-        assert any(change.separates for change in recipe.changes)
-        assert not recipe.keeps_function
+    assert result.stops[0].startswith("BatchNorm (norm1, norm2) mixes")
+    assert "make_trainable" in result.stops[0]
+    assert result.edits[0].how == "nn.GroupNorm(4, 4)  # norm1, norm2"
 
 
 def test_layers_are_frozen_in_no_recipe() -> None:
@@ -229,14 +197,3 @@ def test_signal_may_be_drawn() -> None:
     assert not result.is_private
     assert result.examples > 1
     assert result.baseline.noise_to_signal is not None
-
-
-def test_graphs_show_the_weights_that_gradients_are_measured_at() -> None:
-    base = bounded(model("mlp"), Settings(input_norm=1.0))
-    weights = {name: 2.0 * array for name, array in parameters_of(base.graph).items()}
-    shown = bounded_again(base, Settings(input_norm=1.0), weights).shown_at(weights)
-    for graph in (shown.graph, shown.unclipped):
-        for name, array in parameters_of(graph).items():
-            np.testing.assert_array_equal(array, weights[name])
-    expected = parameters_of(graph_at(base.graph, weights))
-    assert expected.keys() == weights.keys()

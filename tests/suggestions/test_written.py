@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields, replace
@@ -19,23 +18,19 @@ from lipcert.analysis.bounded import bounded
 from lipcert.cli.options import chosen_settings
 from lipcert.cli.suggest import command
 from lipcert.gradient_stats.examples import Examples
-from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
 from lipcert.suggestions import mechanisms, written
 from lipcert.suggestions.changes import changes_of
 from lipcert.suggestions.engine import suggest
 from lipcert.suggestions.mechanisms import LayerRadii
-from lipcert.suggestions.records import Change, Recipe, Suggestions
-from lipcert.suggestions.structure import Structure
-from lipcert.suggestions.subject import Subject
+from lipcert.suggestions.module_edits import edits_of
+from lipcert.suggestions.records import Change, Suggestions
 from lipcert.training import layers
 from tests.suggestions.networks import (
-    SHAPES,
     BatchNormed,
     Perceptron,
     ResNet,
     Transformer,
-    export,
     exported,
     made,
 )
@@ -59,11 +54,8 @@ def changes(name: str) -> tuple[Change, ...]:
     """Everything that is ever proposed for a network, whether it helps or not."""
     kind, settings = KINDS[name], Settings(**RUN)
     base = bounded(exported(kind), settings)
-    x = np.random.default_rng(0).random((8, *SHAPES[kind]))
-    examples = Examples(0.5 * x, np.zeros(8, np.int64), "generated", is_private=False)
-    parts = Structure(base.unclipped)
-    subject = Subject(parts, settings, base.loss, base.at_input, examples)
-    found = [*changes_of(subject), *mechanisms.families(settings, biased=True)]
+    found = list(changes_of(base.unclipped, settings, base.loss))
+    found += mechanisms.families(settings, biased=True)
     if kind is Perceptron:
         found += [*mechanisms.backprop_clippings(RADII), mechanisms.gradient_clipping(0.123456789)]
     return tuple(found)
@@ -88,24 +80,46 @@ def test_options_and_tables_are_understood_and_say_what_was_analysed(
     for change in changes(name):
         settings = settings_of(change.how, tmp_path)
         for key, value in change.settings.items():
-            if (
-                value not in (None, ())
-                and key != "scope"
-                and (change.is_setting or key != "freeze")
-            ):
+            if value not in (None, ()) and key != "scope":
                 assert getattr(settings, key) == value, (change.change, key)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_python_runs(name: str) -> None:
     """Every line, beside a module and the names that it speaks of."""
-    seen = 0
-    for change in changes(name):
-        for line in written.python_lines(change.how):
-            space = namespace(made(KINDS[name]))
-            exec(line, space)
-            seen += 1
-    assert seen > 5
+    lines = [line for change in changes(name) for line in written.python_lines(change.how)]
+    edits = edits_of(exported(KINDS[name]).graph, Settings(**RUN))
+    lines += [line for edit in edits for line in edit.how.splitlines()]
+    for line in lines:
+        exec(line, namespace(made(KINDS[name])))
+    assert len(lines) > 8
+
+
+CLIPLESS = Settings(
+    mechanism="clipless", input_norm=1.0, constraint="spectral:1", bias_norm=0.5, loss_clip=1.0
+)
+BY_HAND = {
+    "normalisation with a floor: its slope is at most 1": (ResNet, {"norm": "floor"}),
+    "normalisation to norm 1": (Transformer, {"norm": "unit"}),
+    "no normalisation": (ResNet, {"norm": "none"}),
+    "layers without bias": (Perceptron, {"bias": False}),
+    "shorter branches of residual sums": (ResNet, {"share": 0.5}),
+    "flatter attention": (Transformer, {"dot": 0.25}),
+    "queries and keys of norm at most 1": (Transformer, {"cosine": True}),
+    "means in place of maxima": (ResNet, {"pool": "average"}),
+}
+
+
+@pytest.mark.parametrize("edit", BY_HAND)
+def test_networks_that_are_suggested_have_smaller_bounds(edit: str) -> None:
+    """Of the same weights, within the same constraints."""
+    kind, by_hand = BY_HAND[edit]
+    assert edit in {found.change for found in edits_of(exported(kind).graph, CLIPLESS)}
+    before, after = (
+        bounded(model, CLIPLESS) for model in (exported(kind), exported(kind, **by_hand))
+    )
+    norms = [np.linalg.norm(list(found.grad_norms.values())) for found in (before, after)]
+    assert norms[1] < norms[0]
 
 
 def namespace(model: nn.Module) -> dict[str, object]:
@@ -160,47 +174,13 @@ def test_a_recipe_in_python_is_the_run_of_its_settings() -> None:
     ignored = {"allocation", "tier", "cache", "loss", "constraints", "freeze", "reduction"}
     for recipe in found().recipes:
         mechanism = eval(recipe.code, namespace(made(Perceptron)))
-        own = mechanism.settings(planned(recipe.edited))
+        own = mechanism.settings(planned(recipe.settings))
         for item in fields(Settings):
             if item.name not in ignored:
-                assert same(own, recipe.edited, item.name), item.name
-        frozen = {name for name in _names(recipe) if not recipe.edited.is_trained(name)}
-        assert frozen == {name for name in _names(recipe) if not own.is_trained(name)}
-
-
-def _names(recipe: Recipe) -> list[str]:
-    return list(dict(by_hand(recipe).named_parameters()))
-
-
-def by_hand(recipe: Recipe) -> nn.Module:
-    """The module after the changes that the recipe asks for in the code."""
-    edits: dict[str, object] = {}
-    weights: dict[str, object] = {}
-    for change in recipe.changes:
-        if not change.is_setting and change.prepared is None:
-            assert change.topic in {"biases", "activation", "weights"}
-            edits |= {"bias": False} if change.topic == "biases" else {}
-            edits |= {"act": "maxmin"} if change.topic == "activation" else {}
-            weights |= dict(change.weights) if change.topic == "weights" else {}
-    module = copy.deepcopy(made(Perceptron, **edits))
-    with torch.no_grad():
-        for name, array in weights.items():
-            module.get_parameter(name).copy_(torch.from_numpy(array))
-    return module
-
-
-def test_the_bounds_of_a_recipe_are_those_of_the_network_edited_by_hand(tmp_path: Path) -> None:
-    """Exported anew, under the settings that --apply writes."""
-    edited = 0
-    for number, recipe in enumerate(found().recipes):
-        file = tmp_path / f"{number}.onnx"
-        export(by_hand(recipe), SHAPES[Perceptron], file)
-        bound = bounded(load_model(file), recipe.edited)
-        whole = float(np.linalg.norm(list(bound.grad_norms.values())))
-        if recipe.edited.mechanism != "gradient-clipping":
-            assert whole == pytest.approx(recipe.outcome.grad_norm, rel=1e-6)
-        edited += not recipe.is_setting
-    assert edited
+                assert same(own, recipe.settings, item.name), item.name
+        names = list(dict(made(Perceptron).named_parameters()))
+        frozen = {name for name in names if not recipe.settings.is_trained(name)}
+        assert frozen == {name for name in names if not own.is_trained(name)}
 
 
 def test_globs_fit_the_names_and_nothing_else() -> None:

@@ -1,0 +1,258 @@
+"""Module edits: other networks whose bounds may be smaller, as lines that a person can write.
+
+None of them is made or analysed here: whoever writes one exports the network and analyses it. All
+are for bounds by weights; gradient clipping needs none of them, except that no private run can
+have a layer that mixes the examples of a batch.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+
+from lipcert.core import program as p
+from lipcert.core.program import Shape
+from lipcert.graph.ir import Graph, Node, Use
+from lipcert.graph.moves import is_arrangement
+from lipcert.settings.settings import Settings
+from lipcert.suggestions.records import ModuleEdit
+from lipcert.suggestions.written import number
+
+_BENDS: Final = frozenset(
+    {"relu", "leaky_relu", "elu", "selu", "celu", "gelu", "gelu_tanh", "silu", "quick_gelu", "mish"}
+    | {"hard_swish", "softplus", "tanh"}
+)
+"""activations in whose place another may stand"""
+_SMOOTH: Final = frozenset({"gelu", "gelu_tanh", "silu", "quick_gelu", "mish", "hard_swish"})
+_IN_ROWS: Final = (
+    p.Activation
+    | p.BatchNorm
+    | p.Centre
+    | p.DivideByNorm
+    | p.Move
+    | p.Normalize
+    | p.Scale
+    | p.Shift
+)
+"""steps that stand between a layer and its activation"""
+_GROUPS: Final = 8
+_FLOOR: Final = 1.0
+_COOLER: Final = 4.0
+_NAMED: Final = 8
+
+
+def edits_of(graph: Graph, settings: Settings) -> Iterator[ModuleEdit]:
+    """All that apply to a network, those that shorten a bound most often first."""
+    yield from _norms(graph)
+    yield from _biases(graph)
+    yield from _sums(graph)
+    yield from _attention(graph)
+    yield from _activations(graph)
+    yield from _pools(graph)
+    yield from _weights(graph)
+    yield from _inputs(graph, settings)
+
+
+def norms_of(graph: Graph) -> list[Node]:
+    """Normalisations, within examples or by statistics of a batch."""
+    return [node for node in graph.nodes if isinstance(node.op, p.Normalize | p.BatchNorm)]
+
+
+def affine_of(graph: Graph, norm: Node) -> list[str]:
+    """The trained parameters that alone scale and shift what a normalisation computes."""
+    trained = {use.parameter for use in graph.trained_uses()}
+    found = [use.parameter for use in norm.uses() if use.parameter in trained]
+    value = norm.output
+    while value != graph.output_name:
+        readers = [node for node in graph.nodes if value in node.inputs]
+        if len(readers) != 1 or not (
+            isinstance(readers[0].op, p.Scale | p.Shift) or is_arrangement(readers[0])
+        ):
+            break
+        found += [use.parameter for use in readers[0].uses() if use.parameter in trained]
+        value = readers[0].output
+    return found
+
+
+def mixing(graph: Graph) -> bool:
+    """Whether batch normalisations of the graph use statistics of the batch in training."""
+    return any(not layer.is_dropout for layer in graph.eval_layers)
+
+
+def module_of(parameter: str) -> str:
+    """The module that a state_dict says a parameter belongs to; "" where it says none."""
+    return parameter.rpartition(".")[0]
+
+
+def _norms(graph: Graph) -> Iterator[ModuleEdit]:
+    """Normalisations with a bounded slope."""
+    makers = {node.output: node for node in graph.nodes}
+    bounded, grouped, unit = [], [], []
+    for node in norms_of(graph):
+        affine = affine_of(graph, node)
+        name = (affine and module_of(affine[0])) or node.name
+        shape = node.step.shape
+        if isinstance(node.op, p.BatchNorm):
+            groups = math.gcd(shape[1], _GROUPS)
+            if mixing(graph):
+                grouped.append((f"nn.GroupNorm({groups}, {shape[1]})", name))
+                bounded.append((f"BoundedGroupNorm({groups}, {shape[1]}, {_FLOOR})", name))
+            continue
+        source = makers.get(node.inputs[0])
+        if source is not None and _is_reshape(source):
+            size = f"{shape[1]}, {source.given[0][1]}"
+            bounded.append((f"BoundedGroupNorm({size}, {_FLOOR})", name))
+            unit.append((f"UnitGroupNorm({size})", name))
+        elif isinstance(node.op, p.Normalize):
+            widths = tuple(shape[axis] for axis in node.op.axes)
+            size = str(widths[0] if len(widths) == 1 else widths)
+            bounded.append((f"BoundedLayerNorm({size}, {_FLOOR})", name))
+            unit.append((f"UnitLayerNorm({size})", name))
+    why = "group normalisation in place of batch normalisation, which mixes examples"
+    yield from _edit(why, grouped)
+    yield from _edit("normalisation with a floor: its slope is at most 1", bounded)
+    yield from _edit("normalisation to norm 1", unit)
+    yield from _edit("no normalisation", [("nn.Identity()", name) for _, name in bounded])
+
+
+def _is_reshape(node: Node) -> bool:
+    """Whether entries only change their axes, and keep their order."""
+    if not is_arrangement(node) or not isinstance(node.op, p.Move):
+        return False
+    return bool((np.diff(node.op.sources.reshape(-1)) == 1).all())
+
+
+def _biases(graph: Graph) -> Iterator[ModuleEdit]:
+    modules = (
+        module_of(use.parameter)
+        for use in graph.trained_uses()
+        if use.slot == "bias" and isinstance(use.node.op, p.Conv | p.Dense)
+    )
+    line = "model.get_submodule(name).bias = None"
+    yield from _loop("layers without bias", filter(None, modules), line)
+
+
+def _sums(graph: Graph) -> Iterator[ModuleEdit]:
+    """Shorter branches of residual sums, whose two values depend on a common one."""
+    below = {graph.input_name: frozenset({graph.input_name})}
+    names = []
+    for node in graph.nodes:
+        read = [below[name] for name in node.inputs]
+        below[node.output] = frozenset[str]().union({node.output}, *read)
+        is_sum = isinstance(node.op, p.Add) and node.op.signs == (1, 1)
+        if is_sum and node.given[0] == node.given[1] and read[0] & read[1]:
+            names.append(node.name)
+    depth = max(1.0, len(names) / 2)
+    shorter = f"ScaledResidual(branch, depth={depth:g})"
+    yield from _edit("shorter branches of residual sums", [(shorter, name) for name in names])
+    half = "HalfResidual(branch)"
+    yield from _edit("means in place of residual sums", [(half, name) for name in names])
+
+
+def _attention(graph: Graph) -> Iterator[ModuleEdit]:
+    """Flatter scores, or bounded ones."""
+    names = [node.name for node in graph.nodes if isinstance(node.op, p.Attention)]
+    cooler = f"q = q / {_COOLER:g}"
+    yield from _edit("flatter attention", [(cooler, name) for name in names])
+    unit = "q, k = (t / t.norm(dim=-1, keepdim=True).clamp(min=1) for t in (q, k))"
+    yield from _edit("queries and keys of norm at most 1", [(unit, name) for name in names])
+
+
+def _activations(graph: Graph) -> Iterator[ModuleEdit]:
+    """An activation that keeps norms, and one of slope at most 1."""
+    makers = {node.output: node for node in graph.nodes}
+    pairs, slope = [], []
+    for node in graph.nodes:
+        if not isinstance(node.op, p.Activation) or node.op.name not in _BENDS:
+            continue
+        axis = _channel_axis(node, makers)
+        if axis is not None and node.step.shape[axis] % 2 == 0:
+            pairs.append(("MaxMin()" if axis == 1 else "MaxMin(-1)", node.name))
+        if node.op.name in _SMOOTH:
+            slope.append(("nn.ReLU()", node.name))
+    yield from _edit("activations that keep norms", pairs)
+    yield from _edit("activations of slope at most 1", slope)
+
+
+def _channel_axis(node: Node, makers: dict[str, Node]) -> int | None:
+    """The axis of channels: 1 behind a convolution, the last behind a dense layer."""
+    maker: Node | None = node
+    while maker is not None and isinstance(maker.op, _IN_ROWS):
+        maker = makers.get(maker.inputs[0])
+    if maker is None or maker.step.shape != node.step.shape:
+        return None
+    if isinstance(maker.op, p.Conv):
+        return 1
+    return len(node.step.shape) - 1 if isinstance(maker.op, p.Dense) else None
+
+
+def _pools(graph: Graph) -> Iterator[ModuleEdit]:
+    lines = [
+        (_average_pool(node.op), node.name)
+        for node in graph.nodes
+        if isinstance(node.op, p.MaxPool) and set(node.op.window.dilations) == {1}
+    ]
+    yield from _edit("means in place of maxima", lines)
+
+
+def _average_pool(op: p.MaxPool) -> str:
+    """The layer of means over the windows of maxima."""
+    window = op.window
+    words = [_same(window.taps)]
+    words += [f"stride={_same(window.strides)}"] if window.strides != window.taps else []
+    if any(window.before):
+        words += [f"padding={_same(window.before)}", "count_include_pad=False"]
+    return f"nn.AvgPool{len(window.taps)}d({', '.join(words)})"
+
+
+def _same(numbers: Shape) -> str:
+    return str(numbers[0]) if len(set(numbers)) == 1 else str(tuple(map(int, numbers)))
+
+
+def _weights(graph: Graph) -> Iterator[ModuleEdit]:
+    """Weights all of whose singular values are equal stretch as much as their norm allows."""
+
+    def is_free(use: Use) -> bool:
+        return use.is_linear_map and use.operand.array.ndim >= 2 and use.operand.scale == 1.0
+
+    names = (use.parameter for use in graph.trained_uses() if is_free(use))
+    line = "nn.init.orthogonal_(model.get_parameter(name))"
+    yield from _loop("orthogonal weights; Clipless(orthogonalize=1) keeps them so", names, line)
+
+
+def _inputs(graph: Graph, settings: Settings) -> Iterator[ModuleEdit]:
+    """Inputs about 0, whose norm is at most half as large."""
+    box = settings.effective_input_box
+    if box is None or box[0] + box[1] == 0.0 or graph.ids is not None or graph.parts:
+        return
+    middle, half = 0.5 * (box[0] + box[1]), 0.5 * (box[1] - box[0])
+    line = f"x = x - {number(middle)}"
+    options = f"before the network, with --input-box {number(-half)} {number(half)}"
+    yield from _edit("inputs about 0", [(line, options)])
+
+
+def _edit(what: str, lines: Iterable[tuple[str, str]]) -> Iterator[ModuleEdit]:
+    """One edit from lines of code with the places they stand for; none from no lines."""
+    places: dict[str, list[str]] = {}
+    for code, place in lines:
+        places.setdefault(code, []).append(place)
+    if places:
+        shown = (f"{code}{_named(names)}" for code, names in places.items())
+        yield ModuleEdit(what, "\n".join(shown))
+
+
+def _loop(what: str, names: Iterable[str], code: str) -> Iterator[ModuleEdit]:
+    """One edit that does the same to everything of these names."""
+    listed = "".join(f'"{name}", ' for name in dict.fromkeys(names))
+    if listed:
+        yield ModuleEdit(what, f"for name in ({listed.rstrip()}): {code}")
+
+
+def _named(places: list[str]) -> str:
+    """Names as a comment, of many the first ones."""
+    unique = [name for name in dict.fromkeys(places) if name]
+    more = f" and {len(unique) - _NAMED} more" if len(unique) > _NAMED else ""
+    return f"  # {', '.join(unique[:_NAMED])}{more}" if unique else ""
