@@ -2,63 +2,155 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from lipcert.audit.precision import Precision
 from lipcert.cli import paths
-from lipcert.cli.audit_options import audit_options, job_of, require_inputs
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.gate_options import gate_options
-from lipcert.cli.options import chosen_settings, given, knob_options, report_options
-from lipcert.cli.output import parse_report, text_width, write_reports
-from lipcert.errors import UsageError
+from lipcert.cli.options import (
+    chosen_settings,
+    data_options,
+    gate_options,
+    gates_of,
+    given,
+    knob_options,
+    option,
+    output_options,
+    require_data,
+    together,
+)
+from lipcert.cli.output import Output, text_width
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
 from lipcert.settings.gates import OF_AUDITS
-from lipcert.verbs import require_torch
+from lipcert.verbs import is_certificate, model_beside, require_torch
 
 if TYPE_CHECKING:
     from lipcert.audit.job import Job
     from lipcert.audit.records import AuditReport
+    from lipcert.settings.settings import Settings
+
+
+_STEPS: Final = 30
+_COUNT: Final = click.IntRange(min=1)
+_AS_GIVEN: Final = (
+    "data",
+    "data_x",
+    "data_y",
+    "attack_weights",
+    "device",
+    "watch_values",
+    "unit_size",
+    "micro_batch",
+    "limit",
+    "interrupted",
+)
+"""options that are fields of a `Job` as they are"""
+_OPTIONS: Final = (
+    option(
+        "--model",
+        "The ONNX file that the certificate TARGET speaks of.  [default: beside it, with the "
+        "ending .onnx]",
+        type=paths.FILE,
+    ),
+    data_options(
+        "Examples to replay: an .npz file of arrays x [examples, ...] and y; a folder of .npz "
+        "files or of x/y pairs of .npy files; Parquet; or package.module:function, which returns "
+        "arrays (x, y), a torch Dataset, IterableDataset or DataLoader."
+    ),
+    option(
+        "--trace",
+        "A recorded run: replay its batches at its weights, and check its steps.",
+        "DIR",
+        type=paths.FILE,
+    ),
+    option(
+        "--interrupted",
+        "The recorded run was killed: fewer steps than declared, and no end, may pass.",
+        is_flag=True,
+    ),
+    option(
+        "--attack",
+        "Also look for the worst examples, by projected gradient ascent.",
+        type=click.Choice(("pga",)),
+    ),
+    option("--attack-steps", f"Its steps.  [default: {_STEPS}]", "N", type=_COUNT),
+    option(
+        "--attack-weights",
+        "Let the attack move the weights too, within their constraints.",
+        is_flag=True,
+    ),
+    option("--device", "cpu, cuda, or auto: a GPU where there is one.", "NAME", "auto"),
+    option(
+        "--dtype",
+        "Arithmetic to replay in; what it leaves undecided is replayed in float64.",
+        default="float32",
+        type=click.Choice([item.value for item in Precision]),
+    ),
+    click.option(
+        "--values/--no-values",
+        "watch_values",
+        default=True,
+        show_default=True,
+        help="Hold the norms of layers' outputs, and of gradients with respect to them, against "
+        "their bounds as well.",
+    ),
+    option("--limit", "Audit the first N examples only.", "N", type=_COUNT),
+    option(
+        "--micro-batch",
+        "Examples evaluated at once; lower it where memory runs out.",
+        "N",
+        128,
+        type=_COUNT,
+    ),
+    option("--unit-size", "Examples in one unit of shared work.", "N", 2048, type=_COUNT),
+    option(
+        "--max-detectable-factor",
+        "No pass where a bound could be wrong by more than X unnoticed; inf: no limit.  "
+        "[default: 1000]",
+        "X",
+        type=click.FLOAT,
+    ),
+    gate_options(*OF_AUDITS),
+    option(
+        "--results",
+        "Keep the result of every unit of work there, and go on from those that are.",
+        "DIR",
+        type=paths.FILE,
+    ),
+    option(
+        "--cluster",
+        "Units are done by workers of Dask: tcp://SCHEDULER:8786, or local:N for N processes of "
+        "this machine.",
+        "WHERE",
+    ),
+    option(
+        "--shard",
+        "Do every Nth unit from the Ith on, 0 to N-1, keep the results, and report nothing.",
+        "I/N",
+    ),
+    option(
+        "--merge",
+        "Report on the results in a folder, of shards say, and do nothing else.",
+        "DIR",
+        type=paths.FILE,
+    ),
+    option(
+        "--compare-speed", "Also time a plain training step on the same examples.", is_flag=True
+    ),
+)
 
 
 @click.command("audit")
 @click.argument("target", type=paths.FILE, required=False)
-@audit_options
-@gate_options(*OF_AUDITS)
-@click.option(
-    "--results",
-    type=paths.FILE,
-    metavar="DIR",
-    help="Keep the result of every unit of work there, and go on from those that are.",
-)
-@click.option(
-    "--cluster",
-    metavar="WHERE",
-    help="Units are done by workers of Dask: tcp://SCHEDULER:8786, or local:N for N processes of "
-    "this machine.",
-)
-@click.option(
-    "--shard",
-    metavar="I/N",
-    help="Do every Nth unit from the Ith on, 0 to N-1, keep the results, and report nothing.",
-)
-@click.option(
-    "--merge",
-    type=paths.FILE,
-    metavar="DIR",
-    help="Report on the results in a folder, of shards say, and do nothing else.",
-)
-@click.option(
-    "--compare-speed",
-    is_flag=True,
-    help="Also time a plain training step on the same examples.",
-)
+@together(_OPTIONS)
 @knob_options
-@report_options(*AUDIT_FORMATS)
+@output_options(*AUDIT_FORMATS, further=True, show_all=True, progress=True, color=True)
 @click.pass_context
 def command(
     context: click.Context,
@@ -70,12 +162,7 @@ def command(
     shard: str | None,
     merge: Path | None,
     compare_speed: bool,
-    output_format: str,
-    out_file: Path | None,
-    reports: tuple[str, ...],
-    show_all: bool,
-    progress: bool | None,
-    color: str,
+    result: Output,
     **words: object,
 ) -> ExitCode:
     """Audit TARGET, an ONNX file or a certificate, on real batches, a recorded run or an attack.
@@ -85,24 +172,23 @@ def command(
     exceeded, with 3 when there is no verdict: nothing audited, undecided, bounds that no norm came
     near, data that do not fit, or a recording that does not show the whole run.
     """
-    destinations = [parse_report(word, AUDIT_FORMATS) for word in reports]
     settings = chosen_settings(context).settings
     if merge is None:
-        job = job_of(target, settings, given(context), words)
-        require_inputs(job)
+        job = _job_of(target, settings, given(context), words)
+        _require_inputs(job)
         if results is not None:
             paths.require_own_folder(results, "job.json")
     else:
         _require_alone(target, results, cluster, shard)
         paths.require_folder(merge)
-    paths.require_writable([out_file, *(file for _, file in destinations)], [target])
+    result.require_writable([target])
     if shard is not None:
-        reports_something = compare_speed or out_file is not None or bool(reports)
-        return _do_shard(job, shard, results, cluster is not None or reports_something, progress)
+        has_more = compare_speed or cluster or result.file is not None or result.further
+        return _do_shard(job, shard, results, bool(has_more), result.progress)
     require_torch()
     from lipcert.audit.run import audit, merged_report
 
-    with ProgressReport(progress) as shown:
+    with ProgressReport(result.progress) as shown:
         if merge is not None:
             report = merged_report(merge, shown.observe)
         else:
@@ -113,8 +199,11 @@ def command(
                 compare_speed=compare_speed,
                 observe=shown.observe,
             )
-    rendered = partial(audit_report, report, width=text_width(), show_all=show_all)
-    write_reports(rendered, output_format, out_file, destinations, color)
+    result.write(
+        lambda name, color: audit_report(
+            report, name, width=text_width(), color=color, show_all=result.show_all
+        )
+    )
     return _exit_code(report)
 
 
@@ -159,3 +248,56 @@ def _require_alone(*others: object) -> None:
         raise UsageError(
             "audit: --merge takes the folder alone; it holds the description of the audit"
         )
+
+
+def _require_inputs(job: Job) -> None:
+    """NoVerdictError where something that the job refers to is not there."""
+    from lipcert.audit.trace.files import MANIFEST
+
+    paths.require_model(Path(job.model))
+    if job.certificate is not None:
+        paths.require_file(Path(job.certificate))
+    require_data({"data": job.data, "data_x": job.data_x, "data_y": job.data_y})
+    if job.trace is not None:
+        paths.require_folder(Path(job.trace))
+        if not (Path(job.trace) / MANIFEST).exists():
+            raise NoVerdictError(f"audit: {job.trace} is no trace: it holds no {MANIFEST}")
+
+
+def _job_of(
+    target: Path | None,
+    settings: Settings,
+    given: Mapping[str, object],
+    words: Mapping[str, Any],
+) -> Job:
+    """The job that the options describe. given: the knobs of the command line.
+
+    Raises UsageError where they contradict each other: a certificate states its own settings.
+    """
+    from lipcert.audit.job import MAX_DETECTABLE_FACTOR, Job
+
+    if target is None:
+        raise UsageError("audit: give an ONNX file or a certificate")
+    certificate = target if is_certificate(target) else None
+    if certificate is not None and given:
+        raise UsageError(
+            f"audit: --{next(iter(given))} is stated by the certificate; leave it out, or audit "
+            "the model itself"
+        )
+    if certificate is None and words["model"] is not None:
+        raise UsageError("audit: --model is for certificates; give the model alone")
+    model = target if certificate is None else words["model"] or model_beside(certificate)
+    if words["attack"] is None and (words["attack_steps"] or words["attack_weights"]):
+        raise UsageError("audit: --attack-steps and --attack-weights need --attack pga")
+    limit = words["max_detectable_factor"]
+    return Job(
+        model=str(model),
+        settings=settings,
+        certificate=None if certificate is None else str(certificate),
+        trace=None if words["trace"] is None else str(words["trace"]),
+        attack_steps=0 if words["attack"] is None else words["attack_steps"] or _STEPS,
+        precision=Precision(words["dtype"]),
+        gates=gates_of(words),
+        max_detectable_factor=MAX_DETECTABLE_FACTOR if limit is None else limit,
+        **{name: words[name] for name in _AS_GIVEN},
+    )

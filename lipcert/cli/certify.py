@@ -10,8 +10,8 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import chosen_settings, format_option, knob_options, progress_option
-from lipcert.cli.output import text_width, write
+from lipcert.cli.options import chosen_settings, knob_options, option, output_options
+from lipcert.cli.output import Output, text_width, write
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import document_text
 
@@ -29,15 +29,13 @@ if TYPE_CHECKING:
     type=paths.FILE,
     help="The certificate.  [default: MODEL with the ending .lipcert.json]",
 )
-@click.option(
+@option(
     "--engine",
+    "Which arithmetic the certificate is checked with before it is written.",
     type=click.Choice(("float", "exact")),
     default="float",
-    show_default=True,
-    help="Which arithmetic the certificate is checked with before it is written.",
 )
-@format_option("text", "json", of_file=False)
-@progress_option
+@output_options("text", "json", file=False, progress=True)
 @click.pass_context
 def command(
     context: click.Context,
@@ -45,8 +43,7 @@ def command(
     model: Path,
     certificate: Path | None,
     engine: str,
-    output_format: str,
-    progress: bool | None,
+    result: Output,
 ) -> ExitCode:
     """Certify the bounds of MODEL, an ONNX file, for `lipcert check`.
 
@@ -63,10 +60,10 @@ def command(
     from lipcert.importer.load import load_under
 
     imported = load_under(model, settings)
-    with ProgressReport(progress) as report:
+    with ProgressReport(result.progress) as report:
         issued = certify(imported, settings, engine, report.observe)
     write(issued.data.decode("utf-8"), target)
-    write(_rendered(issued, target, output_format), None)
+    write(_rendered(issued, target, result.format), None)
     if issued.certificate.network.grad_norm is None:
         sys.stderr.write("lipcert: the certificate holds no gradient bound; see the analysis\n")
         return ExitCode.NO_VERDICT

@@ -14,9 +14,8 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.gate_options import gate_options, gates_of
-from lipcert.cli.options import format_option, further_option, out_option
-from lipcert.cli.output import parse_report, write, write_reports
+from lipcert.cli.options import gate_options, gates_of, option, output_options
+from lipcert.cli.output import Output, write
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.core.files import (
     CertificateFileError,
@@ -51,18 +50,17 @@ _PROGRAM: Final = (
 
 @click.command("check")
 @click.argument("certificate", type=paths.FILE, required=False)
-@click.option("--model", type=paths.FILE, help="The ONNX file it speaks of.")
-@click.option(
+@option("--model", "The ONNX file it speaks of.", type=paths.FILE)
+@option(
     "--weights",
+    "Weights (ONNX or safetensors) that are to lie within the certificate's constraints.",
     type=paths.FILE,
-    help="Weights (ONNX or safetensors) that are to lie within the certificate's constraints.",
 )
-@click.option(
+@option(
     "--engine",
+    "float64 with a-priori bounds of its rounding, or integers.",
     type=click.Choice(("float", "exact")),
     default="float",
-    show_default=True,
-    help="float64 with a-priori bounds of its rounding, or integers.",
 )
 @click.option(
     "--accept-assumption",
@@ -71,27 +69,23 @@ _PROGRAM: Final = (
     multiple=True,
     help="Take a declared assumption for granted; repeat, or join by commas.",
 )
-@click.option(
+@option(
     "--max-entries",
+    "Of tables and constants that the check computes; beyond them the verdict is UNKNOWN.",
+    "N",
     type=click.IntRange(min=0),
     default=MAX_ENTRIES,
-    show_default=True,
-    metavar="N",
-    help="Of tables and constants that the check computes; beyond them the verdict is UNKNOWN.",
 )
-@click.option(
+@option(
     "--max-seconds",
+    "That the check may take; beyond them the verdict is UNKNOWN.",
+    "S",
     type=click.FloatRange(min=0.0),
     default=MAX_SECONDS,
-    show_default=True,
-    metavar="S",
-    help="That the check may take; beyond them the verdict is UNKNOWN.",
 )
 @gate_options(*OF_CERTIFICATES)
-@click.option("--tcb", is_flag=True, help=f"{TCB[0].upper()}{TCB[1:]}.")
-@format_option(*CHECK_FORMATS)
-@further_option
-@out_option
+@option("--tcb", f"{TCB[0].upper()}{TCB[1:]}.", is_flag=True)
+@output_options(*CHECK_FORMATS, further=True)
 def command(
     *,
     certificate: Path | None,
@@ -102,9 +96,7 @@ def command(
     max_entries: int,
     max_seconds: float,
     tcb: bool,
-    output_format: str,
-    reports: tuple[str, ...],
-    out_file: Path | None,
+    result: Output,
     **words: object,
 ) -> ExitCode:
     """Check CERTIFICATE against the model it speaks of, independently of what wrote it.
@@ -114,27 +106,24 @@ def command(
     one whose number is not proved with 3.
     """
     gates = gates_of(words)
-    destinations = [parse_report(word, CHECK_FORMATS) for word in reports]
     if tcb and certificate is None:
-        write("\n".join(trusted_lines(trusted_base())) + "\n", out_file)
+        write("\n".join(trusted_lines(trusted_base())) + "\n", result.file)
         return ExitCode.HOLDS
     if certificate is None or model is None:
         raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
     paths.require_file(certificate)
-    paths.require_writable(
-        [out_file, *(file for _, file in destinations)], [certificate, model, weights]
-    )
+    result.require_writable([certificate, model, weights])
     if tcb:
-        if output_format not in {"text", "json"}:
+        if result.format not in {"text", "json"}:
             raise UsageError("check: --tcb is listed as text or json")
-        if gates.limits or reports:
+        if gates.limits or result.further:
             raise UsageError("check: --tcb is one report of lipcert-check, which knows no gates")
         options = ["--tcb", f"--model={model}", f"--engine={engine}"]
-        options += [f"--format={output_format}", *(f"--accept-assumption={w}" for w in accepted)]
+        options += [f"--format={result.format}", *(f"--accept-assumption={w}" for w in accepted)]
         options += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]
         options += [] if weights is None else [f"--weights={weights}"]
         text, code = _in_its_own_process([*options, "--", f"{certificate}"])
-        write(text, out_file)
+        write(text, result.file)
         return code
     from lipcert.core.check import Choices, check
 
@@ -145,8 +134,7 @@ def command(
     limits = Limits(max_entries, max_seconds)
     report = check(data, model, Choices(engine, accepted_ids(accepted), weights, limits))
     results = _judged(gates, report, data) if gates.limits else ()
-    rendered = partial(_rendered, report, certificate, results)
-    write_reports(rendered, output_format, out_file, destinations, "never")
+    result.write(partial(_rendered, report, certificate, results))
     if worst_of(results) is GateOutcome.EXCEEDED:
         return ExitCode.NEGATIVE
     code = ExitCode(EXIT_CODES[report.verdict.value])
@@ -195,7 +183,7 @@ def _rendered(
     certificate: Path,
     results: tuple[GateResult, ...],
     output_format: str,
-    color: bool = False,
+    color: bool,
 ) -> str:
     del color  # of which there is none
     from lipcert.core.text import report_json, report_text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,8 +11,8 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import format_option, out_option
-from lipcert.cli.output import text_width, write
+from lipcert.cli.options import output_options
+from lipcert.cli.output import Output, text_width
 from lipcert.errors import UsageError
 from lipcert.report.formats import document_text
 
@@ -30,16 +31,14 @@ if TYPE_CHECKING:
     show_default=True,
     help="By what fraction a bound may grow and be no regression (0.01: by one per cent).",
 )
-@format_option("text", "json", "markdown")
-@out_option
+@output_options("text", "json", "markdown")
 def command(
     *,
     old: Path,
     new: Path,
     fail_on_regression: bool,
     tolerance: float,
-    output_format: str,
-    out_file: Path | None,
+    result: Output,
 ) -> ExitCode:
     """Compare OLD with NEW, each a certificate or a file of `lipcert analyze --format json`.
 
@@ -49,20 +48,22 @@ def command(
     """
     if not 0.0 <= tolerance < math.inf:
         raise UsageError("--tolerance: give a number of at least 0, say 0.01")
-    paths.require_writable([out_file], [old, new])
+    result.require_writable([old, new])
     from lipcert.cli.statements import read_statement
     from lipcert.report.comparison import compared
 
     comparison = compared(read_statement(old), read_statement(new), tolerance)
-    write(_rendered(comparison, output_format), out_file)
+    result.write(partial(_rendered, comparison))
     if fail_on_regression and comparison.is_regression:
         return ExitCode.NEGATIVE
     return ExitCode.HOLDS
 
 
-def _rendered(comparison: Comparison, output_format: str) -> str:
+def _rendered(comparison: Comparison, output_format: str, color: bool) -> str:
     from lipcert.report.comparison import comparison_document, comparison_json
 
     if output_format == "json":
         return comparison_json(comparison)
-    return document_text(comparison_document(comparison), output_format, width=text_width())
+    return document_text(
+        comparison_document(comparison), output_format, width=text_width(), color=color
+    )

@@ -8,8 +8,8 @@ import click
 
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.knobs import TABLES
-from lipcert.cli.options import chosen_settings, format_option, knob_options
-from lipcert.cli.output import write
+from lipcert.cli.options import chosen_settings, knob_options, output_options
+from lipcert.cli.output import Output, write
 from lipcert.cli.sources import EffectiveSettings
 from lipcert.report.json import dump
 from lipcert.settings.settings import NO_CLIP, ConstraintSpec
@@ -23,12 +23,12 @@ def command() -> None:
 
 @command.command("show")
 @knob_options
-@format_option("text", "json", of_file=False)
+@output_options("text", "json", file=False)
 @click.pass_context
-def show(context: click.Context, output_format: str) -> ExitCode:
+def show(context: click.Context, result: Output) -> ExitCode:
     """Print the effective value of every setting and where it comes from."""
     effective = chosen_settings(context)
-    write(_as_json(effective) if output_format == "json" else _as_text(effective))
+    write(_as_json(effective) if result.format == "json" else _as_text(effective))
     return ExitCode.HOLDS
 
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import format_option
-from lipcert.cli.output import write
+from lipcert.cli.options import output_options
+from lipcert.cli.output import Output, write
 
 
 @click.command("explain")
 @click.argument("key", metavar="[RULE|LC-CODE]", required=False)
-@format_option("text", "json", of_file=False)
-def command(key: str | None, output_format: str) -> ExitCode:
+@output_options("text", "json", file=False)
+def command(key: str | None, result: Output) -> ExitCode:
     """Print statement, hypotheses and proof of a rule, or the page of a code. Alone: list all."""
     from lipcert.explain import all_keys, explain
 
-    if output_format == "json":
+    if result.format == "json":
         from lipcert.report.json import dump
 
         found = {"keys": all_keys()} if key is None else {"key": key, "text": explain(key)}

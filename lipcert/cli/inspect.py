@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,8 +10,8 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import color_option, format_option, out_option
-from lipcert.cli.output import text_width, use_color, write
+from lipcert.cli.options import output_options
+from lipcert.cli.output import Output, text_width
 from lipcert.errors import UnsupportedModelError
 from lipcert.report.formats import document_text
 from lipcert.settings.settings import AS_EXPORTED
@@ -28,24 +29,20 @@ if TYPE_CHECKING:
     help="Output of the model, if it has several; repeat it for all that have a loss.",
 )
 @click.option("--as-exported", is_flag=True, help=AS_EXPORTED)
-@format_option("text", "json")
-@out_option
-@color_option
+@output_options("text", "json", color=True)
 def command(
     *,
     model: Path,
     output: tuple[str, ...],
     as_exported: bool,
-    output_format: str,
-    out_file: Path | None,
-    color: str,
+    result: Output,
 ) -> ExitCode:
     """Show the ops, shapes, parameters and batch proof of MODEL, an ONNX file.
 
     Leaves with 3, after all reasons and remedies, when the model is refused.
     """
     paths.require_model(model)
-    paths.require_writable([out_file], [model])
+    result.require_writable([model])
     from lipcert.importer.load import load_model
     from lipcert.importer.outline import outline_of
     from lipcert.report.inspection import inspection_of, refused_inspection
@@ -54,7 +51,7 @@ def command(
         inspection = inspection_of(load_model(model, output=output, as_exported=as_exported))
     except UnsupportedModelError as error:
         inspection = refused_inspection(str(model), error, outline_of(model))
-    write(_rendered(inspection, output_format, out_file is None and use_color(color)), out_file)
+    result.write(partial(_rendered, inspection))
     return ExitCode.NO_VERDICT if inspection.refusals else ExitCode.HOLDS
 
 

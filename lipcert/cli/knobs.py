@@ -81,7 +81,7 @@ def _number(raw: object) -> float:
     raise UsageError(f"{raw!r} is not a number")
 
 
-def rate(raw: object) -> float:
+def _rate(raw: object) -> float:
     """A number, or a fraction such as `1/45`."""
     if isinstance(raw, str) and "/" in raw:
         try:
@@ -185,7 +185,7 @@ _OWN_PARSERS: Final[Mapping[str, Callable[[object], object]]] = {
     "loss": _loss,
     "input_norm": _norm,
     "input_box": _box,
-    "sampling_rate": rate,
+    "sampling_rate": _rate,
 }
 
 

@@ -1,25 +1,37 @@
-"""Options shared by the verbs: the knobs of `Settings`, formats and destinations, colour.
+"""Options shared by the verbs: settings, gates, examples, and how results are written.
 
-What enters: click's parse of the command line. What leaves: typed records in the click context,
-so that a verb takes only what is its own.
+click's parse of the command line becomes typed records, so that a verb takes only its own options.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, wraps
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.core import ParameterSource
 
 from lipcert.cli import paths
 from lipcert.cli.knobs import KNOBS, Knob
+from lipcert.cli.output import Output, parse_report
 from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
+from lipcert.settings.gates import (
+    MAX_EPSILON,
+    MAX_GRAD_NORM,
+    MAX_NOISE_TO_SIGNAL,
+    MAX_SENSITIVITY,
+    MAX_SLACK,
+    Gates,
+)
 from lipcert.settings.settings import Settings
+
+if TYPE_CHECKING:
+    from lipcert.gradient_stats.examples import Examples
+    from lipcert.importer.model import ImportedModel
 
 _GIVEN: Final = "lipcert.given"
 _CONFIG: Final = "lipcert.config"
@@ -33,51 +45,174 @@ _ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
         ".sarif": "sarif",
     }
 )
+_GATES: Final = MappingProxyType(
+    {
+        MAX_GRAD_NORM: "Fail (exit 1) where the bound G of the gradient of one example is larger.",
+        MAX_SENSITIVITY: "Fail where the sensitivity Δ of a release is larger.",
+        MAX_EPSILON: "Fail where the ε of the run is larger.",
+        MAX_SLACK: "Fail where G is more than X times the largest observed gradient norm.",
+        MAX_NOISE_TO_SIGNAL: "Fail where the noise of one release is more than X times the norm "
+        "of the mean gradient, at the upper end of its interval; not known without --data.",
+    }
+)
 _Command = TypeVar("_Command", bound=Callable[..., object])
+Option = Callable[[Any], Any]
+"""adds an option to a command"""
+
+
+def option(
+    spelling: str, text: str, metavar: str | None = None, default: object = None, **more: Any
+) -> Option:
+    """An option with its help, which shows the default where there is one."""
+    if default is not None:
+        more |= {"default": default, "show_default": True}
+    return click.option(spelling, metavar=metavar, help=text, **more)
+
+
+def together(options: Sequence[Option]) -> Option:
+    """All of them, in the order of the help."""
+
+    def added(command: Any) -> Any:
+        for each in reversed(options):
+            command = each(command)
+        return command
+
+    return added
 
 
 def knob_options(command: _Command) -> _Command:
     """Add one option per knob, and --config; read them with `chosen_settings`."""
-    for knob in reversed(KNOBS):
-        command = _knob_option(knob)(command)
-    return click.option(
+    config = click.option(
         "--config",
         metavar="FILE",
         type=paths.FILE,
         expose_value=False,
         callback=_remember_config,
         help="Settings file (default: the nearest lipcert.toml or pyproject.toml).",
-    )(command)
+    )
+    knobs = (knob_option(knob, help_of(knob), _GIVEN) for knob in KNOBS)
+    added: _Command = together([config, *knobs])(command)
+    return added
 
 
 def chosen_settings(context: click.Context) -> EffectiveSettings:
     """The settings of this call, from all sources."""
     config = context.meta.get(_CONFIG)
     file = config if isinstance(config, Path) else find_file(Path.cwd())
-    return effective_settings(context.meta.get(_GIVEN, {}), os.environ, file)
+    return effective_settings(given(context), os.environ, file)
 
 
-def given(context: click.Context) -> Mapping[str, object]:
-    """The knobs of the command line alone, by key."""
-    found: Mapping[str, object] = context.meta.get(_GIVEN, {})
+def given(context: click.Context, key: str = _GIVEN) -> Mapping[str, object]:
+    """The knobs of the command line alone, as they were written; key: of `knob_option`."""
+    found: Mapping[str, object] = context.meta.get(key, {})
     return found
 
 
-def format_option(
-    *formats: str, default: str = "text", of_file: bool = True
-) -> Callable[[_Command], _Command]:
-    """--format, restricted to what a verb can print.
-
-    of_file: where it is not given, the ending of the file that `out_option` names says it.
-    """
-    return click.option(
-        "--format",
-        "output_format",
-        type=click.Choice(formats),
-        default=default,
-        callback=partial(_format, formats) if of_file else None,
-        help=f"Format of the result.  [default: {'as -o FILE ends, else ' * of_file}{default}]",
+def knob_option(knob: Knob, text: str, key: str) -> Option:
+    """The option of a knob; what is given for it goes into the context, under this key."""
+    kept = partial(_remember, key)
+    if knob.count == 0:
+        spelling = f"{knob.option}/--no-{knob.key}"
+        return click.option(spelling, default=None, help=text, expose_value=False, callback=kept)
+    return option(
+        knob.option,
+        text,
+        knob.metavar,
+        nargs=knob.count,
+        multiple=knob.repeated,
+        expose_value=False,
+        callback=kept,
     )
+
+
+def help_of(knob: Knob) -> str:
+    """What the knob means, and its default where it has one."""
+    default: object = Settings.__dataclass_fields__[knob.field].default
+    match default:
+        case None | () | False:
+            return knob.text
+        case True:
+            return f"{knob.text}  [default: on]"
+        case _:
+            return f"{knob.text}  [default: {default}]"
+
+
+def _remember(key: str, context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value not in (None, ()) and parameter.name is not None:
+        context.meta.setdefault(key, {})[parameter.name.replace("_", "-")] = value
+
+
+def _remember_config(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    del parameter
+    context.meta[_CONFIG] = value
+
+
+def output_options(
+    *formats: str,
+    default: str = "text",
+    file: bool = True,
+    further: bool = False,
+    show_all: bool = False,
+    progress: bool = False,
+    color: bool = False,
+) -> Option:
+    """--format, restricted to what a verb can print, and what else it can do with its result.
+
+    The command gets them as `result`. file: -o FILE, whose ending says the format where that is not
+    given. further: reports in other formats besides. show_all, progress, color: the options of
+    these names.
+    """
+    ending = "as -o FILE ends, else " * file
+    options = [
+        click.option(
+            "--format",
+            "output_format",
+            type=click.Choice(formats),
+            default=default,
+            callback=partial(_format, formats) if file else None,
+            help=f"Format of the result.  [default: {ending}{default}]",
+        )
+    ]
+    if file:
+        options.append(click.option("-o", "--out", "out_file", type=paths.FILE,
+                                    help="Write to a file."))  # fmt: skip
+    if further:
+        options.append(click.option("--report", "reports", metavar="FMT=FILE", multiple=True,
+                                    help="A further report."))  # fmt: skip
+    if show_all:
+        options.append(click.option("--all", "show_all", is_flag=True,
+                                    help="Show every row of long tables."))  # fmt: skip
+    if progress:
+        text = (
+            "Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
+            "[default: a bar on a terminal]"
+        )
+        options.append(click.option("--progress/--no-progress", default=None, help=text))
+    if color:
+        choices = click.Choice(["auto", "always", "never"])
+        text = "Colour in text on standard output."
+        options.append(option("--color", text, default="auto", type=choices))
+
+    def added(command: _Command) -> _Command:
+        @wraps(command)
+        def wrapped(
+            *arguments: Any,
+            output_format: str,
+            out_file: Path | None = None,
+            reports: Sequence[str] = (),
+            show_all: bool = False,
+            progress: bool | None = None,
+            color: str = "never",
+            **words: Any,
+        ) -> object:
+            destinations = tuple(parse_report(word, formats) for word in reports)
+            result = Output(output_format, out_file, destinations, show_all, progress, color)
+            return command(*arguments, result=result, **words)
+
+        made: _Command = together(options)(wrapped)
+        return made
+
+    return added
 
 
 def _format(
@@ -98,94 +233,57 @@ def _format(
     return meant
 
 
-def progress_option(command: _Command) -> _Command:
-    """--progress and --no-progress; see `progress.ProgressReport`."""
-    return click.option(
-        "--progress/--no-progress",
-        "progress",
-        default=None,
-        help="Progress on standard error: a bar on a terminal, a line every 10 s elsewhere.  "
-        "[default: a bar on a terminal]",
-    )(command)
+def gate_options(*gates: str) -> Option:
+    """Add the options of these gates; `gates_of` reads them."""
+    return together([option(f"--{gate}", _GATES[gate], "X", type=click.FLOAT) for gate in gates])
 
 
-def out_option(command: _Command) -> _Command:
-    """-o FILE: the result, in place of standard output."""
-    return click.option("-o", "--out", "out_file", type=paths.FILE, help="Write to a file.")(
-        command
+def gates_of(words: Mapping[str, Any]) -> Gates:
+    """The gates among the words of a command; UsageError for odd limits."""
+    names = [gate.replace("-", "_") for gate in _GATES]
+    return Gates(**{name: words[name] for name in names if name in words})
+
+
+def data_options(text: str) -> Option:
+    """--data with this help, and the names of inputs and labels in it."""
+    inputs = (
+        "Array, column or ending of the inputs; of a table also several, A,B,C, or *.  "
+        "[default: x, or image, inputs, features, …]"
+    )
+    labels = (
+        "Array, column or ending of the labels; of several outputs A,B, in the order of --loss.  "
+        "[default: y, or label, target, …]"
+    )
+    return together(
+        [
+            option("--data", text, "WHERE", type=paths.WHERE),
+            option("--data-x", inputs, "NAME"),
+            option("--data-y", labels, "NAME"),
+        ]
     )
 
 
-def further_option(command: _Command) -> _Command:
-    """--report, repeated; see `output.parse_report`."""
-    return click.option(
-        "--report", "reports", metavar="FMT=FILE", multiple=True, help="A further report."
-    )(command)
+def require_data(words: Mapping[str, Any]) -> None:
+    """The error that a wrong --data makes soon: what it names is not there, say."""
+    from lipcert.data.opening import is_elsewhere, require_readable
+    from lipcert.data.source import Columns
+
+    Columns.of(words["data_x"], words["data_y"])
+    where = words["data"]
+    if where is None or is_elsewhere(where):
+        return
+    if not Path(where).is_dir() and "://" not in where:
+        paths.require_file(Path(where))
+    require_readable(where)
 
 
-def report_options(*formats: str) -> Callable[[_Command], _Command]:
-    """--format, -o, further reports, --all, progress and colour, of a verb with a long report."""
+def some_examples(words: Mapping[str, Any], model: ImportedModel) -> Examples | None:
+    """As many of the examples as a measurement holds; None where there is no --data."""
+    from lipcert.data.source import Columns
+    from lipcert.gradient_stats.examples import open_data
 
-    def added(command: _Command) -> _Command:
-        command = color_option(command)
-        command = progress_option(command)
-        command = click.option(
-            "--all", "show_all", is_flag=True, help="Show every row of long tables."
-        )(command)
-        return format_option(*formats)(out_option(further_option(command)))
-
-    return added
-
-
-def color_option(command: _Command) -> _Command:
-    """--color; NO_COLOR and FORCE_COLOR are honoured under `auto`."""
-    return click.option(
-        "--color",
-        type=click.Choice(["auto", "always", "never"]),
-        default="auto",
-        show_default=True,
-        help="Colour in text on standard output.",
-    )(command)
-
-
-def _knob_option(knob: Knob) -> Callable[[_Command], _Command]:
-    if knob.count == 0:
-        return click.option(
-            f"{knob.option}/--no-{knob.key}",
-            default=None,
-            expose_value=False,
-            callback=_remember,
-            help=_help_text(knob),
-        )
-    return click.option(
-        knob.option,
-        metavar=knob.metavar,
-        nargs=knob.count,
-        multiple=knob.repeated,
-        expose_value=False,
-        callback=_remember,
-        help=_help_text(knob),
-    )
-
-
-def _help_text(knob: Knob) -> str:
-    """What the knob means, and its default where it has one."""
-    default: object = Settings.__dataclass_fields__[knob.field].default
-    match default:
-        case None | () | False:
-            return knob.text
-        case True:
-            return f"{knob.text}  [default: on]"
-        case _:
-            return f"{knob.text}  [default: {default}]"
-
-
-def _remember(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    if value not in (None, ()) and parameter.name is not None:
-        key = parameter.name.replace("_", "-")
-        context.meta.setdefault(_GIVEN, {})[key] = value
-
-
-def _remember_config(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    del parameter
-    context.meta[_CONFIG] = value
+    where = words["data"]
+    if where is None:
+        return None
+    columns = Columns.of(words["data_x"], words["data_y"], model.graph.arrays)
+    return open_data(where, model.graph.input_shape, columns).some()

@@ -12,17 +12,18 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, final
 
 import click
 
-from lipcert.cli.paths import path_of
+from lipcert.cli.paths import path_of, require_writable
 from lipcert.errors import NoVerdictError, UsageError
 
 Destination = tuple[str, Path]
-"""A format and the file that receives it."""
+"""a format and the file that receives it"""
 
 _WIDTH_OF_A_PIPE: Final = 120
 _PATIENCE: Final = 5.0
@@ -46,21 +47,36 @@ def write(text: str, file: Path | None = None) -> None:
         raise NoVerdictError(f"cannot write {file}: {why}") from error
 
 
-def write_reports(
-    rendered: Callable[..., str],
-    name: str,
-    file: Path | None,
-    further: Sequence[Destination],
-    color: str,
-) -> None:
-    """A long report in the format of that name, and in further ones; only standard output is
-    coloured.
+@final
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a verb writes its result: what `options.output_options` read.
 
-    rendered: from the name of a format, and whether to colour it.
+    file: None: standard output. further: reports besides. color: auto, always or never.
     """
-    for other, place in further:
-        write(rendered(other, color=False), place)
-    write(rendered(name, color=file is None and use_color(color)), file)
+
+    format: str
+    file: Path | None
+    further: tuple[Destination, ...]
+    show_all: bool
+    progress: bool | None
+    color: str
+
+    def require_writable(
+        self, sources: Iterable[Path | None] = (), also: Iterable[Path | None] = ()
+    ) -> None:
+        """NoVerdictError unless results can be put where they go; see `paths.require_writable`."""
+        files = [self.file, *(file for _, file in self.further), *also]
+        require_writable(files, sources)
+
+    def write(self, rendered: Callable[[str, bool], str]) -> None:
+        """The result, and the further reports; only standard output is coloured.
+
+        rendered: from the name of a format, and whether to colour it.
+        """
+        for name, file in self.further:
+            write(rendered(name, False), file)
+        write(rendered(self.format, self.file is None and use_color(self.color)), self.file)
 
 
 def parse_report(word: str, formats: tuple[str, ...]) -> Destination:

@@ -1,48 +1,128 @@
-"""`lipcert privacy`: σ → ε, ε → σ and ε → steps of a planned run, and curves of ε."""
+"""`lipcert privacy`: σ → ε, ε → σ and ε → steps of a planned run, and curves of ε.
+
+The run is given in numbers, partly read from an analysis. Where both say something of the same
+thing they must agree, because the noise of the analysis was computed for what the analysis says.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final, final
 
 import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import color_option, format_option, out_option
-from lipcert.cli.output import text_width, use_color, write
-from lipcert.cli.privacy_options import RunOptions, run_options
+from lipcert.cli.knobs import KNOBS
+from lipcert.cli.options import (
+    chosen_settings,
+    help_of,
+    knob_option,
+    option,
+    output_options,
+    together,
+)
+from lipcert.cli.options import given as declared
+from lipcert.cli.output import Output, text_width
+from lipcert.cli.sources import from_command_line
 from lipcert.diagnostics import Level
-from lipcert.errors import UsageError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.formats import document_text
+from lipcert.settings.choices import check_choice
+from lipcert.settings.lacking import asks_of_run, listed
+from lipcert.settings.settings import CHOICES
 
 if TYPE_CHECKING:
+    from lipcert.analysis.records import Analysis
+    from lipcert.diagnostics import Diagnostic
     from lipcert.privacy.account import Account
     from lipcert.privacy.accounting import Accountant, CurvePoint
+    from lipcert.privacy.declaration import Declaration
     from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
 
 _POINTS: Final = 16
 _CURVES: Final = ("steps", "noise-multiplier")
+_SCHEMA: Final = "lipcert.analysis/1"
+_RUN_KEY: Final = "lipcert.run"
+_DECLARED_KEY: Final = "lipcert.declared"
+_CIRCUMSTANCES: Final = (
+    "dataset_size",
+    "dataset_size_from",
+    "batch_size",
+    "sampling",
+    "sampling_rate",
+    "delta",
+    "neighbours",
+    "accountant",
+)
+_QUANTITIES: Final = ("steps", "epochs", "noise_multiplier", "target_epsilon")
+_TEXTS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "batch_size": "Examples of a batch (expected number).",
+        "dataset_size": "Number of examples.",
+        "noise_multiplier": "σ = noise deviation / sensitivity.",
+        "target_epsilon": "The ε to be met.",
+    }
+)
+"""of options that say something else elsewhere"""
+_DECLARED: Final = (
+    "noised_groups",
+    "composition",
+    "sensitivity_for",
+    "sensitivity_of",
+    "noise_on",
+    "divisor",
+    "claim_sampling",
+)
+_REDUCTIONS: Final = ("sum", "mean")
+
+
+def _declare(context: click.Context, parameter: click.Parameter, value: object) -> None:
+    if value is not None:
+        context.meta.setdefault(_DECLARED_KEY, {})[parameter.name] = value
+
+
+def _declared(spelling: str, text: str, choices: tuple[str, ...] = ()) -> Any:
+    kind = click.Choice(choices) if choices else int
+    metavar = None if choices else "K"
+    text = f"Declare: {text}"
+    return option(spelling, text, metavar, type=kind, expose_value=False, callback=_declare)
+
+
+_OPTIONS: Final = (
+    *(
+        knob_option(knob, _TEXTS.get(knob.field) or help_of(knob), _RUN_KEY)
+        for knob in KNOBS
+        if knob.field in {*_CIRCUMSTANCES, *_QUANTITIES}
+    ),
+    _declared("--noised-groups", "each of K groups has noise σΔ_k."),
+    _declared("--composition", "how these groups are counted.  [joint]",
+              ("joint", "once", "separate")),
+    _declared("--sensitivity-for", "the relation of the sensitivity.", CHOICES["neighbours"]),
+    _declared("--sensitivity-of", "what the sensitivity is of.  [sum]", _REDUCTIONS),
+    _declared("--noise-on", "what the noise is added to.  [sum]", _REDUCTIONS),
+    _declared("--divisor", "what a mean divides by.  [constant]", ("constant", "batch-size")),
+    _declared("--claim-sampling", "what the accountant was told.", CHOICES["sampling"]),
+)  # fmt: skip
 
 
 @click.command("privacy")
 @click.argument("analysis", type=paths.FILE, required=False)
-@run_options
+@together(_OPTIONS)
 @click.option("--curve", "curves", type=click.Choice(_CURVES), multiple=True, help="ε over this.")
-@format_option("text", "json", "csv")
-@out_option
-@color_option
+@output_options("text", "json", "csv", color=True)
 @click.pass_context
 def command(
     context: click.Context,
     *,
     analysis: Path | None,
     curves: tuple[str, ...],
-    output_format: str,
-    out_file: Path | None,
-    color: str,
+    result: Output,
 ) -> ExitCode:
     """Account for the privacy of a run; ANALYSIS is a file of `lipcert analyze --format json`.
 
@@ -50,15 +130,13 @@ def command(
     computed. Leaves with 1 when a declared accounting claims too small an ε, with 3 when no finite
     ε can be stated.
     """
-    paths.require_writable([out_file], [analysis])
-    options = RunOptions.of(context, analysis)
-    report = _solve(options, curves)
-    colored = out_file is None and use_color(color)
-    write(_rendered(report, output_format, colored), out_file)
+    result.require_writable([analysis])
+    report = _solve(_RunOptions.of(context, analysis), curves)
+    result.write(partial(_rendered, report))
     return _outcome(report.account)
 
 
-def _solve(options: RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
+def _solve(options: _RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
     from lipcert.privacy.account import account_for
     from lipcert.privacy.accounting import accountant_named, noise_for_epsilon, steps_for_epsilon
     from lipcert.report.privacy import PrivacyReport
@@ -117,3 +195,176 @@ def _rendered(report: PrivacyReport, output_format: str, color: bool) -> str:
             return privacy_csv(report)
     document = privacy_document(report)
     return document_text(document, output_format, width=text_width(), color=color)
+
+
+def _read_run(given: Mapping[str, object]) -> dict[str, Any]:
+    """The values of the options that settings have too, by the names of fields."""
+    found = {key.replace("-", "_"): value for key, value in from_command_line(given).items()}
+    for name, value in found.items():
+        if name in CHOICES:
+            check_choice(name.replace("_", "-"), value, CHOICES[name])
+    return found
+
+
+def _fill(given: dict[str, Any], known: Mapping[str, object]) -> None:
+    """Take over what was not given; of length, noise and ε only as much as leaves a question."""
+    for key in _CIRCUMSTANCES:
+        if known.get(key) is not None:
+            given.setdefault(key, known[key])
+    for key in _QUANTITIES:
+        has_length = "steps" in given or "epochs" in given
+        answered = has_length + ("noise_multiplier" in given) + ("target_epsilon" in given)
+        is_length = key in {"steps", "epochs"}
+        if known.get(key) is not None and answered < 2 and not (is_length and has_length):
+            given.setdefault(key, known[key])
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _RunOptions:
+    """What was given, by the names of the options; the analysis fills gaps."""
+
+    given: Mapping[str, Any]
+    point_only: bool = False
+
+    @classmethod
+    def of(cls, context: click.Context, analysis: Path | None) -> _RunOptions:
+        """From the command line, the analysis where there is one, and then the settings."""
+        given = {**declared(context, _DECLARED_KEY), **_read_run(declared(context, _RUN_KEY))}
+        point_only = analysis is not None and cls._read(given, analysis)
+        settings = chosen_settings(context).settings
+        _fill(given, {key: getattr(settings, key) for key in (*_CIRCUMSTANCES, *_QUANTITIES)})
+        return cls(given, point_only)
+
+    @classmethod
+    def _read(cls, given: dict[str, Any], analysis: Path) -> bool:
+        """Fill gaps from an analysis; whether its bounds hold at the weights of its file only."""
+        from lipcert.core.ledger.mechanism import is_stepwise
+
+        found, run = _read_analysis(analysis)
+        assumed = found.assumptions
+        if found.network.sensitivity is None:
+            raise NoVerdictError(
+                f"{analysis}: the analysis found no finite sensitivity, so no noise is enough; "
+                "its diagnostics say why"
+            )
+        for key, value in (("neighbours", assumed.neighbours), ("batch_size", assumed.batch_size)):
+            if value is not None and given.setdefault(key, value) != value:
+                raise UsageError(
+                    f"{key.replace('_', '-')}: the noise of {analysis} was computed for {value}, "
+                    f"not for {given[key]}; analyse again or leave it out"
+                )
+        if given.get("target_epsilon") is None or not cls._has_length(given):
+            given.setdefault("noise_multiplier", assumed.noise_multiplier)
+        given["allocation"] = assumed.allocation
+        _fill(given, {} if run is None else asdict(run))
+        return assumed.scope == "point" and not is_stepwise(assumed.mechanism)
+
+    @property
+    def accountant(self) -> str:
+        """auto, pld or rdp."""
+        return str(self.given.get("accountant", "auto"))
+
+    @property
+    def allocation(self) -> str | None:
+        """How an analysis split the noise."""
+        return self.given.get("allocation")
+
+    @property
+    def noise_multiplier(self) -> float:
+        """σ as given; meaningless where it is solved for."""
+        return float(self.given.get("noise_multiplier", 0.0))
+
+    @property
+    def target(self) -> float:
+        """The ε to be met."""
+        return float(self.given["target_epsilon"])
+
+    @property
+    def declares(self) -> bool:
+        """Whether the user said how the noise is set or claimed."""
+        return any(name in self.given for name in _DECLARED)
+
+    @property
+    def solved_for(self) -> str:
+        """The one of the three that was not given."""
+        known = {
+            "noise_multiplier": "noise_multiplier" in self.given,
+            "steps": self._has_length(self.given),
+            "epsilon": "target_epsilon" in self.given,
+        }
+        missing = [name for name, is_given in known.items() if not is_given]
+        if len(missing) != 1:
+            more = listed(asks_of_run({"steps": 1, **self.given}))
+            raise UsageError(
+                "privacy: give two of --noise-multiplier, --steps (or --epochs) and "
+                f"--target-epsilon; the third is computed{more and '. Also missing: ' + more}"
+            )
+        return missing[0]
+
+    def plan(self) -> TrainingPlan:
+        """The plan; of one step where the steps are solved for."""
+        from lipcert.privacy.plan import TrainingPlan
+
+        one_step = 1 if self.solved_for == "steps" else None
+        return TrainingPlan.described({"steps": one_step, **self.given})
+
+    def declaration(self) -> Declaration:
+        """How the noise is set and claimed, as far as the user said."""
+        from lipcert.privacy.declaration import Composition, Declaration, Divisor
+        from lipcert.privacy.noise import Neighbouring, Reduction
+        from lipcert.privacy.plan import Sampling
+
+        relation = self.given.get("sensitivity_for")
+        claimed = self.given.get("claim_sampling")
+        return Declaration(
+            groups=self.given.get("noised_groups", 1),
+            composition=Composition(self.given.get("composition", "joint")),
+            sensitivity_for=Neighbouring(relation) if relation else None,
+            sensitivity_of=Reduction(self.given.get("sensitivity_of", "sum")),
+            noise_on=Reduction(self.given.get("noise_on", "sum")),
+            divisor=Divisor(self.given.get("divisor", "constant")),
+            claimed_sampling=Sampling(claimed) if claimed else None,
+        )
+
+    def findings(self) -> tuple[Diagnostic, ...]:
+        """What is to be said of the analysis as a source."""
+        from lipcert.privacy.declaration import POINT_ONLY
+
+        return (POINT_ONLY,) if self.point_only else ()
+
+    @staticmethod
+    def _has_length(given: Mapping[str, object]) -> bool:
+        return "steps" in given or "epochs" in given
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _DescribedRun:
+    """What an analysis says of a run, under the names of the options."""
+
+    dataset_size: int
+    dataset_size_from: str
+    batch_size: int
+    sampling: str
+    delta: float
+    steps: int
+
+
+def _read_analysis(path: Path) -> tuple[Analysis, _DescribedRun | None]:
+    """The analysis in a file and the run that it describes; NoVerdictError where it is none."""
+    from lipcert.report.json import DOCUMENT, FieldError
+    from lipcert.report.study.reading import analysis_in
+
+    _, document = paths.read_json(path)
+    if document.get("schema") != _SCHEMA:
+        raise NoVerdictError(f"{path}: not a result of `lipcert analyze --format json` ({_SCHEMA})")
+    try:
+        run: _DescribedRun | None = DOCUMENT.read_any(
+            _DescribedRun | None, document.get("privacy"), "analysis.privacy"
+        )
+        return analysis_in(document), run
+    except FieldError as error:
+        raise NoVerdictError(
+            f"{path}: not a complete analysis ({error}); write it again"
+        ) from error

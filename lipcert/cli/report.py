@@ -8,26 +8,25 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import format_option, out_option
-from lipcert.cli.output import write
+from lipcert.cli.options import output_options
+from lipcert.cli.output import Output
 from lipcert.report.formats import study_report
 
 
 @click.command("report")
 @click.argument("inputs", metavar="INPUT...", nargs=-1, required=True, type=paths.FILE)
-@out_option
-@format_option("html", "markdown", "json", default="html")
-def command(*, inputs: tuple[Path, ...], out_file: Path | None, output_format: str) -> ExitCode:
+@output_options("html", "markdown", "json", default="html")
+def command(*, inputs: tuple[Path, ...], result: Output) -> ExitCode:
     """Make one report of INPUTs: certificates, and results that verbs wrote as JSON.
 
     Read are the results of analyze, check, audit and privacy, one of each, all of the same model.
     HTML is one file with charts, without scripts; JSON holds all documents in one. Leaves with 0
     when the report is written, whatever it says: the verbs themselves judge.
     """
-    paths.require_writable([out_file], inputs)
+    result.require_writable(inputs)
     from lipcert.cli.report_sources import read_source
     from lipcert.report.study.joining import joined
 
     study = joined([read_source(name) for name in inputs])
-    write(study_report(study, output_format), out_file)
+    result.write(lambda name, _: study_report(study, name))
     return ExitCode.HOLDS

@@ -52,7 +52,7 @@ def effective_settings(
     if file is not None:
         found |= _from_file(file)
     found |= _from_environment(environment)
-    found |= _from_command_line(given)
+    found |= {key: _Found(value, _COMMAND_LINE) for key, value in from_command_line(given).items()}
     values: dict[str, Any] = {key.replace("-", "_"): item.value for key, item in found.items()}
     keys = [*(knob.key for knob in KNOBS), *TABLES]
     origins = {key: found[key].origin if key in found else _DEFAULT for key in keys}
@@ -112,12 +112,13 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
     return found
 
 
-def _from_command_line(given: Mapping[str, object]) -> dict[str, _Found]:
+def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
+    """The values of what was written, by key; UsageError that names the option."""
     knobs = {knob.key: knob for knob in KNOBS}
     found = {}
     for key, raw in given.items():
         try:
-            found[key] = _Found(knobs[key].parse(raw), _COMMAND_LINE)
+            found[key] = knobs[key].parse(raw)
         except UsageError as error:
             raise UsageError(f"{knobs[key].option}: {error}") from error
     return found

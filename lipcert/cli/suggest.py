@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.data_options import data_options, require_data, some_examples
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import (
     chosen_settings,
-    color_option,
-    format_option,
+    data_options,
     knob_options,
-    out_option,
-    progress_option,
+    option,
+    output_options,
+    require_data,
+    some_examples,
 )
-from lipcert.cli.output import text_width, use_color, write
+from lipcert.cli.output import Output, text_width, write
 from lipcert.errors import UsageError
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import SUGGEST_FORMATS, suggestions_report
@@ -36,19 +36,18 @@ if TYPE_CHECKING:
     "default: random admissible inputs, and no rehearsal. What is learned from private data costs "
     "privacy that no ε covers."
 )
-@click.option(
+@option(
     "--probe",
-    is_flag=True,
-    help="Rehearse every recipe and the first changes on --data, not only what may be better than "
+    "Rehearse every recipe and the first changes on --data, not only what may be better than "
     "gradient clipping.",
+    is_flag=True,
 )
-@click.option(
+@option(
     "--budget",
-    metavar="SECONDS",
+    "After which nothing further is tried.",
+    "SECONDS",
     type=click.FloatRange(min=0.0, min_open=True),
     default=120.0,
-    show_default=True,
-    help="After which nothing further is tried.",
 )
 @click.option(
     "--apply",
@@ -59,11 +58,7 @@ if TYPE_CHECKING:
 )
 @click.option("--force", is_flag=True, help="Of --apply: replace a file that is there.")
 @knob_options
-@out_option
-@format_option(*SUGGEST_FORMATS)
-@click.option("--all", "show_all", is_flag=True, help="Show every change that was tried.")
-@progress_option
-@color_option
+@output_options(*SUGGEST_FORMATS, show_all=True, progress=True, color=True)
 @click.pass_context
 def command(
     context: click.Context,
@@ -74,11 +69,7 @@ def command(
     budget: float,
     settings_file: Path | None,
     force: bool,
-    output_format: str,
-    out_file: Path | None,
-    show_all: bool,
-    progress: bool | None,
-    color: str,
+    result: Output,
     **words: object,
 ) -> ExitCode:
     """Analyse what-ifs of MODEL, an ONNX file, and rank them by noise over signal.
@@ -90,7 +81,7 @@ def command(
     """
     settings = chosen_settings(context).settings
     paths.require_model(model)
-    paths.require_writable([out_file, settings_file], [model])
+    result.require_writable([model], [settings_file])
     if settings_file is not None and settings_file.exists() and not force:
         raise UsageError(f"--apply: {settings_file} exists; name another file, or give --force")
     if probe and words["data"] is None:
@@ -104,7 +95,7 @@ def command(
     imported = load_under(model, settings)
     examples = some_examples(words, imported)
     cache = open_cache(settings.cache, os.environ)
-    with ProgressReport(progress) as report:
+    with ProgressReport(result.progress) as report:
         found = suggest(
             imported,
             settings,
@@ -114,11 +105,11 @@ def command(
             probe=probe,
             propose=cache or proposals,
         )
-    is_colored = out_file is None and use_color(color)
-    shown = suggestions_report(
-        found, output_format, width=text_width(), color=is_colored, show_all=show_all
+    result.write(
+        lambda name, color: suggestions_report(
+            found, name, width=text_width(), color=color, show_all=result.show_all
+        )
     )
-    write(shown, out_file)
     if settings_file is not None:
         _apply(found, settings_file)
     return ExitCode.HOLDS if found.recipe.outcome.usable else ExitCode.NO_VERDICT

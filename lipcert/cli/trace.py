@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import color_option, format_option
-from lipcert.cli.output import text_width, use_color, write
+from lipcert.cli.options import output_options
+from lipcert.cli.output import Output, text_width
 from lipcert.report.formats import document_text
 
 if TYPE_CHECKING:
@@ -26,9 +27,8 @@ def command() -> None:
 
 @command.command("info")
 @_FOLDER
-@format_option("text", "json", of_file=False)
-@color_option
-def info(folder: Path, output_format: str, color: str) -> ExitCode:
+@output_options("text", "json", file=False, color=True)
+def info(folder: Path, result: Output) -> ExitCode:
     """Say what the trace in DIR holds: steps, sampling, noise, tensors."""
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import read_trace
@@ -36,18 +36,14 @@ def info(folder: Path, output_format: str, color: str) -> ExitCode:
     from lipcert.report.trace import summary_document, summary_json
 
     summary = summary_of(read_trace(folder))
-    if output_format == "json":
-        write(summary_json(str(folder), summary))
-    else:
-        write(_text(summary_document(str(folder), summary), color))
+    _write(result, summary_json, summary_document, folder, summary)
     return ExitCode.HOLDS if sum(summary.steps) else ExitCode.NO_VERDICT
 
 
 @command.command("verify")
 @_FOLDER
-@format_option("text", "json", of_file=False)
-@color_option
-def verify_trace(folder: Path, output_format: str, color: str) -> ExitCode:
+@output_options("text", "json", file=False, color=True)
+def verify_trace(folder: Path, result: Output) -> ExitCode:
     """Read every line and every tensor of the trace in DIR.
 
     Leaves with 1 where the chain is broken or a tensor is missing or corrupt, each with its file
@@ -58,10 +54,7 @@ def verify_trace(folder: Path, output_format: str, color: str) -> ExitCode:
     from lipcert.report.trace import verification_document, verification_json
 
     found = verify(folder)
-    if output_format == "json":
-        write(verification_json(str(folder), found))
-    else:
-        write(_text(verification_document(str(folder), found), color))
+    _write(result, verification_json, verification_document, folder, found)
     if found.faults:
         return ExitCode.NEGATIVE
     return ExitCode.HOLDS if found.steps else ExitCode.NO_VERDICT
@@ -71,8 +64,8 @@ def verify_trace(folder: Path, output_format: str, color: str) -> ExitCode:
 @_FOLDER
 @click.option("-o", "--out", "out", required=True, type=paths.FILE, help="A new folder.")
 @click.option("--keep-weights", is_flag=True, help="Keep the recorded weights.")
-@format_option("text", "json", of_file=False)
-def redact_trace(folder: Path, out: Path, keep_weights: bool, output_format: str) -> ExitCode:
+@output_options("text", "json", file=False)
+def redact_trace(folder: Path, out: Path, keep_weights: bool, result: Output) -> ExitCode:
     """Copy the trace in DIR without inputs, labels, gradients, logits and weights.
 
     Steps, rates, losses of batches, noise and norms are kept; indices become random tags. What is
@@ -85,13 +78,23 @@ def redact_trace(folder: Path, out: Path, keep_weights: bool, output_format: str
 
     redact(folder, out, keep_weights=keep_weights)
     found = verify(out)
-    write(
-        redaction_json(str(out), found)
-        if output_format == "json"
-        else _text(redaction_document(str(out), found), "never")
-    )
+    _write(result, redaction_json, redaction_document, out, found)
     return ExitCode.NEGATIVE if found.faults else ExitCode.HOLDS
 
 
-def _text(document: Document, color: str) -> str:
-    return document_text(document, "text", width=text_width(), color=use_color(color))
+def _write(
+    result: Output,
+    as_json: Callable[[str, Any], str],
+    as_document: Callable[[str, Any], Document],
+    folder: Path,
+    found: object,
+) -> None:
+    """What was found in a folder, as JSON or as text."""
+
+    def rendered(name: str, color: bool) -> str:
+        if name == "json":
+            return as_json(str(folder), found)
+        document = as_document(str(folder), found)
+        return document_text(document, name, width=text_width(), color=color)
+
+    result.write(rendered)

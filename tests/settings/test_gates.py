@@ -7,7 +7,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from lipcert.cli.gate_options import gate_options, gates_of
+from lipcert.cli.options import gate_options, gates_of
 from lipcert.errors import UsageError
 from lipcert.settings.gates import LIMITED, GateOutcome, GateResult, Gates, worst_of
 
