@@ -9,19 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
-from lipcert.core.lower.values import (
-    FIXED,
-    Constant,
-    Data,
-    Value,
-    check_size,
-    is_of_batch,
-    reshaped,
-)
+from lipcert.core.lower.values import FIXED, Value, reshaped
 from lipcert.core.program import Place, Shape
 
 
@@ -164,87 +154,3 @@ def transpose(call: Call) -> Value:
     value = call.value(0)
     order = call.integers("perm")
     return permuted(call, value, order or list(range(len(value.shape)))[::-1])
-
-
-def expand(call: Call) -> Value:
-    """Broadcast to a shape; a constant may be repeated for every example."""
-    value, target = call.value(0), call.constant(1)
-    sizes = tuple(int(item) for item in target.lo.reshape(-1))
-    if target.lo.dtype.kind != "i" or min(sizes, default=1) < 1:
-        raise Unsupported("the shape is no list of sizes")
-    if value.place is not None and call.sink.count is not None:
-        sizes = _without_batch(value, value.place, sizes, call.sink.count)
-    if value.place is None and is_of_batch(sizes, call.sink.count):
-        own = len(value.shape) - len(sizes)
-        if isinstance(value, Constant) and (own < 0 or value.shape[own] == 1):
-            shape = check_size(np.broadcast_shapes(value.shape, (1, *sizes[1:])))
-            return _repeated(call, value, shape, Place(0))
-    if target.grows is None or not target.grows.any():
-        return _broadcast_to(call, value, sizes)
-    shape = check_size(np.broadcast_shapes(value.shape, sizes))
-    grown = [axis + len(shape) - len(sizes) for axis in np.flatnonzero(target.grows).tolist()]
-    own = grown[0] - len(shape) + len(value.shape)
-    if len(grown) == 1 and value.place is not None:
-        place = Place(grown[0], value.place.before)
-        if own == value.place.axis and shape[grown[0]] == sizes[grown[0] - len(shape)]:
-            if value.shape[own] != shape[grown[0]]:
-                raise Unsupported(FIXED)
-            return _repeated(call, value, shape, place)
-    return _repeated(call, value, shape, _for_every_example(value, grown, own))
-
-
-def _without_batch(value: Value, place: Place, sizes: Shape, count: int) -> Shape:
-    """The sizes for one example, where that of the batch axis is written for so many."""
-    own = place.axis - len(value.shape)
-    if len(sizes) + own < 0 or sizes[own] != value.shape[own] * count:
-        return sizes
-    axis = len(sizes) + own
-    return (*sizes[:axis], value.shape[own], *sizes[axis + 1 :])
-
-
-def _repeated(call: Call, value: Value, shape: Shape, place: Place | None) -> Value:
-    """Along axes of size 1 and in front of the others, to a shape that is not too large."""
-    copies = math.prod(shape) // max(math.prod(value.shape), 1)
-    return call.arrange(value, lambda entries: np.broadcast_to(entries, shape), place, copies)
-
-
-def _for_every_example(value: Value, grown: Sequence[int], own: int) -> Place:
-    """Of a constant that is the same for all examples, and now stretches over them.
-
-    Proof: along the growing axis it had the size 1, so all its entries there are equal, and any
-    split of that axis into before·N·after gives every example the same.
-    """
-    if isinstance(value, Data) or value.place is not None or len(grown) != 1:
-        raise Unsupported("data, or several axes, are repeated as often as there are examples")
-    if own >= 0 and value.shape[own] != 1:
-        raise Unsupported(FIXED)
-    return Place(int(grown[0]))
-
-
-def _broadcast_to(call: Call, value: Value, sizes: Shape) -> Value:
-    """To a shape that does not depend on N; the batch axis is not touched."""
-    shape = check_size(np.broadcast_shapes(value.shape, sizes))
-    place = None
-    if value.place is not None:
-        axis = value.place.axis + len(shape) - len(value.shape)
-        fixed = axis - len(shape) + len(sizes)
-        if fixed >= 0 and sizes[fixed] != 1:
-            raise Unsupported(FIXED)
-        place = Place(axis, value.place.before)
-    return _repeated(call, value, shape, place)
-
-
-def tile(call: Call) -> Value:
-    """The whole tensor again and again along its axes."""
-    value, times = call.value(0), call.constant(1)
-    counts = [int(item) for item in times.lo.reshape(-1)]
-    if len(counts) != len(value.shape) or min(counts, default=1) < 1:
-        raise Unsupported("the numbers of repetitions do not fit")
-    check_size(tuple(a * b for a, b in zip(counts, value.shape, strict=True)))
-    place = value.place
-    if times.grows is not None and times.grows.any():
-        grown = np.flatnonzero(times.grows).tolist()
-        place = _for_every_example(value, grown, grown[0])
-    elif place is not None and counts[place.axis] != 1:
-        raise MixingError("it repeats the batch axis")
-    return call.arrange(value, lambda entries: np.tile(entries, counts), place, math.prod(counts))

@@ -1,0 +1,87 @@
+"""Ops that repeat entries along axes, for constants and data alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, check_size, is_of_batch
+from lipcert.core.program import Place, Shape
+
+
+def expand(call: Call) -> Value:
+    """Broadcast to a shape; a constant may be repeated for every example.
+
+    A size that does not grow leaves the axis of the batch as it is.
+    """
+    value, target, count = call.value(0), call.constant(1), call.sink.count
+    sizes = tuple(int(item) for item in target.lo.reshape(-1))
+    if target.lo.dtype.kind != "i" or min(sizes, default=1) < 1:
+        raise Unsupported("the shape is no list of sizes")
+    if value.place is not None and count is not None:
+        sizes = _without_batch(value, value.place, sizes, count)
+    if isinstance(value, Constant) and value.place is None and is_of_batch(sizes, count):
+        own = len(value.shape) - len(sizes)
+        if own < 0 or value.shape[own] == 1:
+            shape = check_size(np.broadcast_shapes(value.shape, (1, *sizes[1:])))
+            return _repeated(call, value, shape, Place(0))
+    shape = check_size(np.broadcast_shapes(value.shape, sizes))
+    before, first = len(shape) - len(value.shape), len(shape) - len(sizes)
+    grown = [] if target.grows is None else (np.flatnonzero(target.grows) + first).tolist()
+    place = value.place and Place(value.place.axis + before, value.place.before)
+    if not grown:
+        if place is not None and place.axis >= first and sizes[place.axis - first] != 1:
+            raise Unsupported(FIXED)
+    elif place and grown == [place.axis] and shape[place.axis] == sizes[place.axis - first]:
+        if value.shape[place.axis - before] != shape[place.axis]:
+            raise Unsupported(FIXED)
+    else:
+        place = _for_every_example(value, grown, grown[0] - before)
+    return _repeated(call, value, shape, place)
+
+
+def _without_batch(value: Value, place: Place, sizes: Shape, count: int) -> Shape:
+    """The sizes for one example, where that of the batch axis is written for so many."""
+    axis, size = len(sizes) + place.axis - len(value.shape), value.shape[place.axis]
+    if axis < 0 or sizes[axis] != size * count:
+        return sizes
+    return (*sizes[:axis], size, *sizes[axis + 1 :])
+
+
+def _repeated(call: Call, value: Value, shape: Shape, place: Place | None) -> Value:
+    """Along axes of size 1 and in front of the others, to a shape that is not too large."""
+    copies = math.prod(shape) // max(math.prod(value.shape), 1)
+    return call.arrange(value, lambda entries: np.broadcast_to(entries, shape), place, copies)
+
+
+def _for_every_example(value: Value, grown: Sequence[int], own: int) -> Place:
+    """Of a constant that is the same for all examples, and now stretches over them.
+
+    Proof: along the growing axis it had the size 1, so all its entries there are equal, and any
+    split of that axis into before·N·after gives every example the same.
+    """
+    if isinstance(value, Data) or value.place is not None or len(grown) != 1:
+        raise Unsupported("data, or several axes, are repeated as often as there are examples")
+    if own >= 0 and value.shape[own] != 1:
+        raise Unsupported(FIXED)
+    return Place(int(grown[0]))
+
+
+def tile(call: Call) -> Value:
+    """The whole tensor again and again along its axes."""
+    value, times = call.value(0), call.constant(1)
+    counts = [int(item) for item in times.lo.reshape(-1)]
+    if len(counts) != len(value.shape) or min(counts, default=1) < 1:
+        raise Unsupported("the numbers of repetitions do not fit")
+    check_size(tuple(a * b for a, b in zip(counts, value.shape, strict=True)))
+    place = value.place
+    if times.grows is not None and times.grows.any():
+        grown = np.flatnonzero(times.grows).tolist()
+        place = _for_every_example(value, grown, grown[0])
+    elif place is not None and counts[place.axis] != 1:
+        raise MixingError("it repeats the batch axis")
+    return call.arrange(value, lambda entries: np.tile(entries, counts), place, math.prod(counts))
