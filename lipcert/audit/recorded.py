@@ -29,7 +29,7 @@ from lipcert.audit.trace.blobs import Blob, StoredTensor, stored_as
 from lipcert.audit.trace.files import steps_name
 from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.audit.trace.records import Batch, Close, Step
+from lipcert.audit.trace.records import Batch, Step
 from lipcert.core.program import BatchNorm, Shape
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
@@ -128,15 +128,11 @@ def key_of(trace: Trace) -> ExamplesKey | None:
 
 def recording_of(trace: Trace, accounted: int | None) -> Recording:
     """How much of a run its trace shows. accounted: steps, for a run that declares none."""
-    counts, closed = [], True
-    for rank in trace.ranks:
-        steps, last = 0, None
-        for last in trace.events(rank):
-            steps += isinstance(last, Step)
-        counts.append(steps)
-        closed = closed and isinstance(last, Close) and not trace.torn_bytes(rank)
+    ends = [trace.end(rank) for rank in trace.ranks]
+    closed = all(end.closed and not trace.bytes_behind(end) for end in ends)
     declared = trace.manifest.declaration.steps
-    return Recording(min(counts), accounted if declared is None else declared, closed)
+    steps = min(end.steps for end in ends)
+    return Recording(steps, accounted if declared is None else declared, closed)
 
 
 def weights_at(trace: Trace, name: str, graph: Graph) -> Mapping[str, FloatArray]:

@@ -50,7 +50,7 @@ def verify_trace(folder: Path, result: Output) -> ExitCode:
     and line; with 3 where there is no trace, or no step in it.
     """
     paths.require_folder(folder)
-    from lipcert.audit.trace.verification import verify
+    from lipcert.audit.trace.reading import verify
     from lipcert.report.trace import verification_document, verification_json
 
     found = verify(folder)
@@ -72,8 +72,8 @@ def redact_trace(folder: Path, out: Path, keep_weights: bool, result: Output) ->
     kept was computed from private data and is not differentially private.
     """
     paths.require_folder(folder)
+    from lipcert.audit.trace.reading import verify
     from lipcert.audit.trace.redaction import redact
-    from lipcert.audit.trace.verification import verify
     from lipcert.report.trace import redaction_document, redaction_json
 
     redact(folder, out, keep_weights=keep_weights)

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 from typing import Final
 
 from lipcert.audit.trace.lines import declared_members
+from lipcert.audit.trace.reading import Verification
 from lipcert.audit.trace.records import Arithmetic
 from lipcert.audit.trace.spelling import spelled_number
 from lipcert.audit.trace.summary import TraceSummary
-from lipcert.audit.trace.verification import Verification
 from lipcert.report.document import Answer, Document, Statements, Tone
 from lipcert.report.json import JsonObject, dump
 
@@ -37,7 +37,7 @@ def summary_document(path: str, summary: TraceSummary) -> Document:
     head = f"{_counted(steps, 'step')}{ranks} recorded{redacted}" if steps else "no step recorded"
     rows = [
         ("end", _end_text(summary)),
-        ("time", f"{_time_text(summary.first_time)} to {_time_text(summary.last_time)}"),
+        ("time", _times_text(summary.times)),
         ("batches", _batches_text(summary)),
         ("weights", f"before {_counted(summary.with_weights, 'step')}"),
         ("detail", f"tensors of {_counted(summary.with_detail, 'step')}"),
@@ -63,7 +63,9 @@ def summary_json(path: str, summary: TraceSummary) -> str:
             "steps_by_rank": list(summary.steps),
             "closed_ranks": summary.closed,
             **_members(summary, "resumes", "cut_bytes", "torn_bytes"),
-            **_members(summary, "first_time", "last_time", "batches", "examples"),
+            "first_time": min(summary.times, default=None),
+            "last_time": max(summary.times, default=None),
+            **_members(summary, "batches", "examples"),
             "batches_with_index": summary.with_index,
             "samplers": {name or "not recorded": n for name, n in summary.samplers.items()},
             "steps_with_weights": summary.with_weights,
@@ -155,7 +157,9 @@ def redaction_json(path: str, found: Verification) -> str:
 def _verified_members(found: Verification) -> JsonObject:
     return {
         "manifest": found.trace.digest,
-        "ranks": [asdict(item) for item in found.ranks],
+        "ranks": [
+            _members(item, "rank", "lines", "steps", "head", "closed") for item in found.ranks
+        ],
         **_members(found, "blobs", "blob_bytes", "orphans"),
     }
 
@@ -253,7 +257,12 @@ def _bytes_text(count: int) -> str:
     return f"{count} bytes" if unit == 0 else f"{size:.3g} {_UNITS[unit]}"
 
 
-def _time_text(seconds: float | None) -> str:
-    if seconds is None or seconds > _LAST_TIME:
+def _times_text(times: list[float]) -> str:
+    first, last = min(times, default=math.inf), max(times, default=math.inf)
+    return f"{_time_text(first)} to {_time_text(last)}"
+
+
+def _time_text(seconds: float) -> str:
+    if seconds > _LAST_TIME:
         return "unknown"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

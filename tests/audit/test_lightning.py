@@ -14,8 +14,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lipcert.audit.lightning import LipCertCallback
 from lipcert.audit.records import Verdict
-from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.audit.trace.verification import verify
+from lipcert.audit.trace.reading import Trace, read_trace, verify
 from lipcert.errors import UsageError
 from tests.audit.opacus_runs import RADIUS, SIGMA, OpacusRun, audit_of, examples
 from tests.models.shipped import module

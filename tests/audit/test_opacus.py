@@ -16,8 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import lipcert
 from lipcert.audit.opacus import attach_opacus
 from lipcert.audit.records import Verdict
-from lipcert.audit.trace.reading import read_trace
-from lipcert.audit.trace.verification import verify
+from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
 from lipcert.training import GradientClipping, Loss, make_private

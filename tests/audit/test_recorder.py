@@ -18,9 +18,8 @@ from torch.nn.functional import cross_entropy
 
 import lipcert
 from lipcert.audit.recorder import Recorder
-from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Close, Reduction, Resume
-from lipcert.audit.trace.verification import verify
 from lipcert.audit.trace.writing import PrivateDataWarning
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling

@@ -22,8 +22,7 @@ from lipcert.audit.job import Job
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
 from lipcert.audit.run import audit
-from lipcert.audit.trace.reading import read_trace
-from lipcert.audit.trace.verification import verify
+from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.cli.sources import effective_settings
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import Private, assembly, network

@@ -14,9 +14,8 @@ import torch
 from lipcert.audit.job import Job
 from lipcert.audit.records import Verdict
 from lipcert.audit.run import audit
-from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Resume
-from lipcert.audit.trace.verification import verify
 from lipcert.cli.sources import effective_settings
 from lipcert.training import assembly, network
 from tests.training.kill_worker import begun, live

@@ -17,8 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import SGD, Adam
 from torch.utils.data import DataLoader
 
-from lipcert.audit.trace.reading import read_trace
-from lipcert.audit.trace.verification import verify
+from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import assembly, network
 from lipcert.training.lightning import PrivateTraining

@@ -27,9 +27,8 @@ from lipcert.audit.checks.subject import Checked, RecordedRun, RunCheck, joined
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.audit.trace.reading import Trace
+from lipcert.audit.trace.reading import Trace, verify
 from lipcert.audit.trace.spelling import FaultKind
-from lipcert.audit.trace.verification import verify
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Readable
 from lipcert.graph.viewed import parameters_of

@@ -29,7 +29,6 @@ Array: TypeAlias = npt.NDArray[Any]
 
 MAX_TENSORS: Final = 100_000
 _MAX_HEADER: Final = 1 << 25
-_MAX_AXES: Final = 32
 _ALIGNMENT: Final = 8
 _BFLOAT16: Final = "BF16"
 _TYPES: Final[Mapping[str, str]] = {
@@ -77,8 +76,13 @@ class _Entry:
     """What the header says of a tensor."""
 
     dtype: str
-    shape: tuple[int, ...]
-    data_offsets: tuple[int, int]
+    shape: Shape
+    data_offsets: tuple[int, int] | None = None
+
+    @property
+    def size(self) -> int:
+        """In bytes."""
+        return math.prod(self.shape) * np.dtype(_TYPES[self.dtype]).itemsize
 
 
 def stored(array: Array) -> StoredTensor:
@@ -99,47 +103,59 @@ def stored_as(kind: str, array: Array) -> StoredTensor | None:
 
 def bytes_of(tensors: Mapping[str, StoredTensor]) -> list[memoryview]:
     """The file, in pieces: a header and the numbers of each tensor in order of the names."""
-    header: dict[str, object] = {}
-    pieces: list[memoryview] = []
+    kinds = {name: (tensor.kind, tensor.array.shape) for name, tensor in tensors.items()}
+    numbers = (np.ascontiguousarray(tensors[name].array) for name in sorted(tensors))
+    pieces = (array.reshape(-1).view(np.uint8).data for array in numbers)
+    return [memoryview(_header({name: _Entry(*kinds[name]) for name in kinds})), *pieces]
+
+
+def _header(entries: Mapping[str, _Entry]) -> bytes:
+    """How a file of these tensors begins: there is one spelling."""
+    placed: dict[str, object] = {}
     end = 0
-    for name in sorted(tensors):
-        tensor = tensors[name]
-        piece = np.ascontiguousarray(tensor.array).reshape(-1).view(np.uint8).data
-        header[name] = {
-            "dtype": tensor.kind,
-            "shape": list(tensor.array.shape),
-            "data_offsets": [end, end + piece.nbytes],
+    for name, entry in sorted(entries.items()):
+        begin, end = end, end + entry.size
+        placed[name] = {
+            "dtype": entry.dtype,
+            "shape": list(entry.shape),
+            "data_offsets": [begin, end],
         }
-        end += piece.nbytes
-        pieces.append(piece)
-    text = json.dumps(header, separators=(",", ":"), ensure_ascii=True).encode("ascii")
+    text = json.dumps(placed, separators=(",", ":"), ensure_ascii=True).encode("ascii")
     text += b" " * (-len(text) % _ALIGNMENT)
-    return [memoryview(struct.pack("<Q", len(text)) + text), *pieces]
+    return struct.pack("<Q", len(text)) + text
 
 
 def tensors_in(data: bytes) -> dict[str, Array]:
-    """The arrays in a file, read-only views of its bytes; bfloat16 as the float32 of its value."""
-    text, body = _parts(data)
+    """The arrays in a file, read-only views of its bytes; bfloat16 as the float32 of its value.
+
+    `FormError` for a file that is not the one that is written for these arrays: its header is
+    written again and compared, so that gaps, overlaps and names that occur twice are refused.
+    """
+    begin = 8 + _header_length(data)
     try:
-        header = json.loads(text.decode("utf-8"), object_pairs_hook=_unique)
-    except FormError:
-        raise
+        header = json.loads(data[8:begin].decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise FormError(f"the header is not JSON ({str(error)[:120]})") from error
     entries: dict[str, _Entry] = MEMBERS.read_any(dict[str, _Entry], header, "header")
     if len(entries) > MAX_TENSORS:
         raise FormError(f"the header holds more than {MAX_TENSORS} tensors")
+    for name, entry in entries.items():
+        if entry.dtype not in _TYPES:
+            raise FormError(f"tensor {name[:80]!r}: the type {entry.dtype[:20]!r} is not known")
+    if _header(entries) != data[:begin]:
+        raise FormError("the header is not the one of these tensors, one behind the other")
+    if sum(entry.size for entry in entries.values()) != len(data) - begin:
+        raise FormError(f"the {len(data) - begin} bytes behind the header are not its tensors")
     found: dict[str, Array] = {}
-    end = 0
-    for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
-        found[name], end = _tensor(entry, f"tensor {name[:80]!r}", body, end)
-    if end != len(body):
-        raise FormError(f"{len(body) - end} bytes belong to no tensor")
+    body = memoryview(data)
+    for name, entry in sorted(entries.items()):
+        begin, piece = begin + entry.size, body[begin : begin + entry.size]
+        found[name] = _array(entry, piece, f"tensor {name[:80]!r}")
     return found
 
 
-def _parts(data: bytes) -> tuple[bytes, memoryview]:
-    """Header and numbers."""
+def _header_length(data: bytes) -> int:
+    """In bytes, as the file states it."""
     if len(data) < 8:
         raise FormError("too short for a header")
     length = int.from_bytes(data[:8], "little")
@@ -147,43 +163,20 @@ def _parts(data: bytes) -> tuple[bytes, memoryview]:
         if data[:2] in {b"PK", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05"}:
             raise FormError("looks like a pickle or a file of torch.save, which is never read")
         raise FormError(f"a header of {length} bytes is longer than the file or than allowed")
-    return data[8 : 8 + length], memoryview(data)[8 + length :]
+    return length
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    members = dict(pairs)
-    if len(members) != len(pairs):
-        raise FormError("a name is given twice in the header")
-    return members
-
-
-def _tensor(entry: _Entry, where: str, body: memoryview, begin: int) -> tuple[Array, int]:
-    """The tensor that begins at this byte, and where it ends."""
-    kind, shape, (first, end) = entry.dtype, entry.shape, entry.data_offsets
-    if kind not in _TYPES:
-        raise FormError(f"{where}: the type {kind[:20]!r} is not known")
-    numbers = math.prod(shape)
-    if len(shape) > _MAX_AXES or (first, end) != (
-        begin,
-        begin + numbers * np.dtype(_TYPES[kind]).itemsize,
-    ):
-        raise FormError(f"{where}: its place does not fit its type and shape")
-    if end > len(body):
-        raise FormError(f"{where}: ends behind the end of the file")
+def _array(entry: _Entry, numbers: memoryview, where: str) -> Array:
     try:
-        array = np.frombuffer(body[begin:end], dtype=_TYPES["U8" if kind == "BOOL" else kind])
-        array = array.reshape(shape)
+        kind = _TYPES["U8" if entry.dtype == "BOOL" else entry.dtype]
+        array = np.frombuffer(numbers, dtype=kind).reshape(entry.shape)
     except ValueError as error:
         raise FormError(f"{where}: {error}") from error
-    return _values(kind, array, where), end
-
-
-def _values(kind: str, array: Array, where: str) -> Array:
-    if kind == "BOOL":
+    if entry.dtype == "BOOL":
         if array.size and int(array.max()) > 1:
             raise FormError(f"{where}: a truth value is neither 0 nor 1")
         array = array.view(np.bool_)
-    elif kind == _BFLOAT16:
+    elif entry.dtype == _BFLOAT16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
     array.setflags(write=False)
     return array

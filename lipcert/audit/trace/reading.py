@@ -1,22 +1,65 @@
 """Reading a trace: its manifest at once, its steps one by one, their tensors when asked for.
 
-What enters: a folder that anybody may have written. What leaves: records; TraceError with file and
-line at the first thing that is not in order. Invariant: nothing outside the folder is opened, and
-what comes after a fault is never returned.
+What is read is a folder that anybody may have written. TraceError names file and line of the first
+thing that is not in order; `verify` reads everything, every line and every tensor, and lists all
+that is wrong. Invariants: nothing outside the folder is opened, and what comes after a fault is
+never returned; a trace without faults is one that a recorder wrote and that was not changed since,
+except that whoever recomputes all digests may have changed anything, and that whole lines may be
+missing at the end of a rank that is not closed.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
-from lipcert.audit.trace.files import open_regular, steps_name
+from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.trace.files import BLOBS, open_regular, steps_name
 from lipcert.audit.trace.lines import EventReader, read_manifest
 from lipcert.audit.trace.records import Close, Event, Manifest, Resume, Start, Step
 from lipcert.audit.trace.spelling import Fault, FaultKind, FormError, Link, TraceError, links
+from lipcert.core.codec import is_sha256
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class RankEnd:
+    """Where the intact lines of a rank end.
+
+    head: digest of the last line, or of the manifest; closed: it ends on purpose; end: the byte
+    behind the last line.
+    """
+
+    rank: int
+    head: str
+    lines: int = 0
+    steps: int = 0
+    closed: bool = False
+    end: int = 0
+
+    def then(self, link: Link, event: Event) -> RankEnd:
+        """The end behind one more line; `FormError` where this event cannot come now.
+
+        One start comes first, steps have no gaps, after a close comes nothing but a resume.
+        """
+        if isinstance(event, Start) != (self.lines == 0):
+            raise FormError("a chain starts with its first line, and only there")
+        if self.closed and not isinstance(event, Resume):
+            raise FormError("something follows the end of the recording")
+        steps = self.steps
+        match event:
+            case Step() if event.number != steps:
+                raise FormError(f"step {event.number} stands where step {steps} belongs")
+            case Step():
+                steps += 1
+            case Resume() | Close() if event.steps != steps:
+                raise FormError(f"speaks of {event.steps} steps where there are {steps}")
+        closed = isinstance(event, Close)
+        return RankEnd(self.rank, link.digest, link.number, steps, closed, link.end)
 
 
 @final
@@ -38,10 +81,7 @@ class Trace:
         """One digest of everything: of the manifest and the last line of every rank."""
         digest = hashlib.sha256(self.digest.encode("ascii"))
         for rank in self.ranks:
-            last = self.digest
-            for link, _ in self.linked_events(rank):
-                last = link.digest
-            digest.update(last.encode("ascii"))
+            digest.update(self.end(rank).head.encode("ascii"))
         return digest.hexdigest()
 
     def steps(self, rank: int | None = None) -> Iterator[Step]:
@@ -56,34 +96,46 @@ class Trace:
 
     def events(self, rank: int) -> Iterator[Event]:
         """All lines of a rank in order."""
-        for _, event in self.linked_events(rank):
+        for event, _ in self.placed_events(rank):
             yield event
 
-    def linked_events(self, rank: int) -> Iterator[tuple[Link, Event]]:
-        """All lines of a rank, each with its place in the chain."""
+    def placed_events(self, rank: int) -> Iterator[tuple[Event, RankEnd]]:
+        """All lines of a rank, each with the end behind it."""
         name = steps_name(rank)
         reader = EventReader(self.folder, self.manifest, rank)
-        order = _Order()
+        end = self.beginning(rank)
         try:
             with open_regular(self.folder / name) as file:
                 for link in links(file, name, self.digest):
                     try:
                         event = reader.event(link.members)
-                        order.take(event)
+                        end = end.then(link, event)
                     except FormError as error:
                         fault = Fault(FaultKind.CHAIN, name, link.number, str(error))
                         raise TraceError(fault) from error
-                    yield link, event
+                    yield event, end
         except OSError as error:
             message = f"cannot be read: {error.strerror or error}"
             raise TraceError(Fault(FaultKind.CHAIN, name, 0, message)) from error
 
+    def end(self, rank: int) -> RankEnd:
+        """Where the lines of a rank end."""
+        end = self.beginning(rank)
+        for _, behind in self.placed_events(rank):
+            end = behind
+        return end
+
     def torn_bytes(self, rank: int) -> int:
         """Bytes of an unfinished last line; 0 unless an interruption or somebody cut it."""
-        end = 0
-        for link, _ in self.linked_events(rank):
-            end = link.end
-        return (self.folder / steps_name(rank)).stat().st_size - end
+        return self.bytes_behind(self.end(rank))
+
+    def beginning(self, rank: int) -> RankEnd:
+        """Where the first line of a rank begins."""
+        return RankEnd(rank, self.digest)
+
+    def bytes_behind(self, end: RankEnd) -> int:
+        """How many bytes follow an end."""
+        return (self.folder / steps_name(end.rank)).stat().st_size - end.end
 
 
 def read_trace(folder: Path | str) -> Trace:
@@ -93,24 +145,93 @@ def read_trace(folder: Path | str) -> Trace:
 
 
 @final
-class _Order:
-    """Which line may follow: one start, steps without gaps, after a close nothing but a resume."""
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What is intact; orphans: blobs that no line names, as interruptions leave them."""
 
-    def __init__(self) -> None:
-        self._steps = 0
-        self._last: Event | None = None
+    trace: Trace
+    ranks: tuple[RankEnd, ...]
+    blobs: int
+    blob_bytes: int
+    orphans: int
+    faults: tuple[Fault, ...]
 
-    def take(self, event: Event) -> None:
-        """`FormError` for an event that cannot come now."""
-        if isinstance(event, Start) != (self._last is None):
-            raise FormError("a chain starts with its first line, and only there")
-        if isinstance(self._last, Close) and not isinstance(event, Resume):
-            raise FormError("something follows the end of the recording")
-        match event:
-            case Step() if event.number != self._steps:
-                raise FormError(f"step {event.number} stands where step {self._steps} belongs")
-            case Step():
-                self._steps += 1
-            case Resume() | Close() if event.steps != self._steps:
-                raise FormError(f"speaks of {event.steps} steps where there are {self._steps}")
-        self._last = event
+    @property
+    def steps(self) -> int:
+        """Intact steps of all ranks."""
+        return sum(item.steps for item in self.ranks)
+
+
+def verify(folder: Path | str) -> Verification:
+    """Read everything; TraceError only where there is no trace of a known form."""
+    trace = read_trace(folder)
+    faults: list[Fault] = []
+    named: dict[str, Blob] = {}
+    ranks = tuple(_verified(trace, rank, named, faults) for rank in trace.ranks)
+    present = dict(_files(trace.folder, faults))
+    faults.extend(_unknown_ranks(trace))
+    return Verification(
+        trace=trace,
+        ranks=ranks,
+        blobs=len(named),
+        blob_bytes=sum(present.get(digest, 0) for digest in named),
+        orphans=len(set(present) - set(named)),
+        faults=tuple(faults),
+    )
+
+
+def _verified(trace: Trace, rank: int, named: dict[str, Blob], faults: list[Fault]) -> RankEnd:
+    end = trace.beginning(rank)
+    try:
+        for event, end in trace.placed_events(rank):
+            if isinstance(event, Step):
+                _blobs(event, end.lines, named, faults)
+        torn = trace.bytes_behind(end)
+        if not torn:
+            return end
+        message = (
+            f"{torn} bytes of an unfinished line: the recorder was interrupted, and cuts them "
+            "when it goes on, or the file was cut"
+        )
+        faults.append(Fault(FaultKind.TORN, steps_name(rank), end.lines + 1, message))
+    except TraceError as error:
+        faults.append(error.fault)
+    return replace(end, closed=False)
+
+
+def _blobs(step: Step, number: int, named: dict[str, Blob], faults: list[Fault]) -> None:
+    """Read the tensors that a line names; once each, unless different things are expected."""
+    for blob in step.blobs:
+        known = named.get(blob.sha256)
+        if known is not None and known.expected == blob.expected:
+            continue
+        named[blob.sha256] = blob
+        try:
+            blob.tensors()
+        except TraceError as error:
+            message = f"{blob.file} {error.fault.message}"
+            faults.append(Fault(FaultKind.BLOB, steps_name(step.rank), number, message))
+
+
+def _files(folder: Path, faults: list[Fault]) -> Iterator[tuple[str, int]]:
+    """Digests and sizes of the files that are named like blobs."""
+    if (folder / BLOBS).is_symlink():
+        faults.append(Fault(FaultKind.BLOB, BLOBS, 0, "is a link, which is not followed"))
+        return
+    try:
+        with os.scandir(folder / BLOBS) as entries:
+            for entry in entries:
+                if is_sha256(entry.name):
+                    yield entry.name, entry.stat(follow_symlinks=False).st_size
+    except OSError as error:
+        message = f"cannot be listed: {error.strerror or error}"
+        faults.append(Fault(FaultKind.BLOB, BLOBS, 0, message))
+
+
+def _unknown_ranks(trace: Trace) -> Iterator[Fault]:
+    """Lines of ranks that the manifest does not know."""
+    known = {steps_name(rank) for rank in trace.ranks}
+    for path in sorted(trace.folder.glob("steps-*.jsonl")):
+        if path.name not in known:
+            message = f"the manifest speaks of {trace.manifest.ranks} ranks"
+            yield Fault(FaultKind.CHAIN, path.name, 0, message)

@@ -21,7 +21,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.audit.trace.blobs import Array, Blob, stored
-from lipcert.audit.trace.reading import Trace
+from lipcert.audit.trace.reading import Trace, verify
 from lipcert.audit.trace.records import (
     Batch,
     Close,
@@ -34,7 +34,6 @@ from lipcert.audit.trace.records import (
     Step,
 )
 from lipcert.audit.trace.spelling import FaultKind
-from lipcert.audit.trace.verification import verify
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
 

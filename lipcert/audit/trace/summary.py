@@ -7,58 +7,32 @@ are counted and not read: that they are intact is for `verification` to say.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import final
 
-from lipcert.audit.trace.files import BLOBS
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Arithmetic, Close, Event, Manifest, Resume, Start, Step
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class TraceSummary:
     """Counts over all ranks; examples: of all batches whose size is known.
 
-    samplers: batches by how they were drawn ("" where it was not recorded). noise: smallest and
-    largest standard deviation by group. reused_noise: steps whose noise generator started from a
-    state that another step had started from. closed: ranks that ended on purpose.
+    steps: by rank. times: the first and the last. samplers: batches by how they were drawn (""
+    where it was not recorded). noise: smallest and largest standard deviation by group. generators:
+    steps by the state from which their noise is drawn. sizes: bytes of each blob that a line names.
+    closed: ranks that ended on purpose.
     """
 
     manifest: Manifest
-    steps: tuple[int, ...]
-    first_time: float | None
-    last_time: float | None
-    batches: int
-    examples: int
-    with_index: int
-    samplers: Mapping[str, int]
-    with_weights: int
-    with_detail: int
-    with_examples: int
-    with_noise: int
-    noise: Mapping[str, tuple[float, float]]
-    reused_noise: int
-    arithmetic: tuple[Arithmetic, ...]
-    blobs: int
-    blob_bytes: int
-    resumes: int
-    cut_bytes: int
-    torn_bytes: int
-    closed: int
-
-
-@final
-@dataclass(slots=True)
-class _Counts:
-    steps: Counter[int] = field(default_factory=Counter)
-    samplers: Counter[str] = field(default_factory=Counter)
+    steps: list[int]
     times: list[float] = field(default_factory=list)
+    samplers: Counter[str] = field(default_factory=Counter)
     generators: Counter[str] = field(default_factory=Counter)
     noise: dict[str, tuple[float, float]] = field(default_factory=dict)
     arithmetic: dict[Arithmetic, None] = field(default_factory=dict)
-    blobs: set[str] = field(default_factory=set)
+    sizes: dict[str, int] = field(default_factory=dict)
     examples: int = 0
     with_index: int = 0
     with_weights: int = 0
@@ -66,31 +40,51 @@ class _Counts:
     with_examples: int = 0
     with_noise: int = 0
     resumes: int = 0
-    cut: int = 0
+    cut_bytes: int = 0
+    torn_bytes: int = 0
     closed: int = 0
 
-    def take(self, rank: int, events: Iterable[Event]) -> None:
-        """Count the lines of a rank."""
-        last: Event | None = None
-        for event in events:
-            last = event
-            self.times = [min([event.time, *self.times]), max([event.time, *self.times])]
-            match event:
-                case Step():
-                    self.steps[rank] += 1
-                    self._step(event)
-                case Resume():
-                    self.resumes += 1
-                    self.cut += event.cut
-                case Start() | Close():
-                    pass
-        self.closed += isinstance(last, Close)
+    @property
+    def batches(self) -> int:
+        """Of all steps."""
+        return self.samplers.total()
 
-    def _step(self, step: Step) -> None:
+    @property
+    def blobs(self) -> int:
+        """Files of tensors."""
+        return len(self.sizes)
+
+    @property
+    def blob_bytes(self) -> int:
+        """Of all files of tensors."""
+        return sum(self.sizes.values())
+
+    @property
+    def reused_noise(self) -> int:
+        """Steps whose noise is drawn from a state from which that of another step was drawn."""
+        return sum(uses for uses in self.generators.values() if uses > 1)
+
+    def take(self, event: Event, rank: int, trace: Trace) -> None:
+        """Count a line."""
+        self.times = [min([event.time, *self.times]), max([event.time, *self.times])]
+        match event:
+            case Step():
+                self.steps[rank] += 1
+                self._step(event, trace)
+            case Resume():
+                self.resumes += 1
+                self.cut_bytes += event.cut
+            case Start() | Close():
+                pass
+
+    def _step(self, step: Step, trace: Trace) -> None:
         self.with_weights += step.weights_before is not None
         self.with_detail += step.has_detail
         self.with_examples += any(batch.tensors is not None for batch in step.batches)
-        self.blobs.update(blob.sha256 for blob in step.blobs)
+        for blob in step.blobs:
+            if blob.sha256 not in self.sizes:
+                path = trace.folder / blob.file
+                self.sizes[blob.sha256] = path.lstat().st_size if path.exists() else 0
         if step.arithmetic is not None:
             self.arithmetic[step.arithmetic] = None
         for batch in step.batches:
@@ -108,34 +102,12 @@ class _Counts:
 
 def summary_of(trace: Trace) -> TraceSummary:
     """Read all lines of a trace."""
-    counts = _Counts()
+    found = TraceSummary(trace.manifest, [0] * len(trace.ranks))
     for rank in trace.ranks:
-        counts.take(rank, trace.events(rank))
-    return TraceSummary(
-        manifest=trace.manifest,
-        steps=tuple(counts.steps[rank] for rank in trace.ranks),
-        first_time=min(counts.times, default=None),
-        last_time=max(counts.times, default=None),
-        batches=counts.samplers.total(),
-        examples=counts.examples,
-        with_index=counts.with_index,
-        samplers=dict(counts.samplers),
-        with_weights=counts.with_weights,
-        with_detail=counts.with_detail,
-        with_examples=counts.with_examples,
-        with_noise=counts.with_noise,
-        noise=counts.noise,
-        reused_noise=sum(uses for uses in counts.generators.values() if uses > 1),
-        arithmetic=tuple(counts.arithmetic),
-        blobs=len(counts.blobs),
-        blob_bytes=sum(_size(trace, digest) for digest in counts.blobs),
-        resumes=counts.resumes,
-        cut_bytes=counts.cut,
-        torn_bytes=sum(trace.torn_bytes(rank) for rank in trace.ranks),
-        closed=counts.closed,
-    )
-
-
-def _size(trace: Trace, digest: str) -> int:
-    path = trace.folder / BLOBS / digest
-    return path.lstat().st_size if path.exists() else 0
+        end = trace.beginning(rank)
+        for event, behind in trace.placed_events(rank):
+            found.take(event, rank, trace)
+            end = behind
+        found.closed += end.closed
+        found.torn_bytes += trace.bytes_behind(end)
+    return found

@@ -140,14 +140,12 @@ class TraceWriter:
         except OSError as error:
             self.forget()
             raise UsageError(f"trace: {self._path} is being recorded by another process") from error
-        self._head, self._end, self._steps = trace.digest, 0, 0
         try:
-            for link, event in trace.linked_events(rank):
-                self._head, self._end = link.digest, link.end
-                self._steps += isinstance(event, Step)
+            found = trace.end(rank)
         except TraceError:
             self.forget()
             raise
+        self._head, self._end, self._steps = found.head, found.end, found.steps
         cut = os.fstat(self._file).st_size - self._end
         os.ftruncate(self._file, self._end)
         now = time.time()

@@ -12,10 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Resume, Start, Step
 from lipcert.audit.trace.spelling import FaultKind, TraceError
-from lipcert.audit.trace.verification import verify
 from lipcert.errors import UsageError
 from tests.audit.trace.made import made, opened, step
 

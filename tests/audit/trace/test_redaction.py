@@ -7,9 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.redaction import redact
-from lipcert.audit.trace.verification import verify
 from lipcert.errors import NoVerdictError, UsageError
 from tests.audit.trace.made import made, opened, step
 

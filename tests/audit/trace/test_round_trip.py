@@ -19,14 +19,13 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given
-from safetensors.numpy import load, save
+from safetensors.numpy import load
 
 from lipcert.audit.precision import Precision
 from lipcert.audit.trace.blobs import StoredTensor, bytes_of, stored, tensors_in
-from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start, Step
 from lipcert.audit.trace.spelling import FormError
-from lipcert.audit.trace.verification import verify
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
 from tests.audit.trace.made import MANIFEST, made, opened, step
@@ -55,12 +54,6 @@ def test_tensors_come_back_and_are_safetensors(arrays: dict[str, np.ndarray]) ->
     assert {name: item.tobytes() for name, item in others.items()} == {
         name: item.tobytes() for name, item in arrays.items()
     }
-
-
-@given(NAMED.filter(bool))
-def test_files_of_the_reference_library_are_read(arrays: dict[str, np.ndarray]) -> None:
-    found = tensors_in(save({name: np.ascontiguousarray(x) for name, x in arrays.items()}))
-    assert {k: v.tobytes() for k, v in found.items()} == {k: v.tobytes() for k, v in arrays.items()}
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False), max_size=5))
@@ -262,7 +255,7 @@ def test_precision(device, dtype, autocast, tf32, expected) -> None:
 
 def test_reading_and_writing_load_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from lipcert.audit.trace import writing, verification, redaction, summary\n"
+        "import sys; from lipcert.audit.trace import writing, reading, redaction, summary\n"
         "import lipcert.cli.trace, lipcert.report.trace\n"
         "print('torch' in sys.modules, 'safetensors' in sys.modules)"
     )

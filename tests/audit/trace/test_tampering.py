@@ -14,9 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.reading import Verification, read_trace, verify
 from lipcert.audit.trace.spelling import FaultKind, TraceError, sealed
-from lipcert.audit.trace.verification import Verification, verify
 from tests.audit.trace.made import made, opened, step
 
 SAMPLES = 400
@@ -166,6 +165,18 @@ def tensor_file(header: object, body: bytes = b"") -> bytes:
     return struct.pack("<Q", len(text)) + text + body
 
 
+def spelled(header: object, body: bytes = b"") -> bytes:
+    """A file whose header is spelled as a recorder spells it."""
+    text = json.dumps(header, separators=(",", ":")).encode()
+    return tensor_file(text + b" " * (-len(text) % 8), body)
+
+
+def twice(file: bytes) -> bytes:
+    """With the one entry of its header given a second time."""
+    text = file[8:-4]
+    return tensor_file(text[:-1] + b"," + text[1:], file[-4:])
+
+
 class Armed:
     """What unpickling would run."""
 
@@ -186,22 +197,27 @@ ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         (tensor_file(b"[]"), "not an object"),
         (tensor_file(b"{" * 100), "not JSON"),
         (tensor_file(b"[" * 100_000), "not JSON"),
-        (tensor_file(b'{"w":{},"w":{}}'), "twice"),
+        (tensor_file(b'{"w":{},"w":{}}'), "is missing"),
+        (twice(tensor_file({"w": ONE}, bytes(4))), "header is not the one"),
+        (tensor_file({"w": ONE}, bytes(4)), "header is not the one"),
         (tensor_file({"w": []}), "not an object"),
         (tensor_file({"w": {**ONE, "more": 1}}, bytes(4)), "unknown member 'more'"),
         (tensor_file({"w": {**ONE, "dtype": "C64"}}, bytes(4)), "type"),
-        (tensor_file({"w": {**ONE, "shape": [2]}}, bytes(4)), "place"),
-        (tensor_file({"w": {**ONE, "shape": [1 << 40, 1 << 40]}}, bytes(4)), "place"),
+        (tensor_file({"w": {**ONE, "shape": [2]}}, bytes(4)), "header is not the one"),
+        (tensor_file({"w": {**ONE, "shape": [1 << 40, 1 << 40]}}, bytes(4)), "header"),
         (tensor_file({"w": {**ONE, "shape": [-1]}}, bytes(4)), "whole number"),
-        (tensor_file({"w": {**ONE, "shape": [0, 1 << 61], "data_offsets": [0, 0]}}), "tensor"),
-        (tensor_file({"w": {**ONE, "data_offsets": [4, 8]}}, bytes(8)), "place"),
-        (tensor_file({"w": ONE, "v": ONE}, bytes(4)), "place"),
-        (tensor_file({"w": ONE}, bytes(2)), "behind the end"),
-        (tensor_file({"w": ONE}, bytes(9)), "no tensor"),
-        (tensor_file({"w": {**ONE, "dtype": "BOOL", "data_offsets": [0, 1]}}, b"\x02"), "truth"),
-        (tensor_file({"w": ONE}, bytes(4)), "shape"),
-        (tensor_file({"v": ONE}, bytes(4)), "knows no tensor"),
-        (tensor_file({}), "missing"),
+        (spelled({"w": {**ONE, "shape": [1 << 62, 4], "data_offsets": [0, 1 << 66]}}), "number"),
+        (spelled({"w": {**ONE, "shape": [1 << 60], "data_offsets": [0, 1 << 62]}}), "not its tens"),
+        (spelled({"w": {**ONE, "shape": [0, 1 << 61], "data_offsets": [0, 0]}}), "tensor"),
+        (spelled({"w": {**ONE, "shape": [1] * 99}}, bytes(4)), "tensor"),
+        (spelled({"w": {**ONE, "data_offsets": [4, 8]}}, bytes(8)), "header is not the one"),
+        (spelled({"v": ONE, "w": ONE}, bytes(4)), "header is not the one"),
+        (spelled({"w": ONE}, bytes(2)), "not its tensors"),
+        (spelled({"w": ONE}, bytes(9)), "not its tensors"),
+        (spelled({"w": {**ONE, "dtype": "BOOL", "data_offsets": [0, 1]}}, b"\x02"), "truth"),
+        (spelled({"w": ONE}, bytes(4)), "shape"),
+        (spelled({"v": ONE}, bytes(4)), "knows no tensor"),
+        (spelled({}), "missing"),
     ],
 )
 def test_hostile_tensors_are_refused(
