@@ -38,12 +38,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert import load_model
-from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.evaluator import plain_step as plain_step_of
-from lipcert.audit.gradient_norms import NormEngine
-from lipcert.audit.lowering import LoweredNetwork
-from lipcert.audit.precision import Precision
 from lipcert.errors import NoVerdictError
+from lipcert.measure.arithmetic import Arithmetic
+from lipcert.measure.gradient_norms import NormEngine
+from lipcert.measure.lowering import LoweredNetwork
+from lipcert.measure.precision import Precision
 
 CLASSES = 10
 ROUNDS = 5

@@ -18,9 +18,9 @@ from torch.nn import functional
 from lipcert import Settings, export, load_model
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks import Checked, check_recorded_run
-from lipcert.audit.lowering.clips import with_clipped_cotangent
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.trace.reading import read_trace
+from lipcert.measure.lowering.functions import with_clipped_cotangent
 
 BETA, C, B, SIGMA = 1.0, 0.01, 512, 2.0
 

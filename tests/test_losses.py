@@ -158,7 +158,7 @@ PARAMETERS = {
 @pytest.mark.parametrize("outputs", [1, 5])
 def test_gradients_at_labels_are_those_of_autograd(kind, outputs):
     """Of every loss, with its parameters and with its defaults, at several kinds of outputs."""
-    from lipcert.audit.losses import per_example_loss
+    from lipcert.measure.losses import per_example_loss
 
     rng = np.random.default_rng(7)
     logits = rng.standard_normal((12, 1, outputs)) * 10.0 ** rng.uniform(-2, 1.5, (12, 1, 1))

@@ -14,8 +14,6 @@ import pytest
 import lipcert
 from lipcert import training
 from lipcert.audit.attack.domain import label_set
-from lipcert.audit.losses import _loss
-from lipcert.audit.lowering.functions import FUNCTIONS as IN_TORCH
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.core.losses.base import loss_class, parameters_of
 from lipcert.core.losses.kinds import KINDS
@@ -24,6 +22,8 @@ from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.functions import FUNCTIONS
 from lipcert.graph.evaluate import function_of
 from lipcert.losses import make_loss
+from lipcert.measure.losses import _loss
+from lipcert.measure.lowering.functions import FUNCTIONS as IN_TORCH
 from lipcert.settings.settings import LossParameters, Settings
 from tests.core.rules.test_functions import EVERY, POSITIVE
 
@@ -77,7 +77,7 @@ def test_every_loss_is_one_class(kind: str) -> None:
 def test_a_loss_has_three_places(kind: str) -> None:
     """Its class, its row and the loss in torch; some have a use, or other names, of their own."""
     module, _, name = KINDS[kind].partition(".")
-    own = {f"core/losses/{module}.py", "core/losses/kinds.py", "audit/losses.py"}
+    own = {f"core/losses/{module}.py", "core/losses/kinds.py", "measure/losses.py"}
     found = places(f'"{kind}"', rf"\b{name}\b(?! loss)")
     assert (
         own

@@ -19,11 +19,11 @@ from torch import Tensor, nn
 from benchmarks.reproductions.networks import WIDTH, DenseNetwork, imported, orthogonal_
 from benchmarks.reproductions.rows import Row, Verdict
 from lipcert import ImportedModel, Settings, analyze
-from lipcert.audit.gradient_norms import NormEngine
-from lipcert.audit.losses import per_example_loss
-from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core.losses.base import Loss
 from lipcert.losses import make_loss
+from lipcert.measure.gradient_norms import NormEngine
+from lipcert.measure.losses import per_example_loss
+from lipcert.measure.lowering import LoweredNetwork
 from models.architectures import MaxMin
 
 __all__ = ["rows"]

@@ -28,7 +28,6 @@ from lipcert.analysis.usefulness import usefulness_of
 from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.job import Kind
-from lipcert.audit.precision import Precision
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import examples_gap, recording_of
 from lipcert.audit.records import (
@@ -51,6 +50,7 @@ from lipcert.gradient_stats.gradients import work
 from lipcert.gradient_stats.measure import Observed
 from lipcert.graph.modes import EvalLayer
 from lipcert.importer.evaluation import eval_notes
+from lipcert.measure.precision import Precision
 from lipcert.privacy.noise import Group
 from lipcert.settings.gates import (
     LIMITED,

@@ -20,15 +20,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
-from lipcert.audit.gradient_norms.engine import NormEngine
-from lipcert.audit.losses import clipped_gradient, per_example_loss
-from lipcert.audit.lowering.network import LoweredNetwork
-from lipcert.audit.measured import BatchNorms, Measured, joint, largest_of
-from lipcert.audit.precision import Precision
 from lipcert.audit.tally import ALL, Family
 from lipcert.gradient_stats.labels import checked_labels
+from lipcert.measure.arithmetic import Arithmetic
+from lipcert.measure.gradient_norms.engine import NormEngine
+from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.measure.lowering.network import LoweredNetwork
+from lipcert.measure.measured import BatchNorms, Measured, joint, largest_of
+from lipcert.measure.precision import Precision
 from lipcert.upper import FloatArray
 
 _REPETITIONS: Final = 5

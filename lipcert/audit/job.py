@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, final
 
-from lipcert.audit.precision import Precision
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.measure.precision import Precision
 from lipcert.settings.choices import check_positive
 from lipcert.settings.gates import NO_GATES, OF_AUDITS, Gates
 from lipcert.settings.settings import ConstraintSpec, Settings

@@ -17,11 +17,11 @@ from typing import Final
 import numpy as np
 import torch
 
-from lipcert.audit.lowering import lowered
 from lipcert.core.norms.steps import Kernel
 from lipcert.core.program import Conv, Dense, Operand, Shape, Step
 from lipcert.graph.evaluate import batch_output
 from lipcert.graph.ir import Node
+from lipcert.measure.lowering import lowered
 from lipcert.search.norms import proved_bound
 from lipcert.settings.choices import TierName
 from lipcert.upper import ONE, FloatArray, Lower, Upper, gamma, norm, norm_lower

@@ -20,12 +20,12 @@ import torch
 from lipcert.audit.admissibility import outside, settled
 from lipcert.audit.bounds import Claims
 from lipcert.audit.evaluator import Bench, Norms, clip_of
-from lipcert.audit.measured import Decision, decide
-from lipcert.audit.precision import Precision
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies, Tally
 from lipcert.gradient_stats.examples import Examples, Readable
 from lipcert.gradient_stats.labels import checked_labels
+from lipcert.measure.measured import Decision, decide
+from lipcert.measure.precision import Precision
 from lipcert.upper import FloatArray
 
 _NAMED: Final = 3

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.arithmetic import Arithmetic, device_named
 from lipcert.audit.checks import Checked, run_checks
 from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, Shard, Unit
@@ -26,6 +25,7 @@ from lipcert.audit.unit_results import ResultFolder, UnitResult, total_of
 from lipcert.audit.work import audit_unit, speed_of
 from lipcert.data.opening import is_elsewhere
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.measure.arithmetic import Arithmetic, device_named
 from lipcert.process.threads import one_thread
 
 if TYPE_CHECKING:

@@ -16,7 +16,6 @@ from typing import Annotated, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.measured import Decision
 from lipcert.audit.records import (
     BINS_PER_OCTAVE,
     HIGHEST_BIN,
@@ -26,6 +25,7 @@ from lipcert.audit.records import (
     Histogram,
 )
 from lipcert.core.codec import Limit
+from lipcert.measure.measured import Decision
 from lipcert.upper import FloatArray
 
 Places = npt.NDArray[np.int64]

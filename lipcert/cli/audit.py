@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from lipcert.audit.precision import Precision
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import (
@@ -25,6 +24,7 @@ from lipcert.cli.options import (
 )
 from lipcert.cli.output import Output, text_width
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.measure.precision import Precision
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
 from lipcert.settings.gates import OF_AUDITS

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 
-from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.core.losses.base import ClassLoss, Loss, scores_of
 from lipcert.core.losses.joint import Joint
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.labels import checked_labels
+from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.training.guards import Passing, StepGuard
 from lipcert.training.outputs import joined_labels
 

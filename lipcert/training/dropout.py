@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.audit.agreement import active_parts
 from lipcert.errors import NoVerdictError
+from lipcert.measure.agreement import active_parts
 
 MASKED: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 """what multiplies its input by a mask, and does nothing else"""

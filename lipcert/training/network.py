@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.audit.observation import named_buffers, side_by_side, unwrapped
 from lipcert.audit.recorded_names import Match, matched
 from lipcert.diagnostics import EXPORT
@@ -27,6 +26,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
+from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.settings.patterns import literal
 from lipcert.settings.settings import Settings
 from lipcert.training.dropout import at_rest, refused_parts

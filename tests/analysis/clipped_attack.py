@@ -11,10 +11,10 @@ from torch import Tensor
 
 from lipcert.analysis.bounded import bounded
 from lipcert.analysis.certificate import Issued
-from lipcert.audit.lowering import LoweredNetwork
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.model import ImportedModel
+from lipcert.measure.lowering import LoweredNetwork
 from lipcert.settings.settings import Settings
 
 SLACK = 1e-7

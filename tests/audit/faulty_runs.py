@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from lipcert.audit.agreement import agreement
 from lipcert.audit.checks import leave_one_out
 from lipcert.audit.job import units_of
-from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import recorded_batches
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, CheckReport, Quantity, Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.errors import NoVerdictError
+from lipcert.measure.agreement import agreement
+from lipcert.measure.lowering import LoweredNetwork
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.audit.faults import CPU, Subject, report_of
 from tests.models.shipped import module

@@ -14,8 +14,6 @@ from lipcert.audit.attack import proposals
 from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weight_set import WeightSet
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.lowering import lowered
-from lipcert.audit.precision import Precision
 from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
@@ -24,9 +22,11 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.geometry import Window
 from lipcert.importer.load import load_model
+from lipcert.measure.lowering import lowered
+from lipcert.measure.precision import Precision
 from lipcert.settings.settings import ConstraintSpec, Settings
-from tests.audit.lowering.cases import all_cases
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
+from tests.measure.lowering.cases import all_cases
 from tests.models.shipped import path_of
 from tests.networks import chain, dag, reshaped, trained
 from tests.ops import Activation, Conv, Dense, Scale, Sort

@@ -14,7 +14,6 @@ import pytest
 from torch.utils.data import IterableDataset
 
 from lipcert.audit.job import Job
-from lipcert.audit.precision import Precision
 from lipcert.audit.prepared_job import prepare
 from lipcert.audit.records import AuditReport, Modes, Verdict
 from lipcert.audit.replay import Replayer
@@ -24,6 +23,7 @@ from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import DataSet, Examples
+from lipcert.measure.precision import Precision
 from lipcert.report.audit_json import audit_document, audit_from_document
 from lipcert.settings.settings import Settings
 from tests.audit.test_named_examples import audited as audited_run

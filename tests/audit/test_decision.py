@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.audit.measured import Measured, decide, joint, largest_of
-from lipcert.audit.precision import Precision
+from lipcert.measure.measured import Measured, decide, joint, largest_of
+from lipcert.measure.precision import Precision
 
 sizes = st.floats(min_value=0.0, max_value=1e30)
 precisions = st.sampled_from(list(Precision))

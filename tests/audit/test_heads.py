@@ -12,8 +12,6 @@ from torch.nn import functional
 from lipcert.analysis.certificate import certify
 from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
-from lipcert.audit.losses import per_example_loss
-from lipcert.audit.precision import Precision
 from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
@@ -22,6 +20,8 @@ from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.load import load_model
 from lipcert.losses import loss_gradients, worst_gradients
+from lipcert.measure.losses import per_example_loss
+from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
 from tests.heads import two_heads
 

@@ -13,8 +13,6 @@ import torch
 
 from lipcert.audit.bounds import Claims, GroupBound, claims_of_analysis
 from lipcert.audit.evaluator import Bench
-from lipcert.audit.lowering import lowered
-from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import ALL, Family, Tallies
 from lipcert.core import program
@@ -22,6 +20,8 @@ from lipcert.core.losses.base import Loss
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import Graph, Parameter
 from lipcert.graph.operand import Operand
+from lipcert.measure.lowering import lowered
+from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
 from tests import mirror
 from tests.networks import chain, dag, group_norm, orthogonal, reshaped, trained, transposed

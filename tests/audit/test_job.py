@@ -8,9 +8,9 @@ import math
 import pytest
 
 from lipcert.audit.job import Job, Kind, Shard, units_of
-from lipcert.audit.precision import Precision
 from lipcert.audit.trace.spelling import sealed, unsealed
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.measure.precision import Precision
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 

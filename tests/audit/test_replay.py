@@ -11,13 +11,13 @@ import torch
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.evaluator import Bench
-from lipcert.audit.precision import Precision
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import ALL, Family, Findings
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
+from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, gradient_norms, module, path_of
 

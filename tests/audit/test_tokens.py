@@ -16,8 +16,6 @@ from lipcert.audit.attack import proposals
 from lipcert.audit.attack.domain import label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
 from lipcert.audit.checks import check_recorded_run
-from lipcert.audit.losses import per_example_loss
-from lipcert.audit.precision import Precision
 from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import CheckReport, Verdict
@@ -31,6 +29,8 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
+from lipcert.measure.losses import per_example_loss
+from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
 from tests.core.lower.cases import model, node
 from tests.core.test_embeddings import of_numbers

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.job import Job, Unit, units_of
-from lipcert.audit.measured import Measured, decide
 from lipcert.audit.tally import FAMILIES, Findings, Tally
 from lipcert.audit.trace.spelling import sealed, unsealed
 from lipcert.audit.unit_results import ResultFolder, Total, UnitResult, total_of
 from lipcert.errors import NoVerdictError
+from lipcert.measure.measured import Measured, decide
 from lipcert.settings.settings import Settings
 from tests.core.generated import SCALARS, WORDS, values_of
 from tests.core.test_canonical import VALUES

@@ -7,12 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from lipcert.audit.losses import per_example_loss
-from lipcert.audit.lowering import lowered
 from lipcert.core.losses.base import Loss
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import parameters_of
-from tests.audit.gradient_norms.oracle import viewed
+from lipcert.measure.losses import per_example_loss
+from lipcert.measure.lowering import lowered
+from tests.measure.gradient_norms.oracle import viewed
 
 LossOf = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 

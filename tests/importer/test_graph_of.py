@@ -10,8 +10,6 @@ import pytest
 import torch
 from onnx import helper
 
-from lipcert.audit.gradient_norms.engine import NormEngine
-from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Tensor
@@ -19,6 +17,8 @@ from lipcert.graph.evaluate import evaluate_batch
 from lipcert.graph.ir import Parameter
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.graph_of import graph_of
+from lipcert.measure.gradient_norms.engine import NormEngine
+from lipcert.measure.lowering import LoweredNetwork
 from tests.importer.models import model, saved, weights
 
 MODELS = sorted(Path("models").glob("*.onnx"))

@@ -16,11 +16,11 @@ from torch import Tensor
 from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipcert.audit.lowering.dispatch import function_of
-from lipcert.audit.lowering.operands import operand_tensor
-from lipcert.audit.lowering.signature import Tensors
 from lipcert.core.program import Dense
 from lipcert.graph.ir import Graph, Node
+from lipcert.measure.lowering.dispatch import function_of
+from lipcert.measure.lowering.functions import Tensors
+from lipcert.measure.lowering.network import operand_tensor
 from lipcert.upper import ONE
 
 _Losses = Callable[[Tensor], Tensor]

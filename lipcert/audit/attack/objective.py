@@ -20,8 +20,8 @@ from torch import Tensor
 from lipcert.audit.attack.domain import Labels
 from lipcert.audit.attack.gradients import GradientSquares
 from lipcert.audit.bounds import Claims
-from lipcert.audit.losses import clipped_gradient, per_example_loss
-from lipcert.audit.lowering.network import LoweredNetwork
+from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.upper import FloatArray
 
 NETWORK: Final = "network"

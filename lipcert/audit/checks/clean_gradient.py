@@ -34,9 +34,9 @@ import numpy as np
 from lipcert.audit.checks.batches import Release, decay_of, releases
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
 from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
-from lipcert.audit.precision import Precision
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
+from lipcert.measure.precision import Precision
 from lipcert.upper import FloatArray
 
 _NAME: Final = "agreement"

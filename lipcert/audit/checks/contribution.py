@@ -7,8 +7,8 @@ and G_k, if a run makes it anew at every step, that of the step's weights.
 Compared: the lower ends of c_k, computed in float64 at the recorded weights, with what is claimed.
 
 Threshold: an example violates where c_k minus the rounding of its norm and the margin of float64
-(`audit.precision`, a millionth) is above the claim; for the first inequality above it by more than
-2^-22, which is what rounding a standard deviation to float32 may take away. False alarms: none
+(`measure.precision`, a millionth) is above the claim; for the first inequality above it by more
+than 2^-22, which is what rounding a standard deviation to float32 may take away. False alarms: none
 within what that margin stands for. Examples that attain the claim pass.
 """
 
@@ -32,10 +32,10 @@ from lipcert.audit.checks.batches import (
 )
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
 from lipcert.audit.checks.subject import Finding, RecordedRun, run_check
-from lipcert.audit.measured import Measured, decide, joint, largest_of
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Step
 from lipcert.errors import NoVerdictError
+from lipcert.measure.measured import Measured, decide, joint, largest_of
 from lipcert.upper import FloatArray
 
 _CHECK: Final = Check(

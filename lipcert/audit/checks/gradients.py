@@ -26,15 +26,15 @@ from torch import Tensor
 from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipcert.audit.arithmetic import Arithmetic
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.batches import Batch, Scale
 from lipcert.audit.evaluator import clip_of
-from lipcert.audit.gradient_norms.engine import NormEngine
-from lipcert.audit.losses import clipped_gradient, per_example_loss
-from lipcert.audit.lowering.network import LoweredNetwork
-from lipcert.audit.measured import Measured, joint
-from lipcert.audit.precision import Precision
+from lipcert.measure.arithmetic import Arithmetic
+from lipcert.measure.gradient_norms.engine import NormEngine
+from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.measure.lowering.network import LoweredNetwork
+from lipcert.measure.measured import Measured, joint
+from lipcert.measure.precision import Precision
 from lipcert.upper import FloatArray
 
 _CHUNK: Final = 128

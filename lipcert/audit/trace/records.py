@@ -17,10 +17,10 @@ from typing import Annotated, Any, Final, Literal, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.precision import Precision
 from lipcert.audit.trace.blobs import Blob
 from lipcert.core.codec import Bound, Limit, Sha256, member
 from lipcert.errors import UsageError
+from lipcert.measure.precision import Precision
 from lipcert.privacy.plan import Sampling
 from lipcert.settings.choices import check_choice
 from lipcert.settings.conversion import number, table

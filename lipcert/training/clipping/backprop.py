@@ -19,11 +19,11 @@ from typing import Any, Final, final
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.audit.lowering import lowered
 from lipcert.audit.recorded_names import Match
 from lipcert.core.program import CotangentClip, Embedding, InputClip
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph, Node
+from lipcert.measure.lowering import lowered
 
 _REMEDY: Final = (
     "give every trained parameter to a torch layer of its own that the network calls once "

@@ -20,15 +20,19 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from lipcert.audit.gradient_norms.operand_gradients import arranged
-from lipcert.audit.gradient_norms.pair import Pair
-from lipcert.audit.gradient_norms.plan import OperandPlan
-from lipcert.audit.gradient_norms.rounding import OUTWARD, gamma, underflow
-from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
-from lipcert.audit.lowering import LoweredNetwork
 from lipcert.core.program import Conv
 from lipcert.graph.ir import Node
-from lipcert.training.clipping.passing import Caught
+from lipcert.measure.gradient_norms.engine import Caught
+from lipcert.measure.gradient_norms.operand import Pair
+from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
+from lipcert.measure.gradient_norms.squares import (
+    OUTWARD,
+    Squares,
+    gamma,
+    sum_of_squares,
+    underflow,
+)
+from lipcert.measure.lowering import LoweredNetwork
 
 _DOUBLE: Final = torch.float64
 _FAST_ALGORITHM: Final = 64

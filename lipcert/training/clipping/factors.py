@@ -14,11 +14,11 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from lipcert.audit.gradient_norms.squares import Squares
-from lipcert.audit.lowering import LoweredNetwork
 from lipcert.errors import NoVerdictError
+from lipcert.measure.gradient_norms.engine import Passed, exact_arithmetic
+from lipcert.measure.gradient_norms.squares import Squares
+from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products, weight_squares
-from lipcert.training.clipping.passing import Passed, exact_arithmetic
 from lipcert.training.clipping.rule import ClippedGroup, ClipRule
 
 OUTWARD: Final = 1.0 + 2.0**-40

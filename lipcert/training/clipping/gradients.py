@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.audit.lowering import LoweredNetwork
+from lipcert.measure.gradient_norms.engine import Caught, NormEngine, Passed, exact_arithmetic
+from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.clipping.factors import clip_factors
 from lipcert.training.clipping.live import LiveNetwork
 from lipcert.training.clipping.local import in_parameter, summed_gradient
-from lipcert.training.clipping.passing import Caught, GradientPass, Passed, exact_arithmetic
 from lipcert.training.clipping.rule import ClipRule
 
 
@@ -47,7 +47,7 @@ class ClippedGradients:
         network = live.present()
         self._live = live
         self._rule = rule
-        self._pass = GradientPass(network, timed=timed)
+        self._engine = NormEngine(network, timed=timed)
         self._group_of = {
             name: index for index, group in enumerate(rule.groups) for name in group.parameters
         }
@@ -72,7 +72,7 @@ class ClippedGradients:
         if not len(x):
             nobody = torch.zeros(0, dtype=network.dtype, device=x.device)
             return ClippedSum(gradients, nobody.expand(len(self._rule.groups), 0).T, nobody)
-        passed = self._pass.run(network, x, lambda logits: self._rule.losses(logits, labels))
+        passed = self._engine.caught(x, lambda logits: self._rule.losses(logits, labels))
         factors = clip_factors(network, self._rule, passed)
         with exact_arithmetic(network):
             self._add(network, passed, factors, gradients)

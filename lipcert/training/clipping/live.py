@@ -15,12 +15,12 @@ from typing import Final, Self, final
 import torch
 from torch import Tensor
 
-from lipcert.audit.lowering import LoweredNetwork
-from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph
 from lipcert.graph.operand import Operand
 from lipcert.graph.viewed import parameters_of
+from lipcert.measure.lowering import LoweredNetwork
+from lipcert.measure.lowering.network import operand_tensor
 
 _WHOLE: Final = (torch.float32, torch.float64)
 

@@ -10,15 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from lipcert.audit.gradient_norms.convolution import KernelGradient
-from lipcert.audit.gradient_norms.dense import DenseWeight
-from lipcert.audit.gradient_norms.operand_gradients import arranged
-from lipcert.audit.gradient_norms.plan import OperandPlan
-from lipcert.audit.gradient_norms.reductions import BiasGradient
-from lipcert.audit.gradient_norms.windows import library_gradient, readable
-from lipcert.audit.lowering import LoweredNetwork
-from lipcert.audit.lowering.operands import operand_tensor
 from lipcert.graph.operand import Operand
+from lipcert.measure.gradient_norms.convolution import KernelGradient, library_gradient, readable
+from lipcert.measure.gradient_norms.dense import DenseWeight
+from lipcert.measure.gradient_norms.entrywise import BiasGradient
+from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
+from lipcert.measure.lowering import LoweredNetwork
+from lipcert.measure.lowering.network import operand_tensor
 
 
 def summed_gradient(

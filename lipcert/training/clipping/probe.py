@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from lipcert.audit.lowering import LoweredNetwork
 from lipcert.audit.recorded_names import Match
 from lipcert.graph.ir import Graph, Node, example
+from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.clipping.backprop import HookedLayer
 from lipcert.training.dropout import at_rest
 

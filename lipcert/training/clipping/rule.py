@@ -13,8 +13,8 @@ from typing import Self, final
 from torch import Tensor
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.audit.losses import clipped_gradient, per_example_loss
 from lipcert.core.losses.base import Loss
+from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.settings.choices import check_nonnegative
 
 

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from lipcert.audit.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.errors import NoVerdictError
+from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.training.clipping.factors import OUTWARD, factors_of
 from lipcert.training.clipping.rule import ClipRule
 from lipcert.training.dropout import DropoutMasks

@@ -10,7 +10,7 @@ from typing import final
 
 from torch import Tensor, nn
 
-from lipcert.audit.lowering.clips import with_clipped_cotangent
+from lipcert.measure.lowering.functions import with_clipped_cotangent
 from lipcert.settings.choices import check_positive
 from lipcert.training.layers.axes import is_exporting
 

@@ -21,13 +21,13 @@ import pytest
 from hypothesis import given
 from safetensors.numpy import load
 
-from lipcert.audit.precision import Precision
 from lipcert.audit.trace.blobs import StoredTensor, bytes_of, stored, tensors_in
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, Start, Step
 from lipcert.audit.trace.spelling import FormError
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.measure.precision import Precision
 from tests.audit.trace.made import MANIFEST, made, opened, step
 
 TYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]

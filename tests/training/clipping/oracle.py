@@ -8,12 +8,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.audit.lowering import lowered
 from lipcert.core.losses.entries import SquaredError
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import parameters_of
+from lipcert.measure.lowering import lowered
 from lipcert.training.clipping import ClippedGroup, ClipRule
-from tests.audit.gradient_norms.oracle import viewed
+from tests.measure.gradient_norms.oracle import viewed
 
 LOSS = SquaredError(1e9, "sum", half=True)
 """takes outputs of any shape"""

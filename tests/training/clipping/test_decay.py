@@ -12,12 +12,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.audit.gradient_norms.squares import Squares
-from lipcert.audit.lowering import lowered
 from lipcert.graph.geometry import Window
+from lipcert.measure.gradient_norms import NormEngine
+from lipcert.measure.gradient_norms.squares import Squares
+from lipcert.measure.lowering import lowered
 from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products
-from lipcert.training.clipping.passing import GradientPass
-from tests.audit.gradient_norms.oracle import network_of, viewed
+from tests.measure.gradient_norms.oracle import network_of, viewed
 from tests.networks import by_channel, chain, trained
 from tests.ops import BatchNorm, Conv, ConvTranspose, Dense, Divide, Maker, PRelu, Scale, Shift
 
@@ -35,8 +35,8 @@ def check(op: Maker, shape: tuple[int, ...], seed: int = 0) -> None:
         network = network_of(graph, dtype)
         x = torch.from_numpy(normal(3, *shape, seed=seed)).to(dtype)
         ascent = torch.from_numpy(normal(3, *graph.output_shape, seed=seed + 1)).to(dtype)
-        passed = GradientPass(network).run(
-            network, x, lambda z, b=ascent: (z * b).flatten(1).sum(1)
+        passed = NormEngine(network, timed=False).caught(
+            x, lambda z, b=ascent: (z * b).flatten(1).sum(1)
         )
         found = inner_products(network, passed.caught)
         assert set(found) == set(graph.parameters)

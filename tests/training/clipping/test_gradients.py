@@ -18,6 +18,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Graph, Parameter
 from lipcert.graph.operand import Operand
+from lipcert.measure.gradient_norms import NormEngine
 from lipcert.settings.settings import Settings
 from lipcert.training.clipping import (
     ClippedGradients,
@@ -26,7 +27,6 @@ from lipcert.training.clipping import (
     LiveNetwork,
 )
 from lipcert.training.clipping.factors import clip_factors
-from lipcert.training.clipping.passing import GradientPass
 from tests.models.shipped import NAMES, module, path_of
 from tests.models.shipped import graph_of as shipped
 from tests.networks import chain, dag, trained
@@ -216,11 +216,9 @@ def test_norms_that_are_known_too_loosely_are_measured_again() -> None:
     expected = summed(graph, rule, x, labels, torch.float32).factors
     live = LiveNetwork.of(graph, oracle.tensors_of(graph, torch.float32))
     for timed in (False, True):
-        waiting = GradientPass(live.present(), timed=timed, waits=True)
+        waiting = NormEngine(live.present(), timed=timed, defer=True)
         for scale in (1.0, 1e25, 1.0):
-            passed = waiting.run(
-                live.present(), scale * x.float(), lambda z: rule.losses(z, labels)
-            )
+            passed = waiting.caught(scale * x.float(), lambda z: rule.losses(z, labels))
             found = clip_factors(live.present(), rule, passed)
             if scale == 1.0:
                 torch.testing.assert_close(found, expected, rtol=1e-4, atol=0.0)

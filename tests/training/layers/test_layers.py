@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.func import jacrev, vmap
 
-from lipcert.audit.lowering import lowered
+from lipcert.measure.lowering import lowered
 from lipcert.training.layers import (
     BoundedGroupNorm,
     GroupSort,

@@ -13,11 +13,11 @@ from torch import nn
 
 from lipcert.analysis.certificate import certify
 from lipcert.analysis.pipeline import analyze
-from lipcert.audit.agreement import agreement
-from lipcert.audit.lowering.network import LoweredNetwork
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.model import ImportedModel
 from lipcert.losses import make_loss
+from lipcert.measure.agreement import agreement
+from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training.layers import (
     AddBias,

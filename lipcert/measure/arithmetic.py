@@ -1,0 +1,157 @@
+"""Arithmetic: a device and a precision, and the switches of torch that make it so.
+
+What enters: a device and a `Precision`. What leaves: the dtype of storage, and a context in which
+torch multiplies in exactly that precision. Invariant: every switch is set, not assumed, and put
+back afterwards; what the device cannot do is refused on construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Final, final
+
+import torch
+
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.measure.precision import Precision
+
+_AUTOCAST: Final = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
+_TF32_CAPABILITY: Final = (8, 0)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """Where and how precisely a network is evaluated.
+
+    Raises NoVerdictError where the device is absent or does not know the precision.
+    """
+
+    device: torch.device
+    precision: Precision
+
+    def __post_init__(self) -> None:
+        if self.device.type not in {"cpu", "cuda"}:
+            raise NoVerdictError(
+                f"device {str(self.device)!r}: audits run on 'cpu' or 'cuda', whose arithmetic "
+                "is known; choose one of them"
+            )
+        if self.device.type == "cuda":
+            _require_gpu(self.device)
+        if self.precision is Precision.TF32:
+            _require_tf32(self.device)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which parameters and inputs are stored."""
+        return torch.float64 if self.precision is Precision.FLOAT64 else torch.float32
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        """Products are computed in this precision, sums of products in float32 or better."""
+        with ExitStack() as stack:
+            stack.enter_context(_products(tf32=self.precision is Precision.TF32))
+            stack.enter_context(_whole_sums())
+            lower = _AUTOCAST.get(self.precision)
+            stack.enter_context(
+                torch.autocast(
+                    self.device.type,
+                    dtype=lower or torch.bfloat16,
+                    enabled=lower is not None,
+                    cache_enabled=False,
+                )
+            )
+            yield
+
+    def synchronise(self) -> None:
+        """Waits until the device has finished."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def exact_products(device: torch.device) -> AbstractContextManager[object]:
+    """No autograd, no autocast, no shortened products: what float32 says, whatever is outside."""
+    if device.type == "cpu" and not torch.is_autocast_enabled(device.type):
+        return torch.no_grad()
+    return _exact_products(device)
+
+
+@contextmanager
+def _exact_products(device: torch.device) -> Iterator[None]:
+    with ExitStack() as stack:
+        stack.enter_context(torch.no_grad())
+        stack.enter_context(torch.autocast(device.type, enabled=False))
+        if device.type == "cuda":
+            stack.enter_context(_products(tf32=False))
+        yield
+
+
+@contextmanager
+def _products(tf32: bool) -> Iterator[None]:
+    """float32 products of matrices and convolutions, read in full or as TF32, on every backend."""
+    on_gpu = "tf32" if tf32 else "ieee"
+    wanted = (
+        (torch.backends.cuda.matmul, on_gpu),
+        (torch.backends.cudnn.conv, on_gpu),  # type: ignore[attr-defined]
+        (torch.backends.mkldnn.matmul, "ieee"),  # type: ignore[attr-defined]
+        (torch.backends.mkldnn.conv, "ieee"),  # type: ignore[attr-defined]
+    )
+    before = [switch.fp32_precision for switch, _ in wanted]
+    try:
+        for switch, value in wanted:
+            switch.fp32_precision = value
+        yield
+    finally:
+        for (switch, _), value in zip(wanted, before, strict=True):
+            switch.fp32_precision = value
+
+
+@contextmanager
+def _whole_sums() -> Iterator[None]:
+    """Sums of 16-bit products are kept in float32, also where a sum is split over workers."""
+    switches = torch.backends.cuda.matmul
+    names = (
+        "allow_fp16_reduced_precision_reduction",
+        "allow_bf16_reduced_precision_reduction",
+        "allow_fp16_accumulation",
+    )
+    before = {name: getattr(switches, name) for name in names}
+    try:
+        for name in names:
+            setattr(switches, name, False)
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(switches, name, value)
+
+
+def _require_gpu(device: torch.device) -> None:
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if (device.index or 0) >= count:
+        raise NoVerdictError(
+            f"device {str(device)!r}: torch {torch.__version__} sees {count} CUDA devices; run "
+            "where there is one, or audit on 'cpu'"
+        )
+
+
+def _require_tf32(device: torch.device) -> None:
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < _TF32_CAPABILITY:
+        raise NoVerdictError(
+            f"precision tf32: device {str(device)!r} has no TF32 products; audit on an NVIDIA GPU "
+            "of compute capability 8.0 or later, or in float32"
+        )
+
+
+def device_named(name: str) -> torch.device:
+    """The device of that name; "auto": a GPU where there is one. UsageError for no device's name.
+
+    Whether the device is there is found out when arithmetic is done on it.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        return torch.device(name)
+    except RuntimeError as error:
+        raise UsageError(f"device: {name!r} is no device; give cpu, cuda or auto") from error

@@ -1,0 +1,248 @@
+"""Gradient of a convolution's kernel: G[o, i, tap] = Σ_t b[o, t] · a[i, place that tap reads at t].
+
+a is [examples, channels read, *grid] and b [examples, channels written, *outputs], in any number of
+dimensions, for the geometry of the convolution from a's grid to b's. There are several exact ways
+to ‖G‖². A transposed convolution is the adjoint: value and cotangent exchange their roles, and the
+formula is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from math import prod, sqrt
+from typing import Final, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from lipcert.graph.geometry import Geometry
+from lipcert.measure.gradient_norms.layout import dense, is_channels_last
+from lipcert.measure.gradient_norms.operand import Gradients, Method, OperandGradient, Pair
+from lipcert.measure.gradient_norms.squares import (
+    Squares,
+    from_gram,
+    instantiated_distance,
+    product,
+    product_of_grams,
+    sum_of_squares,
+    widened,
+    with_distance,
+)
+
+
+def pads(geometry: Geometry) -> bool:
+    """Whether there is any padding."""
+    return any(window.pad_begin or window.pad_end for window in geometry)
+
+
+def padded(value: Tensor, geometry: Geometry) -> Tensor:
+    """With its zeros written out; its order in memory is kept."""
+    if not pads(geometry):
+        return dense(value)
+    widths = [width for w in reversed(geometry) for width in (w.pad_begin, w.pad_end)]
+    return pad(value, widths)
+
+
+def pads_evenly(geometry: Geometry) -> bool:
+    """Whether both ends of every dimension are padded alike, as the library can do by itself."""
+    return all(window.pad_begin == window.pad_end for window in geometry)
+
+
+def readable(value: Tensor, geometry: Geometry) -> Tensor:
+    """What `library_gradient` reads: with zeros written out only where the library needs them."""
+    return dense(value) if pads_evenly(geometry) else padded(value, geometry)
+
+
+def unfolded_view(value: Tensor, geometry: Geometry) -> Tensor:
+    """A view of a padded value: [examples, channels, *taps, *outputs]."""
+    grid = value.stride()[2:]
+    steps = zip(geometry, grid, strict=True)
+    strides = [(w.dilation * step, w.stride * step) for w, step in steps]
+    shape = (*value.shape[:2], *(w.taps for w in geometry), *(w.outputs for w in geometry))
+    by_tap, by_output = zip(*strides, strict=True)
+    return value.as_strided(shape, (*value.stride()[:2], *by_tap, *by_output))
+
+
+def library_gradient(
+    value: Tensor, cotangent: Tensor, kernel: Sequence[int], geometry: Geometry, groups: int
+) -> Tensor:
+    """The library's gradient of a kernel of this shape; value: as `readable` returns it."""
+    ranks = len(geometry)
+    widths = [w.pad_begin for w in geometry] if pads_evenly(geometry) else [0] * ranks
+    found: tuple[Tensor, ...] = torch.ops.aten.convolution_backward(
+        cotangent,
+        value,
+        value.new_zeros(1).expand(*kernel),
+        None,
+        [window.stride for window in geometry],
+        widths,
+        [window.dilation for window in geometry],
+        False,
+        [0] * ranks,
+        groups,
+        [False, True, False],
+    )
+    return found[1]
+
+
+_MANY_CHANNELS: Final = 8
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class KernelGradient(OperandGradient):
+    """The kernel [written, read/groups, *taps] of a convolution, or of one that is transposed."""
+
+    geometry: Geometry
+    groups: int
+    transposed: bool
+
+    @property
+    def key(self) -> Hashable:
+        """Everything but the numbers."""
+        return self
+
+    def methods(self, pair: Pair) -> Sequence[Method]:
+        """All that can run on this device; the library's kernels only where they sum directly."""
+        pair = self._oriented(pair)
+        width = pair.b.element_size()
+        read, written = pair.a.shape[1], pair.b.shape[1]
+        positions, taps = self._positions, self._taps
+        pixels = prod(w.size + w.pad_begin + w.pad_end for w in self.geometry)
+        copy = read * pixels if pads(self.geometry) else 0
+        gradient = written * read // self.groups * taps
+        columns = read * taps * positions
+        grams = 2 * self.groups * positions**2
+        direct = gradient * positions
+        add = self._method
+        found = [add("unfolded", (copy + columns + gradient) * width, self._unfolded, direct)]
+        rows = written // self.groups + read * taps // self.groups
+        if positions * rows < 4 * written * read * taps // self.groups**2:
+            scratch = (copy + columns + grams) * width
+            work = positions**2 * rows * self.groups
+            found.append(add("gram", scratch, self._gram, work, cancels=True))
+        if len(self.geometry) <= 3 and pair.b.device.type == "cpu":
+            scratch = (copy + gradient) * width
+            if not self._by_pixels(pair):
+                found.append(add("grouped", scratch, self._grouped, direct))
+            found.append(add("library", scratch, self._library, direct))
+        return found
+
+    def gradients(self, pair: Pair) -> Gradients:
+        """By unfolding.  # [examples, written, read/groups, *taps]"""
+        pair = self._oriented(pair).contiguous()
+        taps = tuple(window.taps for window in self.geometry)
+        gradient = self._instantiated(pair).reshape(
+            len(pair), pair.b.shape[1], pair.a.shape[1] // self.groups, *taps
+        )
+        return Gradients(gradient, self._distance(pair))
+
+    def gradient_scratch(self, pair: Pair) -> int:
+        """Padded and unfolded values, and the gradient."""
+        pair = self._oriented(pair)
+        read, written = pair.a.shape[1], pair.b.shape[1]
+        pixels = prod(w.size + w.pad_begin + w.pad_end for w in self.geometry)
+        gradient = written * read // self.groups * self._taps
+        return 8 * (read * pixels + read * self._taps * self._positions + gradient)
+
+    @property
+    def _taps(self) -> int:
+        return prod(window.taps for window in self.geometry)
+
+    @property
+    def _positions(self) -> int:
+        return prod(window.outputs for window in self.geometry)
+
+    def _oriented(self, pair: Pair) -> Pair:
+        """With a as it is read; both tensors by pixels, or neither."""
+        pair = pair.swapped() if self.transposed else pair
+        return pair if self._by_pixels(pair) else pair.contiguous()
+
+    def _by_pixels(self, pair: Pair) -> bool:
+        """Whether the channels of a pixel are neighbours in memory, and belong together."""
+        return self.groups == 1 and is_channels_last(pair.a) and is_channels_last(pair.b)
+
+    def _method(
+        self,
+        name: str,
+        scratch: int,
+        squares: Callable[[Pair], Squares],
+        work: int,
+        cancels: bool = False,
+    ) -> Method:
+        return Method(name, scratch, lambda pair: squares(self._oriented(pair)), cancels, work)
+
+    def _copies(self) -> int:
+        """Upper bound of how many windows read one entry of the value."""
+        return prod(max(window.multiplicity()) for window in self.geometry)
+
+    def _distance(self, pair: Pair) -> Tensor:
+        """The unfolded value is at most √copies·‖a‖ long, copies being the windows per entry."""
+        entries = pair.b.shape[1] * pair.a.shape[1] // self.groups * self._taps
+        reach = pair.reach * sqrt(self._copies())
+        return instantiated_distance(reach, self._positions, entries, pair.b.dtype)
+
+    def _unfolds_pixels(self, pair: Pair) -> bool:
+        """Whether whole pixels are copied, which pays where they have many channels."""
+        return self._by_pixels(pair) and pair.a.shape[1] >= _MANY_CHANNELS
+
+    def _columns(self, pair: Pair) -> Tensor:
+        """The cotangent as [examples·groups, written/groups, positions]."""
+        if self._by_pixels(pair):
+            return pair.b.flatten(2)
+        return pair.b.reshape(
+            len(pair) * self.groups, pair.b.shape[1] // self.groups, self._positions
+        )
+
+    def _rows(self, pair: Pair) -> Tensor:
+        """The unfolded value as [examples·groups, read/groups·taps, positions]."""
+        unfolded = unfolded_view(padded(pair.a, self.geometry), self.geometry)
+        rows = pair.a.shape[1] // self.groups * self._taps
+        if self._unfolds_pixels(pair):  # [examples, *outputs, *taps, channels] in memory
+            by_pixels = unfolded.permute(0, 4, 5, 2, 3, 1)
+            return by_pixels.reshape(len(pair), self._positions, rows).mT
+        return unfolded.reshape(len(pair) * self.groups, rows, self._positions)
+
+    def _instantiated(self, pair: Pair) -> Tensor:
+        return product(self._columns(pair), self._rows(pair))
+
+    def _unfolded(self, pair: Pair) -> Squares:
+        """All taps in one product."""
+        return with_distance(self._instantiated(pair), len(pair), self._distance(pair))
+
+    def _gram(self, pair: Pair) -> Squares:
+        """Gram matrices of the unfolded value and of the cotangent."""
+        s, q = product_of_grams(self._rows(pair), self._columns(pair))
+        reaches = (pair.a_squares.upper * self._copies(), pair.b_squares.upper)
+        terms = (pair.a.shape[1] // self.groups * self._taps, pair.b.shape[1] // self.groups)
+        shape = (len(pair), self.groups, *s.shape[1:])
+        return from_gram(s.reshape(shape), q.reshape(shape), reaches, terms)
+
+    def _grouped(self, pair: Pair) -> Squares:
+        """One call of the library: every example is a group of its own."""
+        value = readable(pair.a, self.geometry)
+        examples, taps = len(pair), [window.taps for window in self.geometry]
+        gradient = library_gradient(
+            value.reshape(1, -1, *value.shape[2:]),
+            pair.b.reshape(1, -1, *pair.b.shape[2:]),
+            (examples * pair.b.shape[1], pair.a.shape[1] // self.groups, *taps),
+            self.geometry,
+            examples * self.groups,
+        )
+        return with_distance(gradient, examples, self._distance(pair))
+
+    def _library(self, pair: Pair) -> Squares:
+        """One call of the library for each example."""
+        value = readable(pair.a, self.geometry)
+        found = [
+            sum_of_squares(self._library_gradient(value[i : i + 1], pair.b[i : i + 1])[None])
+            for i in range(len(pair))
+        ]
+        return widened(Squares.joined(found), self._distance(pair))
+
+    def _library_gradient(self, value: Tensor, cotangent: Tensor) -> Tensor:
+        taps = [window.taps for window in self.geometry]
+        shape = (cotangent.shape[1], value.shape[1] // self.groups, *taps)
+        return library_gradient(value, cotangent, shape, self.geometry, self.groups)

@@ -1,0 +1,309 @@
+"""NormEngine: the exact norm of every trained parameter's gradient, for every example of a batch.
+
+Invariants: nothing of size examples × parameters is kept; examples do not influence each other; NaN
+and infinity in the tensors appear in the norms; each norm knows how far it may be off, given the
+tensors that the network computed.
+
+Only cotangents are needed. The weights are frozen, so autograd skips their gradients; it starts
+at the first node with a trained operand. A hook on the output of each such node receives the
+cotangent, combines it with the node's input, and lets both go.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, TypeAlias, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.moves import is_arrangement
+from lipcert.measure.arithmetic import Arithmetic, exact_products
+from lipcert.measure.gradient_norms.choice import shared_chooser
+from lipcert.measure.gradient_norms.layout import channels_last, prefers_channels_last
+from lipcert.measure.gradient_norms.plan import NodePlan, Plan
+from lipcert.measure.gradient_norms.recording import Recording, wide_enough
+from lipcert.measure.gradient_norms.squares import Squares
+from lipcert.measure.lowering import LoweredNetwork, Tap
+from lipcert.measure.measured import BatchNorms, Measured
+from lipcert.measure.precision import Precision
+
+MEMORY_LIMIT: Final = 2**26
+"""bytes of scratch memory, on top of what a training step holds"""
+
+
+Losses: TypeAlias = Callable[[Tensor], Tensor]
+Hook: TypeAlias = Callable[[str, NodePlan | None, Tensor | None, Tensor], None]
+"""takes the name of a value, the plan and the input of its node, and its cotangent"""
+Seen: TypeAlias = tuple[NodePlan, Tensor | None, Tensor]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Caught:
+    """A node with trained operands that received a cotangent.
+
+    value, cotangent: [examples, ...], float32 or float64, as the gradient norms took them; no
+    value where no gradient needs it.
+    """
+
+    plan: NodePlan
+    value: Tensor | None
+    cotangent: Tensor
+
+    @classmethod
+    def of(cls, seen: Seen) -> Caught:
+        """The value as the op read it: products under autocast round it to their own dtype."""
+        plan, value, cotangent = seen
+        if value is not None:
+            rounds = plan.rounds_value and cotangent.dtype.itemsize < value.dtype.itemsize
+            value = wide_enough(value.to(cotangent.dtype) if rounds else value)
+        return cls(plan, value, wide_enough(cotangent))
+
+    @property
+    def node(self) -> Node:
+        """The node."""
+        return self.plan.node
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Passed:
+    """losses: [examples]. squares: of ∂ℓ_i/∂θ by name of the trained parameter."""
+
+    losses: Tensor
+    squares: Mapping[str, Squares]
+    caught: tuple[Caught, ...]
+
+
+@final
+class NormEngine:
+    """Measures batches; the process remembers which methods were fastest.
+
+    watch_values: also measure every value, and every cotangent that reaches a trained parameter.
+    watch_input: also the cotangent of the input, for which autograd must run to the very start.
+    memory_limit: bytes of scratch memory; one example is always allowed. timed: choose between
+    exact methods by timing them; otherwise by counting, so that a run repeats itself to the bit.
+    defer: look only once per batch whether an example is known too loosely, and if so measure the
+    batch again, from then on looking everywhere; by default on a GPU, which stops at every look.
+    """
+
+    def __init__(
+        self,
+        network: LoweredNetwork,
+        *,
+        watch_values: bool = True,
+        watch_input: bool = False,
+        memory_limit: int = MEMORY_LIMIT,
+        timed: bool = True,
+        defer: bool | None = None,
+    ) -> None:
+        self.network = network
+        self._plan = Plan.of(network)
+        self._chooser = shared_chooser(memory_limit, timed)
+        self._watch_values = watch_values
+        self._watch_input = watch_input
+        self._defers = network.device.type != "cpu" if defer is None else defer
+        self._rearranged = frozenset(
+            node.name for node in network.graph.nodes if is_arrangement(node)
+        )
+        self._moved_on = _moved_on(network.graph, self._rearranged)
+        self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
+
+    def measure(self, x: Tensor, losses_of: Losses) -> BatchNorms:
+        """Norms of a batch [examples, *input_shape].
+
+        Args:
+            losses_of: the per-example losses [examples] of the network's output; keeps examples
+                independent of each other.
+        """
+        recording = self._recording(x)
+        if not len(x):
+            return self._nothing(recording)
+        losses = self._run(x, losses_of, recording)
+        with exact_products(x.device):
+            recording.finish()
+        if self._must_repeat(recording):
+            return self.measure(x, losses_of)
+        values = recording.values if self._watch_values else {}
+        cotangents = recording.cotangents if self._watch_values else {}
+        families = _measured(recording.parameters, values, cotangents)
+        return BatchNorms(losses.detach().double().cpu().numpy(), *families)
+
+    def caught(self, x: Tensor, losses_of: Losses) -> Passed:
+        """What every trained node read and received, and the gradient norms of these very tensors.
+
+        Whoever sums gradients from these tensors sums what was measured, however the pass rounded.
+
+        Args:
+            x: one example at least.
+            losses_of: as of `measure`.
+        """
+        seen: list[Seen] = []
+        losses = self._run(x, losses_of, None, seen).detach()
+        seen.reverse()
+        with exact_arithmetic(self.network):
+            return Passed(losses, self._squares(x, seen), tuple(map(Caught.of, seen)))
+
+    def _squares(self, x: Tensor, seen: list[Seen]) -> Mapping[str, Squares]:
+        recording = self._recording(x)
+        for plan, value, cotangent in seen:
+            recording.parameters_of(plan, value, cotangent)
+        recording.finish()
+        return self._squares(x, seen) if self._must_repeat(recording) else recording.parameters
+
+    def _recording(self, x: Tensor) -> Recording:
+        doubts: list[Tensor] | None = [] if self._defers else None
+        return Recording(self._plan, self._chooser, len(x), x.device, doubts)
+
+    def _must_repeat(self, recording: Recording) -> bool:
+        """Whether some example is known too loosely; from then on every example is looked at."""
+        if not (recording.doubts and bool(torch.stack(recording.doubts).any())):
+            return False
+        self._defers = False
+        return True
+
+    def _run(
+        self,
+        x: Tensor,
+        losses_of: Losses,
+        recording: Recording | None,
+        seen: list[Seen] | None = None,
+    ) -> Tensor:
+        """One pass forward and backward, measured in a recording or kept in `seen`: the losses."""
+        hook = self._measuring(recording) if recording is not None else _keeping(seen)
+        x = channels_last(x.detach()) if self._channels_last else x.detach()
+        with torch.enable_grad():
+            x = x if recording is None else self._watched(x, recording, hook)
+            losses = losses_of(self.network.forward(x, self._tap(recording, hook)))
+            if losses.shape != (len(x),):
+                raise ValueError(f"{tuple(losses.shape)} losses for {len(x)} examples")
+            if losses.requires_grad:
+                torch.autograd.backward([losses.sum()])
+        return losses
+
+    def _watched(self, x: Tensor, recording: Recording, hook: Hook) -> Tensor:
+        """The input, measured."""
+        name = self.network.graph.input_name
+        if self._watch_values:
+            with exact_products(x.device):
+                recording.value(name, x)
+        if self._watch_input:
+            x = x.requires_grad_()
+            _on_cotangent(x, lambda cotangent: hook(name, None, None, cotangent))
+        return x
+
+    def _tap(self, recording: Recording | None, hook: Hook) -> Tap:
+        """Measures values, starts autograd where it is first needed, and hooks cotangents."""
+        watches = self._watch_values and recording is not None
+
+        def tap(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            if any(output is given for given in inputs):
+                output = output.view_as(output)  # a tensor of its own, so that it has its own hook
+            plan = self._plan.nodes.get(node.name)
+            if watches and recording is not None:
+                self._see(recording, node, output)
+            if plan is not None and not output.requires_grad:
+                output = output.detach().requires_grad_()
+            if output.requires_grad and (plan is not None or watches):
+                value = inputs[0].detach() if plan is not None and plan.keeps_value else None
+                _on_cotangent(output, _once(hook, node.output, plan, value))
+            return output
+
+        return tap
+
+    def _see(self, recording: Recording, node: Node, output: Tensor) -> None:
+        if node.name in self._rearranged:
+            recording.values[node.output] = recording.values[node.inputs[0]]
+            return
+        with exact_products(output.device):
+            recording.value(node.output, output)
+
+    def _measuring(self, recording: Recording) -> Hook:
+        """Combines a cotangent with the value of its node."""
+
+        def hook(name: str, plan: NodePlan | None, value: Tensor | None, cotangent: Tensor) -> None:
+            with exact_products(cotangent.device):
+                known = recording.cotangents.get(self._moved_on.get(name, ""))
+                if known is not None:
+                    recording.cotangents[name] = known
+                recording.cotangent(name, cotangent)
+                if plan is not None:
+                    recording.parameters_of(plan, value, cotangent)
+
+        return hook
+
+    def _nothing(self, recording: Recording) -> BatchNorms:
+        """The norms of no examples."""
+        recording.finish()
+        graph = self.network.graph
+        none = Measured(np.zeros(0), np.zeros(0))
+        values = [graph.input_name, *(node.output for node in graph.nodes)]
+        return BatchNorms(
+            np.zeros(0),
+            dict.fromkeys(recording.parameters, none),
+            dict.fromkeys(values if self._watch_values else (), none),
+            {},
+        )
+
+
+@contextmanager
+def exact_arithmetic(network: LoweredNetwork) -> Iterator[None]:
+    """No autograd, and products in the network's own dtype, whatever switches are set outside."""
+    is_double = network.dtype is torch.float64
+    precision = Precision.FLOAT64 if is_double else Precision.FLOAT32
+    with Arithmetic(network.device, precision).active(), torch.no_grad():
+        yield
+
+
+def _moved_on(graph: Graph, rearranging: frozenset[str]) -> Mapping[str, str]:
+    """Values that nothing reads but a node that rearranges them, and the output of that node.
+
+    The cotangents of both have the same entries.
+    """
+    readers = Counter([graph.output_name, *(name for node in graph.nodes for name in node.inputs)])
+    return {
+        node.inputs[0]: node.output
+        for node in graph.nodes
+        if node.name in rearranging and readers[node.inputs[0]] == 1
+    }
+
+
+def _once(
+    hook: Hook, name: str, plan: NodePlan | None, value: Tensor | None
+) -> Callable[[Tensor], None]:
+    """The hook of one node, which lets the value go when it has run."""
+    held = [value]
+    return lambda cotangent: hook(name, plan, held.pop(), cotangent)
+
+
+def _keeping(seen: list[Seen] | None) -> Hook:
+    """Keeps cotangents and values of nodes with trained operands."""
+
+    def hook(name: str, plan: NodePlan | None, value: Tensor | None, cotangent: Tensor) -> None:
+        del name
+        if plan is not None and seen is not None:
+            seen.append((plan, value, cotangent.detach()))
+
+    return hook
+
+
+def _on_cotangent(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
+    tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+
+
+def _measured(*families: Mapping[str, Squares]) -> list[Mapping[str, Measured]]:
+    """All at once, so that a GPU is read once."""
+    squares = [found for family in families for found in family.values()]
+    if not squares:
+        return [{} for _ in families]
+    values = torch.stack([found.value for found in squares])
+    errors = torch.stack([found.error for found in squares])
+    together = Squares(values, errors).measured()
+    rows = map(Measured, together.norm, together.error)
+    return [{name: next(rows) for name in family} for family in families]

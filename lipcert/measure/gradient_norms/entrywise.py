@@ -1,0 +1,218 @@
+"""Gradients of operands that act entry by entry: G_j = Σ of f·b over the entries that meet j.
+
+f = ∂output/∂operand is computed from the value, b is its cotangent. Here are the gradients of
+biases (f = 1), scales (f = x), divisors (f = −x/d²), slopes of PRelu, and scales behind a
+normalisation by stored statistics (f = (x − m)·r), for operands of any shape that broadcasts.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from math import ceil, prod, sqrt
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from lipcert.core.program import Shape
+from lipcert.measure.gradient_norms.layout import in_memory_order
+from lipcert.measure.gradient_norms.operand import Gradients, Method, OperandGradient, Pair
+from lipcert.measure.gradient_norms.squares import (
+    OUTWARD,
+    Squares,
+    gamma,
+    sum_of_squares,
+    underflow,
+    widened,
+)
+
+_BLOCK: Final = 64
+_INVERSE_OFF: Final = 2.0**-48
+
+
+def reduced(tensor: Tensor, operand: Shape) -> Tensor:
+    """Sums over the entries of [examples, *shape] that meet one entry of the operand.
+
+    operand: as many axes as `shape`, 1 where it is repeated. Result: [examples, *operand], float64
+    unless nothing was summed. Within γ of `summing` times the sums of magnitudes.
+    """
+    pairs = zip(operand, tensor.shape[1:], strict=True)
+    axes = [axis for axis, (own, full) in enumerate(pairs, 1) if own != full]
+    if not axes:
+        return tensor
+    by_pixels = in_memory_order(tensor)
+    if by_pixels is not tensor:
+        channels, *grid = operand
+        return reduced(by_pixels, (*grid, channels)).permute(0, 3, 1, 2)
+    first, last = axes[0], axes[-1]
+    if len(axes) != last - first + 1:
+        return tensor.sum(axes, keepdim=True, dtype=torch.float64)
+    joined = tensor.flatten(first, last)  # [..., summed, ...]
+    length = joined.shape[first]
+    whole = length // _BLOCK * _BLOCK
+    total = joined.narrow(first, whole, length - whole).sum(first).double()
+    if whole:
+        total = total + _blocks(joined.narrow(first, 0, whole), first).sum(
+            first, dtype=torch.float64
+        )
+    return total.reshape(len(tensor), *operand)
+
+
+def _blocks(tensor: Tensor, axis: int) -> Tensor:
+    """Sums of 64 entries along an axis: of neighbours, or of others where these are far apart."""
+    before, after = tensor.shape[:axis], tensor.shape[axis + 1 :]
+    blocks = tensor.shape[axis] // _BLOCK
+    if tensor.stride(axis) == 1:
+        return tensor.view(*before, blocks, _BLOCK, *after).sum(axis + 1)
+    return tensor.view(*before, _BLOCK, blocks, *after).sum(axis)
+
+
+def summing(terms: int, dtype: torch.dtype) -> float:
+    """Relative error of `reduced`: blocks in the tensor's dtype, blocks together in float64."""
+    return gamma(_BLOCK, dtype) + gamma(terms // _BLOCK + 4, torch.float64)
+
+
+class EntrywiseGradient(OperandGradient):
+    """An operand that multiplies, divides or shifts entry by entry.
+
+    placed: the operand's shape with as many axes as the value, 1 where it is repeated.
+    """
+
+    __slots__ = ()
+    placed: Shape
+
+    @abstractmethod
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """f·b, and a bound η of ‖fl(f·b) − f·b‖ + ‖f‖‖b‖·(error of the sums)."""
+
+    @property
+    def key(self) -> Hashable:
+        """One method only."""
+        return type(self)
+
+    def methods(self, pair: Pair) -> Sequence[Method]:
+        """Multiply and add up."""
+        return [Method("reduced", self._scratch(pair), self._squares)]
+
+    def gradients(self, pair: Pair) -> Gradients:
+        """The sums of the products.  # [examples, *placed]"""
+        products, distance = self._products(pair)
+        return Gradients(reduced(products, self.placed), distance * OUTWARD)
+
+    def gradient_scratch(self, pair: Pair) -> int:
+        """Products and factors."""
+        return 8 * self._scratch(pair)
+
+    def _scratch(self, pair: Pair) -> int:
+        return 3 * prod(pair.b.shape[1:]) * pair.b.element_size()
+
+    def _terms(self, pair: Pair) -> int:
+        return prod(pair.b.shape[1:]) // max(prod(self.placed), 1)
+
+    def _squares(self, pair: Pair) -> Squares:
+        found = self.gradients(pair)
+        return widened(sum_of_squares(found.gradient), found.distance)
+
+    def _multiplied(
+        self, pair: Pair, factor: Tensor, size: Tensor, roundings: int
+    ) -> tuple[Tensor, Tensor]:
+        """f·b for a computed factor within γ_roundings·s of f, where size ≥ ‖s‖ and s ≥ |f|.
+
+        Proof: Σ over a slice of s|b| ≤ ‖s‖‖b‖ on it (Cauchy–Schwarz), and slices are disjoint: the
+        root sum of squares over slices is at most ‖s‖‖b‖.
+        """
+        reach = size * pair.b_squares.upper.sqrt()
+        dtype = pair.b.dtype
+        relative = summing(self._terms(pair), dtype) + gamma(roundings + 2, dtype)
+        lost = prod(pair.b.shape[1:]) * underflow(dtype)
+        return factor * pair.b, (reach * relative * (1.0 + 2.0 * relative) + lost) * OUTWARD
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BiasGradient(EntrywiseGradient):
+    """f = 1."""
+
+    placed: Shape
+
+    @property
+    def needs_value(self) -> bool:
+        """Only the cotangent counts."""
+        return False
+
+    def methods(self, pair: Pair) -> Sequence[Method]:
+        """Nothing to add up where nothing is repeated."""
+        if self._terms(pair) == 1:
+            return [Method("cotangent", 0, lambda pair: pair.b_squares)]
+        return [Method("reduced", prod(self.placed) * 8, self._squares)]
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """Proof: Σ|b| over m entries ≤ √m‖b‖ on them."""
+        terms = self._terms(pair)
+        relative = summing(terms, pair.b.dtype) * sqrt(terms) if terms > 1 else 0.0
+        return pair.b, pair.b_squares.upper.sqrt() * relative
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ScaleGradient(EntrywiseGradient):
+    """f = x."""
+
+    placed: Shape
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        return self._multiplied(pair, pair.a, pair.a_squares.upper.sqrt(), 0)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class DivisorGradient(EntrywiseGradient):
+    """f = −x/d²."""
+
+    placed: Shape
+    divisor: Tensor
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        divisor = self.divisor.to(pair.b.dtype).reshape(self.placed)
+        factor = -(pair.a / divisor / divisor)
+        return self._multiplied(pair, factor, sum_of_squares(factor).upper.sqrt(), 2)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class SlopeGradient(EntrywiseGradient):
+    """f = x where x < 0, otherwise 0; NaN stays."""
+
+    placed: Shape
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        factor = pair.a.clamp_max(0.0)
+        return self._multiplied(pair, factor, sum_of_squares(factor).upper.sqrt(), 0)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NormalizedGradient(EntrywiseGradient):
+    """f = (x − mean)·inverse: the scale of a layer that normalises by stored statistics.
+
+    mean, inverse: float64 [channels]; inverse within 2⁻⁴⁸ of 1/√(variance + ε). f is computed anew
+    from x; what the network itself rounded does not enter.
+    """
+
+    placed: Shape
+    mean: Tensor
+    inverse: Tensor
+
+    def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
+        """Proof: f is off by γ_8(|x| + |mean|)·inverse at most, by what its inverse is off, and by
+        what underflows."""
+        numbers = (self.mean, self.inverse)
+        mean, inverse = (item.to(pair.b.dtype).reshape(self.placed) for item in numbers)
+        size = sum_of_squares((pair.a.abs() + mean.abs()) * inverse).upper.sqrt()
+        roundings = 8 + ceil(_INVERSE_OFF / torch.finfo(pair.b.dtype).eps * 2.0)
+        products, distance = self._multiplied(pair, (pair.a - mean) * inverse, size, roundings)
+        entries = prod(pair.b.shape[1:])
+        lost = sqrt(entries) * underflow(pair.b.dtype) * (2.0 + self.inverse.max())
+        return products, distance + lost * pair.b_squares.upper.sqrt() * OUTWARD

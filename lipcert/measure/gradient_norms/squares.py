@@ -1,0 +1,197 @@
+"""Squares: squared norms of one tensor per example, with their own error bounds.
+
+Invariant: |value − exact square| ≤ error wherever both are finite; NaN and infinity stay. The
+constants of all error bounds are here as well: they hold for every order of summation, fused or
+not, and for hardware that flushes subnormal numbers to zero. Bounds are computed in float64 and
+then multiplied by `OUTWARD`, which covers the rounding of the bounds themselves (a few dozen
+operations). Every layer whose gradient is a matrix product Y Xᵀ gets its ‖Y Xᵀ‖² from the last
+functions here, for batches of matrices X [rows, positions] and Y [columns, positions].
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from math import sqrt
+from typing import Final, final
+
+import torch
+from torch import Tensor
+
+from lipcert.measure.gradient_norms.layout import in_memory_order
+from lipcert.measure.measured import Measured
+
+OUTWARD: Final = 1.0 + 2.0**-40
+
+
+def gamma(terms: int, dtype: torch.dtype) -> float:
+    """γ_n = n·u/(1 − n·u): |fl(Σ x_i·y_i) − Σ x_i·y_i| ≤ γ_n Σ |x_i·y_i|; inf where n·u ≥ 1/2.
+
+    Reference: Higham, Accuracy and Stability of Numerical Algorithms, section 3.1.
+    """
+    product = terms * torch.finfo(dtype).eps / 2.0
+    return product / (1.0 - product) * OUTWARD if product < 0.5 else math.inf
+
+
+def underflow(dtype: torch.dtype) -> float:
+    """Largest absolute error of one operation whose result is not a normal number."""
+    return torch.finfo(dtype).smallest_normal
+
+
+_BLOCK: Final = 256
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Squares:
+    """Squared norms and their error bounds, one for each example.  # float64 [examples] each"""
+
+    value: Tensor
+    error: Tensor
+
+    @classmethod
+    def zeros(cls, examples: int, device: torch.device) -> Squares:
+        """The squares of zero gradients, exactly."""
+        zeros = torch.zeros(examples, dtype=torch.float64, device=device)
+        return cls(zeros, zeros)
+
+    @classmethod
+    def joined(cls, parts: list[Squares]) -> Squares:
+        """The squares of consecutive chunks of examples."""
+        if len(parts) == 1:
+            return parts[0]
+        return cls(torch.cat([p.value for p in parts]), torch.cat([p.error for p in parts]))
+
+    @property
+    def upper(self) -> Tensor:
+        """An upper bound of the exact squares."""
+        return (self.value + self.error) * OUTWARD
+
+    def at(self, where: slice | Tensor) -> Squares:
+        """Those of some examples."""
+        return Squares(self.value[where], self.error[where])
+
+    def plus(self, other: Squares) -> Squares:
+        """Squares of two orthogonal parts; the one rounding per entry is covered."""
+        value = self.value + other.value
+        return Squares(value, (self.error + other.error) * OUTWARD + value.abs() * 2.0**-52)
+
+    def times(self, factor: float) -> Squares:
+        """Squares of tensors multiplied by √factor."""
+        if factor == 1.0:
+            return self
+        value = self.value * factor
+        return Squares(value, self.error * factor * OUTWARD + value.abs() * 2.0**-52)
+
+    def is_wide(self, relative: float) -> Tensor:
+        """Which examples are not known well enough: error of the norm > relative · norm.
+
+        Norms below 1e-15 count as known, values that are not finite as unknown.
+        """
+        return ~(self.error < self.value * (2.0 * relative) + 1e-30)
+
+    def replaced(self, where: Tensor, by: Squares) -> Squares:
+        """These squares, with those at the indices `where` replaced."""
+        value, error = self.value.index_copy(0, where, by.value), self.error
+        return Squares(value, error.index_copy(0, where, by.error))
+
+    def measured(self) -> Measured:
+        """The norms.
+
+        Proof: let v = value, e = error, s the exact square. |√v − √s| = |v − s|/(√v + √s), and
+        s ≥ v − e; where that is of no use, |√v − √s| ≤ √|v − s| ≤ √e.
+        """
+        norm = self.value.clamp_min(0.0).sqrt()
+        least = (self.value - self.error).clamp_min(0.0).sqrt()
+        quotient = torch.where(norm > 0.0, self.error / (norm + least), torch.inf)
+        error = torch.minimum(quotient, self.error.sqrt()) * OUTWARD + norm * 2.0**-51
+        return Measured(norm.cpu().numpy(), error.cpu().numpy())
+
+
+def sum_of_squares(tensor: Tensor) -> Squares:
+    """‖tensor[i]‖² of every example i.
+
+    Proof: a block of n ≤ 256 entries is summed in the tensor's own dtype: error ≤ γ_n, and its
+    root, which is rounded once, is squared in float64: together ≤ γ_{n+4} relative. The blocks are
+    added in float64. Squares that underflow lose at most the smallest normal number each.
+    """
+    rows = in_memory_order(tensor).reshape(len(tensor), -1)
+    length = rows.shape[1]
+    whole = length // _BLOCK * _BLOCK
+    parts = []
+    if whole:
+        blocks = rows[:, :whole].reshape(len(rows), whole // _BLOCK, _BLOCK)
+        parts.append(torch.linalg.vector_norm(blocks, dim=2).double().square().sum(1))
+    if whole < length:
+        parts.append(torch.linalg.vector_norm(rows[:, whole:], dim=1).double().square())
+    if not parts:
+        return Squares.zeros(len(rows), tensor.device)
+    value = parts[0] if len(parts) == 1 else parts[0] + parts[1]
+    relative = gamma(min(length, _BLOCK) + 4, tensor.dtype)
+    relative = relative + gamma(length // _BLOCK + 4, torch.float64)
+    share = relative * (1.0 + 2.0 * relative) * OUTWARD
+    return Squares(value, value * share + length * underflow(tensor.dtype) * OUTWARD)
+
+
+def widened(squares: Squares, distance: Tensor) -> Squares:
+    """Squares of tensors that are themselves off by `distance` (2-norm) from the exact ones.
+
+    Proof: |‖G‖² − ‖Ĝ‖²| ≤ η(2‖Ĝ‖ + η).
+    """
+    reach = distance * (2.0 * squares.upper.clamp_min(0.0).sqrt() + distance)
+    return Squares(squares.value, (squares.error + reach) * OUTWARD)
+
+
+_VECTOR: Final = 8
+
+
+def instantiated_distance(reach: Tensor, terms: int, entries: int, dtype: torch.dtype) -> Tensor:
+    """By how much ‖G‖ may be off, for G_ij = Σ_t x_it·y_jt over `terms` terms; reach ≥ ‖X‖‖Y‖.
+
+    Proof: |Ĝ_ij − G_ij| ≤ γ_T Σ_t|x_it||y_jt| ≤ γ_T‖x_i‖‖y_j‖ (Cauchy–Schwarz), whose root sum
+    of squares over i, j is γ_T‖X‖‖Y‖; each term that underflows adds the smallest normal number.
+    """
+    lost = sqrt(entries) * terms * underflow(dtype)
+    return (reach * gamma(terms, dtype) + lost) * OUTWARD
+
+
+def with_distance(gradient: Tensor, examples: int, distance: Tensor) -> Squares:
+    """Squares of instantiated gradients [examples·groups, ...]."""
+    return widened(sum_of_squares(gradient.reshape(examples, -1)), distance)
+
+
+def product(y: Tensor, x: Tensor) -> Tensor:
+    """Y Xᵀ; as the transpose of X Yᵀ where that has the better width for vector units."""
+    if x.shape[1] % _VECTOR and not y.shape[1] % _VECTOR:
+        return torch.bmm(x, y.mT).mT
+    return torch.bmm(y, x.mT)
+
+
+def product_of_grams(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """XᵀX and YᵀY: [examples, positions, positions] each."""
+    return torch.bmm(x.mT, x), torch.bmm(y.mT, y)
+
+
+def from_gram(
+    s: Tensor, q: Tensor, reaches: tuple[Tensor, Tensor], terms: tuple[int, int]
+) -> Squares:
+    """‖Y Xᵀ‖² = Σ_{t,s} (XᵀX)_ts (YᵀY)_ts from the two Gram matrices.  # [examples, groups, T, T]
+
+    reaches: (≥ ‖X‖², ≥ ‖Y‖²) of all groups together; terms: of the sums in an entry of s and q.
+
+    Proof: |ΔS_ts| ≤ γ‖x_t‖‖x_s‖, so ‖ΔS‖_F ≤ γ‖X‖², and likewise ‖ΔQ‖_F. From
+    ŜQ̂ − SQ = −ΔS·Q̂ − S·ΔQ and Cauchy–Schwarz the sum is off by at most
+    ‖ΔS‖‖Q̂‖ + (‖Ŝ‖ + ‖ΔS‖)‖ΔQ‖; forming it costs γ_{T+1}‖Ŝ‖‖Q̂‖ along rows, then float64.
+    """
+    examples, dtype = len(s), s.dtype
+    rows = torch.linalg.vecdot(s, q).reshape(examples, -1)
+    value = rows.sum(1, dtype=torch.float64)
+    s_norm = sum_of_squares(s).upper.sqrt()
+    q_norm = sum_of_squares(q).upper.sqrt()
+    positions = s.shape[-1]
+    lost = s[0].numel() * underflow(dtype) if examples else 0.0
+    s_off = gamma(terms[0], dtype) * reaches[0] + terms[0] * lost
+    q_off = gamma(terms[1], dtype) * reaches[1] + terms[1] * lost
+    summing = gamma(positions + 1, dtype) + gamma(rows.shape[1] + 2, torch.float64) * 2.0
+    error = s_off * q_norm + (s_norm + s_off) * q_off + s_norm * q_norm * summing + lost
+    return Squares(value, error * OUTWARD)

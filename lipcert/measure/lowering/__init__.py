@@ -1,0 +1,12 @@
+"""Networks evaluated in torch: every step of the program as a differentiable function of tensors.
+
+The float64 values of a `LoweredNetwork` are those of `graph.evaluate` up to rounding.
+"""
+
+from __future__ import annotations
+
+from lipcert.measure.lowering.dispatch import lowered
+from lipcert.measure.lowering.functions import Tensors
+from lipcert.measure.lowering.network import LoweredNetwork, Tap
+
+__all__ = ["LoweredNetwork", "Tap", "Tensors", "lowered"]

@@ -1,0 +1,363 @@
+"""The steps of a program as functions in torch; those over windows and moves have their own files.
+
+A `Function` takes the values that a step reads and its operands by role, and returns one tensor.
+Invariants: examples never meet; nothing is written in place, and no input is returned; nothing
+depends on the numbers in a tensor, so that autograd and `torch.func.vmap` see through everything.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial, reduce
+from operator import mul, truediv
+from types import MappingProxyType
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import Function as AutogradFunction
+from torch.autograd.function import FunctionCtx
+from torch.nn import functional
+
+from lipcert.core import program as p
+from lipcert.core.program import (
+    Activation,
+    Add,
+    Attention,
+    BatchNorm,
+    Compare,
+    CotangentClip,
+    Divide,
+    InputClip,
+    LocalResponse,
+    MaskedMean,
+    Multiply,
+    Normalize,
+    PRelu,
+    Scale,
+    Shift,
+)
+from lipcert.graph.evaluate import member
+
+Tensors = Mapping[str, Tensor]
+Function = Callable[[Sequence[Tensor], Tensors], Tensor]
+
+
+def of_one_rank(inputs: Sequence[Tensor]) -> list[Tensor]:
+    """Values with unit axes after the first, so that all of them have as many axes."""
+    rank = max(x.dim() for x in inputs)
+    return [
+        x if x.dim() == rank else x.reshape(x.shape[0], *[1] * (rank - x.dim()), *x.shape[1:])
+        for x in inputs
+    ]
+
+
+def clip(op: InputClip | CotangentClip) -> Function:
+    """The step in torch; what is clipped by channel is [examples, channels, ...]."""
+    if isinstance(op, InputClip):
+        return lambda x, _: clipped(x[0], op.radius)
+    return lambda x, _: with_clipped_cotangent(x[0], op.radius, by_channel=op.by_channel)
+
+
+def with_clipped_cotangent(x: Tensor, radius: float, *, by_channel: bool = False) -> Tensor:
+    """x, whose cotangent g becomes g·min(1, radius/|g|) in the backward pass, per example."""
+    if math.isinf(radius):
+        return x.view_as(x)
+    found: Tensor = _ClippedCotangent.apply(x, radius, by_channel)  # type: ignore[no-untyped-call]
+    return found
+
+
+def clipped(x: Tensor, radius: float, *, by_channel: bool = False) -> Tensor:
+    """x·min(1, radius/|x|) for each example; NaN where the norm is NaN."""
+    exact = torch.promote_types(x.dtype, torch.float32)  # norms overflow in half precision
+    flat = x.unsqueeze(-1).flatten(1)
+    if by_channel and x.dim() > 2:
+        flat = torch.linalg.vector_norm(x.flatten(2), ord=1, dim=2, dtype=exact)
+    lengths = torch.linalg.vector_norm(flat, dim=1, dtype=exact)
+    factors = radius / torch.clamp(lengths, min=radius)
+    return (x * factors.reshape(-1, *[1] * (x.dim() - 1))).to(x.dtype)
+
+
+class _ClippedCotangent(AutogradFunction):
+    """The identity with a clipped backward pass."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor, radius: float, by_channel: bool) -> Tensor:
+        """x, as a tensor of its own."""
+        del radius, by_channel
+        return x.view_as(x)
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, float, bool], output: Tensor) -> None:
+        """Keeps the radius and the norm."""
+        del output
+        _, ctx.radius, ctx.by_channel = inputs  # type: ignore[attr-defined]
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, *cotangents: Tensor) -> tuple[Tensor, None, None]:
+        """The clipped cotangent."""
+        (cotangent,) = cotangents
+        radius, by_channel = ctx.radius, ctx.by_channel  # type: ignore[attr-defined]
+        return clipped(cotangent, radius, by_channel=by_channel), None, None
+
+
+Elementwise: Final = Scale | Shift | PRelu | Multiply | Divide | Add
+
+
+def elementwise(op: Scale | Shift | PRelu | Multiply | Divide | Add) -> Function:
+    """The step in torch."""
+    match op:
+        case Scale():
+            return _scaled
+        case Shift():
+            return lambda x, tensors: x[0] + tensors["bias"]
+        case PRelu():
+            return lambda x, tensors: torch.where(x[0] > 0.0, x[0], tensors["slope"] * x[0])
+        case Multiply():
+            return lambda x, _: reduce(mul, of_one_rank(x))
+        case Divide():
+            return lambda x, _: reduce(truediv, of_one_rank(x))
+        case Add(signs):
+            return partial(_sum, signs)
+
+
+def _scaled(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    if "divisor" in tensors:
+        return x[0] / tensors["divisor"]
+    if "bias" in tensors:
+        return torch.addcmul(tensors["bias"], x[0], tensors["scale"])
+    return x[0] * tensors["scale"]
+
+
+def _sum(signs: Sequence[int], x: Sequence[Tensor], _: Tensors) -> Tensor:
+    first, *others = of_one_rank(x)
+    # never the tensor itself: a value and the input of its node have their own cotangents
+    result = first.view_as(first) if signs[0] == 1 else signs[0] * first
+    for sign, term in zip(signs[1:], others, strict=True):
+        result = torch.add(result, term, alpha=sign)
+    return result
+
+
+SOFTPLUS_GUARD: Final = 40.0
+"""above it ln(1 + e^x) and x are the same number even in float64"""
+
+
+def _gelu_tanh(x: Tensor, slope: float | None = None, cubic: float = 0.0) -> Tensor:
+    if slope is None:
+        return functional.gelu(x, approximate="tanh")
+    return x * torch.sigmoid(2.0 * slope * (x + cubic * x**3))
+
+
+def _celu(x: Tensor, alpha: float) -> Tensor:
+    # torch's own celu rounds 1/alpha to float32 in its gradient, even in float64
+    return alpha * functional.elu(x / alpha)
+
+
+FUNCTIONS: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
+    {
+        "relu": torch.relu,
+        "leaky_relu": functional.leaky_relu,
+        "abs": torch.abs,
+        "clip": torch.clamp,
+        "hard_sigmoid": lambda x, slope, offset: torch.clamp(slope * x + offset, 0.0, 1.0),
+        "hard_swish": functional.hardswish,
+        "elu": functional.elu,
+        "selu": lambda x, alpha, gain: gain * functional.elu(x, alpha),
+        "celu": _celu,
+        "sigmoid": torch.sigmoid,
+        "tanh": torch.tanh,
+        "atan": torch.atan,
+        "softplus": lambda x: functional.softplus(x, threshold=SOFTPLUS_GUARD),
+        "softsign": functional.softsign,
+        "erf": torch.erf,
+        "sin": torch.sin,
+        "cos": torch.cos,
+        "gelu": functional.gelu,
+        "gelu_tanh": _gelu_tanh,
+        "silu": functional.silu,
+        "quick_gelu": lambda x, alpha: x * torch.sigmoid(alpha * x),
+        "mish": functional.mish,
+        "exp": torch.exp,
+        "log": torch.log,
+        "sqrt": torch.sqrt,
+        "reciprocal": torch.reciprocal,
+        "power": torch.pow,
+        "soft_threshold": functional.softshrink,
+    }
+)
+"""by the names of `core.program.Activation`, whose numbers stand behind x"""
+
+
+def activation(op: Activation) -> Function:
+    """The function with its numbers."""
+    function = FUNCTIONS[op.name]
+    return lambda x, _: function(x[0], *op.numbers)
+
+
+def masking(op: Compare | MaskedMean, like: Tensor) -> Function:
+    """The step in torch."""
+    if isinstance(op, MaskedMean):
+        return lambda x, _: _mean(op, x[0], x[1])
+    limits = torch.tensor(op.limits, dtype=torch.float64, device=like.device)
+
+    def compared(x: Sequence[Tensor], _: Tensors) -> Tensor:
+        return (x[0] > limits if op.above else x[0] == limits).to(like.dtype)
+
+    return compared
+
+
+def _mean(op: MaskedMean, x: Tensor, mask: Tensor) -> Tensor:
+    if not op.axes:
+        return x * mask / mask.clamp(min=op.floor)
+    mask = mask.expand_as(x)
+    total, count = ((part).sum(op.axes, keepdim=True) for part in (x * mask, mask))
+    return total / count.clamp(min=op.floor)
+
+
+def normalize(op: Normalize) -> Function:
+    """Over the last axes by torch's own functions."""
+
+    def normalized(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
+        (x,), axes = inputs, op.axes
+        if axes == tuple(range(x.dim()))[-len(axes) :]:
+            norm = functional.layer_norm if op.centred else functional.rms_norm
+            found: Tensor = norm(x, x.shape[-len(axes) :], eps=op.epsilon)
+            return found
+        if op.centred:
+            x = x - x.mean(axes, keepdim=True)
+        return x * torch.rsqrt((x * x).mean(axes, keepdim=True) + op.epsilon)
+
+    return normalized
+
+
+def batch_norm(op: BatchNorm, like: Tensor) -> Function:
+    """By the mean and the deviation of the program."""
+    variance = torch.tensor(member(op.inverse) ** -2.0).to(like)
+
+    def normalized(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
+        return functional.batch_norm(
+            x[0],
+            tensors["mean"],
+            variance,
+            tensors["scale"],
+            tensors["bias"],
+            training=False,
+            eps=0.0,
+        )
+
+    return normalized
+
+
+def local_response(op: LocalResponse) -> Function:
+    """By means over the channels around each."""
+
+    def divided(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
+        (x,) = inputs
+        around = (op.size - 1) // 2
+        squares = (x * x).unsqueeze(-1).flatten(2).unsqueeze(1)  # [examples, 1, channels, rest]
+        padded = functional.pad(squares, [0, 0, around, op.size - 1 - around])
+        means = functional.avg_pool2d(padded, (op.size, 1), stride=1).reshape(x.shape)
+        return x / (op.floor + op.strength * means) ** op.power
+
+    return divided
+
+
+def dense(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    """`Dense`."""
+    return functional.linear(x[0], tensors["weight"], tensors.get("bias"))
+
+
+def embedding(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
+    """`Embedding`; NaN for numbers of which the table has no row."""
+    table, numbers = tensors["weight"], x[0].long()
+    found = functional.embedding(numbers % len(table), table)
+    known = (numbers >= -len(table)) & (numbers < len(table))
+    return found.masked_fill(~known.unsqueeze(-1), torch.nan)
+
+
+def matmul(x: Sequence[Tensor], _: Tensors) -> Tensor:
+    """`MatMul`."""
+    a, b = of_one_rank(x)
+    return a @ b
+
+
+def attention(op: Attention, like: Tensor) -> Function:
+    """`Attention`."""
+    mask = None if op.mask is None else torch.tensor(member(op.mask)).to(like)
+
+    def attended(x: Sequence[Tensor], _: Tensors) -> Tensor:
+        q, k, v, *hidden = x
+        if hidden:
+            return _hidden(op, mask, of_one_rank(x))
+        if q.dim() == 4:  # one axis of heads: the layout of the fused kernels
+            return functional.scaled_dot_product_attention(
+                q, k.transpose(-2, -1), v, attn_mask=mask, scale=op.scale
+            )
+        scores = op.scale * (q @ k)
+        if mask is not None:
+            scores = scores + mask
+        return torch.softmax(scores, dim=-1) @ v
+
+    return attended
+
+
+def _hidden(op: Attention, mask: Tensor | None, x: Sequence[Tensor]) -> Tensor:
+    """With scores hidden by a value; 0 for a query that sees nothing, as in torch's attention."""
+    q, k, v, hidden = x
+    scores = op.scale * (q @ k)
+    if mask is not None:
+        scores = scores + mask
+    scores = scores.masked_fill(hidden == 1.0, torch.finfo(scores.dtype).min)
+    return (torch.softmax(scores, dim=-1) * (hidden == 0.0)) @ v
+
+
+def reduction(op: p.Op) -> Function:
+    """The step in torch; TypeError for other kinds of steps."""
+    if isinstance(op, p.DivideByNorm):
+        radius = 1.0 / member(op.share).item()
+        return lambda x, _: _divided(x[0], op, radius)
+    return lambda x, _: _along(x[0], op)
+
+
+def _along(x: Tensor, op: p.Op) -> Tensor:
+    match op:
+        case p.ReduceSum(axes, mean):
+            reduce = x.mean if mean else x.sum
+            return reduce(axes, keepdim=True) if axes else x.view_as(x)
+        case p.ReduceMax():
+            return _extreme(x, op)
+        case p.ReduceNorm():
+            return _norm(x, op)
+        case p.ReduceLogSumExp(axes):
+            return torch.logsumexp(x, axes, keepdim=True) if axes else x.view_as(x)
+        case p.Centre(axes):
+            return x - x.mean(axes, keepdim=True)
+        case p.Softmax(axis, logarithm):
+            return (torch.log_softmax if logarithm else torch.softmax)(x, dim=axis)
+    raise TypeError(f"{type(op).__name__} has no implementation in torch")
+
+
+def _divided(x: Tensor, op: p.DivideByNorm, radius: float) -> Tensor:
+    norms: Tensor = torch.linalg.vector_norm(x, dim=op.axes, keepdim=True)
+    return x / (norms / radius).clamp(min=op.floor)
+
+
+def _norm(x: Tensor, op: p.ReduceNorm) -> Tensor:
+    if not op.axes:
+        return torch.abs(x)
+    if op.floor:
+        powers = torch.abs(x) if op.p == 1 else x * x
+        summed = powers.sum(op.axes, keepdim=True) + op.floor
+        return summed if op.p == 1 else torch.sqrt(summed)
+    norms: Tensor = torch.linalg.vector_norm(x, ord=op.p, dim=op.axes, keepdim=True)
+    return norms
+
+
+def _extreme(x: Tensor, op: p.ReduceMax) -> Tensor:
+    """The cotangent goes to one of the largest entries, as pooling has it."""
+    for axis in sorted(op.axes, reverse=True):
+        x = (torch.min if op.minimum else torch.max)(x, dim=axis, keepdim=True).values
+    return x.view_as(x)

@@ -1,0 +1,226 @@
+"""LoweredNetwork: a graph in torch, with its parameters in one dtype on one device.
+
+Every operand is the tensor scale · θ[places] of a parameter θ, without a copy where the places form
+a regular grid. Invariants: every parameter exists once; parameters do not require gradients; a
+value is let go once no later node reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
+from lipcert.graph.ir import Graph, Node
+from lipcert.graph.operand import Operand, PlaceArray
+from lipcert.graph.viewed import parameters_of
+from lipcert.measure.lowering.dispatch import function_of, obstacle
+from lipcert.measure.lowering.functions import Function, Tensors
+from lipcert.upper import FloatArray
+
+
+def replaced(graph: Graph, weights: Mapping[str, FloatArray] | None) -> Mapping[str, FloatArray]:
+    """The graph's own parameters, those in `weights` replaced.
+
+    Raises NoVerdictError for names that the graph does not know, other shapes, numbers that are
+    not finite, and a trainable parameter that is missing.
+    """
+    own = parameters_of(graph)
+    if weights is None:
+        return own
+    unknown = sorted(weights.keys() - own.keys())
+    if unknown:
+        raise NoVerdictError(
+            f"weights: the model has no parameter {_listed(unknown)}; "
+            f"it has {_listed(sorted(own))}: give the weights of this model"
+        )
+    trainable = {name for name, parameter in graph.parameters.items() if parameter.trainable}
+    missing = sorted(trainable - weights.keys())
+    if missing:
+        raise NoVerdictError(f"weights: no numbers for the trained parameter {_listed(missing)}")
+    return {name: _checked(name, array, weights.get(name)) for name, array in own.items()}
+
+
+def operand_tensor(operand: Operand, parameters: Mapping[str, Tensor], like: Tensor) -> Tensor:
+    """The operand as the op uses it; a constant of the architecture in the dtype of `like`."""
+    if operand.parameter is None:
+        return torch.from_numpy(operand.array.copy()).to(like)
+    whole = parameters[operand.parameter]
+    view = _view(whole, operand.places, operand.shape)
+    return view if operand.scale == 1.0 else view * operand.scale
+
+
+def _view(whole: Tensor, places: PlaceArray | None, shape: tuple[int, ...]) -> Tensor:
+    if places is None:
+        return whole.reshape(shape)
+    strides = _strides(places)
+    if strides is not None:
+        return torch.as_strided(whole, shape, strides, int(places.reshape(-1)[0]))
+    index = torch.from_numpy(np.maximum(places, 0).astype(np.int64)).to(whole.device)
+    gathered = whole.reshape(-1)[index]
+    if np.min(places) >= 0:
+        return gathered
+    read = torch.from_numpy(places >= 0).to(whole.device)
+    return torch.where(read, gathered, torch.zeros_like(gathered))
+
+
+def _strides(places: PlaceArray) -> tuple[int, ...] | None:
+    """The strides of places that form a regular grid, none of them negative; otherwise None."""
+    if not places.size:
+        return None
+    first = int(places.reshape(-1)[0])
+    steps = []
+    for axis, length in enumerate(places.shape):
+        second = tuple(int(axis == other and length > 1) for other in range(places.ndim))
+        steps.append(int(places[second]) - first)
+    if first < 0 or min(steps, default=0) < 0:
+        return None
+    grid = np.full((), first, dtype=np.int64)
+    for length, step in zip(places.shape, steps, strict=True):
+        grid = np.add.outer(grid, step * np.arange(length, dtype=np.int64))
+    return tuple(steps) if np.array_equal(grid, places) else None
+
+
+def _checked(name: str, own: FloatArray, given: FloatArray | None) -> FloatArray:
+    if given is None:
+        return own
+    array = np.asarray(given, dtype=np.float64)
+    if array.shape != own.shape:
+        raise NoVerdictError(
+            f"weights: {name!r} has shape {array.shape}, but the model's has {own.shape}"
+        )
+    if not np.all(np.isfinite(array)):
+        raise NoVerdictError(f"weights: {name!r} holds NaN or infinity; repair the checkpoint")
+    return array
+
+
+def _listed(names: list[str]) -> str:
+    shown = ", ".join(repr(name) for name in names[:5])
+    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
+
+
+Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
+"""Sees a node, its inputs and its output; what it returns is taken for the output."""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class LoweredNetwork:
+    """A graph that evaluates batches [examples, *input_shape] in torch.
+
+    parameters: θ by name, in its own shape; frozen as far as autograd is concerned.
+    """
+
+    graph: Graph
+    parameters: Mapping[str, Tensor]
+    dtype: torch.dtype
+    device: torch.device
+    _functions: Mapping[str, Function]
+    _operands: Mapping[str, Tensors]
+    _read_last: Mapping[str, tuple[str, ...]]
+
+    @classmethod
+    def of(
+        cls,
+        graph: Graph,
+        dtype: torch.dtype,
+        device: torch.device,
+        weights: Mapping[str, FloatArray] | None = None,
+    ) -> Self:
+        """The graph with the parameters of the file, or with `weights` in their place.
+
+        Raises UnsupportedModelError naming every node without a lowering, NoVerdictError for
+        weights that are not those of this graph.
+        """
+        _refuse_unknown(graph)
+        parameters = {
+            name: torch.tensor(array, dtype=dtype, device=device)
+            for name, array in replaced(graph, weights).items()
+        }
+        return cls.sharing(graph, parameters, torch.empty((), dtype=dtype, device=device))
+
+    @classmethod
+    def sharing(cls, graph: Graph, parameters: Mapping[str, Tensor], like: Tensor) -> Self:
+        """The graph on these very tensors: every parameter, contiguous in storage of its own.
+
+        like: has their dtype and device. Operands that are plain views of a parameter follow it;
+        those that are scaled or gathered are copies. Raises UnsupportedModelError as `of` does.
+        """
+        _refuse_unknown(graph)
+        functions = {node.name: function_of(node, like) for node in graph.nodes}
+        operands = {
+            node.name: {
+                slot: operand_tensor(operand, parameters, like)
+                for slot, operand in node.operands.items()
+            }
+            for node in graph.nodes
+        }
+        last = _last_readers(graph)
+        return cls(graph, parameters, like.dtype, like.device, functions, operands, last)
+
+    def converted(self, dtype: torch.dtype) -> LoweredNetwork:
+        """The same network, these very weights, in another dtype on the same device."""
+        if dtype is self.dtype:
+            return self
+        weights = {
+            name: parameter.to(torch.float64).cpu().numpy()
+            for name, parameter in self.parameters.items()
+        }
+        return LoweredNetwork.of(self.graph, dtype, self.device, weights)
+
+    def operands(self, node: Node) -> Mapping[str, Tensor]:
+        """The operands of a node by slot, as `node.operands` has them."""
+        return self._operands[node.name]
+
+    def lowered(self, node: Node, inputs: Sequence[Tensor], operands: Tensors) -> Tensor:
+        """One node on other tensors, and with other operands."""
+        return self._functions[node.name](inputs, operands)
+
+    def forward(self, x: Tensor, tap: Tap | None = None) -> Tensor:
+        """The output for a batch [examples, *input_shape]; [examples, *output_shape]."""
+        expected = self.graph.input_shape
+        if x.dim() == 0 or tuple(x.shape[1:]) != expected:
+            raise NoVerdictError(
+                f"a batch of shape {tuple(x.shape)} does not fit the input "
+                f"{self.graph.input_name!r} of the model: [examples, *{expected}]"
+            )
+        values = {self.graph.input_name: x}
+        real = {part.name for part in self.graph.parts if part.ids is None}
+        for node in self.graph.nodes:
+            inputs = tuple(values[name] for name in node.inputs)
+            output = self._functions[node.name](inputs, self._operands[node.name])
+            if node.output in real:
+                output = output.to(self.dtype)
+            values[node.output] = output if tap is None else tap(node, inputs, output)
+            for name in self._read_last[node.name]:
+                del values[name]
+            del inputs, output
+        return values[self.graph.output_name]
+
+
+def _last_readers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
+    """For each node, the values that nobody reads after it."""
+    ends: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
+    seen = {graph.output_name}
+    for node in reversed(graph.nodes):
+        for name in dict.fromkeys((*node.inputs, node.output)):
+            if name not in seen:
+                seen.add(name)
+                ends[node.name].append(name)
+    return {name: tuple(values) for name, values in ends.items()}
+
+
+def _refuse_unknown(graph: Graph) -> None:
+    remedy = "the audit cannot replay this model; report the missing operation"
+    refusals = tuple(
+        Refusal("LC003", node.name, node.kind, reason, remedy)
+        for node in graph.nodes
+        if (reason := obstacle(node)) is not None
+    )
+    if refusals:
+        raise UnsupportedModelError(refusals)

@@ -1,0 +1,112 @@
+"""Measured norms: what one batch showed, how far each may be off, and what that says of a bound.
+
+What enters: norms with their errors, the precision they were measured in, and a bound. What leaves:
+records of float64 arrays with one entry an example; which examples are within the bound, which
+violate it, and which cannot be told. Invariants: a norm computed from given tensors lies within
+`error` of their exact norm; only float64 says "violating", and only where the whole interval of an
+example lies above the bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.measure.precision import Precision
+from lipcert.upper import FloatArray
+
+_TINY = 2.0**-1060
+"""covers what underflows"""
+_OUTWARD = 1.0 + 2.0**-40
+"""covers the roundings of the comparison itself: a few additions in float64"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """Norms of one tensor, one for each example: |norm − truth| ≤ error.  # [examples] each
+
+    error covers what computing the *norm* rounds, given the tensors it is the norm of; NaN and
+    infinity stand for themselves and are never hidden.
+    """
+
+    norm: FloatArray
+    error: FloatArray
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class BatchNorms:
+    """Everything measured in one batch.
+
+    losses: of each example, float64. parameters: ‖∂loss/∂θ‖ by name of the parameter, all uses
+    together. values: ‖value‖, and cotangents: ‖∂loss/∂value‖, by name of the value in the graph.
+    """
+
+    losses: FloatArray
+    parameters: Mapping[str, Measured]
+    values: Mapping[str, Measured]
+    cotangents: Mapping[str, Measured]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Decision:
+    """For each example, whether its norm violates the bound, or is undecided.  # [examples] each"""
+
+    violating: npt.NDArray[np.bool_]
+    undecided: npt.NDArray[np.bool_]
+
+
+def decide(
+    measured: Measured,
+    bound: float,
+    precision: Precision = Precision.FLOAT64,
+    cap: float = math.inf,
+    largest: FloatArray | float = 0.0,
+) -> Decision:
+    """Where a norm n ± e lies with respect to the bound B, with the slack s of the precision.
+
+    A filter asks for room: n + s + e ≤ B is within, all else undecided. float64 decides, in favour
+    of the bound: n − s + e ≤ B is within, so that what attains its bound (a clip, a saturated
+    softmax, a loss of constant slope) is no doubt; n − s − e > B violates, and so does what is not
+    finite. Undecided is then only what computing the norm may have rounded.
+    cap: what the truth cannot exceed, because the run clips it. largest: see `largest_of`.
+    """
+    norm, error = measured.norm, measured.error * _OUTWARD
+    with np.errstate(invalid="ignore", over="ignore"):
+        slack = precision.margin * norm + precision.cancelled * largest + precision.floor
+        if not precision.decides:
+            within = np.minimum((norm + slack + error) * _OUTWARD, cap) <= bound
+            within &= np.isfinite(norm)
+            return Decision(np.zeros_like(within), ~within)
+        least = norm - slack
+        violating = (least - error > bound * _OUTWARD) | ~np.isfinite(norm)
+        within = ~violating & (np.minimum(least + error, cap) <= bound)
+    return Decision(violating, ~(violating | within))
+
+
+def largest_of(parts: Iterable[Measured]) -> FloatArray | float:
+    """The largest finite norm of each example, 0 of none: the scale of what may have cancelled."""
+    largest: FloatArray | float = 0.0
+    for part in parts:
+        largest = np.maximum(largest, np.where(np.isfinite(part.norm), part.norm, 0.0))
+    return largest
+
+
+def joint(parts: list[Measured]) -> Measured:
+    """The norm of several tensors together: √Σ n², off by at most √Σ e².
+
+    Proof: the triangle inequality for the vector of norms. Each of the k hypotenuses is off by two
+    units in the last place at most, and neither overflows nor underflows before its result does.
+    """
+    norm: FloatArray = reduce(np.hypot, [part.norm for part in parts])
+    error: FloatArray = reduce(np.hypot, [part.error for part in parts])
+    rounding = len(parts) * 2.0**-51
+    return Measured(norm, error * (1.0 + 2.0 * rounding) + norm * (2.0 * rounding) + _TINY)

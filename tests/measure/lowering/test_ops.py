@@ -1,0 +1,228 @@
+"""Every step in torch: the numbers of `evaluate`, the gradients of single examples, vmap."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import get_args
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.core import program
+from lipcert.graph.geometry import Window
+from lipcert.graph.ir import Node
+from lipcert.graph.operand import Operand
+from lipcert.measure.lowering import lowered
+from lipcert.measure.lowering.dispatch import obstacle
+from lipcert.measure.lowering.functions import FUNCTIONS
+from tests import mirror
+from tests.measure.lowering.cases import all_cases
+from tests.ops import (
+    Activation,
+    Add,
+    Attention,
+    AveragePool,
+    Compare,
+    Conv,
+    CotangentClip,
+    Embedding,
+    LpPool,
+    Lrn,
+    Maker,
+    MaskedMean,
+    MaxPool,
+    Move,
+    ReduceLogSumExp,
+    ReduceMax,
+    ReduceMean,
+    ReduceNorm,
+    ReduceSum,
+    evaluated,
+)
+
+EXTRA: list[tuple[Maker, tuple[tuple[int, ...], ...]]] = [
+    *((Lrn(size, 0.7, 0.75, 1.5), ((5, 2, 3),)) for size in (1, 3, 9)),
+    (Lrn(3, 0.7, 0.75, 1.5), ((4,),)),
+    (ReduceNorm(1, (0,)), ((3, 2),)),
+    (ReduceNorm(2, (0, 1)), ((3, 2),)),
+    (ReduceNorm(2, (1,), floor=0.5), ((3, 2),)),
+    (ReduceMax((1,), minimum=False), ((3, 4),)),
+    (ReduceMax((0, 2), minimum=True), ((3, 2, 4),)),
+    (ReduceLogSumExp((1,)), ((3, 2),)),
+    (ReduceMean((1,)), ((3, 2),)),
+    (Attention(0.4, np.zeros((3, 4))), ((2, 3, 5), (2, 5, 4), (2, 4, 6))),
+    (Attention(-0.4), ((2, 3, 4), (2, 4, 3), (2, 3, 4))),
+    (Attention(0.5, np.where(np.tri(3) > 0, 0.0, -np.inf)), ((2, 3, 4), (2, 4, 3), (2, 3, 4))),
+    (Add((1,)), ((2, 3),)),
+    (Add((-1, 1, 1)), ((2, 3), (3,), (1, 3))),
+    (Move((4, 2), np.zeros((0, 2), dtype=int)), ((4, 2),)),
+    (CotangentClip(0.7), ((2, 3),)),
+    (Embedding(Operand(np.arange(12.0).reshape(4, 3))), ((5,),)),
+    (CotangentClip(0.7, by_channel=True), ((2, 3),)),
+    *((Compare(np.array([[0.0, 1.0, -1.0]]), above), ((2, 3),)) for above in (False, True)),
+    (MaskedMean((0,), 0.5), ((4, 3), (4, 1))),
+]
+NO_AXES = [
+    (op((3, 2)), ((3, 2),), None)
+    for op in (ReduceNorm(2, ()), ReduceLogSumExp(()), ReduceSum(()), ReduceMean(()))
+]
+"""nothing is reduced, whereas torch's own functions would reduce everything"""
+
+
+CASES = all_cases()
+OPS = [(c.name, c.node, c.inputs, c.box) for c in CASES] + [
+    (f"extra {i}", op(*shapes), shapes, None) for i, (op, shapes) in enumerate(EXTRA)
+]
+KINDS = sorted({type(node.op).__name__ for _, node, *_ in OPS})
+
+
+def each(kind: str, check: Callable[..., None]) -> None:
+    """Check all cases of one kind of step; what fails names its case."""
+    for name, node, shapes, box in OPS:
+        if type(node.op).__name__ == kind:
+            try:
+                check(node, shapes, box)
+            except AssertionError as error:
+                error.add_note(name)
+                raise
+
+
+def values(shapes, box, examples=3, seed=0):
+    rng = np.random.default_rng(seed)
+    low, high = box or (-2.0, 2.0)
+    return [rng.uniform(low, high, (examples, *shape)) for shape in shapes]
+
+
+def operands(node: Node):
+    return {slot: torch.tensor(operand.array) for slot, operand in node.operands.items()}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_values(kind):
+    each(kind, check_values)
+
+
+@pytest.mark.parametrize(("op", "shapes", "box"), NO_AXES)
+def test_values_without_axes(op, shapes, box):
+    check_values(op, shapes, box)
+
+
+def check_values(op, shapes, box):
+    xs = values(shapes, box)
+    tensors = [torch.tensor(x) for x in xs]
+    found = lowered(op, tensors, operands(op))
+    np.testing.assert_allclose(found.numpy(), evaluated(op, *xs), rtol=1e-12, atol=1e-13)
+    assert all(
+        found is not x for x in tensors
+    )  # a value and its input have cotangents of their own
+    assert all(np.array_equal(x, t.numpy()) for x, t in zip(xs, tensors, strict=True))
+    nobody = lowered(op, [x[:0] for x in tensors], operands(op))
+    assert nobody.shape == (0, *found.shape[1:])
+
+
+def test_values_of_the_reference():
+    """Against plain torch code of many examples together."""
+    for case in CASES:
+        tensors = [torch.tensor(x) for x in values(case.inputs, case.box)]
+        weights = operands(case.node)
+        found, expected = lowered(case.node, tensors, weights), case.reference(tensors, weights)
+        torch.testing.assert_close(
+            found,
+            expected,
+            rtol=1e-10,
+            atol=1e-11,
+            msg=lambda text, name=case.name: f"{name}: {text}",
+        )
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_and_vmap(kind):
+    each(kind, check_gradients_and_vmap)
+
+
+def check_gradients_and_vmap(op, shapes, box):
+    """Against plain torch code of one example each, differentiated by autograd."""
+    tensors = [torch.tensor(x) for x in values(shapes, box, examples=2, seed=1)]
+    weights = operands(op)
+    found, ours = gradients(lambda *x: lowered(op, x, weights), tensors)
+    for example in range(2):
+        single = [x[example] for x in tensors]
+        value, theirs = gradients(lambda *x: mirror.apply(op, list(x), weights), single, example)
+        torch.testing.assert_close(found[example], value, rtol=1e-10, atol=1e-11)
+        for mine, other in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(mine[example], other, rtol=1e-9, atol=1e-10)
+
+    def one(*x):
+        return lowered(op, [item.unsqueeze(0) for item in x], weights).squeeze(0)
+
+    torch.testing.assert_close(torch.func.vmap(one)(*tensors), found, rtol=1e-10, atol=1e-11)
+
+
+def gradients(function, inputs, example=None):
+    """The value, and the gradients of its product with fixed random numbers."""
+    leaves = [x.detach().requires_grad_() for x in inputs]
+    value = function(*leaves)
+    shape = value.shape if example is None else (2, *value.shape)
+    factors = torch.tensor(np.random.default_rng(7).standard_normal(shape))
+    factors = factors if example is None else factors[example]
+    if not (value.numel() and value.requires_grad):  # an embedding has no slope
+        return value.detach(), [torch.zeros_like(x) for x in leaves]
+    found = torch.autograd.grad(value, leaves, factors, allow_unused=True)
+    zeros = [torch.zeros_like(x) for x in leaves]
+    return value.detach(), [z if g is None else g for g, z in zip(found, zeros, strict=True)]
+
+
+def test_every_kind_of_step_is_tried():
+    kinds = [type(node.op) for _, node, *_ in OPS]
+    assert set(kinds) == set(get_args(program.Op))
+    assert {c.node.op.name for c in CASES if isinstance(c.node.op, program.Activation)} == set(
+        FUNCTIONS
+    )
+
+
+@pytest.mark.parametrize("function", [Activation("softplus"), Activation("mish")])
+def test_far_arguments(function):
+    x = np.array([[-800.0, -60.0, -36.0, 14.0, 20.5, 39.0, 41.0, 100.0, 1e4]])
+    t = torch.tensor(x, requires_grad=True)
+    node = function(x.shape[1:])
+    found = lowered(node, [t], {})
+    expected = evaluated(node, x)
+    np.testing.assert_allclose(found.detach().numpy(), expected, rtol=1e-15, atol=1e-14)
+    (slope,) = torch.autograd.grad(found.sum(), t)
+    assert torch.isfinite(slope).all()
+
+
+def test_kinks_have_a_slope():
+    """Where the 2-norm has no gradient, 0 is one of its derivatives; never NaN."""
+    x = torch.zeros(1, 2, 4, 4, dtype=torch.float64, requires_grad=True)
+    window = Window(4, 2, 2)
+    for op in (LpPool((window, window), 2), ReduceNorm(2, (0, 1))):
+        (slope,) = torch.autograd.grad(lowered(op((2, 4, 4)), [x], {}).sum(), x)
+        assert torch.equal(slope, torch.zeros_like(x))
+
+
+def test_low_precision():
+    for case in CASES:
+        inputs = [torch.tensor(x, dtype=torch.bfloat16) for x in values(case.inputs, case.box)]
+        tensors = {slot: t.to(torch.bfloat16) for slot, t in operands(case.node).items()}
+        found = lowered(case.node, inputs, tensors)
+        assert found.dtype is torch.bfloat16, case.name
+
+
+def test_too_many_dimensions():
+    windows = (Window(1, 1),) * 4
+    kernel = Operand(np.ones((1, 1, 1, 1, 1, 1)))
+    ops = [Conv(kernel, None, windows), MaxPool(windows), LpPool(windows)]
+    for op in [*ops, AveragePool(windows)]:
+        assert "4 spatial dimensions" in (obstacle(op((1, 1, 1, 1, 1))) or "")
+
+
+def test_powers_of_negative_numbers():
+    x = np.array([[-2.0, -0.5, 3.0]])
+    for exponent in (0.0, 1.0, 2.0, 3.0, -1.0, -2.0):
+        node = Activation("power", (exponent,))((3,))
+        found = lowered(node, [torch.tensor(x)], {}).numpy()
+        np.testing.assert_allclose(found, evaluated(node, x), rtol=1e-14)
+    assert math.isnan(lowered(Activation("power", (0.5,))((3,)), [torch.tensor(x)], {})[0, 0])
