@@ -83,11 +83,32 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what the inner loop runs."""
+    """Mark what samples leave to the night, and what the inner loop runs."""
+    cases: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sample"):
+            cases.setdefault(_function(item.nodeid), []).append(item)
+    for members in cases.values():
+        _leave_out(members)
     for item in items:
         name = _function(item.nodeid)
         if not (item.get_closest_marker("nightly") or name in SLOW or is_slow(item.path)):
             item.add_marker("fast")
+
+
+def _leave_out(cases: list[pytest.Item]) -> None:
+    """Leave all but a sample of the cases of a test, or of the values of a parameter, to the night.
+
+    The sample is spread evenly.
+    """
+    (mark,) = cases[0].iter_markers("sample")
+    for parameter, wanted in mark.kwargs.items() or [("", mark.args[0])]:
+        known = [case.callspec.params[parameter] if parameter else case.nodeid for case in cases]
+        values = list(dict.fromkeys(known))
+        spread = {values[i * len(values) // wanted] for i in range(min(wanted, len(values)))}
+        for case, value in zip(cases, known, strict=True):
+            if value not in spread:
+                case.add_marker("nightly")
 
 
 def _function(nodeid: str) -> str:

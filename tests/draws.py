@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-import pytest
-
-__all__ = ["Draws", "seeds"]
 
 T = TypeVar("T")
 
@@ -31,10 +28,3 @@ class Draws:
     def whole(self, low: int, high: int) -> int:
         """From low to high, both included."""
         return int(self.rng.integers(low, high + 1))
-
-
-def seeds(stop: int, start: int = 0) -> list[Any]:
-    """Seeds of a random search: a third of them in the usual run, the others at night."""
-    usual = start + -(-(stop - start) // 3)
-    marks = {False: (pytest.mark.nightly,), True: ()}
-    return [pytest.param(seed, marks=marks[seed < usual]) for seed in range(start, stop)]

@@ -66,6 +66,7 @@ def test_green(folder: Path) -> None:
     assert (Path(constraints), extra) == (ROOT / "constraints.txt", f"{ROOT}[audit]")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("inputs", "code", "told"),
     [
@@ -87,6 +88,7 @@ def test_red(folder: Path, inputs: dict[str, str], code: int, told: str) -> None
         assert "| **" in done.summary
 
 
+@pytest.mark.nightly
 def test_nothing_of_an_earlier_job_passes_for_this_one(folder: Path) -> None:
     done = job(folder, options="--no-such-option", base="")
     old = done.report("nets/mlp", "analyze.json")
@@ -100,6 +102,7 @@ def test_nothing_of_an_earlier_job_passes_for_this_one(folder: Path) -> None:
     assert "Pass" not in done.summary
 
 
+@pytest.mark.nightly
 def test_a_certificate_that_is_kept_beside_a_network_is_checked(folder: Path) -> None:
     kept = folder / "checkout" / "nets" / "mlp.lipcert.json"
     words = ["--input-norm", "8", "--batch-size", "64", "--loss", "cross-entropy"]
@@ -124,6 +127,7 @@ def scaled(factor: float) -> bytes:
     return model.SerializeToString()
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("inputs", "code", "words"),
     [

@@ -78,6 +78,7 @@ def action_step() -> Mapping[str, Any]:
     return next(step for step in job["steps"] if step.get("uses") == "./lipcert")
 
 
+@pytest.mark.nightly
 def test_the_workflow_is_green(tmp_path: Path) -> None:
     """On a network of which what it states is true."""
     make_checkout(tmp_path)
@@ -97,6 +98,7 @@ def test_the_workflow_may_do_what_it_does() -> None:
     assert action_step()["with"]["upload-sarif"] is True
 
 
+@pytest.mark.nightly
 def test_the_hook_is_defined_and_green(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (repo,) = yaml.safe_load(blocks("yaml")[1])["repos"]
     (used,) = repo["hooks"]
@@ -106,6 +108,7 @@ def test_the_hook_is_defined_and_green(folder: Path, monkeypatch: pytest.MonkeyP
     assert hook.main([*used["args"], "net.lipcert.json"]) == 0
 
 
+@pytest.mark.nightly
 def test_the_tests_are_green(folder: Path) -> None:
     (text,) = blocks("python")
     (folder / "test_page.py").write_text(text, encoding="utf-8")

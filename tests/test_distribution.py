@@ -76,6 +76,7 @@ def checkout() -> frozenset[str]:
     return frozenset(name for name in done.stdout.splitlines() if (ROOT / name).exists())
 
 
+@pytest.mark.nightly
 def test_the_source_distribution_is_the_checkout(sources: Path) -> None:
     """So that its tests run."""
     assert checkout() <= set(files(sources))
@@ -132,6 +133,7 @@ def run(installed: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.nightly
 def test_the_wheel_analyses_a_network_and_draws_a_page(installed: Path, tmp_path: Path) -> None:
     """Templates are found, and nothing of the checkout is needed."""
     assert run(installed, "-c", "import lipcert; print(lipcert.__file__)").startswith(

@@ -47,6 +47,7 @@ def table(page: str, name: str) -> str:
     return text.split(f"<!-- table: {name} -->\n")[1].split("<!-- end -->")[0]
 
 
+@pytest.mark.nightly
 def test_the_table_of_mechanisms_is_what_the_example_prints(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -95,6 +96,7 @@ def test_stages_and_verdicts_are_those_of_the_checker() -> None:
     assert NOT_CHECKED in " ".join(CERTIFICATES.split())
 
 
+@pytest.mark.nightly
 def test_the_example_for_continuous_integration(tmp_path: Path) -> None:
     baseline = tmp_path / "baseline.json"
     words = ["sh", "examples/certify_in_ci.sh", "models/digits_mlp.onnx", str(baseline)]
@@ -113,6 +115,7 @@ def test_the_example_for_continuous_integration(tmp_path: Path) -> None:
         assert baseline.exists()
 
 
+@pytest.mark.nightly
 def test_the_commands_for_reports(tmp_path: Path) -> None:
     """As shown, in one folder and in this order; every one of them writes its file."""
     (block,) = re.findall(
@@ -167,6 +170,7 @@ def test_what_make_trainable_prints() -> None:
     assert printed_by(source) == shown
 
 
+@pytest.mark.nightly
 def test_suggestions_for_a_module_are_made() -> None:
     page = (ROOT / "docs" / "suggest.md").read_text(encoding="utf-8")
     part = page.split("<!-- example: suggest_module -->\n")[1].split("<!-- end -->")[0]
@@ -187,6 +191,7 @@ def test_the_audit_from_python_runs() -> None:
     assert 1.0 < float(factor) < 10.0
 
 
+@pytest.mark.nightly
 def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
     """As their shells run the commands, with the variables that each of them sets."""
     part = AUDIT.split("<!-- shards -->")[1].split("<!-- end -->")[0]
@@ -218,6 +223,7 @@ def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
     )  # 0 and 8, 1 and 9, 2
 
 
+@pytest.mark.nightly
 def test_data_of_every_form_are_audited(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = AUDIT.split("## Your data\n")[1].split("\n## ")[0]
     elsewhere, written, module, from_python = re.findall(
@@ -262,6 +268,7 @@ def _alike(shown: str, printed: str) -> bool:
     return _blind(printed).startswith(_blind(shown))
 
 
+@pytest.mark.nightly
 def test_the_transcript_of_suggestions() -> None:
     ((command, shown),) = _shown("suggest.md", "transcript")
     done = lipcert(shlex.split(command)[1:])

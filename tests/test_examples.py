@@ -30,6 +30,7 @@ def test_a_script_finds_all_that_it_imports() -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SCRIPTS)
 def test_a_private_run_is_trained_and_reviewed(name: str, tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
@@ -51,6 +52,7 @@ def test_a_private_run_is_trained_and_reviewed(name: str, tmp_path: Path) -> Non
         assert shown.group(1).strip() in printed
 
 
+@pytest.mark.nightly
 def test_frozen_features_keep_what_they_have_learnt(tmp_path: Path) -> None:
     """BatchNorm and all: the private head is next to the one without privacy, and is audited."""
     pytest.importorskip("sklearn")

@@ -24,6 +24,7 @@ module, x, y = nn.Sequential(nn.Flatten(), nn.Linear(64, 10)), digits().x[:1437]
 NAMES = ("digits", "text", "table")
 
 
+@pytest.mark.nightly
 def test_the_five_steps_run_as_they_stand(tmp_path: Path) -> None:
     pytest.importorskip("sklearn")
     example("first_hour")  # from where the block below imports
@@ -52,6 +53,7 @@ def test_the_perceptron_is_trained_and_audited_as_shown(tmp_path: Path) -> None:
         assert float(right.group(1)) > 90.0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["digits", "text"])
 def test_the_first_answer_is_as_shown(name: str) -> None:
     pytest.importorskip("sklearn")

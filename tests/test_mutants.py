@@ -35,6 +35,7 @@ BELIEVED_OF_NOBODY = {
 """modules in which no mistake makes a bound too small, and why"""
 
 
+@pytest.mark.sample(40)
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda item: f"{item.rule} {item}"[:90])
 def test_every_mutant_is_killed(mutation: Mutation) -> None:
     assert killed_by(mutation) is not None

@@ -121,16 +121,10 @@ BOUNDED = {
     "pairs": (Pairs, (FLAT, FLAT)),
     "soft routing": (Experts, FLAT),
 }
-SAMPLE = ("rounding", "adapters")
 
 
-def cases(names: dict[str, object]) -> list[object]:
-    """A sample in the usual run; the others, each of which is exported by torch, at night."""
-    marks = {name: () if name in SAMPLE else (pytest.mark.nightly,) for name in names}
-    return [pytest.param(name, marks=marks[name]) for name in names]
-
-
-@pytest.mark.parametrize("name", cases(REFUSED))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", REFUSED)
 def test_a_network_is_refused_as_the_page_says(name: str) -> None:
     make, x, code = REFUSED[name]
     assert code in PAGE
@@ -138,7 +132,8 @@ def test_a_network_is_refused_as_the_page_says(name: str) -> None:
         lipcert.analyze(make(), x, SETTINGS)
 
 
-@pytest.mark.parametrize("name", cases(BOUNDED))
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", BOUNDED)
 def test_what_is_to_be_done_instead_is_bounded(name: str) -> None:
     make, x = BOUNDED[name]
     assert lipcert.analyze(make(), x, SETTINGS).network.grad_norm is not None

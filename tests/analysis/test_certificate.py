@@ -29,6 +29,7 @@ def issued(name: str, **settings: object) -> Issued:
     return certify(load_model(MODELS / f"{name}.onnx"), Settings(**settings))  # type: ignore[arg-type]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["digits_mlp", "digits_cnn", "digits_resnet_groupnorm"])
 def test_shipped_models_are_certified_for_both_engines(name: str) -> None:
     found = issued(name)

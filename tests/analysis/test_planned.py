@@ -64,6 +64,7 @@ def test_the_epsilon_of_a_run_is_the_librarys() -> None:
     assert [found[name] for name in names] == [1e-4, 2.0, "per-layer", "poisson", 50, "pld"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("allocation", ["global", "per-layer", "optimal"])
 def test_the_noise_of_every_allocation_meets_the_target(allocation: str) -> None:
     """From the noise deviations that are printed back to ε, without our own algebra."""

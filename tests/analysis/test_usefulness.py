@@ -40,6 +40,7 @@ def data(model, count=32, private=True):
     return Examples(x, y, "digits.npz", is_private=private)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("neighbours", ["add-remove", "replace-one"])
 @pytest.mark.parametrize("allocation", ["global", "per-layer", "optimal"])
 def test_noise_and_signal_by_their_definitions(neighbours, allocation):
@@ -156,6 +157,7 @@ def test_random_examples_are_admissible_and_always_the_same():
         assert 0.0 < once.grad_norm_max <= grad_norm * (1.0 + 1e-9)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -283,6 +285,7 @@ SHIPPED = ("digits_mlp", "digits_cnn", "stevens_mnist")
 OTHER_DRAWS = 4
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_verdict_does_not_depend_on_the_draw(name):
     model, settings = load_model(path_of(name), trusted=True), Settings(input_box=(0.0, 1.0))
@@ -326,6 +329,7 @@ def test_an_interval_holds_what_other_draws_find():
     assert 88 <= sum(low <= truth <= high for low, high in ends) <= 100
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("spread", "word"),
     [

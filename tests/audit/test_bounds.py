@@ -61,6 +61,7 @@ def certificate_of(name: str) -> Certificate:
     return certify(load_model(path_of("digits_mlp"), trusted=True), SETTINGS[name]).certificate
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", SETTINGS)
 def test_a_certificate_claims_what_the_analysis_says(model: ImportedModel, name: str) -> None:
     analysed = claims_of_analysis(model, SETTINGS[name])

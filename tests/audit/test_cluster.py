@@ -93,6 +93,7 @@ def written(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in (folder / "results").glob("*.json")}
 
 
+@pytest.mark.nightly
 def test_a_killed_worker_loses_its_unit_and_nothing_else(
     undisturbed: AuditReport, client: Client, data: Path, tmp_path: Path
 ) -> None:
@@ -119,11 +120,13 @@ def test_a_killed_worker_loses_its_unit_and_nothing_else(
     assert not client.processing() or not any(client.processing().values())
 
 
+@pytest.mark.nightly
 def test_a_unit_that_kills_every_worker_is_given_up(client: Client) -> None:
     with pytest.raises(NoVerdictError, match="was given up: 2 workers died while they did it"):
         audit(job_of("tests.audit.deadly:Examples"), cluster=client)
 
 
+@pytest.mark.nightly
 def test_what_a_worker_sees_otherwise_is_refused(
     client: Client, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -226,6 +229,7 @@ def test_what_cannot_be_asked_of_a_cluster(data: Path, monkeypatch: pytest.Monke
         audit(job_of(data), cluster="local")
 
 
+@pytest.mark.nightly
 def test_the_command_line_starts_workers_of_its_own(
     client: Client, data: Path, undisturbed: AuditReport
 ) -> None:

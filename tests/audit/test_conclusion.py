@@ -58,6 +58,7 @@ def result(
     return UnitResult(unit, Findings(examples, tallies | dict(more or {}), checks))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("steps", [0, 2])
 def test_weights_outside_their_constraints_are_never_a_pass(steps: int, tmp_path: Path) -> None:
     """With data or an attack alone, by the weights and by the replay that judges nothing."""

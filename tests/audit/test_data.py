@@ -127,6 +127,7 @@ def test_a_micro_batch_is_all_that_a_replay_holds(stop: int | None) -> None:
     assert [start for start, _ in asked][: COUNT // 8] == list(range(3, COUNT, 8))[: COUNT // 8]
 
 
+@pytest.mark.nightly
 def test_an_interrupted_audit_goes_on_and_notices_changed_data(
     whole: AuditReport, tmp_path: Path
 ) -> None:

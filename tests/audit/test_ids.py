@@ -59,6 +59,7 @@ def audited(path: Path, x: np.ndarray, *options: str) -> int:
     return lipcert(["audit", str(path), "--data", str(data), *options]).exit_code
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("odd", "options"),
     [
@@ -77,6 +78,7 @@ def test_what_chooses_no_row_is_no_pass(tmp_path: Path, odd: float, options: tup
     assert audited(path, bad, *options) == 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 def test_numbers_stand_beside_those_of_rows(tmp_path: Path, dtype: str) -> None:
     rng = np.random.default_rng(1)

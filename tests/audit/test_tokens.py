@@ -161,6 +161,7 @@ def test_a_loss_of_one_label_says_what_is_missing(path: Path) -> None:
         claims_of_analysis(load_model(path), Settings(loss="mse", label_norm=1.0, per_token="mean"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("end", ["Transpose", "Reshape", "Identity", "Relu"])
 def test_where_the_classes_are_is_told_by_the_network_or_asked(end: str, tmp_path: Path) -> None:
     more = {"perm": [0, 2, 1]} if end == "Transpose" else {}
@@ -215,6 +216,7 @@ def loop(path: Path, folder: Path, view: str, reduction: str, stated: str) -> li
     ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("view", ["flat", "turned"])
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 def test_a_criterion_of_torch_is_held_against_the_bounded_loss(

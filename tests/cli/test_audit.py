@@ -121,6 +121,7 @@ def test_a_limit_is_of_the_first_examples(data: Path) -> None:
     assert all(group["worst_example"]["index"] < 7 for group in short["groups"])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("dtype", "rel"), [("float64", 1e-5), ("bfloat16", 0.2)])
 def test_other_arithmetic(data: Path, dtype: str, rel: float) -> None:
     exact, other = audited(MODEL, "--data", data), audited(MODEL, "--data", data, "--dtype", dtype)
@@ -133,6 +134,7 @@ def test_other_arithmetic(data: Path, dtype: str, rel: float) -> None:
     assert looser["groups"][0]["float_bound"] > tighter["groups"][0]["float_bound"]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("is_good", [True, False], ids=["pass", "violation"])
 def test_every_format_of_one_audit(tmp_path: Path, is_good: bool) -> None:
     x, y = examples(3)
@@ -152,6 +154,7 @@ def test_every_format_of_one_audit(tmp_path: Path, is_good: bool) -> None:
     ET.fromstring((tmp_path / "junit").read_text(encoding="utf-8"))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["text", "junit", "github"])
 def test_formats_on_standard_output(data: Path, name: str) -> None:
     result = call(MODEL, "--data", data, "--limit", 2, "--no-values", "--format", name)
@@ -221,6 +224,7 @@ def test_an_attack_alone_is_held_against_random_gradients() -> None:
     assert (observed["source"], observed["is_private"]) == ("random admissible inputs", False)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("scale", "shown"), [(1e-6, "reached 1/"), (0.0, "is 0 in every")])
 def test_data_that_come_near_no_bound_are_no_pass(tmp_path: Path, scale: float, shown: str) -> None:
     """Dark images move the first matrix hardly or not at all; an attack does."""
@@ -270,6 +274,7 @@ def no_manifest(folder: Path) -> None:
     (folder / "manifest.json").unlink()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("damage", [broken_chain, missing_blobs, no_manifest])
 def test_a_damaged_trace_is_no_verdict(
     run: Path, tmp_path: Path, damage: Callable[[Path], None]
@@ -310,6 +315,7 @@ def of_no_example(path: Path) -> None:
     written(path, np.zeros((0, 64), np.float32), np.zeros(0, np.int64))
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("spoiled", "words"),
     [
@@ -422,6 +428,7 @@ def comparable(found: dict) -> dict:
     return {key: value for key, value in found.items() if key != "seconds"}
 
 
+@pytest.mark.nightly
 def test_results_are_kept_gone_on_from_and_merged(data: Path, tmp_path: Path) -> None:
     words = (MODEL, "--data", data, "--results", tmp_path / "w", "--unit-size", 16)
     shard = call(*words, "--shard", "1/2")

@@ -61,6 +61,7 @@ def test_a_poisoned_cache_makes_no_bound_smaller(folder: Path) -> None:
         assert poisoned["network"][name] >= honest["network"][name]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("words", "environment"), [(["--no-cache"], {}), ([], {"LIPCERT_CACHE": "no"})]
 )

@@ -361,6 +361,7 @@ def test_listing_what_is_trusted_needs_the_standard_library_alone() -> None:
     assert [name for name in found if is_of(name, (*FORBIDDEN, "numpy", "onnx", "google"))] == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("output_format", ["text", "json"])
 def test_the_program_prints_the_same_whatever_the_encoding(
     issued: Path, output_format: str

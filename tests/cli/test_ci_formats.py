@@ -30,6 +30,7 @@ def test_an_analysis_in_every_format_at_once(tmp_path: Path) -> None:
     assert [result["ruleId"] for result in run["results"]] == ["LC104", "LC108", "LC109"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("words", "code", "of_slack"),
     [
@@ -108,6 +109,7 @@ GATES = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", GATES)
 def test_gates_of_an_audit_in_every_format(tmp_path: Path, name: str) -> None:
     """Of the verdict and of the gate; other cases stay as they are."""

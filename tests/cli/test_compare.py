@@ -193,6 +193,7 @@ def test_the_identity_of_models(files: tuple[Path, Path]) -> None:
     assert found(files)["model"] == "other"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "mine",
     [

@@ -20,6 +20,7 @@ def run(*words: str) -> Result:
     return CliRunner().invoke(cli, ["inspect", *words])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("output_format", "start"),
     [("text", str(MODEL)), ("json", "{")],

@@ -52,6 +52,7 @@ def words(verb: str, folder: Path) -> tuple[str | Path, ...]:
     }[verb]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("verb", ["inspect", "analyze", "certify", "audit"])
 def test_a_verb_warns_in_text_and_json(verb: str, folder: Path) -> None:
     done = call(*words(verb, folder))

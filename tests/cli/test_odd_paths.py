@@ -118,6 +118,7 @@ def test_a_name_that_no_file_has_is_a_wrong_request(place):
         assert re.search(r"name|byte|UTF-8|FMT=FILE", done.stderr), (kind, done.stderr)
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("place", PLACES)
 def test_what_is_no_such_file_is_said(place, monkeypatch):
     """Audits end where torch would be loaded: what they read is looked at before."""
@@ -153,6 +154,7 @@ def test_the_folder_of_the_cache(kind, monkeypatch):
         cache_directory({"LIPCERT_CACHE_DIR": NAMES[kind]})
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("where", ["fifo", "link", "/", "/dev/null/x", "net.onnx"])
 def test_a_cache_that_is_no_folder_is_a_warning(where, monkeypatch):
     monkeypatch.setenv("LIPCERT_CACHE_DIR", where)
@@ -168,6 +170,7 @@ def test_a_pipe_with_a_reader_is_written_to(tmp_path):
     os.close(reader)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", [*NAMES.values(), *THINGS])
 def test_the_same_names_in_python(name):
     for verb in (lipcert.analyze, lipcert.certify, lipcert.load_model):

@@ -35,6 +35,7 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
     assert read == ["result\n"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "more", "start"),
     [

@@ -91,6 +91,7 @@ def test_the_report_begins_with_how_things_stand() -> None:
     assert "make_private(model, optimizer, loader, " in done.stdout
 
 
+@pytest.mark.nightly
 def test_the_settings_of_the_recipe_are_written_and_read_again(tmp_path: Path) -> None:
     file = tmp_path / "recipe.toml"
     words = ["suggest", MODEL, *RUN, "--format", "json", "--apply", str(file)]
@@ -112,6 +113,7 @@ def test_the_settings_of_the_recipe_are_written_and_read_again(tmp_path: Path) -
     assert lipcert([*words, "--force", "--budget", "0.01"]).exit_code == 0
 
 
+@pytest.mark.nightly
 def test_private_data_are_said_to_cost_privacy(tmp_path: Path) -> None:
     file = tmp_path / "data.npz"
     random = np.random.default_rng(0)
@@ -124,6 +126,7 @@ def test_private_data_are_said_to_cost_privacy(tmp_path: Path) -> None:
     assert any(item["code"] == "LC410" for item in found["diagnostics"])
 
 
+@pytest.mark.nightly
 def test_a_budget_ends_it_and_what_is_missing_is_said() -> None:
     done = lipcert(["suggest", MODEL, *RUN, "--budget", "0.01"])
     assert "no time was left for" in " ".join(done.stdout.split())

@@ -7,6 +7,7 @@ import pytest
 from tests.cli.issued import MODEL, call
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("verb", ["analyze", "certify", "suggest", "audit", "inspect"])
 def test_a_file_as_the_output_of_the_model_is_meant_for_o(verb: str) -> None:
     more = ("--attack", "pga") if verb == "audit" else ()

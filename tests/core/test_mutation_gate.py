@@ -20,6 +20,7 @@ def case(request, tmp_path_factory):
     return certified(family, tmp_path_factory.mktemp(family), constrained=constrained)
 
 
+@pytest.mark.sample(1)
 def test_every_kind(case, tmp_path):
     """Of all mutants some of each effect; a quarter of them with the other engine as well."""
     every = list(every_mutant(case, tmp_path))

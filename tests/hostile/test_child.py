@@ -54,6 +54,7 @@ class TestBothWays:
         with pytest.raises(ModelFileError, match=r"\[LC002\] 'm' needs more than 256 MiB"):
             run_in_child(devour, "", BUDGET, "m")
 
+    @pytest.mark.sample(1)
     def test_processor_time(self):
         with pytest.raises(ModelFileError, match=r"\[LC002\] 'm' needs more than 1 seconds of"):
             run_in_child(spin, "", BUDGET, "m")

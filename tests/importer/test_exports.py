@@ -162,6 +162,7 @@ def largest_gradient(module, shape) -> float:
     return largest
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_every_export_is_bounded(exported, kind, option):

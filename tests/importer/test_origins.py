@@ -114,6 +114,7 @@ def largest_gradients(module):
     return found
 
 
+@pytest.mark.sample(12)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("kind", MODULES)
 def test_no_bound_is_too_small(tmp_path, kind, exporter):
@@ -355,6 +356,7 @@ NORMALIZED = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("exporter", EXPORTERS)
 @pytest.mark.parametrize("kind", NORMALIZED)
 def test_a_report_on_batch_normalization_ends_in_a_number_or_in_the_line_to_write(

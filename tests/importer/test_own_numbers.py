@@ -192,6 +192,7 @@ def measured(name, units, path):
     return ((expected, found.grad_norms["w"]), (reached, found.at_output.norm))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MACROS)
 @settings(max_examples=8)
 @given(units=st.integers(-8, 8))

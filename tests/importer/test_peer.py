@@ -12,7 +12,7 @@ from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from tests.importer.models import saved
 
-FIRST_INPUT_IS_DATA = 1
+FIRST_INPUT_IS_DATA, PARTS = 1, 8
 
 
 def as_network(case):
@@ -30,12 +30,14 @@ def as_network(case):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_node_tests(tmp_path, record_property):
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("part", range(PARTS))
+def test_node_tests(tmp_path, part):
     from onnx.backend.test.case.node import collect_testcases
 
     outcomes: Counter[str] = Counter()
     disagreements = []
-    for case in collect_testcases(None):
+    for case in collect_testcases(None)[part::PARTS]:
         proto = as_network(case)
         if proto is None:
             continue
@@ -48,7 +50,5 @@ def test_node_tests(tmp_path, record_property):
             outcomes[error.refusals[0].code] += 1
             if "differs from onnxruntime" in str(error):
                 disagreements.append((case.name, str(error)))
-    record_property("outcomes", dict(outcomes))
-    print(dict(outcomes))  # noqa: T201
     assert disagreements == []
-    assert outcomes["imported"] + outcomes["LC028"] >= 460
+    assert outcomes["imported"] + outcomes["LC028"] >= 45, outcomes

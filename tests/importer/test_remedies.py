@@ -137,6 +137,7 @@ REFUSALS = {
 }  # fmt: skip
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("case", REFUSALS)
 def test_the_remedy_of_a_refusal(tmp_path, case):
     code, _, remedy = case.partition(" ")

@@ -30,6 +30,7 @@ def load(row):
         return load_model(path, output=row["outputs"].split(":")[0])
 
 
+@pytest.mark.sample(25)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row["path"][-60:])
 def test_file(row):
     expected = next((why for name, why in REFUSED.items() if name in row["path"]), None)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import onnx
+import pytest
 import torch
 from onnx import numpy_helper
 from torch import Tensor, nn
@@ -20,6 +21,9 @@ from models.data import Split, digit_images
 
 FOLDER = Path(__file__).resolve().parents[2] / "models"
 NAMES = tuple(ARCHITECTURES)
+LARGE = ("digits_mixer", "stevens_cifar")
+CASES = [pytest.param(name, marks=[pytest.mark.nightly] * (name in LARGE)) for name in NAMES]
+"""all of them, of which the large ones are analysed at night"""
 
 
 def path_of(name: str) -> Path:

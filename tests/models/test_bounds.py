@@ -14,7 +14,7 @@ from lipcert import Analysis, Settings
 from lipcert.diagnostics import Level
 from lipcert.explain import all_keys
 from tests.models.shipped import (
-    NAMES,
+    CASES,
     analysis_of,
     digits,
     gradient_norms,
@@ -59,7 +59,7 @@ def violations(norms: dict[str, Tensor], bounds: dict[str, float]) -> dict[str, 
     return {name: ratio for name, ratio in ratios.items() if ratio > ROUNDING}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_every_parameter_has_a_bound(name: str) -> None:
     analysis = analysis_of(name)
     assert {parameter.name for parameter in analysis.parameters} == set(initializers(name))
@@ -70,7 +70,7 @@ def test_every_parameter_has_a_bound(name: str) -> None:
     assert [item for item in analysis.diagnostics if item.level is Level.ERROR] == []
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_every_rule_that_an_analysis_names_has_a_page(name: str) -> None:
     """And no two of its rows have one name."""
     nodes = analysis_of(name).nodes
@@ -79,7 +79,7 @@ def test_every_rule_that_an_analysis_names_has_a_page(name: str) -> None:
     assert {node.rule for node in nodes} <= set(pages())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_gradients_on_digits_stay_below(name: str) -> None:
     network = module(name)
     split = digits(network.input_shape)
@@ -89,7 +89,7 @@ def test_gradients_on_digits_stay_below(name: str) -> None:
         assert violations(gradient_norms(network, images, labels), bounds) == {}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", CASES)
 def test_gradients_under_attack_stay_below(name: str) -> None:
     network = module(name)
     generator = torch.Generator().manual_seed(3)

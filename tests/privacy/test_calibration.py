@@ -29,6 +29,7 @@ SHUFFLED = TrainingPlan(
 )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("plan", "target"),
     [(POISSON, 0.3), (POISSON, 5.0), (WHOLE, 0.3), (SHUFFLED, 40.0), (FIXED, 2.0)],

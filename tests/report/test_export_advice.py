@@ -76,6 +76,7 @@ def advice_of(path: Path) -> ExportAdvice | None:
         return refused_inspection(str(path), error, outline_of(path)).export
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("export", "codes", "example"),
     [

@@ -202,6 +202,7 @@ def check(found: object, schema: object, where: str = "$") -> None:
         assert type(found) in kinds, f"{where}: {found!r}"
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "settings"),
     [

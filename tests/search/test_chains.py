@@ -92,6 +92,7 @@ def assert_holds(program: Program, derived: Derived, seed: int) -> None:
     assert steepest <= derived.lipschitz * (1 + 1e-6)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("residual", [False, True])
 @pytest.mark.parametrize("budget", [10, 16, 1600])
 def test_windows(monkeypatch: pytest.MonkeyPatch, budget: int, residual: bool) -> None:
@@ -194,6 +195,7 @@ def test_no_chain_where_rules_are_attained(monkeypatch: pytest.MonkeyPatch) -> N
     assert 1.0 <= derived.lipschitz <= 1.0 + 1e-8
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("gain", [1e-37, 1e20, 1e37, 1e80, 1e150])
 @pytest.mark.parametrize("residual", [False, True])
 def test_weights_of_any_magnitude_end_in_bounds_or_in_none(gain: float, residual: bool) -> None:

@@ -175,6 +175,7 @@ def test_stride_is_not_ignored_and_not_overpaid():
     assert circular_norm(conv.kernel, (64, 64)) > 1.2 * truth
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("size", [7, 14, 40])
 def test_the_box_kernel(size):
     exact = (1 + 2 * math.cos(math.pi / (size + 1))) ** 2

@@ -37,6 +37,7 @@ def network(seed: int, low: float) -> tuple[list[Step], dict[str, Shape], dict[s
     return steps, shapes, slopes
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("hull", [False, True])
 @pytest.mark.parametrize(("seed", "low"), [(0, 0.0), (1, 0.2), (2, -1.0)])
 def test_as_good_as_a_general_optimiser(seed: int, low: float, hull: bool) -> None:

@@ -91,6 +91,7 @@ def assert_same(ours: Outcome, theirs: Outcome) -> None:
     assert ours.verdict == theirs.verdict
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_suggestion_is_what_a_second_analysis_says(name: str) -> None:
     result = found(name)

@@ -184,6 +184,7 @@ def rehearsal(network: ImportedModel, parts: tuple[Part, ...], seconds: float = 
     return rehearsed(parts, Analyst(base, settings, None), Trials.of(base, digits()), seconds)
 
 
+@pytest.mark.nightly
 def test_better_is_what_is_right_more_often_beyond_doubt(network: ImportedModel) -> None:
     """A run that drowns beside one that learns, either way, and a run beside itself."""
     loud = Part("gradient-clipping", "drowned", (gradient_clipping(1e4),))
@@ -272,6 +273,7 @@ def test_what_a_rehearsal_shows_to_be_better_is_first(
     assert second.endswith("+0.100 against clipping: better beyond doubt")
 
 
+@pytest.mark.nightly
 def test_reports_show_curves_and_results(path: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "digits.npz", x=digits().x, y=digits().y)
     words = ["suggest", str(path), "--data", str(tmp_path / "digits.npz"), "--probe", *OPTIONS]

@@ -70,6 +70,7 @@ def audited(
     return check_recorded_run(claims, read_trace(folder))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("off", [0.0, 1e-9, 1e-8, 1e-7, 3e-6, 1e-4, 0.02, 0.5])
 def test_sums_that_cancel_against_the_decay_are_what_rounding_explains(
     off: float, tmp_path: Path

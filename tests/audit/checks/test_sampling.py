@@ -75,6 +75,7 @@ def test_right_runs_raise_no_alarm(way: Sampling) -> None:
         assert faults(members, way, pool=pool, batch=planned.batch) == []
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("way", [Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT])
 def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
     """Of 200 right runs, at most about a twentieth has a chance below a twentieth in a test."""

@@ -92,6 +92,7 @@ def test_gaussian_is_the_optimum(sigma: float, releases: int, delta: str) -> Non
     assert found == 0.0 or curve(mpmath.exp(mpmath.mpf(lower))) > goal
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("sigma", "rate", "delta"),
     [(1.0, "1/100", "1e-5"), (0.3, "1/1000", "1e-12"), (3.0, "1/2", "1e-9"), (9.0, "1/7", "1e-3")],
@@ -112,6 +113,7 @@ def test_one_sampled_release(sigma: float, rate: str, delta: str, relation: str)
     assert not _is_private(curves, (mpmath.mpf(found) - 1e-9) / (1 + 1e-4), goal)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("sigma", "rate", "releases", "delta"),
     [
@@ -143,6 +145,7 @@ def test_poisson_composed(sigma: float, rate: str, releases: int, delta: float) 
     assert renyi > found
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("delta", ["1/10", "1e-5", "1e-12", "1e-25"])
 @pytest.mark.parametrize(
     ("sigma", "releases", "relation"), [(2.0, 3, "replace-one"), (30.0, 700, "add-remove")]
@@ -170,6 +173,7 @@ def test_zero_out_is_add_remove_and_replace_one_costs_more() -> None:
     assert single < replaced < doubled
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("sigma", "rate", "releases", "delta"),
     [(1.0, "1/100", 1000, 1e-5), (2.0, "3/1000", 500, 1e-6), (0.7, "1/3", 5, 1e-4)],

@@ -27,7 +27,6 @@ from tests.core.rules.cases import (
     rule,
 )
 from tests.core.rules.evaluate import apply, operands_of, spectral
-from tests.draws import seeds
 
 
 def test_attained_convolution_box_at_the_border() -> None:
@@ -52,7 +51,8 @@ def test_boxes_of_images_stay_small() -> None:
     assert fact_behind(flat, found, (1, 2, 200, 200), (1, 2, 40000), {}).box.shape == (1, 2, 1)
 
 
-@pytest.mark.parametrize("seed", seeds(20))
+@pytest.mark.sample(seed=7)
+@pytest.mark.parametrize("seed", range(20))
 def test_kernels_behind_a_move(seed: int) -> None:
     """Any rearrangement in front of a convolution, with repetition and zeros."""
     rng = np.random.default_rng(seed)
@@ -104,7 +104,8 @@ def _steepest(op: Conv, operand: Operand, x: np.ndarray, after) -> float:
     return 2.0 * float(jacobian.reshape(math.prod(after), -1).norm(dim=1).max())
 
 
-@pytest.mark.parametrize("seed", seeds(40))
+@pytest.mark.sample(seed=14)
+@pytest.mark.parametrize("seed", range(40))
 def test_no_gradient_is_larger_than_by_channel_sums(seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = KINDS["Conv"](rng)
@@ -117,7 +118,8 @@ def test_no_gradient_is_larger_than_by_channel_sums(seed: int) -> None:
         assert _steepest(case.op, operand, x, case.shape) <= found[name] * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("seed", seeds(40))
+@pytest.mark.sample(seed=14)
+@pytest.mark.parametrize("seed", range(40))
 def test_behind_any_move(seed: int) -> None:
     """Repetition within a window counts, repetition between windows does not."""
     rng = np.random.default_rng(seed)

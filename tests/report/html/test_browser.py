@@ -129,6 +129,7 @@ def long_page() -> str:
     return page(audit_source(audit_samples.many()))
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [1280, 400])
 def test_labels_are_legible_and_apart(width: int, tmp_path: Path) -> None:
     charts, page_width = layout(full_page(), width, tmp_path)
@@ -149,6 +150,7 @@ def test_labels_are_legible_and_apart(width: int, tmp_path: Path) -> None:
         check_apart(chart)
 
 
+@pytest.mark.nightly
 def test_charts_are_drawn_in_their_colours(tmp_path: Path) -> None:
     text = page(audit_source(audit_samples.violated()))
     width, height = 1000, 2600  # the layout depends on both
@@ -180,6 +182,7 @@ def test_the_page_follows_the_scheme_of_the_reader(tmp_path: Path) -> None:
     assert dark.max() > 180
 
 
+@pytest.mark.nightly
 def test_many_groups_are_legible(tmp_path: Path) -> None:
     charts, _ = layout(
         re.sub(r"<tbody>.*?</tbody>", "", long_page(), flags=re.DOTALL), 400, tmp_path
@@ -201,6 +204,7 @@ def one_enormous() -> Analysis:
     )
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [1280, 400])
 def test_axes_with_one_enormous_bound_are_legible(width: int, tmp_path: Path) -> None:
     charts, _ = layout(study_html(analysis_study(one_enormous())), width, tmp_path)
@@ -210,6 +214,7 @@ def test_axes_with_one_enormous_bound_are_legible(width: int, tmp_path: Path) ->
     assert "10²⁵" in names
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("width", [1280, 700, 400])
 def test_remedies_and_numbers_are_within_the_page(width: int, tmp_path: Path) -> None:
     """Nothing that is to be read has to be scrolled to the side for."""
