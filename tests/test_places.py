@@ -208,3 +208,44 @@ def test_only_its_class_knows_what_a_mechanism_does() -> None:
         and (said := compared(path.read_text("utf-8")))
     }
     assert not found
+
+
+def test_an_activation_has_three_places() -> None:
+    """Its bounds, its operator in ONNX, and its function in torch."""
+    assert places('"soft_threshold"') == {
+        "audit/lowering/functions.py",
+        "core/lower/functions.py",
+        "core/rules/functions.py",
+    }
+
+
+def test_a_table_of_the_report_has_three_places() -> None:
+    """Its record, which JSON is written from, where it is made, and its table in words."""
+    assert places(r"\bAllocationReport\b", r"analysis\.allocations\b") == {
+        "analysis/pipeline.py",
+        "analysis/records.py",
+        "report/analysis.py",
+    }
+
+
+SPELT_IN_A_WAY_OF_THEIR_OWN = {"input_norm", "input_box", "sampling_rate"}
+RESOLVED = {"scope", "reduction"}
+"""whose "auto" `lipcert config show` says the source of"""
+
+
+def test_an_option_has_two_places() -> None:
+    """Its declaration in `Settings`, and what acts on it: what reads, shows and explains options
+    asks the declaration and names none, but those that text spells in a way of their own."""
+    known = Path(lipcert.__file__).parent / "cli"
+    named = {
+        name: {
+            node.value.replace("-", "_")
+            for node in ast.walk(ast.parse((known / name).read_text("utf-8")))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        & {item.name for item in fields(Settings)}
+        for name in ("config.py", "knobs.py", "options.py", "sources.py")
+    }
+    assert named["knobs.py"] == SPELT_IN_A_WAY_OF_THEIR_OWN
+    assert named["sources.py"] == RESOLVED
+    assert not named["config.py"] | named["options.py"]

@@ -1,8 +1,8 @@
 """Knobs: every setting a user may give, under one key for all sources.
 
 The key `input-norm` is the option `--input-norm`, the variable `LIPCERT_INPUT_NORM`, the TOML key
-`input-norm` and the field `Settings.input_norm`. What enters: raw text or TOML values. What
-leaves: values of the field's type; what they mean is checked by `Settings` alone.
+`input-norm` and the field `Settings.input_norm`. Text becomes what it spells; that, and values of
+TOML, are converted as `Settings` converts its fields, which alone checks what they mean.
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import Field, dataclass, fields
 from fractions import Fraction
+from functools import partial
 from types import MappingProxyType
-from typing import Any, Final, cast, final
+from typing import Any, Final, final
 
 from lipcert.errors import UsageError
-from lipcert.settings.settings import CHOICES, NO_CLIP, ConstraintSpec, Settings, key_of
+from lipcert.settings.conversion import number
+from lipcert.settings.settings import CHOICES, CONVERTERS, Settings, key_of
+
+Parser = Callable[[object], object]
+"""makes of text or a value of TOML the value of a field, or raises `UsageError`"""
 
 
 @final
@@ -22,12 +27,11 @@ from lipcert.settings.settings import CHOICES, NO_CLIP, ConstraintSpec, Settings
 class Knob:
     """One setting: how it is written, read and explained.
 
-    parse turns text or a TOML value into the field's value, or raises `UsageError`.
     count: how many words the option takes; 0: it is a switch. repeated: it may be given again.
     """
 
     key: str
-    parse: Callable[[object], object]
+    parse: Parser
     metavar: str
     text: str
     count: int = 1
@@ -49,74 +53,60 @@ class Knob:
         return f"LIPCERT_{self.field.upper()}"
 
 
-def _pairs(raw: object) -> tuple[tuple[str, float], ...]:
-    """A table, or text such as `cls=1,reg=0.5`."""
-    if isinstance(raw, str):
-        raw = dict(item.rpartition("=")[::2] for item in raw.split(","))
-    return cast("tuple[tuple[str, float], ...]", _table("outputs and weights", _number)(raw))
-
-
-def _loss(raw: object) -> object:
-    return raw if isinstance(raw, dict) else _word(raw)
-
-
-def _table(what: str, parse: Callable[[object], object]) -> Callable[[object], object]:
-    """How a TOML table {name or glob: value} is read."""
-
-    def read(raw: object) -> tuple[tuple[str, object], ...]:
-        if not isinstance(raw, dict):
-            raise UsageError(f"{raw!r} is not a table of {what}")
-        table = cast("dict[str, object]", raw)
-        return tuple((pattern, parse(value)) for pattern, value in table.items())
-
-    return read
-
-
-def _number(raw: object) -> float:
-    if isinstance(raw, str | int | float) and not isinstance(raw, bool):
-        try:
-            return float(raw)
-        except (ValueError, OverflowError):
-            pass
-    raise UsageError(f"{raw!r} is not a number")
-
-
-def _rate(raw: object) -> float:
-    """A number, or a fraction such as `1/45`."""
-    if isinstance(raw, str) and "/" in raw:
-        try:
-            return float(Fraction(raw))
-        except (ValueError, ZeroDivisionError, OverflowError):
-            pass
-    return _number(raw)
-
-
-def _radius(raw: object) -> object:
-    return NO_CLIP if raw == NO_CLIP else _number(raw)
-
-
-def _whole(raw: object) -> int:
-    if isinstance(raw, str | int) and not isinstance(raw, bool):
-        try:
-            return int(raw)
-        except ValueError:
-            pass
-    raise UsageError(f"{raw!r} is not a whole number")
-
-
-def _word(raw: object) -> str:
-    if isinstance(raw, str) and raw:
-        return raw
-    raise UsageError(f"{raw!r} is not a name")
-
-
-def _switch(raw: object) -> bool:
-    if isinstance(raw, bool):
-        return raw
+def _switch(text: str) -> object:
     words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
-    if isinstance(raw, str) and raw.lower() in words:
-        return words[raw.lower()]
-    raise UsageError(f"{raw!r} is neither true nor false")
+    return words.get(text.lower(), text)
+
+
+def _word(text: str) -> str:
+    if text:
+        return text
+    raise UsageError(f"{text!r} is not a name")
+
+
+def _pairs(text: str) -> object:
+    """`cls=1,reg=0.5`."""
+    pairs = (item.rpartition("=")[::2] for item in text.split(","))
+    return {name: _spelt("float", value) for name, value in pairs}
+
+
+def _listed(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+_READERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
+    {
+        "float": float,
+        "int": int,
+        "bool": _switch,
+        "tuple[str, ...]": _listed,
+        "tuple[tuple[str, float], ...]": _pairs,
+    }
+)
+"""what text spells, by the type of a field"""
+
+
+def _spelt(kind: str, raw: object) -> object:
+    """What text spells, if anything."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        return _READERS.get(kind, _word)(raw)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        return raw
+
+
+def _parsed(field: str, kind: str, raw: object) -> object:
+    return CONVERTERS[field](field.replace("_", "-"), _spelt(kind, raw))
+
+
+def _rate(raw: object) -> object:
+    """A number, or a fraction such as `1/45`."""
+    try:
+        value = float(Fraction(raw)) if isinstance(raw, str) and "/" in raw else raw
+    except (ValueError, OverflowError, ZeroDivisionError):
+        value = raw
+    return _number(value)
 
 
 def _box(raw: object) -> object:
@@ -140,8 +130,12 @@ def _norm(raw: object) -> object:
 
 def _named(word: object) -> tuple[str, float]:
     """The name of an input, or nothing, and a number."""
-    name, _, number = word.rpartition("=") if isinstance(word, str) else ("", "", word)
-    return name, _number(number)
+    name, _, value = word.rpartition("=") if isinstance(word, str) else ("", "", word)
+    return name, _number(value)
+
+
+def _number(raw: object) -> float:
+    return number("", _spelt("float", raw))
 
 
 def _by_input(raw: object, items: Iterable[tuple[str, *tuple[float, ...]]]) -> object:
@@ -154,39 +148,18 @@ def _by_input(raw: object, items: Iterable[tuple[str, *tuple[float, ...]]]) -> o
     return found[""] if found.keys() == {""} else found
 
 
-def _words(raw: object) -> tuple[str, ...]:
-    return tuple(_word(item) for item in _items(raw))
-
-
 def _items(raw: object) -> list[object]:
     """A list as it is; text from the environment split at commas or blanks."""
     if isinstance(raw, str):
-        return list(raw.replace(",", " ").split())
+        return [*_listed(raw)]
     if isinstance(raw, list | tuple):
         return list(raw)
     raise UsageError(f"{raw!r} is not a list")
 
 
-def _constraint(raw: object) -> ConstraintSpec:
-    return ConstraintSpec.of("constraint", raw)
-
-
-_PARSERS: Final[Mapping[str, Callable[[object], object]]] = {
-    "float": _number,
-    "int": _whole,
-    "bool": _switch,
-    "tuple[str, ...]": _words,
-    "tuple[tuple[str, float], ...]": _pairs,
-    "ConstraintSpec": _constraint,
-}
-
-
-_OWN_PARSERS: Final[Mapping[str, Callable[[object], object]]] = {
-    "loss": _loss,
-    "input_norm": _norm,
-    "input_box": _box,
-    "sampling_rate": _rate,
-}
+_OWN_PARSERS: Final[Mapping[str, Parser]] = MappingProxyType(
+    {"input_norm": _norm, "input_box": _box, "sampling_rate": _rate}
+)
 
 
 def _knob(item: Field[Any]) -> Knob:
@@ -195,7 +168,7 @@ def _knob(item: Field[Any]) -> Knob:
     words = CHOICES.get(item.name, ())
     return Knob(
         key=key_of(item),
-        parse=_OWN_PARSERS.get(item.name) or _PARSERS.get(kind, _word),
+        parse=_OWN_PARSERS.get(item.name) or partial(_parsed, item.name, kind),
         metavar=item.metadata["metavar"] or "|".join(words),
         text=item.metadata["text"],
         count={"bool": 0, "tuple[float, float]": 2}.get(kind, 1),
@@ -205,14 +178,11 @@ def _knob(item: Field[Any]) -> Knob:
 
 KNOBS: Final = tuple(_knob(item) for item in fields(Settings) if item.metadata)
 
-TABLES: Final[Mapping[str, Callable[[object], object]]] = MappingProxyType(
+TABLES: Final[Mapping[str, Parser]] = MappingProxyType(
     {
-        "constraints": _table("parameter names and constraints", _constraint),
-        "noise-multipliers": _table("group names and noise multipliers", _number),
-        "input-norms": _table("names of inputs and norms", _number),
-        "input-boxes": _table("names of inputs and boxes", _box),
-        "input-clips": _table("layer names and radii", _radius),
-        "cotangent-clips": _table("layer names and radii", _number),
+        key_of(item): partial(CONVERTERS[item.name], key_of(item))
+        for item in fields(Settings)
+        if item.name in CONVERTERS and not item.metadata
     }
 )
-"""Settings without an option: tables of the settings file, a value for each name or glob."""
+"""settings without an option: tables of the settings file, a value for each name or glob"""

@@ -91,7 +91,7 @@ def _from_file(path: Path) -> dict[str, _Found]:
         try:
             found[key] = _Found(parsers[key](raw), where)
         except UsageError as error:
-            raise UsageError(f"{where}, key {key}: {error}") from error
+            raise UsageError(f"{where}, key {key}: {_less(key, error)}") from error
     return found
 
 
@@ -107,7 +107,8 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
         try:
             value = knobs[variable].parse(raw)
         except UsageError as error:
-            raise UsageError(f"environment variable {variable}: {error}") from error
+            why = _less(knobs[variable].key, error)
+            raise UsageError(f"environment variable {variable}: {why}") from error
         found[knobs[variable].key] = _Found(value, f"environment {variable}")
     return found
 
@@ -120,8 +121,13 @@ def from_command_line(given: Mapping[str, object]) -> dict[str, Any]:
         try:
             found[key] = knobs[key].parse(raw)
         except UsageError as error:
-            raise UsageError(f"{knobs[key].option}: {error}") from error
+            raise UsageError(f"{knobs[key].option}: {_less(key, error)}") from error
     return found
+
+
+def _less(key: str, error: UsageError) -> str:
+    """What is wrong with a value, without its key."""
+    return str(error).removeprefix(f"{key}: ").removeprefix(": ")
 
 
 def _tool_tables(path: Path) -> Mapping[str, object]:

@@ -57,7 +57,7 @@ def switch(key: str, value: object) -> bool:
     """A bool."""
     plain = _plain(value)
     if not isinstance(plain, bool):
-        raise UsageError(f"{key}: {_shown(value)} is neither True nor False")
+        raise UsageError(f"{key}: {_shown(value)} is neither true nor false")
     return plain
 
 

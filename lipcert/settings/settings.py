@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
@@ -300,7 +301,7 @@ class Settings(LossParameters, LossChoice):
 
     def __post_init__(self) -> None:
         divide_inputs(self)
-        convert(self, _KINDS)
+        convert(self, CONVERTERS)
         for item in fields(Settings):
             check, value, key = item.metadata.get("check"), getattr(self, item.name), key_of(item)
             if check is not None:
@@ -600,30 +601,11 @@ def _nonnegative(key: str, value: object) -> float:
     return found
 
 
-def _norms(key: str, value: object) -> tuple[tuple[str, float], ...]:
-    return table(key, value, _nonnegative)
-
-
-def _boxes(key: str, value: object) -> tuple[tuple[str, tuple[float, float]], ...]:
-    return table(key, value, pair)
-
-
 def _radius(key: str, value: object) -> float | None:
     return None if value is None or value == NO_CLIP else _positive(key, value)
 
 
-def _constraints(key: str, value: object) -> tuple[tuple[str, ConstraintSpec], ...]:
-    return table(key, value, ConstraintSpec.of)
-
-
-def _numbers(key: str, value: object) -> tuple[tuple[str, float], ...]:
-    return table(key, value, _positive)
-
-
-def _radii(key: str, value: object) -> tuple[tuple[str, float | None], ...]:
-    return table(key, value, _radius)
-
-
+_CONSTRAINTS_OF: Final = partial(table, kind=ConstraintSpec.of)
 _BY_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
     {
         "float": number,
@@ -635,12 +617,12 @@ _BY_TYPE: Final[Mapping[str, Kind]] = MappingProxyType(
         "tuple[float, float]": pair,
         "tuple[str, ...]": names,
         "ConstraintSpec": ConstraintSpec.of,
-        "tuple[tuple[str, ConstraintSpec], ...]": _constraints,
-        "tuple[tuple[str, str | ConstraintSpec], ...]": _constraints,
-        "tuple[tuple[str, float], ...]": _numbers,
-        "tuple[tuple[str, Bound], ...]": _norms,
-        "tuple[tuple[str, tuple[float, float]], ...]": _boxes,
-        "tuple[tuple[str, float | None], ...]": _radii,
+        "tuple[tuple[str, ConstraintSpec], ...]": _CONSTRAINTS_OF,
+        "tuple[tuple[str, str | ConstraintSpec], ...]": _CONSTRAINTS_OF,
+        "tuple[tuple[str, float], ...]": partial(table, kind=_positive),
+        "tuple[tuple[str, Bound], ...]": partial(table, kind=_nonnegative),
+        "tuple[tuple[str, tuple[float, float]], ...]": partial(table, kind=pair),
+        "tuple[tuple[str, float | None], ...]": partial(table, kind=_radius),
     }
 )
 
@@ -673,5 +655,6 @@ def _choices_of(record: type[Any]) -> Mapping[str, tuple[str, ...]]:
     return found
 
 
-_KINDS: Final = MappingProxyType({**kinds_of(Settings), "loss": heads_text})
+CONVERTERS: Final = MappingProxyType({**kinds_of(Settings), "loss": heads_text})
+"""how the fields of settings are converted"""
 CHOICES: Final = _choices_of(Settings)
