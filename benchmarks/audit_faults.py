@@ -27,8 +27,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks.draws import member_surprises, size_surprises
-from lipcert.audit.checks.sampling import too_rare
+from lipcert.audit.checks.chance import too_rare
+from lipcert.audit.checks.draws import member_tests, size_tests
+from lipcert.audit.checks.sampling import OF_EACH
 from lipcert.audit.records import Verdict
 from tests.audit.faults import CLAIM_FAULTS, SUBJECTS, cells_of, report_of
 from tests.audit.faulty_runs import (
@@ -124,8 +125,8 @@ def _is_found(draw: Draw, pool: int, size: int, steps: int, seed: int) -> bool:
     members = [(step, draw(random, pool, size, step)) for step in range(steps)]
     sizes = {step: len(index) for step, index in members}
     rate = size / pool
-    surprises = [*size_surprises(pool, rate, sizes), *member_surprises(pool, rate, members)]
-    return too_rare(surprises) is not None
+    tests = [*size_tests(pool, rate, sizes), *member_tests(pool, rate, members)]
+    return too_rare(tests, OF_EACH) is not None
 
 
 def _poisson(random: np.random.Generator, pool: int, size: int, _: int = 0) -> Index:

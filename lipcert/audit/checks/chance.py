@@ -13,7 +13,7 @@ within {P(V ≥ v)|_{v = V} ≤ α}, which has at most the probability α.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -21,6 +21,7 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 from scipy.stats import hypergeom
 
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.upper import FloatArray
 
 FALSE_ALARM: Final = 1e-6
@@ -30,18 +31,33 @@ _STEEPEST: Final = 60.0
 
 @final
 @dataclass(frozen=True, slots=True)
-class Surprise:
-    """The rarest thing that some tests saw. log_chance: ln of their union bound."""
+class ChanceTest:
+    """What a test shows, and how rarely a right run shows this, or something rarer.
+
+    log_chance: ln of the probability by chance, or of a bound of it; of several tests, of their
+    union bound. numbers: what was seen, and what was to be expected. kind: of the statistic.
+    """
 
     log_chance: float
     message: str
     where: str = ""
     numbers: tuple[float, float] | None = None
-    """what was seen, and what was to be expected"""
+    verdict: Verdict = Verdict.VIOLATION
+    kind: str = ""
 
     def is_too_rare(self, share: float) -> bool:
         """Whether it is rarer than a right run may show."""
         return self.log_chance < math.log(share)
+
+    def failed(self, check: Check) -> CheckReport:
+        """A report of it."""
+        return check.failed(self.message, self.where, self.numbers, verdict=self.verdict)
+
+
+def too_rare(tests: Iterable[ChanceTest], share: float) -> ChanceTest | None:
+    """The rarest of some tests, if it is rarer than a right run may show."""
+    found = min(tests, key=lambda test: test.log_chance, default=None)
+    return found if found is not None and found.is_too_rare(share) else None
 
 
 def log_binomial_at_least(count: FloatArray, trials: float, log_p: FloatArray) -> FloatArray:

@@ -48,7 +48,7 @@ from scipy.special import logsumexp
 from scipy.stats import binom
 
 from lipcert.audit.checks.chance import (
-    Surprise,
+    ChanceTest,
     log_binomial_at_least,
     log_chernoff,
     log_overlap_tails,
@@ -67,7 +67,7 @@ _EXACTLY: Final = 8
 """pairs on either side whose tail is computed"""
 
 
-def size_surprises(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[Surprise]:
+def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[ChanceTest]:
     """The rarest thing that each of the four tests saw. sizes: by step."""
     counts = np.array(list(sizes.values()), dtype=np.int64)
     yield _single(dataset, rate, list(sizes), counts)
@@ -76,10 +76,12 @@ def size_surprises(dataset: int, rate: float, sizes: Mapping[int, int]) -> Itera
     yield _variance(dataset, rate, counts)
 
 
-def _single(dataset: int, rate: float, steps: list[int], counts: npt.NDArray[np.int64]) -> Surprise:
+def _single(
+    dataset: int, rate: float, steps: list[int], counts: npt.NDArray[np.int64]
+) -> ChanceTest:
     tails = _log_two_sided(counts, dataset, rate)
     worst = int(np.argmin(tails))
-    return Surprise(
+    return ChanceTest(
         float(tails[worst]) + math.log(len(counts)),
         f"a Poisson batch of {counts[worst]} examples, as at step {steps[worst]}, has the "
         f"probability {power_of_ten(float(tails[worst]))} at the rate {rate:.6g}",
@@ -88,10 +90,10 @@ def _single(dataset: int, rate: float, steps: list[int], counts: npt.NDArray[np.
     )
 
 
-def _total(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> Surprise:
+def _total(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
     total, steps = int(counts.sum()), len(counts)
     tail = float(_log_two_sided(np.array([total]), dataset * steps, rate)[0])
-    return Surprise(
+    return ChanceTest(
         tail,
         f"{total} examples in {steps} Poisson batches have the probability {power_of_ten(tail)} "
         f"at the rate {rate:.6g}",
@@ -99,12 +101,12 @@ def _total(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> Surprise
     )
 
 
-def _equal(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> Surprise:
+def _equal(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
     if rate >= 1.0 or np.any(counts != counts[0]):
-        return Surprise(0.0, "")
+        return ChanceTest(0.0, "")
     each = binom.logpmf(np.arange(dataset + 1), dataset, rate)
     log_chance = min(0.0, float(logsumexp(len(counts) * each)))
-    return Surprise(
+    return ChanceTest(
         log_chance,
         f"all {len(counts)} Poisson batches hold {counts[0]} examples, which has the probability "
         f"{power_of_ten(log_chance)}: they are of a fixed size, and their ε is not that of Poisson "
@@ -112,10 +114,10 @@ def _equal(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> Surprise
     )
 
 
-def _variance(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> Surprise:
+def _variance(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
     variance = dataset * rate * (1.0 - rate)
     if variance <= 0.0 or np.all(counts == counts[0]):
-        return Surprise(0.0, "")  # equal sizes are a test of their own
+        return ChanceTest(0.0, "")  # equal sizes are a test of their own
     mean, steps = dataset * rate, len(counts)
     lowest, highest = binom.ppf(_BEYOND, dataset, rate), binom.isf(_BEYOND, dataset, rate)
     widest = max(highest - mean, mean - lowest) ** 2
@@ -129,7 +131,7 @@ def _variance(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> Surpr
         _least(log_each, terms, slopes, seen, steps), _least(log_each, terms, -slopes, seen, steps)
     )
     little = seen < steps * variance
-    return Surprise(
+    return ChanceTest(
         min(0.0, log_chance),
         f"the sizes of {steps} Poisson batches vary too {'little' if little else 'much'}: their "
         f"variance is {seen / steps:.4g}, where the rate {rate:.6g} gives {variance:.4g}, which "
@@ -155,7 +157,7 @@ def _log_two_sided(
     return np.asarray(found, dtype=np.float64)
 
 
-def member_surprises(dataset: int, rate: float, members: Members) -> Iterator[Surprise]:
+def member_tests(dataset: int, rate: float, members: Members) -> Iterator[ChanceTest]:
     """The rarest thing that each of the three tests saw."""
     if not members or not 0.0 < rate < 1.0:
         return
@@ -166,7 +168,7 @@ def member_surprises(dataset: int, rate: float, members: Members) -> Iterator[Su
         yield _pairs(dataset, members, batches)
 
 
-def _counts(dataset: int, rate: float, members: Members) -> Surprise:
+def _counts(dataset: int, rate: float, members: Members) -> ChanceTest:
     steps = len(members)
     examples, seen = np.unique(np.concatenate([index for _, index in members]), return_counts=True)
     places = np.arange(int(seen.max(initial=0)) + 1)
@@ -184,7 +186,7 @@ def _counts(dataset: int, rate: float, members: Members) -> Surprise:
     log_chance = min(0.0, float(min(often[k], rarely[k])) + many)
     how = f"{k} or more" if too_often else f"at most {k}" if k else "none"
     batches = "batch" if steps == 1 else "batches"
-    return Surprise(
+    return ChanceTest(
         log_chance,
         f"{counted} of {dataset} examples are in {how} of {steps} {batches}, where "
         f"{dataset * tail:.3g} were to be expected at the rate {rate:.6g}, which has at most the "
@@ -193,7 +195,7 @@ def _counts(dataset: int, rate: float, members: Members) -> Surprise:
     )
 
 
-def _neighbours(dataset: int, members: Members, batches: csr_array) -> Surprise:
+def _neighbours(dataset: int, members: Members, batches: csr_array) -> ChanceTest:
     """Overlaps of batches l steps apart, for each l."""
     sizes = np.array([len(index) for _, index in members], dtype=np.float64)
     lags = min(_LAGS, len(members) - 1, max(1, _COMPARED // max(1, batches.nnz)))
@@ -207,7 +209,7 @@ def _neighbours(dataset: int, members: Members, batches: csr_array) -> Surprise:
         else f"{apart} share {shared:.0f} examples in all"
     )
     why = ": the data set was shuffled and cut (LC402)" if shared == 0.0 else ""
-    return Surprise(
+    return ChanceTest(
         log_chance,
         f"{how}, where {expected:.4g} were to be expected, which has at most the probability "
         f"{power_of_ten(log_chance)}{why}",
@@ -232,7 +234,7 @@ def _at_lag(
     return tail, lag, shared, expected
 
 
-def _pairs(dataset: int, members: Members, batches: csr_array) -> Surprise:
+def _pairs(dataset: int, members: Members, batches: csr_array) -> ChanceTest:
     """The two batches whose overlap is the rarest."""
     chosen = np.unique(np.linspace(0, len(members) - 1, min(len(members), _PAIRED)).astype(int))
     some = batches[chosen]
@@ -259,7 +261,7 @@ def _pairs(dataset: int, members: Members, batches: csr_array) -> Surprise:
     log_chance, i = min(found)
     log_chance = min(0.0, log_chance + math.log(2.0 * len(first)))
     one, other = (members[int(chosen[place[i]])][0] for place in (first, second))
-    return Surprise(
+    return ChanceTest(
         log_chance,
         f"the batches of steps {one} and {other} share {int(seen[i])} of their "
         f"{int(sizes[first[i]])} and {int(sizes[second[i]])} examples, where {mean[i]:.3g} were to "

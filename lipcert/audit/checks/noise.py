@@ -40,7 +40,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import Any, Final, final
 
@@ -50,7 +50,7 @@ from scipy.special import ndtr
 from scipy.stats import beta, binom, chi2, norm
 
 from lipcert.audit.checks.batches import noise_stds
-from lipcert.audit.checks.chance import SHARE, power_of_ten
+from lipcert.audit.checks.chance import SHARE, ChanceTest, power_of_ten
 from lipcert.audit.checks.subject import Finding, RecordedRun, run_check, shortened
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Step
@@ -133,19 +133,6 @@ def storage_unit(step: Step, recorded: npt.NDArray[Any]) -> float:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class NoiseTest:
-    """One comparison. log_chance: ln of the probability by chance, or of a bound of it."""
-
-    kind: str
-    log_chance: float
-    verdict: Verdict
-    message: str
-    measured: float
-    expected: float
-
-
-@final
 @dataclass(slots=True, eq=False)
 class CountedNoise:
     """What is counted of noise in units of its deviation, of one step or of several.
@@ -200,18 +187,18 @@ class CountedNoise:
             total += getattr(other, item.name)
             setattr(self, item.name, total)
 
-    def at_one_step(self) -> Iterator[NoiseTest]:
+    def at_one_step(self) -> Iterator[ChanceTest]:
         """The tests of single steps."""
         if self.square == 0.0:
             what = "no noise was added at all"
-            yield NoiseTest("size", -math.inf, Verdict.VIOLATION, what, 0.0, 1.0)
+            yield ChanceTest(-math.inf, what, numbers=(0.0, 1.0), kind="size")
             return
         yield from self._size()
         yield from self._mean_and_leak()
         if self.entries >= _SHAPE_FROM:
             yield self._shape()
 
-    def tests(self) -> Iterator[NoiseTest]:
+    def tests(self) -> Iterator[ChanceTest]:
         """All of them; as many for every tensor."""
         yield from self._size()
         yield from self._mean_and_leak()
@@ -219,38 +206,39 @@ class CountedNoise:
         yield from self._tails()
         yield from regularity(self.sizes)
 
-    def _size(self) -> Iterator[NoiseTest]:
+    def _size(self) -> Iterator[ChanceTest]:
         least, most = map(float, self.squares)
         n, measured = self.entries, math.sqrt(self.square / self.entries)
         what = f"the noise has {measured:.6g} times the stated standard deviation"
         small, large = chi2.logcdf(most, n), chi2.logsf(least, n)
-        yield NoiseTest("size", _either(small), Verdict.VIOLATION, what, measured, 1.0)
-        yield NoiseTest("size", _either(large), Verdict.INCONCLUSIVE, what, measured, 1.0)
+        numbers, more = (measured, 1.0), Verdict.INCONCLUSIVE
+        yield ChanceTest(_either(small), what, numbers=numbers, kind="size")
+        yield ChanceTest(_either(large), what, numbers=numbers, verdict=more, kind="size")
 
-    def _mean_and_leak(self) -> Iterator[NoiseTest]:
+    def _mean_and_leak(self) -> Iterator[ChanceTest]:
         n = self.entries
         reach = math.sqrt(n * float(self.squares[1]))
         cosine = min(1.0, _less(self.total, self.total_slack) / reach) if reach > 0.0 else 0.0
         chance = beta.logcdf((1.0 - cosine) / 2.0, (n - 1) / 2.0, (n - 1) / 2.0) if n > 1 else 0.0
         text = f"the noise has the mean {self.total / n:.3g} standard deviations, not 0"
-        yield NoiseTest("mean", _either(chance), Verdict.VIOLATION, text, self.total / n, 0.0)
+        yield ChanceTest(_either(chance), text, numbers=(self.total / n, 0.0), kind="mean")
         root = math.sqrt(max(self.leaks, 1))
         leak = _less(self.leak, self.leak_slack) / root
         text = (
             "the noise is correlated with the gradients that it hides: along them it has the mean "
             f"{self.leak / max(self.leaks, 1):.3g} standard deviations"
         )
-        yield NoiseTest("leak", _either(norm.logsf(leak)), Verdict.VIOLATION, text, leak, 0.0)
+        yield ChanceTest(_either(norm.logsf(leak)), text, numbers=(leak, 0.0), kind="leak")
 
-    def _shape(self) -> NoiseTest:
+    def _shape(self) -> ChanceTest:
         ends = np.arange(1, _CELLS + 1) / _CELLS
         least, most = (np.cumsum(counts) / self.entries for counts in self.within)
         distance = float(max(np.max(least - ends), np.max(ends - most), 0.0))
         chance = min(0.0, math.log(2.0) - 2.0 * self.entries * distance**2)
         text = f"the noise is not Gaussian: its distribution is {distance:.3g} away"
-        return NoiseTest("shape", chance, Verdict.VIOLATION, text, distance, 0.0)
+        return ChanceTest(chance, text, numbers=(distance, 0.0), kind="shape")
 
-    def _tails(self) -> Iterator[NoiseTest]:
+    def _tails(self) -> Iterator[ChanceTest]:
         for t, p, least, most in zip(_TAILS, _BEYOND, *self.beyond, strict=True):
             expected = self.entries * p
             few, many = binom.logcdf(most, self.entries, p), binom.logsf(least - 1, self.entries, p)
@@ -259,12 +247,11 @@ class CountedNoise:
                     f"{seen} of its entries lie beyond {t:g} standard deviations, where "
                     f"{expected:.3g} are to be expected of Gaussian noise"
                 )
-                yield NoiseTest(
-                    "tails", _either(chance), Verdict.VIOLATION, text, float(seen), expected
-                )
+                numbers = (float(seen), expected)
+                yield ChanceTest(_either(chance), text, numbers=numbers, kind="tails")
 
 
-def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[NoiseTest]:
+def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[ChanceTest]:
     """Of independent noises of such sizes: whether they are too much the same, or too little."""
     least, most, entries = np.array(sizes).T
     lower, upper, above = chi2.cdf(least, entries), chi2.cdf(most, entries), chi2.sf(least, entries)
@@ -278,24 +265,24 @@ def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[NoiseTest]
     yield _fisher(tail, f"its size changes more between {len(sizes)} places than by chance")
 
 
-def _fisher(uniform: FloatArray, text: str) -> NoiseTest:
+def _fisher(uniform: FloatArray, text: str) -> ChanceTest:
     """Of independent uniform numbers, whether they are too small altogether."""
     value = -2.0 * float(np.sum(np.log(np.maximum(uniform, _LEAST))))
     degrees = 2 * len(uniform)
     chance = float(chi2.logsf(value, degrees))
-    return NoiseTest("regularity", chance, Verdict.VIOLATION, text, value, float(degrees))
+    return ChanceTest(chance, text, numbers=(value, float(degrees)), kind="regularity")
 
 
 @run_check(_CHECK, keeps_passes=True)
 def noise(run: RecordedRun) -> Iterator[Finding]:
     """A report for each place that fails at a single step, or a pass; and those of all steps."""
-    pool, places, tensors = Pool(), list[_Place](), 0
+    pool, tests, tensors = Pool(), list[ChanceTest](), 0
     silent: dict[str, None] = {}
     for _, group in groupby(added_noises(run), key=lambda item: item.step):
         items = list(group)
         tensors += len(items)
         silent |= dict.fromkeys(item.tensor for item in items if item.std is None)
-        places += pool.take(items)
+        tests += pool.take(items)
     if not tensors:
         yield (
             "no step records clean and noised gradients; use recorder.gradients(clean=…, "
@@ -304,46 +291,34 @@ def noise(run: RecordedRun) -> Iterator[Finding]:
         return
     for name in sorted(silent):
         yield f"the standard deviation for {name!r} is not stated"
-    pooled, single = pool.reports(), _of_steps(places, tensors)
+    pooled, single = pool.reports(), _of_steps(tests, tensors)
     explains = any(report.verdict is Verdict.VIOLATION for report in pooled)
     yield from (*pooled, *single) if explains else (*single, *pooled)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Place:
-    """A test of the noise on one tensor, or on all, at a step or in all steps."""
-
-    where: str
-    entries: int
-    test: NoiseTest
-
-    def failed(self) -> CheckReport:
-        """That chance does not explain what it shows."""
-        test, chance = self.test, ""
-        if test.log_chance > -math.inf:
-            power = power_of_ten(max(test.log_chance, math.log(_LEAST)))
-            chance = f" ({self.entries} entries), which chance gives with at most {power}"
-        message = f"{self.where}: {test.message}{chance}"
-        numbers = (test.measured, test.expected)
-        return _CHECK.failed(message, self.where, numbers, verdict=test.verdict)
+def _at(where: str, entries: int, test: ChanceTest) -> ChanceTest:
+    """A test of the noise on one tensor, or on all, at a step or in all steps, with its place."""
+    chance = ""
+    if test.log_chance > -math.inf:
+        power = power_of_ten(max(test.log_chance, math.log(_LEAST)))
+        chance = f" ({entries} entries), which chance gives with at most {power}"
+    return replace(test, where=where, message=f"{where}: {test.message}{chance}")
 
 
-def _of_steps(places: list[_Place], tensors: int) -> tuple[CheckReport, ...]:
+def _of_steps(tests: list[ChanceTest], tensors: int) -> tuple[CheckReport, ...]:
     """A report of each place that fails at a single step, or one pass."""
-    if not places:
+    if not tests:
         return ()
-    limit = math.log(SHARE / len(places))
-    failed = [place for place in places if place.test.log_chance < limit]
-    failed.sort(key=lambda place: (place.test.verdict is Verdict.VIOLATION, -place.test.log_chance))
-    worst = [*{place.where: place for place in failed}.values()]
-    worst.sort(key=lambda place: place.test.verdict is not Verdict.VIOLATION)
+    failed = [test for test in tests if test.is_too_rare(SHARE / len(tests))]
+    failed.sort(key=lambda test: (test.verdict is Verdict.VIOLATION, -test.log_chance))
+    worst = [*{test.where: test for test in failed}.values()]
+    worst.sort(key=lambda test: test.verdict is not Verdict.VIOLATION)
     if worst:
-        return shortened([place.failed() for place in worst])
-    rarest = min(places, key=lambda place: place.test.log_chance)
+        return shortened([test.failed(_CHECK) for test in worst])
+    rarest = min(tests, key=lambda test: test.log_chance)
     message = (
-        f"{len(places)} tests of the noise on {tensors} tensors agree with the stated standard "
-        f"deviations; the rarest has the probability {math.exp(rarest.test.log_chance):.2g}"
+        f"{len(tests)} tests of the noise on {tensors} tensors agree with the stated standard "
+        f"deviations; the rarest has the probability {math.exp(rarest.log_chance):.2g}"
     )
     return (_CHECK.passed(message, rarest.where),)
 
@@ -357,12 +332,12 @@ class Pool:
     tensors: dict[str, CountedNoise] = field(default_factory=dict)
     steps: set[int] = field(default_factory=set)
 
-    def take(self, items: Sequence[AddedNoise]) -> list[_Place]:
+    def take(self, items: Sequence[AddedNoise]) -> list[ChanceTest]:
         """Count the noises of one rank at one step; the tests of this step.
 
         One rank counts for all, which release one thing.
         """
-        places: list[_Place] = []
+        tests: list[ChanceTest] = []
         scaled: dict[str, list[FloatArray]] = {}
         for item in items:
             wrong = None
@@ -376,22 +351,23 @@ class Pool:
             elif np.any(np.abs(item.noise) > item.moved):
                 wrong = Verdict.INCONCLUSIVE, "no noise is stated, and some was added", 1.0, 0.0
             if wrong is not None:
-                test = NoiseTest("size", -math.inf, *wrong)
-                places.append(_Place(f"{item.step}, {item.tensor}", len(item.noise), test))
+                verdict, what, *numbers = wrong
+                test = ChanceTest(-math.inf, what, "", (numbers[0], numbers[1]), verdict, "size")
+                tests.append(_at(f"{item.step}, {item.tensor}", len(item.noise), test))
         if not scaled:
-            return places
+            return tests
         step, number = items[0].step, items[0].number
         found = {name: CountedNoise.of(*parts) for name, parts in scaled.items()}
         together = CountedNoise.of(*map(np.concatenate, zip(*scaled.values(), strict=True)))
         for name, counted in {**found, **({_ALL: together} if len(found) > 1 else {})}.items():
             where = f"{step}, {name}"
-            places += [_Place(where, counted.entries, test) for test in counted.at_one_step()]
+            tests += [_at(where, counted.entries, test) for test in counted.at_one_step()]
         if number not in self.steps:
             self.steps.add(number)
             self.whole.add(together)
             for name, counted in found.items():
                 self.tensors.setdefault(name, CountedNoise()).add(counted)
-        return places
+        return tests
 
     def reports(self) -> tuple[CheckReport, ...]:
         """Of each tensor that fails and of the run, the worst first; or one pass."""
@@ -405,18 +381,18 @@ class Pool:
         limit = math.log(SHARE / tests)
         worst = {name: _worst(some, limit) for name, some in found.items()}
         failed = [
-            self._place(name, test).failed()
+            self._at(name, test).failed(_CHECK)
             for name, test in sorted(worst.items(), key=lambda item: item[1].log_chance)
             if test.log_chance < limit
         ]
         failed.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
         return shortened(failed) or (self._passed(worst, tests, limit),)
 
-    def _place(self, name: str, test: NoiseTest) -> _Place:
+    def _at(self, name: str, test: ChanceTest) -> ChanceTest:
         noise = self.whole if name == _ALL else self.tensors[name]
-        return _Place(f"all {len(noise.sizes)} steps, {name}", noise.entries, test)
+        return _at(f"all {len(noise.sizes)} steps, {name}", noise.entries, test)
 
-    def _passed(self, worst: dict[str, NoiseTest], tests: int, limit: float) -> CheckReport:
+    def _passed(self, worst: dict[str, ChanceTest], tests: int, limit: float) -> CheckReport:
         name, rarest = min(worst.items(), key=lambda item: item[1].log_chance)
         whole = self.whole
         seen = [f"noise {_too_small(whole.entries, limit)} too small"]
@@ -433,7 +409,7 @@ class Pool:
         )
 
 
-def _worst(tests: Sequence[NoiseTest], limit: float) -> NoiseTest:
+def _worst(tests: Sequence[ChanceTest], limit: float) -> ChanceTest:
     """The rarest, a size that fails before all others, since it explains them, but for a mean."""
     failed = [test for test in tests if test.log_chance < limit]
     sizes = [test for test in failed if test.kind == "size"]

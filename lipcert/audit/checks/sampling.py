@@ -19,15 +19,15 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks.chance import SHARE, Surprise
-from lipcert.audit.checks.draws import Members, member_surprises, size_surprises
+from lipcert.audit.checks.chance import SHARE, ChanceTest, too_rare
+from lipcert.audit.checks.draws import Members, member_tests, size_tests
 from lipcert.audit.checks.subject import Finding, RecordedRun
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
 
-_TESTS: Final = 7
-"""four of sizes, three of members"""
+OF_EACH: Final = SHARE / 7.0
+"""the share of each test: four are of sizes, three of members"""
 _CHECK: Final = Check(
     "LC311",
     "schedule",
@@ -69,7 +69,7 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     if not faults and way is Sampling.SHUFFLE:
         yield from _epoch_faults(epoch, members, _resumed(run), _epochs(run, epoch))
     elif not faults and way in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}:
-        yield from _rarest(member_surprises(present, rate, members))
+        yield from _rarest(member_tests(present, rate, members))
     yield _CHECK.passed("members of batches")
 
 
@@ -88,7 +88,7 @@ def _size_faults(
     fills: there are as many examples as were accounted for; otherwise some places are empty.
     """
     if way is Sampling.POISSON:
-        yield from _rarest(size_surprises(present, min(1.0, rate), sizes))
+        yield from _rarest(size_tests(present, min(1.0, rate), sizes))
         return
     if way is Sampling.FULL_BATCH:
         expected, fills = present, True
@@ -165,17 +165,11 @@ def _epoch_faults(
         )
 
 
-def too_rare(surprises: Iterable[Surprise]) -> Surprise | None:
-    """The rarest of them, if it is rarer than a right run may show."""
-    found = min(surprises, key=lambda item: item.log_chance, default=None)
-    return found if found is not None and found.is_too_rare(SHARE / _TESTS) else None
-
-
-def _rarest(surprises: Iterable[Surprise]) -> Iterator[CheckReport]:
-    """A report of it."""
-    found = too_rare(surprises)
+def _rarest(tests: Iterable[ChanceTest]) -> Iterator[CheckReport]:
+    """A report of it, if it is too rare."""
+    found = too_rare(tests, OF_EACH)
     if found is not None:
-        yield _CHECK.failed(found.message, found.where, found.numbers)
+        yield found.failed(_CHECK)
 
 
 def _sizes(run: RecordedRun) -> dict[int, int] | None:

@@ -28,6 +28,7 @@ checkpoint, with the same batch and weights: a release repeated word by word.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import combinations, islice, pairwise
@@ -35,7 +36,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.checks.chance import SHARE
+from lipcert.audit.checks.chance import SHARE, ChanceTest, too_rare
 from lipcert.audit.checks.correlation import (
     Likeness,
     Piece,
@@ -70,11 +71,6 @@ class _Drawn:
     tensor: str
     piece: Piece
 
-    @property
-    def beginning(self) -> Piece:
-        """As much of it as is compared with other tensors."""
-        return self.piece[:_WINDOW]
-
 
 _Release = Mapping[str, _Drawn]
 _Pair = tuple[_Drawn, _Drawn]
@@ -82,54 +78,22 @@ _Pair = tuple[_Drawn, _Drawn]
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """The least likely of some comparisons: of what, and where."""
+class _Compared:
+    """The least likely of some tests. pairs: of noises that were compared."""
 
-    like: Likeness
-    what: str
-    where: str
+    tests: int
+    pairs: int
+    worst: ChanceTest
 
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Comparisons:
-    """Comparisons of one kind, at every shift. windows: of the beginnings of noises only."""
-
-    pairs: tuple[_Pair, ...]
-    windows: bool = False
-
-    @property
-    def tests(self) -> int:
-        """How many probabilities are looked at."""
-        return sum(self._tests(*pair) for pair in self.pairs)
-
-    def worst(self) -> _Found | None:
-        """The pair that is the least likely."""
-        found = [(self._likeness(*pair), pair) for pair in self.pairs]
-        if not found:
-            return None
-        like, (first, second) = min(found, key=lambda item: item[0].chance)
-        one = f"the noise on {first.tensor!r} at {first.step}"
-        if first is second:
-            return _Found(like, f"{one} and itself, {like.shift} entries further on,", first.step)
-        on = "" if first.tensor == second.tensor else f"on {second.tensor!r} "
-        shifted = f", shifted by {like.shift} entries," if like.shift else ""
-        return _Found(like, f"{one} and that {on}at {second.step}{shifted}", second.step)
-
-    def _tests(self, first: _Drawn, second: _Drawn) -> int:
-        if first is second:
-            return self_shifts(len(first.piece))
-        one, other = self._pieces(first, second)
-        return shifts(len(one), len(other))
-
-    def _likeness(self, first: _Drawn, second: _Drawn) -> Likeness:
-        one, other = self._pieces(first, second)
-        return self_likeness(one) if first is second else likeness(one, other)
-
-    def _pieces(self, first: _Drawn, second: _Drawn) -> tuple[Piece, Piece]:
-        if self.windows:
-            return first.beginning, second.beginning
-        return first.piece, second.piece
+    @classmethod
+    def of(cls, tests: int, like: Likeness, what: str, where: str, pairs: int = 1) -> _Compared:
+        """what: the noises, as a sentence names them."""
+        message = (
+            f"{what} have the correlation {like.cosine:.6g}, which chance gives with at most "
+            f"{like.chance:.1e}"
+        )
+        log_chance = math.log(like.chance) if like.chance > 0.0 else -math.inf
+        return cls(tests, pairs, ChanceTest(log_chance, message, where, (like.cosine, 0.0)))
 
 
 @run_check(_CHECK)
@@ -137,19 +101,16 @@ def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
     """A report of equal states, one of the least likely noises, or a pass."""
     stated = [step for step in run.steps if step.noise is not None and step.noise.generator]
     releases, sketches = _recorded(run)
-    comparisons = _comparisons(releases)
-    in_time = [(item, item.in_time()) for item in sketches]
-    tests = sum(item.tests for item in comparisons) + sum(item.pairs for item in sketches)
-    tests += sum(self_shifts(len(piece)) for _, piece in in_time if piece is not None)
+    compared = [*_shifted(releases), *_every_two(sketches), *_in_time(sketches)]
+    tests = sum(item.tests for item in compared)
     if len(stated) < 2 and not tests:
         yield "no two steps record the state of the generator or their noise"
         return
-    found = [item.worst() for item in comparisons]
-    found += [_most_alike(item) for item in sketches]
-    found += [_repeated(item, piece) for item, piece in in_time if piece is not None]
     yield from _equal_states(run)
-    yield from _correlated([item for item in found if item], tests)
-    pairs = sum(len(item.pairs) for item in comparisons) + sum(item.pairs for item in sketches)
+    worst = too_rare((item.worst for item in compared), SHARE / max(tests, 1))
+    if worst is not None:
+        yield worst.failed(_CHECK)
+    pairs = sum(item.pairs for item in compared)
     yield _CHECK.passed(
         f"the noise of {len(stated)} steps was drawn from different states of the generator, and "
         f"in {pairs} comparisons of recorded noises, in {tests} tests, none are correlated"
@@ -165,22 +126,6 @@ def _power(sketches: Iterable[Sketches], tests: int) -> str:
     cosine, tensor = seen[0]
     text = f". Noises of any two steps with a cosine of {cosine:.2g} would have been seen"
     return text + (f" ({tensor}; {seen[-1][0]:.2g} on {seen[-1][1]})" if len(seen) > 1 else "")
-
-
-def _most_alike(sketches: Sketches) -> _Found | None:
-    found = sketches.most_alike()
-    if found is None:
-        return None
-    like, first, second = found
-    return _Found(like, f"the noise on {sketches.tensor!r} at {first} and that at {second}", second)
-
-
-def _repeated(sketches: Sketches, piece: Piece) -> _Found:
-    """Of one tensor in time."""
-    like = self_likeness(piece)
-    steps, entries = divmod(like.shift, sketches.size)
-    later = f"{steps} recorded steps later" if not entries else f"{like.shift} entries further on"
-    return _Found(like, f"the noise on {sketches.tensor!r} and that {later}, all together,", "")
 
 
 def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
@@ -225,8 +170,8 @@ def _drawn(item: AddedNoise) -> _Drawn:
     return _Drawn(item.step, item.tensor, piece)
 
 
-def _comparisons(releases: list[_Release]) -> tuple[_Comparisons, ...]:
-    """All kinds, as many of each as the page says."""
+def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
+    """Noises at every shift, as many of each of the four kinds as the page says."""
     itself = ((item, item) for release in releases for item in release.values())
     within = (pair for release in releases for pair in combinations(release.values(), 2))
     elsewhere = (
@@ -236,12 +181,41 @@ def _comparisons(releases: list[_Release]) -> tuple[_Comparisons, ...]:
         for other in second.values()
         if one.tensor != other.tensor
     )
-    return (
-        _Comparisons(tuple(_affordable(itself, _WHOLE))),
-        _Comparisons(tuple(_affordable(_same_tensor(releases), _WHOLE))),
-        _Comparisons(tuple(_affordable(within, _WINDOW)), windows=True),
-        _Comparisons(tuple(_affordable(elsewhere, _WINDOW)), windows=True),
-    )
+    for one, _ in _affordable(itself, _WHOLE):
+        like, name = self_likeness(one.piece), f"the noise on {one.tensor!r} at {one.step}"
+        what = f"{name} and itself, {like.shift} entries further on,"
+        yield _Compared.of(self_shifts(len(one.piece)), like, what, one.step)
+    for pairs, most in ((_same_tensor(releases), _WHOLE), (within, _WINDOW), (elsewhere, _WINDOW)):
+        for one, other in _affordable(pairs, most):
+            first, second = one.piece[:most], other.piece[:most]
+            like, name = likeness(first, second), f"the noise on {one.tensor!r} at {one.step}"
+            on = "" if one.tensor == other.tensor else f"on {other.tensor!r} "
+            shifted = f", shifted by {like.shift} entries," if like.shift else ""
+            what = f"{name} and that {on}at {other.step}{shifted}"
+            yield _Compared.of(shifts(len(first), len(second)), like, what, other.step)
+
+
+def _every_two(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
+    """The noises on one tensor at all steps."""
+    for item in sketches:
+        found = item.most_alike()
+        if found is not None:
+            like, first, second = found
+            what = f"the noise on {item.tensor!r} at {first} and that at {second}"
+            yield _Compared.of(item.pairs, like, what, second, item.pairs)
+
+
+def _in_time(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
+    """The noise on one tensor with what it was at other steps."""
+    for item in sketches:
+        piece = item.in_time()
+        if piece is None:
+            continue
+        like = self_likeness(piece)
+        steps, entries = divmod(like.shift, item.size)
+        later = f"{like.shift} entries further on" if entries else f"{steps} recorded steps later"
+        what = f"the noise on {item.tensor!r} and that {later}, all together,"
+        yield _Compared.of(self_shifts(len(piece)), like, what, "", 0)
 
 
 def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:
@@ -261,17 +235,3 @@ def _affordable(pairs: Iterable[_Pair], most: int) -> Iterator[_Pair]:
         if entries > _ENTRIES:
             return
         yield first, second
-
-
-def _correlated(found: list[_Found], tests: int) -> Iterator[CheckReport]:
-    """A report of the comparison that is the least likely, if it is too unlikely."""
-    worst = min(found, key=lambda item: item.like.chance, default=None)
-    if worst is None or worst.like.chance >= SHARE / tests:
-        return
-    like = worst.like
-    yield _CHECK.failed(
-        f"{worst.what} have the correlation {like.cosine:.6g}, which chance gives with at most "
-        f"{like.chance:.1e}",
-        worst.where,
-        (like.cosine, 0.0),
-    )

@@ -7,7 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from lipcert.audit.checks.noise import AddedNoise, NoiseTest, Pool
+from lipcert.audit.checks.chance import ChanceTest
+from lipcert.audit.checks.noise import AddedNoise, Pool
 from lipcert.audit.records import Verdict
 
 
@@ -16,13 +17,15 @@ def added(d: np.ndarray, clean: np.ndarray | None = None) -> AddedNoise:
     return AddedNoise("step 0", 0, 0, "w", d, zero + 1 if clean is None else clean, zero, 1.0)
 
 
-def shown(item: AddedNoise) -> list[NoiseTest]:
-    return [place.test for place in Pool().take([item])]
+def shown(item: AddedNoise) -> list[ChanceTest]:
+    return Pool().take([item])
 
 
 def chances(d: np.ndarray, clean: np.ndarray | None = None) -> dict[str, float]:
-    tests = shown(added(d, clean))
-    return {f"{t.verdict.value} {t.message[:18]}": math.exp(t.log_chance) for t in tests}
+    return {
+        f"{test.verdict.value}{test.message.partition(':')[2][:19]}": math.exp(test.log_chance)
+        for test in shown(added(d, clean))
+    }
 
 
 def test_p_values_of_right_noise_are_uniform_enough() -> None:

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.draws import Members, member_surprises, size_surprises
+from lipcert.audit.checks.draws import Members, member_tests, size_tests
 from lipcert.audit.checks.sampling import sampled
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Declaration, Resume
@@ -83,8 +83,8 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
     for seed in range(200):
         members = drawn(plan(way, 200, 20, steps=15), seed)
         sizes = {t: len(index) for t, index in members}
-        poisson = size_surprises(200, 0.1, sizes) if way is Sampling.POISSON else ()
-        every = [*poisson, *member_surprises(200, 0.1, members)]
+        poisson = size_tests(200, 0.1, sizes) if way is Sampling.POISSON else ()
+        every = [*poisson, *member_tests(200, 0.1, members)]
         found.append([item.log_chance for item in every])
     below = np.mean(np.array(found) < math.log(0.05), axis=0)
     assert below.shape == (7 if way is Sampling.POISSON else 3,)
@@ -249,7 +249,7 @@ def test_two_batches_that_are_one() -> None:
 
 
 def test_equal_sizes_in_few_steps_are_no_proof() -> None:
-    few, many = (list(size_surprises(300, 1 / 15, dict.fromkeys(range(t), 20))) for t in (3, 12))
+    few, many = (list(size_tests(300, 1 / 15, dict.fromkeys(range(t), 20))) for t in (3, 12))
     assert not any(item.is_too_rare(SHARE) for item in few)
     assert any(item.is_too_rare(SHARE) and "fixed size" in item.message for item in many)
 
@@ -262,6 +262,6 @@ def test_the_chance_of_a_variance_by_brute_force() -> None:
     for seen in ((3, 3, 2), (0, 6, 0), (2, 3, 4), (1, 1, 5)):
         value = sum((size - 3.0) ** 2 for size in seen)
         truth = min(np.mean(every <= value), np.mean(every >= value))
-        surprises = list(size_surprises(6, 0.5, dict(enumerate(seen))))
+        surprises = list(size_tests(6, 0.5, dict(enumerate(seen))))
         found = next(item for item in surprises if "vary too" in item.message)
         assert math.exp(found.log_chance) >= min(1.0, 2.0 * truth) - 1e-9
