@@ -71,7 +71,7 @@ def command(
 
 
 def _rendered(issued: Issued, target: Path, output_format: str) -> str:
-    from lipcert.report.certification import certification_document, certification_json
+    from lipcert.report.certificate import certification_document, certification_json
 
     if output_format == "json":
         return certification_json(issued, target)

@@ -7,7 +7,7 @@ thing they must agree, because the noise of the analysis was computed for what t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -37,17 +37,16 @@ from lipcert.settings.lacking import asks_of_run, listed
 from lipcert.settings.settings import CHOICES
 
 if TYPE_CHECKING:
-    from lipcert.analysis.records import Analysis
     from lipcert.diagnostics import Diagnostic
     from lipcert.privacy.account import Account
     from lipcert.privacy.accounting import Accountant, CurvePoint
     from lipcert.privacy.declaration import Declaration
     from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
+    from lipcert.report.sources import ReadAnalysis
 
 _POINTS: Final = 16
 _CURVES: Final = ("steps", "noise-multiplier")
-_SCHEMA: Final = "lipcert.analysis/1"
 _RUN_KEY: Final = "lipcert.run"
 _DECLARED_KEY: Final = "lipcert.declared"
 _CIRCUMSTANCES: Final = (
@@ -61,6 +60,11 @@ _CIRCUMSTANCES: Final = (
     "accountant",
 )
 _QUANTITIES: Final = ("steps", "epochs", "noise_multiplier", "target_epsilon")
+_DESCRIBED: Final = (
+    *("dataset_size", "dataset_size_from", "batch_size"),
+    *("sampling", "sampling_rate", "delta", "steps"),
+)
+"""what an analysis says of its run"""
 _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     {
         "batch_size": "Examples of a batch (expected number).",
@@ -133,7 +137,7 @@ def command(
     result.require_writable([analysis])
     report = _solve(_RunOptions.of(context, analysis), curves)
     result.write(partial(_rendered, report))
-    return _outcome(report.account)
+    return _outcome(report)
 
 
 def _solve(options: _RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
@@ -159,7 +163,7 @@ def _solve(options: _RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
     account = account_for(plan, sigma, wanted, declaration)
     account = replace(account, diagnostics=(*account.diagnostics, *options.findings()))
     drawn = {name: _curve(name, plan, account, wanted) for name in dict.fromkeys(curves)}
-    return PrivacyReport(account, solved_for, options.allocation, drawn)
+    return PrivacyReport.of(account, solved_for, options.allocation, drawn)
 
 
 def _curve(
@@ -176,13 +180,13 @@ def _curve(
     return epsilon_over_noise(plan, around, wanted)
 
 
-def _outcome(account: Account) -> ExitCode:
+def _outcome(report: PrivacyReport) -> ExitCode:
     too_small = any(
-        finding.level is Level.ERROR and finding.code != "LC407" for finding in account.diagnostics
+        finding.level is Level.ERROR and finding.code != "LC407" for finding in report.diagnostics
     )
     if too_small:
         return ExitCode.NEGATIVE
-    return ExitCode.NO_VERDICT if account.epsilon is None else ExitCode.HOLDS
+    return ExitCode.NO_VERDICT if report.privacy.epsilon is None else ExitCode.HOLDS
 
 
 def _rendered(report: PrivacyReport, output_format: str, color: bool) -> str:
@@ -257,7 +261,11 @@ class _RunOptions:
         if given.get("target_epsilon") is None or not cls._has_length(given):
             given.setdefault("noise_multiplier", assumed.noise_multiplier)
         given["allocation"] = assumed.allocation
-        _fill(given, {} if run is None else asdict(run))
+        if run is not None:
+            described = {key: getattr(run, key) for key in _DESCRIBED}
+            if given.get("sampling", run.sampling) != run.sampling:
+                described.pop("sampling_rate")
+            _fill(given, described)
         return assumed.scope == "point" and not is_stepwise(assumed.mechanism)
 
     @property
@@ -338,32 +346,18 @@ class _RunOptions:
         return "steps" in given or "epochs" in given
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _DescribedRun:
-    """What an analysis says of a run, under the names of the options."""
-
-    dataset_size: int
-    dataset_size_from: str
-    batch_size: int
-    sampling: str
-    delta: float
-    steps: int
-
-
-def _read_analysis(path: Path) -> tuple[Analysis, _DescribedRun | None]:
+def _read_analysis(path: Path) -> ReadAnalysis:
     """The analysis in a file and the run that it describes; NoVerdictError where it is none."""
-    from lipcert.report.json import DOCUMENT, FieldError
-    from lipcert.report.study.reading import analysis_in
+    from lipcert.report.json import FieldError
+    from lipcert.report.sources import ANALYSIS, read_analysis
 
     _, document = paths.read_json(path)
-    if document.get("schema") != _SCHEMA:
-        raise NoVerdictError(f"{path}: not a result of `lipcert analyze --format json` ({_SCHEMA})")
-    try:
-        run: _DescribedRun | None = DOCUMENT.read_any(
-            _DescribedRun | None, document.get("privacy"), "analysis.privacy"
+    if document.get("schema") != ANALYSIS:
+        raise NoVerdictError(
+            f"{path}: not a result of `lipcert analyze --format json` ({ANALYSIS})"
         )
-        return analysis_in(document), run
+    try:
+        return read_analysis(document)
     except FieldError as error:
         raise NoVerdictError(
             f"{path}: not a complete analysis ({error}); write it again"

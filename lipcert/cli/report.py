@@ -20,13 +20,16 @@ def command(*, inputs: tuple[Path, ...], result: Output) -> ExitCode:
     """Make one report of INPUTs: certificates, and results that verbs wrote as JSON.
 
     Read are the results of analyze, check, audit and privacy, one of each, all of the same model.
-    HTML is one file with charts, without scripts; JSON holds all documents in one. Leaves with 0
+    HTML is one file with charts, without scripts; JSON holds all documents in one. Exits with 0
     when the report is written, whatever it says: the verbs themselves judge.
     """
     result.require_writable(inputs)
-    from lipcert.cli.report_sources import read_source
-    from lipcert.report.study.joining import joined
+    from lipcert.report.sources import joined, read_source
 
-    study = joined([read_source(name) for name in inputs])
+    sources = []
+    for name in inputs:
+        data, document = paths.read_json(name)
+        sources.append(read_source(str(name), document, data))
+    study = joined(sources)
     result.write(lambda name, _: study_report(study, name))
     return ExitCode.HOLDS

@@ -96,7 +96,7 @@ class _Layout:
         return cls(tuple(one), y, shape)
 
     def block(self, batch: pa.RecordBatch, where: str) -> Block:
-        """Some rows as arrays."""
+        """Inputs and labels of some rows."""
         labels = [_numbers(batch.column(name), f"{where}, column {name!r}") for name in self.y]
         y = side_by_side(labels, where)
         parts = [_numbers(batch.column(name), f"{where}, column {name!r}") for name in self.x]

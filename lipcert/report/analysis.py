@@ -28,7 +28,7 @@ from lipcert.report.csv import csv_text
 from lipcert.report.document import diagnostics_told
 from lipcert.report.gates import gate_cases, gate_findings, gate_sentence, gate_statements
 from lipcert.report.numbers import at_most, measured, percent, shape_text
-from lipcert.report.privacy import comparison_rows, privacy_promise, statement_rows
+from lipcert.report.privacy import RunPrivacy, comparison_rows, privacy_promise
 from lipcert.report.statements import (
     answer_rows,
     assumption_rows,
@@ -90,20 +90,26 @@ _ALLOCATION_COLUMNS: Final = (
 )
 
 
-def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Document:
-    """What people read of an analysis; tables of at most so many rows."""
+def analysis_document(
+    analysis: Analysis, most: int | None = None, run: RunPrivacy | None = None
+) -> doc.Document:
+    """What people read of an analysis; tables of at most so many rows.
+
+    run: what its run costs, of an analysis that was read back without its account.
+    """
     nodes, parameters = nodes_table(analysis, most), parameters_table(analysis, most)
-    account = analysis.privacy
+    if analysis.privacy is not None:
+        run = RunPrivacy.of(analysis.privacy, analysis.assumptions.allocation)
     tone = tone_of(analysis)
     answers = [
         *verdict_answers(analysis),
         doc.Answer(headline(analysis), doc.Tone.SUBJECT),
         doc.Answer(promise(analysis), tone),
     ]
-    run: list[tuple[str, str]] = []
-    if account is not None:
-        answers.append(doc.Answer(privacy_promise(account), tone))
-        run = [*statement_rows(account), *comparison_rows(account)]
+    rows: list[tuple[str, str]] = []
+    if run is not None:
+        answers.append(doc.Answer(privacy_promise(run), tone))
+        rows = [*run.statement.items(), *comparison_rows(run)]
     # the table of parameters shows the shares of G², unless it is folded
     largest = attribution.largest_gradients(analysis) if parameters.hidden else []
     stretches = attribution.stretches(analysis)
@@ -116,7 +122,7 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
             doc.Section("Assumptions", (doc.Statements.of(assumption_rows(analysis)),)),
             doc.Section("Gates", (gate_statements(analysis.gates),)),
             doc.Section("Answer (every norm is a 2-norm)", (bounds,)),
-            doc.Section("Privacy of the run", (doc.Statements.of(run),)),
+            doc.Section("Privacy of the run", (doc.Statements.of(rows),)),
             doc.Section(
                 "Nodes, in data-flow order",
                 (nodes, doc.Statements.of([COTANGENT] if nodes.rows else [])),
@@ -128,7 +134,14 @@ def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Docume
             doc.Section("Largest shares of the noise energy", (_ranking(noise),)),
             doc.Section("Diagnostics", (doc.Findings(diagnostics_told(analysis.diagnostics)),)),
         ),
+        word=_word(analysis),
     )
+
+
+def _word(analysis: Analysis) -> str:
+    if analysis.network.sensitivity is None:
+        return "NO BOUND"
+    return "BOUNDED" if analysis.usefulness is None else analysis.usefulness.verdict.upper()
 
 
 def tone_of(analysis: Analysis) -> doc.Tone:

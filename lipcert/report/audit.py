@@ -157,6 +157,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             doc.Section("What could not be checked", (_listing(report.notes, most),)),
             doc.Section("What was audited", (doc.Statements.of(fact_rows(report)),)),
         ),
+        word=report.verdict.value.upper(),
     )
 
 

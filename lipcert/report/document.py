@@ -1,10 +1,9 @@
 """Document: what a report says, whatever it is written in.
 
-What enters: what the report of a verb found. What leaves: plain records, which `text`, `markdown`
-and `html` write. Strings are those of models, traces and users: the writers make them safe. A cell
-that is a number is an upper bound, and a writer never shows it smaller than it is. What is found of
-many nodes with one remedy is one `Line` with a count: for people only; JSON and the formats of CI
-tell every finding on its own.
+The report of a verb makes these plain records, which `text`, `markdown` and `html` write. Strings
+are those of models, traces and users: the writers make them safe. A cell that is a number is an
+upper bound, and a writer never shows it smaller than it is. What is found of many nodes with one
+remedy is one `Line` with a count: for people only; JSON and the formats of CI list every finding.
 """
 
 from __future__ import annotations
@@ -104,15 +103,10 @@ class Tone(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A word or a sentence that answers what was asked, and sentences that explain it.
-
-    about: what it answers, where there are several.
-    """
+    """A sentence that answers what was asked."""
 
     text: str
     tone: Tone
-    about: str = ""
-    more: tuple[str, ...] = ()
 
 
 @final
@@ -132,15 +126,12 @@ class Statements:
     """Statements of one kind. tone: of their sentences."""
 
     rows: tuple[Statement, ...]
-    title: str = ""
     tone: Tone = Tone.PLAIN
 
     @classmethod
-    def of(
-        cls, rows: Sequence[tuple[str, str]], title: str = "", tone: Tone = Tone.PLAIN
-    ) -> Statements:
+    def of(cls, rows: Iterable[tuple[str, str]], tone: Tone = Tone.PLAIN) -> Statements:
         """Pairs of a topic and a sentence."""
-        return cls(tuple(Statement(*row) for row in rows), title, tone)
+        return cls(tuple(Statement(*row) for row in rows), tone)
 
     @property
     def has_status(self) -> bool:
@@ -237,7 +228,7 @@ class Figure:
 
     @property
     def table(self) -> Table:
-        """The numbers."""
+        """The numbers that the chart shows."""
         columns = [Column(title.lstrip(), not title.startswith(" ")) for title in self.titles]
         return table(columns, self.rows[:_MOST_NUMBERS], len(self.rows[_MOST_NUMBERS:]))
 
@@ -264,22 +255,38 @@ Part: TypeAlias = Statements | Listing | Findings | Table | Ranking | Charts | C
 @final
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Parts under a title (the first may have none). key: its anchor on a page."""
+    """Parts under a title (the first may have none)."""
 
     title: str
     parts: tuple[Part, ...]
-    key: str = ""
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A report. title: of a page. answers: the first lines. facts: what it is about."""
+    """What a verb says. answers: the first lines. facts: what it is about. word: the answer in one
+    word, for pages."""
 
     title: str
     answers: tuple[Answer, ...]
     facts: Statements = Statements(())
     sections: tuple[Section, ...] = ()
+    word: str = ""
+
+    @property
+    def tone(self) -> Tone:
+        """That of the first answer which is not the name of the subject."""
+        tones = (answer.tone for answer in self.answers)
+        return next((tone for tone in tones if tone is not Tone.SUBJECT), Tone.PLAIN)
+
+    def charted(self, figures: Iterable[Figure]) -> Document:
+        """With figures behind its first section, in place of the rankings that text shows."""
+        sections = [
+            replace(item, parts=tuple(x for x in item.parts if not isinstance(x, Ranking)))
+            for item in self.sections
+        ]
+        sections.insert(1, Section("Charts", (Charts(tuple(figures)),)))
+        return replace(self, sections=sections_of(*sections))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int = 0) -> Table:

@@ -1,18 +1,30 @@
 """Figures: bounds, observations and noise of groups, how bounds grow along the network, and ε.
 
-What enters: a study. What leaves: figures with their numbers; of ε none where the run is not
-described completely. Large networks: the groups that are shown are chosen by what the figure is
+The functions give the figures of one document with their numbers; of ε none where the run is not
+described completely. Of large networks, the groups that are shown are chosen by what the figure is
 about, drawn in the order of the network, and the caption says so.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final, final
 
-from lipcert.audit.records import BINS_PER_OCTAVE, AuditReport, Quantity
+from lipcert.analysis.records import Analysis, GroupReport
+from lipcert.audit.records import BINS_PER_OCTAVE, AuditReport, GroupAudit, Quantity
+from lipcert.core.certificate import GroupClaim
+from lipcert.privacy.accounting import (
+    Accountant,
+    CurvePoint,
+    accountants,
+    epsilon_over_noise,
+    epsilon_over_steps,
+)
 from lipcert.report.attribution import Share, largest_gradients, stretches
+from lipcert.report.certificate import Claimed, ClaimedRun, claimed_values
 from lipcert.report.charts.bars import Bar, BarChart, bar_chart
 from lipcert.report.charts.histogram import (
     Strip,
@@ -26,25 +38,24 @@ from lipcert.report.charts.scale import number_label
 from lipcert.report.charts.svg import Role
 from lipcert.report.document import Figure
 from lipcert.report.numbers import at_most, measured, percent
-from lipcert.report.study.reading import ACCOUNTANTS, curve_over_noise, curve_over_steps
-from lipcert.report.study.records import (
-    Curve,
-    GroupRow,
-    PrivacyFacts,
-    Study,
-    ValueBound,
-    group_rows,
-    noise_shares,
-)
+from lipcert.report.privacy import ACCOUNTANTS, Point, RunPrivacy
 
 _MOST_BARS: Final = 30
-_MANY: Final = 10**15  # more observations than there can be
+_COUNTLESS: Final = 10**15  # more observations than there can be
 _TRIED: Final = (
     (Role.OBSERVED, "observed maximum"),
     (Role.ATTACKED, "reached by attack"),
     (Role.OVER, "over"),
 )
 _MOST: Final = 12
+_MANY: Final = 16
+_FEW: Final = 4
+"""points of a curve, by how quick its accountant is"""
+_OCTAVES: Final = 1.0
+_CURVES: Final = (
+    ("steps", "epsilon-steps", "ε over the run", "steps"),
+    ("noise-multiplier", "epsilon-sigma", "ε over the noise", "noise multiplier σ"),
+)
 _TITLES: Final = {
     Quantity.OUTPUT_NORM: (
         *("values", "Values along the network", "norm of the output of a node"),
@@ -58,27 +69,98 @@ _TITLES: Final = {
 }
 
 
-def group_figures(study: Study) -> Iterator[Figure]:
-    """The bounds of the groups, and how they were tried."""
-    rows = group_rows(study)
-    if rows:
-        yield _bounds(rows)
+def analysis_figures(analysis: Analysis, run: RunPrivacy | None) -> Iterator[Figure]:
+    """Of an analysis, and of the run that it describes."""
+    yield from _bounds(list(map(_stated, analysis.groups)))
+    yield from privacy_figures(run, {})
+    yield from _stretches(stretches(analysis, _MOST))
+    yield from _shares(largest_gradients(analysis, _MOST))
+    for quantity in Quantity:
+        yield from _profile(
+            quantity,
+            [
+                _Value(
+                    item.output,
+                    item.name,
+                    item.output_norm if quantity is Quantity.OUTPUT_NORM else item.cotangent_norm,
+                )
+                for item in analysis.nodes
+            ],
+        )
+    yield from _noise(analysis.groups)
+
+
+def certificate_figures(claimed: Claimed) -> Iterator[Figure]:
+    """Of a certificate alone, without an analysis."""
+    groups = claimed.certificate.groups
+    yield from _bounds(list(map(_stated, groups)))
+    yield from privacy_figures(claimed.run, {})
+    for quantity in Quantity:
+        yield from _profile(
+            quantity,
+            [
+                _Value(value, node, norm if quantity is Quantity.OUTPUT_NORM else cotangent)
+                for value, node, _, norm, cotangent in claimed_values(claimed.certificate)
+            ],
+        )
+    yield from _noise(groups)
+
+
+def audit_figures(report: AuditReport) -> Iterator[Figure]:
+    """Of an audit: bounds, and how they were tried."""
+    rows = [_Row(group.name, group.grad_norm_bound, group) for group in report.groups]
+    yield from _bounds(rows, "audited-")
     tried = [row for row in rows if _tightness(row) is not None]
     if tried:
         yield _tightnesses(tried)
     counted = [row for row in rows if row.audit and row.audit.histogram.counts]
     if counted:
         yield from _histograms(counted)
+    for quantity in Quantity:
+        found = [value for value in report.values if value.quantity is quantity]
+        seen = {x.value: x.max_observed for x in found if x.max_observed is not None}
+        values = [_Value(value.value, value.node, value.bound) for value in found]
+        yield from _profile(quantity, values, seen, "audited-")
 
 
-def noise_figure(study: Study) -> Iterator[Figure]:
+@final
+@dataclass(frozen=True, slots=True)
+class _Row:
+    """A group, its bound, and what was measured of it."""
+
+    name: str
+    grad_norm: float | None
+    audit: GroupAudit | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value of the network, the node that computes it, and a bound."""
+
+    value: str
+    node: str
+    bound: float | None
+
+
+def _stated(group: GroupReport | GroupClaim) -> _Row:
+    return _Row(group.name, group.grad_norm)
+
+
+def _noise(groups: Sequence[GroupReport | GroupClaim]) -> Iterator[Figure]:
     """Which groups receive the noise."""
-    shares = noise_shares(study)
-    every = [row for row in group_rows(study) if row.name in shares]
-    if len(every) < 2:
+    energies = {
+        group.name: group.dimension * (group.noise_std * group.noise_std)
+        for group in groups
+        if group.noise_std is not None
+    }
+    whole = sum(energies.values())
+    if len(energies) < max(len(groups), 2) or not 0.0 < whole < math.inf:
         return
-    rows, note = _shown(every, lambda row: shares[row.name], "largest shares")
+    shares = {name: energy / whole for name, energy in energies.items()}
+    rows, note = _shown(list(map(_stated, groups)), lambda row: shares[row.name], "largest shares")
     bars = tuple(Bar(row.name, shares[row.name], percent(shares[row.name])) for row in rows)
+    known = {group.name: group for group in groups}
     yield Figure(
         "noise",
         "Where the noise goes",
@@ -87,19 +169,16 @@ def noise_figure(study: Study) -> Iterator[Figure]:
         _span("Shares", [shares[row.name] for row in rows]),
         (" group", "dimension", "noise std", "noise energy"),
         [
-            (
-                row.name,
-                f"{row.dimension:,}",
-                row.release.noise_std if row.release else "",
-                percent(shares[row.name]),
-            )
-            for row in rows
+            (name, f"{known[name].dimension:,}", known[name].noise_std, percent(shares[name]))
+            for name in (row.name for row in rows)
         ],
     )
 
 
-def _bounds(every: Sequence[GroupRow]) -> Figure:
+def _bounds(every: Sequence[_Row], kind: str = "") -> Iterator[Figure]:
     """The gradient bound of every group, what was observed laid over it."""
+    if not every:
+        return
     rows, note = _shown(every, lambda row: row.grad_norm or 0.0, "largest bounds")
     marks = {row.name: _marks(row) for row in rows}
     roles = {role for found in marks.values() for role, _ in found}
@@ -112,8 +191,8 @@ def _bounds(every: Sequence[GroupRow]) -> Figure:
         caption += " Dots and diamonds are what an audit found; they have to lie within the bars."
     if Role.OVER in roles:
         caption += " Crosses lie beyond: there the bound does not hold."
-    return Figure(
-        "bounds",
+    yield Figure(
+        f"{kind}bounds",
         "Gradient bound per group",
         caption + note,
         bar_chart(BarChart("gradient norm of one example", bars, legend)),
@@ -123,7 +202,7 @@ def _bounds(every: Sequence[GroupRow]) -> Figure:
     )
 
 
-def _tightnesses(every: Sequence[GroupRow]) -> Figure:
+def _tightnesses(every: Sequence[_Row]) -> Figure:
     """How near to its bound each group came, and which error of the bound would be noticed."""
     rows, note = _shown(every, lambda row: -(_tightness(row) or 0.0), "least tried")
     bars = tuple(_tightness_bar(row) for row in rows)
@@ -141,7 +220,7 @@ def _tightnesses(every: Sequence[GroupRow]) -> Figure:
     )
 
 
-def _histograms(every: Sequence[GroupRow]) -> Iterator[Figure]:
+def _histograms(every: Sequence[_Row]) -> Iterator[Figure]:
     """Observed norms relative to their bounds, of all groups together and of each."""
     total: dict[int, int] = {}
     for row in every:
@@ -178,8 +257,8 @@ def _histograms(every: Sequence[GroupRow]) -> Iterator[Figure]:
 
 
 def _shown(
-    rows: Sequence[GroupRow], weight: Callable[[GroupRow], float], what: str
-) -> tuple[list[GroupRow], str]:
+    rows: Sequence[_Row], weight: Callable[[_Row], float], what: str
+) -> tuple[list[_Row], str]:
     """The groups of most weight, in their order, and a sentence; violations before all."""
     ranked = sorted(
         range(len(rows)), key=lambda i: (_is_good(rows[i]), -_finite(weight(rows[i])), i)
@@ -190,7 +269,7 @@ def _shown(
     return shown, f" Shown: {len(shown)} of {len(rows):,} groups, the {what}."
 
 
-def _is_good(row: GroupRow) -> bool:
+def _is_good(row: _Row) -> bool:
     return row.audit is None or row.audit.violations == 0
 
 
@@ -198,7 +277,7 @@ def _finite(value: float) -> float:
     return math.inf if math.isnan(value) else value
 
 
-def _marks(row: GroupRow) -> tuple[tuple[Role, float], ...]:
+def _marks(row: _Row) -> tuple[tuple[Role, float], ...]:
     """What was observed, as far as it can be drawn; a cross where it is above the bound."""
     if row.audit is None:
         return ()
@@ -211,18 +290,18 @@ def _marks(row: GroupRow) -> tuple[tuple[Role, float], ...]:
     )
 
 
-def _observed(row: GroupRow) -> tuple[str, str]:
+def _observed(row: _Row) -> tuple[str, str]:
     audit = row.audit
     if audit is None:
         return ("", "")
     return measured(audit.max_observed), measured(audit.max_attacked)
 
 
-def _tightness(row: GroupRow) -> float | None:
+def _tightness(row: _Row) -> float | None:
     return None if row.audit is None else row.audit.tightness
 
 
-def _tightness_bar(row: GroupRow) -> Bar:
+def _tightness_bar(row: _Row) -> Bar:
     ratio = _tightness(row)
     if ratio is None or not math.isfinite(ratio):
         return Bar(row.name, None, measured(ratio), role=Role.OVER)
@@ -230,17 +309,17 @@ def _tightness_bar(row: GroupRow) -> Bar:
     return Bar(row.name, ratio, _factor(row), role=role)
 
 
-def _factor(row: GroupRow) -> str:
+def _factor(row: _Row) -> str:
     if not _is_good(row):
         return "violation"
     factor = None if row.audit is None else row.audit.detectable_error_factor
     return "–" if factor is None else f"{at_most(factor, 3)}×"
 
 
-def _counts(row: GroupRow) -> dict[int, int]:
+def _counts(row: _Row) -> dict[int, int]:
     if row.audit is None:
         return {}
-    return {place: min(count, _MANY) for place, count in row.audit.histogram.counts.items()}
+    return {place: min(count, _COUNTLESS) for place, count in row.audit.histogram.counts.items()}
 
 
 def _bin(number: int, count: int) -> tuple[str, str]:
@@ -254,17 +333,6 @@ def _span(what: str, values: Sequence[float | None]) -> str:
     if not known:
         return f"{what}: none."
     return f"{what} of {len(known)} groups, from {min(known):.4g} to {max(known):.4g}."
-
-
-def network_figures(study: Study) -> Iterator[Figure]:
-    """Where bounds come from: nodes, parameters, and the way from input to output."""
-    if study.analysis is not None:
-        analysis = study.analysis.analysis
-        yield from _stretches(stretches(analysis, _MOST))
-        yield from _shares(largest_gradients(analysis, _MOST))
-    bounds = _bounds_along(study)
-    for quantity in Quantity:
-        yield from _profile(bounds, study.audit, quantity)
 
 
 def _stretches(found: Sequence[Share]) -> Iterator[Figure]:
@@ -301,21 +369,19 @@ def _shares(found: Sequence[Share]) -> Iterator[Figure]:
 
 
 def _profile(
-    bounds: tuple[ValueBound, ...], audit: AuditReport | None, quantity: Quantity
+    quantity: Quantity,
+    values: Sequence[_Value],
+    seen: Mapping[str, float] = MappingProxyType({}),
+    kind: str = "",
 ) -> Iterator[Figure]:
     """The bounds of values or cotangents from input to output, with what was observed."""
-    stated = [(item, _bound(item, quantity)) for item in bounds]
-    line = tuple(
-        (float(place), bound)
-        for place, (_, bound) in enumerate(stated, start=1)
-        if bound is not None and bound > 0.0
-    )
+    places = [(float(place), item) for place, item in enumerate(values, start=1)]
+    line = tuple((place, item.bound) for place, item in places if item.bound and item.bound > 0.0)
     if len(line) < 2:
         return
-    seen = _observations(audit, quantity)
     dots = tuple(
-        (float(place), seen[item.value])
-        for place, (item, _) in enumerate(stated, start=1)
+        (place, seen[item.value])
+        for place, item in places
         if 0.0 < seen.get(item.value, 0.0) < math.inf
     )
     key, title, axis, caption = _TITLES[quantity]
@@ -327,75 +393,83 @@ def _profile(
     across = "place in the network, from input to output"
     low, high = min(y for _, y in line), max(y for _, y in line)
     yield Figure(
-        key,
+        f"{kind}{key}",
         title,
         caption,
         line_chart(LineChart(across, axis, tuple(series), x_low=1.0)),
         f"{len(line)} bounds between {low:.4g} and {high:.4g}.",
         (" value", " node", "bound", "observed"),
-        [(item.value, item.node, bound, measured(seen.get(item.value))) for item, bound in stated],
+        [(x.value, x.node, x.bound, measured(seen.get(x.value))) for x in values],
     )
 
 
-def _bounds_along(study: Study) -> tuple[ValueBound, ...]:
-    """Of the analysis, else of the certificate."""
-    if study.analysis is None:
-        return () if study.certificate is None else study.certificate.values
-    return tuple(
-        ValueBound(node.output, node.name, node.op, node.output_norm, node.cotangent_norm)
-        for node in study.analysis.analysis.nodes
-    )
+def privacy_figures(
+    run: RunPrivacy | ClaimedRun | None, curves: Mapping[str, Iterable[Point]]
+) -> Iterator[Figure]:
+    """ε over the steps of a run and over its noise, as far as the run is known.
 
-
-def _bound(item: ValueBound, quantity: Quantity) -> float | None:
-    return item.output_norm if quantity is Quantity.OUTPUT_NORM else item.cotangent_norm
-
-
-def _observations(audit: AuditReport | None, quantity: Quantity) -> dict[str, float]:
-    if audit is None:
-        return {}
-    return {
-        value.value: value.max_observed
-        for value in audit.values
-        if value.quantity is quantity and value.max_observed is not None
-    }
-
-
-def privacy_figures(study: Study) -> Iterator[Figure]:
-    """Both curves, as far as the run is known."""
-    facts = study.privacy
-    if facts is None:
-        return
-    steps, noise = curve_over_steps(facts), curve_over_noise(facts)
-    if steps is not None:
-        where = steps.points[-1][0] if facts.plan is None else facts.plan.releases
-        yield _curve_figure(("epsilon-steps", "ε over the run", "steps"), steps, facts, where, 0.0)
-    if noise is not None:
-        low, names = noise.points[0][0], ("epsilon-sigma", "ε over the noise", "noise multiplier σ")
-        yield _curve_figure(names, noise, facts, facts.noise_multiplier or low, low)
-
-
-def _curve_figure(
-    names: tuple[str, str, str], curve: Curve, facts: PrivacyFacts, where: float, low: float
-) -> Figure:
-    """A curve over an axis that begins at `low`; the run stands at `where`.
-
-    names: the key and the title of the figure, and what its axis shows.
+    curves: those that a document has, which are drawn as they are. Others are drawn from the plan,
+    by the Rényi accountant where it is sound, because it answers at once: every point is a true ε
+    of its run, and the ε that is stated is at most that of the curve.
     """
+    if run is None:
+        return
+    plan, sigma = run.plan, run.noise_multiplier
+    sound = () if plan is None or not sigma or sigma <= 0.0 else tuple(accountants(plan))
+    way = next((item for item in (Accountant.RDP, *sound) if item in sound), None)
+    count = _MANY if way is Accountant.RDP else _FEW
+    points: Iterable[Point | CurvePoint]
+    for name, key, title, axis in _CURVES:
+        is_of_steps, accountant = name == "steps", way.value if way else run.accountant
+        if name in curves and sum(x.epsilon is not None for x in curves[name]) > 1:
+            points, accountant = curves[name], run.accountant
+        elif plan is None or sigma is None or way is None or (is_of_steps and plan.releases < 2):
+            continue
+        elif is_of_steps:
+            points = epsilon_over_steps(plan, sigma, count, way)
+        else:
+            half = count // 2
+            around = [sigma * 2.0 ** (_OCTAVES * k / half) for k in range(-half, half + 1)]
+            points = epsilon_over_noise(plan, around, way)
+        found = sorted(
+            (float(x.steps) if is_of_steps else x.noise_multiplier, x.epsilon)
+            for x in points
+            if x.epsilon is not None and math.isfinite(x.epsilon)
+        )
+        if len(found) < 2:
+            continue
+        where, low = (found[-1][0], 0.0) if is_of_steps else (sigma or found[0][0], found[0][0])
+        if is_of_steps and plan is not None:
+            where = float(plan.releases)
+        yield _curve((key, title, axis), found, accountant, run, (where, low))
+
+
+def _curve(
+    names: tuple[str, str, str],
+    points: Sequence[tuple[float, float]],
+    accountant: str,
+    run: RunPrivacy | ClaimedRun,
+    places: tuple[float, float],
+) -> Figure:
+    """A curve with the run on it.
+
+    names: the key and the title of the figure, and what its axis shows. places: where the run
+    stands on the axis, and where that begins.
+    """
+    where, low = places
     key, title, axis = names
-    way = ACCOUNTANTS.get(curve.accountant, curve.accountant)
-    tip = None if facts.epsilon is None else (where, facts.epsilon, f"ε = {at_most(facts.epsilon)}")
-    series = Series(f"by {way}", Role.BOUND, curve.points, has_marks=True)
-    chart = LineChart(axis, f"ε at δ = {number_label(facts.delta)}", (series,), tip, low)
+    way, stated = (ACCOUNTANTS.get(name, name) for name in (accountant, run.accountant))
+    tip = None if run.epsilon is None else (where, run.epsilon, f"ε = {at_most(run.epsilon)}")
+    series = Series(f"by {way}", Role.BOUND, tuple(points), has_marks=True)
+    chart = LineChart(axis, f"ε at δ = {number_label(run.delta)}", (series,), tip, low)
     caption = f"Every point is an ε of such a run, by {way}."
-    if facts.accountant and facts.accountant != curve.accountant:
-        stated = ACCOUNTANTS.get(facts.accountant, facts.accountant)
+    if stated and stated != way:
         caption += (
             f" The dot is what this run costs by {stated}, which is tighter; "
             "lipcert privacy --curve gives the whole curve so."
         )
     elif tip is not None:
         caption += " The dot is this run."
-    ends = f"ε goes from {curve.points[0][1]:.4g} to {curve.points[-1][1]:.4g}."
-    rows = [(f"{place:,.6g}", epsilon) for place, epsilon in curve.points]
+    ends = f"ε goes from {points[0][1]:.4g} to {points[-1][1]:.4g}."
+    rows = [(f"{place:,.6g}", epsilon) for place, epsilon in points]
     return Figure(key, title, caption, line_chart(chart), ends, (axis, "ε"), rows)

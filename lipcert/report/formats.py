@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lipcert.audit.records import AuditReport
     from lipcert.report.ci import CiReport
     from lipcert.report.document import Document
-    from lipcert.report.study.records import Study
+    from lipcert.report.sources import Study
     from lipcert.suggestions.records import Suggestions
 
 CI_FORMATS: Final = ("sarif", "junit", "github")
@@ -40,10 +40,9 @@ def analysis_report(
 
             return analysis_csv(analysis)
         case "html":
-            from lipcert.report.html import study_html
-            from lipcert.report.study.joining import analysis_study
+            from lipcert.report.sources import analysis_source, joined
 
-            return study_html(analysis_study(analysis))
+            return study_report(joined([analysis_source(analysis)]), name)
     from lipcert.report.analysis import analysis_ci, analysis_document
 
     if name in CI_FORMATS:
@@ -82,17 +81,21 @@ def suggestions_report(
 
 def study_report(study: Study, name: str) -> str:
     """The study as "html", "markdown" or "json"."""
+    from lipcert.report.sources import study_documents, study_facts, study_object
+
     if name == "json":
-        from lipcert.report.study.joining import study_json
+        from lipcert.report.json import dump
 
-        return study_json(study)
+        return dump(study_object(study))
+    documents, facts = tuple(study_documents(study)), study_facts(study)
     if name == "html":
-        from lipcert.report.html import study_html
+        from lipcert.report.html import page_html
 
-        return study_html(study)
-    from lipcert.report.page import study_document
+        return page_html(facts, documents, study_object(study))
+    from lipcert.report.document import Document
+    from lipcert.report.markdown import markdown
 
-    return document_text(study_document(study), name)
+    return markdown(Document("LipCert report", (), facts), *documents)
 
 
 def document_text(document: Document, name: str, *, width: int = 120, color: bool = False) -> str:

@@ -1,13 +1,13 @@
-"""HTML: a document as one file that needs no other file, no network and no script.
+"""HTML: documents as one file that needs no other file, no network and no script.
 
-What enters: a document and its data. What leaves: HTML without scripts, links or other files; the
-data stand in it as JSON. Invariants: every text of a document is made safe and escaped by the
-environment of the template, not by its author; equal studies give equal bytes.
+Their data stand in it as JSON. Every text of a document is made safe and escaped by the environment
+of the template, not by its author; equal documents give equal bytes.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import cache
 from typing import Final
 
@@ -15,25 +15,19 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
 from lipcert.report.charts import svg
-from lipcert.report.document import Cell, Document, Figure, Part, cell_text
+from lipcert.report.document import Cell, Document, Figure, Part, Statements, cell_text
 from lipcert.report.json import JsonObject
-from lipcert.report.page import study_document
-from lipcert.report.study.joining import study_document as study_object
-from lipcert.report.study.records import Study
 from lipcert.text.safe import safe
 from lipcert.version import __version__
 
 _DIGITS: Final = 5
 
 
-def study_html(study: Study) -> str:
-    """The page of a study; its data are those of the combined document."""
-    return page_html(study_document(study), study_object(study))
-
-
-def page_html(document: Document, data: JsonObject) -> str:
-    """The whole file."""
-    text = _template().render(document=document, data=Markup(_embedded(data)), version=__version__)
+def page_html(facts: Statements, documents: Sequence[Document], data: JsonObject) -> str:
+    """The whole file. facts: what the documents are about."""
+    text = _template().render(
+        facts=facts, documents=documents, data=Markup(_embedded(data)), version=__version__
+    )
     return text + "\n"
 
 

@@ -73,9 +73,10 @@ def analysis_json(analysis: Analysis) -> str:
     members["assumptions"]["loss"]["reduction"] = analysis.assumptions.reduction
     members["network"]["attained"] = analysis.network.attained
     if analysis.privacy is not None:
-        from lipcert.report.privacy import privacy_object  # noqa: PLC0415  not for every verb
+        from lipcert.report.privacy import RunPrivacy  # noqa: PLC0415  not for every verb
 
-        members["privacy"] = privacy_object(analysis.privacy, analysis.assumptions.allocation)
+        run = RunPrivacy.of(analysis.privacy, analysis.assumptions.allocation)
+        members["privacy"] = DOCUMENT.write(run)
     return dump({"schema": "lipcert.analysis/1", **members})
 
 

@@ -22,17 +22,16 @@ _DIGITS: Final = 5
 _CUT: Final = "\n\nThe rest was cut: it does not fit into a step summary.\n"
 
 
-def markdown(document: doc.Document) -> str:
-    """The whole document."""
-    blocks = [
-        f"# {escaped(document.title)}",
-        *map(_answer, document.answers),
-        *_blocks(document.facts),
-    ]
-    for section in document.sections:
-        found = [block for part in section.parts for block in _blocks(part)]
-        title = [f"## {escaped(section.title)}"] if section.title and found else []
-        blocks += [*title, *found]
+def markdown(*documents: doc.Document) -> str:
+    """Documents, one after another."""
+    blocks: list[str] = []
+    for document in documents:
+        blocks.append(f"# {escaped(document.title)}")
+        blocks += [*map(_answer, document.answers), *_blocks(document.facts)]
+        for section in document.sections:
+            found = [block for part in section.parts for block in _blocks(part)]
+            title = [f"## {escaped(section.title)}"] if section.title and found else []
+            blocks += [*title, *found]
     return _cut("\n\n".join(blocks) + "\n")
 
 
@@ -42,16 +41,13 @@ def escaped(text: str) -> str:
 
 
 def _answer(answer: doc.Answer) -> str:
-    text = ": ".join(escaped(part) for part in (answer.about, answer.text) if part)
-    bold = text if answer.tone is doc.Tone.SUBJECT else f"**{text}**"
-    return "\n\n".join([bold, *map(escaped, answer.more)])
+    text = escaped(answer.text)
+    return text if answer.tone is doc.Tone.SUBJECT else f"**{text}**"
 
 
 def _blocks(part: doc.Part) -> Iterator[str]:
     match part:
-        case doc.Statements(rows, title, _) if rows:
-            if title:
-                yield f"{escaped(title)}:"
+        case doc.Statements(rows, _) if rows:
             if part.has_status:
                 cells = [(row.topic, row.status, row.text) for row in rows]
                 yield _table(("", "status", "statement"), cells)

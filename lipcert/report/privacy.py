@@ -1,18 +1,20 @@
-"""The account of a run: in words, as a document, as `lipcert.privacy/1` and as CSV.
+"""The account of a run: as the object `privacy` of documents, in words, and as CSV.
 
-What enters: an account, points of curves. What leaves: what is promised under which assumptions, as
-pairs (topic, sentence); a `Document` whose first line is the answer; the object `privacy`, which an
-analysis holds too; CSV. An ε is rounded up for people and in full precision for programs, for whom
-null or an empty field stands for "no finite ε".
+The object is one record, which documents are written from and read back as, and from which the text
+is made: what is promised under which assumptions. An ε is rounded up for people and in full
+precision for programs, for whom null or an empty field stands for "no finite ε".
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, final
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, final
 
+from lipcert.core.codec import member
+from lipcert.diagnostics import Diagnostic
+from lipcert.errors import UsageError
 from lipcert.privacy.account import Account
 from lipcert.privacy.accounting import Accountant, CurvePoint
 from lipcert.privacy.declaration import Divisor
@@ -21,7 +23,7 @@ from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.report import document as doc
 from lipcert.report.csv import csv_text
 from lipcert.report.document import diagnostics_told
-from lipcert.report.json import diagnostic_list, dump
+from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.numbers import at_most
 
 _CHANGE: Final = {
@@ -29,9 +31,9 @@ _CHANGE: Final = {
     Neighbouring.REPLACE_ONE: "replaced by any other",
     Neighbouring.ZERO_OUT: "left out, its place in the batches kept empty",
 }
-_ACCOUNTANT: Final = {
-    Accountant.PLD: "privacy loss distributions",
-    Accountant.RDP: "Rényi divergences",
+ACCOUNTANTS: Final[Mapping[str, str]] = {
+    Accountant.PLD.value: "privacy loss distributions",
+    Accountant.RDP.value: "Rényi divergences",
 }
 _SIZE: Final = {
     SizeSource.DECLARED: "declared and public, as the rate and the number of steps are",
@@ -48,17 +50,95 @@ _SAMPLING: Final = {
 _CURVES: Final[Mapping[str, str]] = {"steps": "steps", "noise-multiplier": "σ"}
 
 
-def privacy_promise(account: Account) -> str:
+@final
+@dataclass(frozen=True, slots=True)
+class ZeroConcentrated:
+    """The zCDP statement of a run, and the ε that it converts to."""
+
+    rho_per_release: float
+    rho: float
+    epsilon: float
+
+
+@final
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunPrivacy:
+    """The object `privacy` of documents: what a run costs, and everything that is conditional on.
+
+    allocation: how the noise is split among groups; None where nobody said. estimates: ε by
+    accountant, the tightest first. statement: the assumptions, by topic.
+    """
+
+    epsilon: float | None
+    delta: float
+    noise_multiplier: float | None
+    allocation: str | None
+    sampling: str
+    steps: int
+    accountant: str
+    neighbours: str
+    dataset_size: int
+    dataset_size_from: str
+    batch_size: int
+    sampling_rate: float | None = field(default=None, metadata=member(optional=True))
+    participations: int
+    estimates: Mapping[str, float | None]
+    poisson_epsilon: float | None
+    claimed_epsilon: float | None
+    zcdp: ZeroConcentrated | None
+    statement: Mapping[str, str]
+
+    @classmethod
+    def of(cls, account: Account, allocation: str | None) -> RunPrivacy:
+        """What documents say of an account."""
+        plan, zcdp = account.plan, account.zcdp
+        return cls(
+            epsilon=account.epsilon,
+            delta=plan.delta,
+            noise_multiplier=account.noise_multiplier,
+            allocation=allocation,
+            sampling=plan.sampling.value,
+            steps=plan.releases,
+            accountant=account.accountant.value,
+            neighbours=plan.neighbours.value,
+            dataset_size=plan.dataset_size,
+            dataset_size_from=plan.dataset_size_from.value,
+            batch_size=plan.batch,
+            sampling_rate=plan.rate,
+            participations=plan.participations,
+            estimates={item.accountant.value: item.epsilon for item in account.estimates},
+            poisson_epsilon=account.poisson_epsilon,
+            claimed_epsilon=account.claimed_epsilon,
+            zcdp=zcdp
+            and ZeroConcentrated(zcdp.rho_per_release.value, zcdp.rho.value, zcdp.epsilon.value),
+            statement=_statement(account),
+        )
+
+    @property
+    def plan(self) -> TrainingPlan | None:
+        """The plan of the run; None where this version has no account of one."""
+        return plan_of(asdict(self))
+
+
+def plan_of(run: Mapping[str, Any]) -> TrainingPlan | None:
+    """The plan of a run in words of documents; None where this version has no account of one."""
+    try:
+        return TrainingPlan.described(run)
+    except (UsageError, ValueError):
+        return None
+
+
+def privacy_promise(run: RunPrivacy) -> str:
     """The answer in one sentence."""
-    if account.epsilon is None:
+    if run.epsilon is None:
         return "No finite ε: the findings say why."
     return (
-        f"The run is (ε, δ)-differentially private with ε = {at_most(account.epsilon)} and "
-        f"δ = {account.plan.delta:g}, if the assumptions hold."
+        f"The run is (ε, δ)-differentially private with ε = {at_most(run.epsilon)} and "
+        f"δ = {run.delta:g}, if the assumptions hold."
     )
 
 
-def statement_rows(account: Account) -> list[tuple[str, str]]:
+def _statement(account: Account) -> dict[str, str]:
     """Everything the ε is conditional on."""
     plan = account.plan
     divisor = f"a mean divides by the public constant {plan.batch}; a sum by nothing"
@@ -68,21 +148,18 @@ def statement_rows(account: Account) -> list[tuple[str, str]]:
     if plan.sampling is Sampling.SHUFFLE:
         steps += f"; one example takes part in {plan.participations} of them at most"
     secret = plan.sampling in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}
-    return [
-        ("unit", f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}"),
-        ("neighbours", f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})"),
-        ("sampling", _sampling_text(plan)),
-        ("divisor", divisor),
-        ("noise", _noise_text(account)),
-        ("releases", steps),
-        ("accountant", f"{_ACCOUNTANT[account.accountant]}, by dp-accounting"),
-        (
-            "assumed",
-            "every release has sensitivity Δ or less; noise is drawn exactly and independently; "
-            f"{'batches stay secret; ' if secret else ''}"
-            "nothing else about the data is published (selection of hyperparameters included)",
-        ),
-    ]
+    return {
+        "unit": f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}",
+        "neighbours": f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})",
+        "sampling": _sampling_text(plan),
+        "divisor": divisor,
+        "noise": _noise_text(account),
+        "releases": steps,
+        "accountant": f"{ACCOUNTANTS[account.accountant.value]}, by dp-accounting",
+        "assumed": "every release has sensitivity Δ or less; noise is drawn exactly and "
+        f"independently; {'batches stay secret; ' if secret else ''}"
+        "nothing else about the data is published (selection of hyperparameters included)",
+    }
 
 
 def _sampling_text(plan: TrainingPlan) -> str:
@@ -92,30 +169,25 @@ def _sampling_text(plan: TrainingPlan) -> str:
     return _SAMPLING[plan.sampling].format(share=share, batch=plan.batch)
 
 
-def comparison_rows(account: Account) -> list[tuple[str, str]]:
+def comparison_rows(run: RunPrivacy) -> Iterator[tuple[str, str]]:
     """ε by other means, the claim included."""
-    return list(_other_means(account))
-
-
-def _other_means(account: Account) -> Iterator[tuple[str, str]]:
-    for estimate in account.estimates:
-        if estimate.accountant is not account.accountant and estimate.epsilon is not None:
-            yield f"ε by {_ACCOUNTANT[estimate.accountant]}", at_most(estimate.epsilon)
-    if account.poisson_epsilon is not None:
+    for accountant, epsilon in run.estimates.items():
+        if accountant != run.accountant and epsilon is not None:
+            yield f"ε by {ACCOUNTANTS.get(accountant, accountant)}", at_most(epsilon)
+    if run.poisson_epsilon is not None:
         yield (
             "ε if batches were Poisson samples",
-            f"{at_most(account.poisson_epsilon)}, which this run may not claim: its batches are "
-            f"drawn by {account.plan.sampling.value}",
+            f"{at_most(run.poisson_epsilon)}, which this run may not claim: its batches are "
+            f"drawn by {run.sampling}",
         )
-    if account.zcdp is not None:
-        once, rho, epsilon = (
-            at_most(up.value)
-            for up in (account.zcdp.rho_per_release, account.zcdp.rho, account.zcdp.epsilon)
+    if run.zcdp is not None:
+        once, rho, converted = map(
+            at_most, (run.zcdp.rho_per_release, run.zcdp.rho, run.zcdp.epsilon)
         )
-        text = f"ρ = {once} per release, {rho} in all; by simple conversion ε = {epsilon}"
+        text = f"ρ = {once} per release, {rho} in all; by simple conversion ε = {converted}"
         yield "zCDP", text
-    if account.claimed_epsilon is not None:
-        yield "ε as claimed", at_most(account.claimed_epsilon)
+    if run.claimed_epsilon is not None:
+        yield "ε as claimed", at_most(run.claimed_epsilon)
 
 
 def _noise_text(account: Account) -> str:
@@ -129,90 +201,89 @@ def _noise_text(account: Account) -> str:
     )
 
 
-def privacy_object(account: Account, allocation: str | None) -> dict[str, object]:
-    """The object `privacy`, here and in an analysis."""
-    plan, zcdp = account.plan, account.zcdp
-    return {
-        "epsilon": account.epsilon,
-        "delta": plan.delta,
-        "noise_multiplier": account.noise_multiplier,
-        "allocation": allocation,
-        "sampling": plan.sampling.value,
-        "steps": plan.releases,
-        "accountant": account.accountant.value,
-        "neighbours": plan.neighbours.value,
-        "dataset_size": plan.dataset_size,
-        "dataset_size_from": plan.dataset_size_from.value,
-        "batch_size": plan.batch,
-        **({} if plan.rate is None else {"sampling_rate": plan.rate}),
-        "participations": plan.participations,
-        "estimates": {
-            estimate.accountant.value: estimate.epsilon for estimate in account.estimates
-        },
-        "poisson_epsilon": account.poisson_epsilon,
-        "claimed_epsilon": account.claimed_epsilon,
-        "zcdp": zcdp
-        and {
-            "rho_per_release": zcdp.rho_per_release.value,
-            "rho": zcdp.rho.value,
-            "epsilon": zcdp.epsilon.value,
-        },
-        "statement": dict(statement_rows(account)),
-    }
+@final
+@dataclass(frozen=True, slots=True)
+class Point:
+    """ε of a run of this length and noise; None: no finite one."""
+
+    noise_multiplier: float
+    steps: int
+    epsilon: float | None
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class PrivacyReport:
-    """An account, which of its numbers was asked for, and curves by what varies.
+    """What a run costs, which of its numbers was asked for, and curves by what varies."""
 
-    allocation: how the noise is split among groups; None where nobody said.
-    """
-
-    account: Account
     solved_for: str
-    allocation: str | None
-    curves: Mapping[str, Sequence[CurvePoint]]
+    privacy: RunPrivacy
+    curves: Mapping[str, tuple[Point, ...]]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @classmethod
+    def of(
+        cls,
+        account: Account,
+        solved_for: str,
+        allocation: str | None,
+        curves: Mapping[str, Sequence[CurvePoint]],
+    ) -> PrivacyReport:
+        """From an account. allocation: as in `RunPrivacy`."""
+        drawn = {
+            name: tuple(
+                Point(
+                    point.noise_multiplier,
+                    point.steps,
+                    point.epsilon if math.isfinite(point.epsilon) else None,
+                )
+                for point in points
+            )
+            for name, points in curves.items()
+        }
+        return cls(solved_for, RunPrivacy.of(account, allocation), drawn, account.diagnostics)
 
 
 def privacy_document(report: PrivacyReport) -> doc.Document:
     """The answer, what it rests on, comparisons, curves, findings."""
-    account = report.account
-    tone = doc.Tone.BAD if account.epsilon is None else doc.Tone.GOOD
-    answers = [doc.Answer(privacy_promise(account), tone)]
+    run = report.privacy
+    tone = doc.Tone.BAD if run.epsilon is None else doc.Tone.GOOD
+    answers = [doc.Answer(privacy_promise(run), tone)]
     if report.solved_for != "epsilon":
         answers.append(doc.Answer(_solution(report), doc.Tone.SUBJECT))
     return doc.Document(
         "LipCert privacy",
         tuple(answers),
         sections=doc.sections_of(
-            doc.Section("Statement", (doc.Statements.of(statement_rows(account)),)),
-            doc.Section("By other means", (doc.Statements.of(comparison_rows(account)),)),
+            doc.Section("Statement", (doc.Statements.of(run.statement.items()),)),
+            doc.Section("By other means", (doc.Statements.of(comparison_rows(run)),)),
             *(
-                doc.Section(f"ε over {_CURVES[name]}", (_curve(name, points),))
+                doc.Section(f"ε over {_CURVES.get(name, name)}", (_curve(name, points),))
                 for name, points in report.curves.items()
             ),
-            doc.Section("Diagnostics", (doc.Findings(diagnostics_told(account.diagnostics)),)),
+            doc.Section("Diagnostics", (doc.Findings(diagnostics_told(report.diagnostics)),)),
         ),
+        word="NO FINITE ε" if run.epsilon is None else f"ε ≤ {at_most(run.epsilon)}",
     )
 
 
 def _solution(report: PrivacyReport) -> str:
-    account = report.account
+    run = report.privacy
     if report.solved_for == "steps":
-        return f"Largest number of steps: {account.plan.releases}"
-    sigma = account.noise_multiplier
+        return f"Largest number of steps: {run.steps}"
+    sigma = run.noise_multiplier
     return f"Noise multiplier found: {'none' if sigma is None else f'{sigma:.12g}'}"
 
 
-def _curve(name: str, points: Sequence[CurvePoint]) -> doc.Ranking:
-    largest = max((p.epsilon for p in points if math.isfinite(p.epsilon)), default=1.0) or 1.0
+def _curve(name: str, points: Sequence[Point]) -> doc.Ranking:
+    known = [point.epsilon for point in points if point.epsilon is not None]
+    largest = max(known, default=1.0) or 1.0
     return doc.Ranking(
         tuple(
             doc.Bar(
                 str(point.steps) if name == "steps" else f"{point.noise_multiplier:.6g}",
-                at_most(point.epsilon) if math.isfinite(point.epsilon) else "∞",
-                min(point.epsilon / largest, 1.0),
+                "∞" if point.epsilon is None else at_most(point.epsilon),
+                1.0 if point.epsilon is None else point.epsilon / largest,
             )
             for point in points
         )
@@ -220,42 +291,19 @@ def _curve(name: str, points: Sequence[CurvePoint]) -> doc.Ranking:
 
 
 def privacy_json(report: PrivacyReport) -> str:
-    """`lipcert.privacy/1`."""
-    return dump(
-        {
-            "schema": "lipcert.privacy/1",
-            "solved_for": report.solved_for,
-            "privacy": privacy_object(report.account, report.allocation),
-            "curves": {
-                name: [
-                    {
-                        "noise_multiplier": point.noise_multiplier,
-                        "steps": point.steps,
-                        "epsilon": _finite(point.epsilon),
-                    }
-                    for point in points
-                ]
-                for name, points in report.curves.items()
-            },
-            "diagnostics": diagnostic_list(report.account.diagnostics),
-        }
-    )
+    """The document `lipcert.privacy/1` of a run."""
+    return dump({"schema": "lipcert.privacy/1", **DOCUMENT.write(report)})
 
 
 def privacy_csv(report: PrivacyReport) -> str:
     """The answer as the first row, then the points of the curves."""
-    account = report.account
-    rows = [("answer", account.noise_multiplier, account.plan.releases, account.epsilon)]
-    for name, points in report.curves.items():
-        rows += [(name, point.noise_multiplier, point.steps, point.epsilon) for point in points]
+    run = report.privacy
+    rows: list[tuple[str, Point | RunPrivacy]] = [("answer", run)]
+    rows += [(name, point) for name, points in report.curves.items() for point in points]
     return csv_text(
         ("row", "noise_multiplier", "steps", "delta", "epsilon"),
         [
-            (name, multiplier, str(steps), account.plan.delta, epsilon)
-            for name, multiplier, steps, epsilon in rows
+            (name, item.noise_multiplier, str(item.steps), run.delta, item.epsilon)
+            for name, item in rows
         ],
     )
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None

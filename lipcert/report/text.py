@@ -42,8 +42,7 @@ def text(document: doc.Document, *, width: int, color: bool) -> str:
     """The whole document."""
     console = _canvas(width, color)
     for answer in document.answers:
-        for sentence in (answer.text, *answer.more):
-            console.print(Text(safe(sentence), _STYLES[answer.tone]))
+        console.print(Text(safe(answer.text), _STYLES[answer.tone]))
     _print(console, document.facts)
     for section in document.sections:
         console.print()
@@ -122,8 +121,6 @@ def _grid(labels: int = 1) -> Grid:
 
 
 def _print_statements(console: Console, part: doc.Statements) -> None:
-    if part.title:
-        console.print(Text(f"  {safe(part.title)}", "dim"))
     grid = _grid(1 + part.has_status)
     for row in part.rows:
         status = [Text(safe(row.status), _STYLES[row.tone])] if part.has_status else []

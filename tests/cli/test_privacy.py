@@ -236,6 +236,20 @@ def test_an_analysis_of_a_run_needs_no_further_option(tmp_path: Path) -> None:
     assert longer["privacy"]["epsilon"] == epsilon(PLAN.with_steps(80), 1.5)
 
 
+def test_an_analysis_states_at_which_rate_batches_are_drawn(tmp_path: Path) -> None:
+    drawn = replace(PLAN, rate=0.2)
+    assert epsilon(drawn, 1.5) > 2.0 * epsilon(PLAN, 1.5)
+    analysis = replace(sample(), privacy=account_for(drawn, 1.5))
+    assumptions = replace(analysis.assumptions, noise_multiplier=1.5, batch_size=50)
+    file = tmp_path / "analysis.json"
+    file.write_text(analysis_json(replace(analysis, assumptions=assumptions)))
+    assert found(str(file))["privacy"]["epsilon"] == epsilon(drawn, 1.5)
+    others = ["--sampling", "full-batch", "--batch-size", "1000"]
+    whole = replace(analysis, assumptions=replace(assumptions, batch_size=None))
+    file.write_text(analysis_json(whole))
+    assert found(str(file), *others)["privacy"]["sampling"] == "full-batch"
+
+
 def test_a_settings_file_fills_what_was_not_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,7 +43,7 @@ RICH = Document(
     (
         Answer("net.onnx", Tone.SUBJECT),
         Answer("All holds.", Tone.GOOD),
-        Answer("PASS", Tone.GOOD, "Audit", ("As far as it was tried.",)),
+        Answer("As far as it was tried.", Tone.GOOD),
     ),
     Statements.of([("sha256", "abab")]),
     sections_of(
@@ -55,11 +55,11 @@ RICH = Document(
         Section("Nothing", (Listing(()), table(COLUMNS, []))),
         Section("Again", (Commands((("the same", "lipcert analyze net.onnx"),)),)),
     ),
+    word="PASS",
 )
 TEXT = """\
 net.onnx
 All holds.
-PASS
 As far as it was tried.
   sha256  abab
 
@@ -97,9 +97,7 @@ net.onnx
 
 **All holds.**
 
-**Audit: PASS**
-
-As far as it was tried.
+**As far as it was tried.**
 
 |  |  |
 | --- | --- |
@@ -157,8 +155,8 @@ def test_markdown() -> None:
 
 
 def test_html_has_every_text_of_the_document() -> None:
-    shown = page_html(RICH, {"schema": "sample"})
-    words = {"net.onnx", "All holds.", "PASS", "Audit", "As far as it was tried.", "abab"}
+    shown = page_html(RICH.facts, [RICH], {"schema": "sample"})
+    words = {"net.onnx", "All holds.", "PASS", "LipCert sample", "As far as it was tried.", "abab"}
     words |= {"Assumptions", "A-RNG", "of the noise", "checked", "one", "two", "no bound"}
     words |= {"freeze it", "LC101", "1.0001", "head|", "75%", "most", "# the same", "Gemm"}
     found = {text.strip() for text in re.findall(r">([^<>]+)<", shown)}
@@ -174,13 +172,13 @@ def hostile(name: str) -> Document:
     statement = Statement(name, name, name)
     return Document(
         name,
-        (Answer(name, Tone.SUBJECT), Answer(name, Tone.BAD, name, (name,))),
-        Statements.of([(name, name)], name),
+        (Answer(name, Tone.SUBJECT), Answer(name, Tone.BAD)),
+        Statements.of([(name, name)]),
         (
             Section(
                 name,
                 (
-                    Statements((statement,), name),
+                    Statements((statement,)),
                     Listing((name,)),
                     Findings((Line(("error", name), name, name, name),)),
                     table((Column("node", least=4), Column("op")), [(name, name)]),
@@ -189,6 +187,7 @@ def hostile(name: str) -> Document:
                 ),
             ),
         ),
+        word=name,
     )
 
 
@@ -200,7 +199,7 @@ def test_every_text_of_a_document_is_inert(name: str) -> None:
     check_inert(written)
     prose = [line for line in written.splitlines() if not line.startswith("    ")]
     assert not any(re.search(r"(?<!\\)[<`]", line) for line in prose)
-    check_inert_page(page_html(hostile(name), {"name": name}))
+    check_inert_page(page_html(hostile(name).facts, [hostile(name)], {"name": name}))
 
 
 @pytest.mark.parametrize("width", [20, 40, 57, 80])

@@ -16,7 +16,7 @@ from lipcert.importer.load import load_model
 from lipcert.privacy.account import Account
 from lipcert.report.inspection import inspection_of
 from lipcert.report.json import analysis_json, error_json, inspection_json
-from lipcert.report.study.reading import analysis_in
+from lipcert.report.sources import read_analysis
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.generated import SCALARS, values_of
 from tests.report.samples import inspection, refused, sample
@@ -302,4 +302,4 @@ GIVEN = {
 
 @given(values_of(Analysis, GIVEN))
 def test_every_analysis_is_read_back(analysis: Analysis) -> None:
-    assert analysis_in(json.loads(analysis_json(analysis))) == analysis
+    assert read_analysis(json.loads(analysis_json(analysis))).analysis == analysis

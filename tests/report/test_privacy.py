@@ -22,7 +22,7 @@ CURVE = {
 
 
 def report(account: Account, solved_for: str = "epsilon", curves=CURVE) -> PrivacyReport:
-    return PrivacyReport(account, solved_for, "per-layer", curves)
+    return PrivacyReport.of(account, solved_for, "per-layer", curves)
 
 
 def unbounded() -> Account:

@@ -11,9 +11,9 @@ from lipcert.errors import Refusal
 from lipcert.report.analysis import analysis_ci
 from lipcert.report.document import diagnostics_told, refusals_told
 from lipcert.report.formats import study_report
-from lipcert.report.html import study_html
 from lipcert.report.json import analysis_json
-from lipcert.report.study.joining import analysis_study
+from lipcert.report.sources import analysis_source, joined
+from tests.report.html.documents import analysis_page
 from tests.report.samples import refused, sample
 from tests.report.written import analysis_markdown, analysis_text, inspection_text
 
@@ -33,8 +33,8 @@ def repeated() -> Analysis:
     [
         lambda found: analysis_text(found, width=200, color=False, show_all=False),
         analysis_markdown,
-        lambda found: study_report(analysis_study(found), "markdown"),
-        lambda found: study_html(analysis_study(found)).partition('id="data"')[0],
+        lambda found: study_report(joined([analysis_source(found)]), "markdown"),
+        lambda found: analysis_page(found).partition('id="data"')[0],
     ],
     ids=["text", "markdown", "page in markdown", "html"],
 )

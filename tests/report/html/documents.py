@@ -4,12 +4,12 @@ import json
 from dataclasses import replace
 from functools import cache
 
+from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport
 from lipcert.report.audit_json import audit_json
-from lipcert.report.html import study_html
+from lipcert.report.formats import analysis_report, study_report
 from lipcert.report.json import analysis_json
-from lipcert.report.study.joining import joined
-from lipcert.report.study.records import Source
+from lipcert.report.sources import Source, joined, read_source
 from tests.report import audit_samples
 from tests.report.samples import sample
 
@@ -17,12 +17,19 @@ RUN: dict[str, object] = {
     "epsilon": 2.5,
     "delta": 1e-5,
     "noise_multiplier": 2.0,
+    "allocation": "global",
     "sampling": "poisson",
     "steps": 450,
     "accountant": "pld",
     "neighbours": "add-remove",
     "dataset_size": 1437,
+    "dataset_size_from": "declared",
     "batch_size": 64,
+    "participations": 450,
+    "estimates": {"pld": 2.5, "rdp": 2.75},
+    "poisson_epsilon": None,
+    "claimed_epsilon": None,
+    "zcdp": None,
     "statement": {"unit": "one of 1437 examples"},
 }
 
@@ -31,11 +38,11 @@ def analysis_source(name: str = "conv1", run: bool = False) -> Source:
     document = json.loads(analysis_json(sample(name)))
     if run:
         document["privacy"] = RUN
-    return Source(f"{name}.json", "lipcert.analysis/1", document)
+    return read_source(f"{name}.json", document)
 
 
 def audit_source(report: AuditReport) -> Source:
-    return Source("audit.json", "lipcert.audit/1", json.loads(audit_json(report)))
+    return read_source("audit.json", json.loads(audit_json(report)))
 
 
 def of_one_model(report: AuditReport) -> AuditReport:
@@ -44,10 +51,15 @@ def of_one_model(report: AuditReport) -> AuditReport:
 
 
 def page(*sources: Source) -> str:
-    return study_html(joined(sources))
+    return study_report(joined(sources), "html")
 
 
 @cache
 def full_page() -> str:
     """A page with every chart."""
     return page(analysis_source(run=True), audit_source(of_one_model(audit_samples.passed())))
+
+
+def analysis_page(analysis: Analysis) -> str:
+    """As `lipcert analyze --format html` writes it."""
+    return analysis_report(analysis, "html", width=80, color=False, show_all=False)

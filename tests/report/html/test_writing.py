@@ -9,17 +9,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.html import study_html
-from lipcert.report.study.joining import analysis_study
 from tests.models.shipped import analysis_of
 from tests.report import audit_samples
-from tests.report.html.documents import analysis_source, audit_source, full_page, page
+from tests.report.html.documents import (
+    analysis_page,
+    analysis_source,
+    audit_source,
+    full_page,
+    page,
+)
 from tests.report.html.markup import SVG, charts, parsed
 from tests.report.samples import sample
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section"),
-    *("h1", "h2", "h3", "p", "dl", "dt", "dd", "div", "span", "pre", "details", "summary"),
+    *("h1", "h2", "h3", "h4", "p", "dl", "dt", "dd", "div", "span", "pre", "details", "summary"),
     *("table", "thead", "tbody", "tr", "th", "td", "ul", "li", "figure", "figcaption", "script"),
     *("svg", "desc", "text", "line", "rect", "circle", "path", "polyline"),
 }
@@ -105,8 +109,9 @@ def test_the_whole_page_has_every_chart_and_its_numbers() -> None:
         value for tag, name, value in parsed(text).attributes if (tag, name) == ("figure", "id")
     }
     assert keys == {
-        *("bounds", "tightness", "histogram", "strips", "epsilon-steps", "epsilon-sigma"),
-        *("stretch", "shares", "cotangents"),
+        *("bounds", "epsilon-steps", "epsilon-sigma", "stretch", "shares", "cotangents"),
+        *("audited-bounds", "tightness", "histogram", "strips", "audited-values"),
+        "audited-cotangents",
     }
     assert text.count("<svg") == text.count("Numbers of this chart") == len(keys)
 
@@ -122,7 +127,7 @@ def test_charts_have_names_and_descriptions() -> None:
 
 def test_the_answer_stands_before_everything_else() -> None:
     text = full_page()
-    places = [text.index(word) for word in ("BOUNDED", "PASS", "Assumptions", "Charts", "Layers")]
+    places = [text.index(word) for word in ("COSTLY", "PASS", "Assumptions", "Charts", "Nodes")]
     assert places == sorted(places)
     found = re.search(r"moves the released mean of gradients by at most ([\d.]+) in 2-norm", text)
     assert found is not None
@@ -132,7 +137,7 @@ def test_the_answer_stands_before_everything_else() -> None:
 def test_an_analysis_without_a_bound_says_so() -> None:
     analysis = sample()
     lost = replace(analysis, network=replace(analysis.network, sensitivity=None, grad_norm=None))
-    text = study_html(analysis_study(lost))
+    text = analysis_page(lost)
     assert "NO BOUND" in text
     assert "LC101" in text
 
@@ -145,6 +150,6 @@ def test_a_large_network_shows_thirty_groups_and_says_so() -> None:
 
 @pytest.mark.parametrize("name", ["digits_lipschitz_cnn", "digits_vit"])
 def test_pages_of_shipped_models_are_small(name: str) -> None:
-    text = study_html(analysis_study(analysis_of(name)))
+    text = analysis_page(analysis_of(name))
     check_inert(text)
     assert len(text.encode()) < 150_000

@@ -9,16 +9,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
-from lipcert.report.html import study_html
+from lipcert.report.document import Charts
+from lipcert.report.formats import study_report
 from lipcert.report.json import analysis_json
-from lipcert.report.study.joining import joined
-from lipcert.report.study.reading import read_analysis
-from lipcert.report.study.records import Source
+from lipcert.report.sources import (
+    ANALYSIS,
+    AUDIT,
+    CHECK,
+    PRIVACY,
+    Source,
+    joined,
+    read_analysis,
+    read_source,
+    study_documents,
+)
 from tests.report import audit_samples
 from tests.report.html.documents import RUN, analysis_source, audit_source, of_one_model
 from tests.report.samples import sample
 
-CHECK = {
+CHECKED = {
     "schema": "lipcert.check/1",
     "verdict": "valid",
     "certificate": "cd" * 32,
@@ -34,7 +43,18 @@ CHECK = {
 
 
 def check_source() -> Source:
-    return Source("check.json", "lipcert.check/1", CHECK)
+    return read_source("check.json", CHECKED)
+
+
+def privacy_source(**members: object) -> Source:
+    document = {
+        "schema": "lipcert.privacy/1",
+        "solved_for": "epsilon",
+        "privacy": RUN,
+        "curves": {},
+        "diagnostics": [],
+    }
+    return read_source("p.json", {**document, **members})
 
 
 @pytest.mark.parametrize("name", ["conv1", "", "<b>", "\u202e"])
@@ -45,17 +65,18 @@ def test_an_analysis_is_read_back_as_it_was(name: str) -> None:
 
 def test_an_audit_is_read_back_as_it_was() -> None:
     report = audit_samples.violated()
-    assert joined([audit_source(report)]).audit == report
+    assert joined([audit_source(report)]).record(AUDIT) == report
 
 
 def test_the_parts_of_one_model_are_joined() -> None:
     study = joined([audit_source(of_one_model(audit_samples.passed())), analysis_source()])
     assert study.model_sha256 == sample().model.sha256
-    assert study.analysis is not None
-    assert study.audit is not None
-    assert [finding.level for finding in study.findings] == sorted(
-        (finding.level for finding in study.findings), key=["error", "warning", "info"].index
-    )
+    assert [source.schema for source in study.by_kind.values()] == [ANALYSIS, AUDIT]
+    assert [document.title for document in study_documents(study)] == [
+        "LipCert analysis",
+        "LipCert audit",
+        "How to make this again",
+    ]
 
 
 def test_two_models_are_refused_by_name() -> None:
@@ -70,40 +91,42 @@ def test_two_of_a_kind_are_refused() -> None:
 
 
 def test_a_check_beside_others_needs_its_certificate() -> None:
-    assert joined([check_source()]).check is not None
+    assert joined([check_source()]).record(CHECK) is not None
     with pytest.raises(UsageError, match="give its certificate as well"):
         joined([analysis_source(), check_source()])
 
 
 def test_another_run_is_refused() -> None:
-    privacy = {"schema": "lipcert.privacy/1", "privacy": {**RUN, "steps": 7}, "diagnostics": []}
     with pytest.raises(UsageError, match="another run"):
-        joined([analysis_source(run=True), Source("p.json", "lipcert.privacy/1", privacy)])
+        joined([analysis_source(run=True), privacy_source(privacy={**RUN, "steps": 7})])
+    assert joined([analysis_source(run=True), privacy_source()]).record(PRIVACY) is not None
 
 
 def test_curves_of_a_document_are_drawn_as_they_are() -> None:
     points = [{"steps": t, "noise_multiplier": 2.0, "epsilon": 0.1 * t} for t in (1, 2, 3)]
-    document = {
-        "schema": "lipcert.privacy/1",
-        "privacy": RUN,
-        "curves": {"steps": points},
-        "diagnostics": [],
+    study = joined([privacy_source(curves={"steps": points})])
+    found = {
+        figure.key: figure
+        for document in study_documents(study)
+        for section in document.sections
+        for part in section.parts
+        if isinstance(part, Charts)
+        for figure in part.rows
     }
-    facts = joined([Source("p.json", "lipcert.privacy/1", document)]).privacy
-    assert facts is not None
-    assert facts.curves["steps"].points == ((1.0, 0.1), (2.0, 0.2), (3.0, 0.1 * 3))
-    assert facts.curves["steps"].accountant == "pld"
+    assert found["epsilon-steps"].rows == [("1", 0.1), ("2", 0.2), ("3", 0.1 * 3)]
+    assert "by privacy loss distributions" in found["epsilon-steps"].caption
+    assert "by Rényi divergences" in found["epsilon-sigma"].caption
 
 
 def test_an_unknown_document_is_refused() -> None:
     with pytest.raises(NoVerdictError, match=r"schema 'lipcert\.analysis/2' is none"):
-        joined([Source("x.json", "lipcert.analysis/2", {})])
+        read_source("x.json", {"schema": "lipcert.analysis/2"})
 
 
 def test_the_status_of_assumptions_is_that_of_the_check() -> None:
-    check = joined([check_source()]).check
-    assert check is not None
-    assert [entry.status for entry in check.ledger] == ["accepted", "declared", "checked"]
+    (document, _) = study_documents(joined([check_source()]))
+    (assumed,) = next(x for x in document.sections if x.title == "What is assumed").parts
+    assert [row.status for row in assumed.rows] == ["accepted", "declared", "checked"]
 
 
 values = st.one_of(
@@ -135,10 +158,10 @@ def test_a_damaged_document_is_refused_or_printed(data: st.DataObject, value: ob
         del place[key]
     else:
         place[key] = value
-    sources[which] = replace(sources[which], document=document)
+    document.pop("privacy", None)  # its curves take long
     try:
+        sources[which] = read_source("damaged.json", document)
         study = joined(list(sources))
     except LipCertError:
         return
-    study = replace(study, privacy=None)  # its curves take long
-    assert "</html>" in study_html(study)
+    assert "</html>" in study_report(study, "html")

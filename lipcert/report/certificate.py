@@ -1,0 +1,262 @@
+"""Certificates: what `lipcert certify` says, and what a certificate and its check say in a report.
+
+"Proved" is said of what the checker accepted, and of nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, Literal, final
+
+from lipcert.core.certificate import Certificate, read_certificate
+from lipcert.core.ledger import Premises
+from lipcert.core.promise import NOT_CHECKED
+from lipcert.diagnostics import Level
+from lipcert.privacy.plan import TrainingPlan
+from lipcert.report import document as doc
+from lipcert.report.document import diagnostics_told
+from lipcert.report.json import diagnostic_list, dump
+from lipcert.report.numbers import at_most
+from lipcert.report.privacy import plan_of
+
+if TYPE_CHECKING:
+    from lipcert.analysis.certificate import Issued
+
+_NETWORK: Final = ("grad_norm", "sensitivity", "lipschitz")
+_SCOPES: Final[Mapping[str, str]] = {
+    "point": "the weights of the file",
+    "constraint-set": "every set of weights within the constraints",
+}
+_ANSWERS: Final[Mapping[str, tuple[doc.Tone, str]]] = {
+    "valid": (doc.Tone.GOOD, "Everything claimed is proved."),
+    "conditional": (
+        doc.Tone.OPEN,
+        "Everything claimed is proved, if the declared assumptions hold that nobody checked.",
+    ),
+    "unknown": (doc.Tone.OPEN, "The checker cannot tell."),
+    "invalid": (doc.Tone.BAD, "What is claimed does not follow."),
+}
+_GROUPS: Final = (
+    doc.Column("group", least=16),
+    doc.Column("dimension", True),
+    doc.Column("G", True),
+    doc.Column("Δ", True),
+    doc.Column("noise std", True),
+)
+_VALUES: Final = (
+    doc.Column("value"),
+    doc.Column("op"),
+    doc.Column("‖value‖", True),
+    doc.Column("‖cotangent‖", True),
+)
+
+
+def certification_document(issued: Issued, target: Path) -> doc.Document:
+    """The answer first: where the certificate is, and what the checker says of it."""
+    found = [item for item in issued.analysis.diagnostics if item.level is not Level.INFO]
+    assumed = tuple(
+        doc.Statement(
+            item.id, item.text, "checked" if item.status == "checked" else "to be accepted"
+        )
+        for item in issued.report.assumptions
+    )
+    command = f"lipcert check {target} --model {issued.analysis.model.path}"
+    return doc.Document(
+        "LipCert certification",
+        (doc.Answer(f"{target}: written, and accepted by the checker", doc.Tone.SUBJECT),),
+        sections=doc.sections_of(
+            doc.Section("", (doc.Statements.of(_bounds(issued.certificate)),)),
+            doc.Section("Warnings", (doc.Findings(diagnostics_told(found)),)),
+            doc.Section("It holds if", (doc.Statements(assumed),)),
+            doc.Section("", (doc.Listing((f"Not checked: {NOT_CHECKED}.",)),)),
+            doc.Section("", (doc.Commands((("", command),)),)),
+        ),
+    )
+
+
+def _bounds(certificate: Certificate) -> list[tuple[str, str]]:
+    network, claim = certificate.network, certificate.privacy
+    rows = [("no gradient bound", "what is trained is not in the file (LC009)")]
+    if network.grad_norm is not None:
+        rows = [
+            ("gradient of one example", f"at most {at_most(network.grad_norm)}"),
+            ("sensitivity of a step", f"at most {at_most(network.sensitivity)}"),
+        ]
+    if network.lipschitz is not None:
+        rows.append(("Lipschitz constant", f"at most {at_most(network.lipschitz)}"))
+    if claim is not None:
+        epsilon = f"{at_most(claim.epsilon)}  ({claim.status})"
+        rows.append((f"ε at δ = {float(claim.delta):g}", epsilon))
+    return rows
+
+
+def certification_json(issued: Issued, target: Path) -> str:
+    """The document `lipcert.certification/1` of a certificate."""
+    network = issued.certificate.network
+    return dump(
+        {
+            "schema": "lipcert.certification/1",
+            "certificate": str(target),
+            "sha256": issued.report.sha256,
+            "verdict": issued.report.verdict.value,
+            "open_assumptions": list(issued.report.open_assumptions),
+            "network": {name: getattr(network, name) for name in _NETWORK},
+            "diagnostics": diagnostic_list(issued.analysis.diagnostics),
+            "costs": [],
+        }
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ClaimedRun:
+    """What a certificate says of its run, by the names of `RunPrivacy`."""
+
+    epsilon: float
+    delta: float
+    noise_multiplier: float | None
+    accountant: str
+    plan: TrainingPlan | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A certificate, the digest of its file, and the run that it states an ε of."""
+
+    certificate: Certificate
+    sha256: str
+    run: ClaimedRun | None
+
+    @classmethod
+    def read(cls, data: bytes) -> Claimed:
+        """As strictly as the checker reads it; `CertificateFormatError` where it is none."""
+        certificate = read_certificate(data)
+        return cls(certificate, hashlib.sha256(data).hexdigest(), _run(certificate))
+
+
+def _run(certificate: Certificate) -> ClaimedRun | None:
+    claim, premises = certificate.privacy, Premises.read(certificate.assumptions)
+    if claim is None:
+        return None
+    run, delta = premises.run, float(claim.delta)
+    said = {"delta": delta, "neighbours": premises.relation}
+    plan = run and plan_of({**asdict(run), **said, "sampling": run.scheme})
+    sigma = certificate.network.noise_multiplier
+    return ClaimedRun(claim.epsilon, delta, sigma, claim.accountant, plan)
+
+
+def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool) -> doc.Document:
+    """What a certificate claims; tables of at most so many rows. is_checked: whether its check is
+    shown beside it, without which it promises nothing yet."""
+    certificate = claimed.certificate
+    scope = _SCOPES.get(certificate.scope.kind, certificate.scope.kind)
+    answers = [doc.Answer(f"What is claimed holds for {scope}.", doc.Tone.PLAIN)]
+    if not is_checked:
+        text = "No check of this certificate is part of this report: `lipcert check` makes one."
+        answers.insert(0, doc.Answer(text, doc.Tone.OPEN))
+    groups = [
+        (item.name, f"{item.dimension:,}", item.grad_norm, item.sensitivity, item.noise_std)
+        for item in certificate.groups
+    ]
+    values = [
+        (value, op or "input", norm, cotangent)
+        for value, _, op, norm, cotangent in claimed_values(certificate)
+    ]
+    return doc.Document(
+        "LipCert certificate",
+        tuple(answers),
+        sections=doc.sections_of(
+            doc.Section(
+                "It holds if",
+                (
+                    doc.Statements(
+                        tuple(
+                            doc.Statement(item.id, item.text, item.status, _tone(item.status))
+                            for item in certificate.assumptions
+                        )
+                    ),
+                ),
+            ),
+            doc.Section("Claims", (doc.Statements.of(_bounds(certificate)),)),
+            doc.Section("Groups", (doc.table(_GROUPS, groups[:most], len(groups[most:])),)),
+            doc.Section("Values", (doc.table(_VALUES, values[:most], len(values[most:])),)),
+        ),
+        word="CLAIMED",
+    )
+
+
+Bounded = tuple[str, str, str, float | None, float | None]
+"""a value, the node and the op that compute it, and the bounds of its norm and its cotangent's"""
+
+
+def claimed_values(certificate: Certificate) -> Iterator[Bounded]:
+    """What is claimed of the input, and then of what the nodes compute."""
+    entry = certificate.input
+    yield entry.value, "", "", entry.output_norm, entry.cotangent_norm
+    for node in certificate.nodes:
+        for item in node.claims:
+            yield item.value, node.name, node.op, item.output_norm, item.cotangent_norm
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CheckedAssumption:
+    """An assumption as `lipcert check` reports it."""
+
+    id: str
+    status: str
+    text: str
+    open: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CheckStep:
+    """A step of a check, and whether it found nothing."""
+
+    name: str
+    ok: bool
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Check:
+    """What the checker said, as a document has it. certificate: the digest of the file it read."""
+
+    verdict: Literal["valid", "conditional", "unknown", "invalid"]
+    certificate: str
+    reasons: tuple[str, ...]
+    promise: tuple[str, ...]
+    assumptions: tuple[CheckedAssumption, ...]
+    steps: tuple[CheckStep, ...]
+
+
+def check_document(check: Check) -> doc.Document:
+    """The verdict, what is proved, and what was done."""
+    tone, answer = _ANSWERS[check.verdict]
+    assumed = []
+    for item in check.assumptions:
+        accepted = item.status != "checked" and not item.open
+        status = "accepted" if accepted else item.status
+        assumed.append(doc.Statement(item.id, item.text, status, _tone(status)))
+    return doc.Document(
+        "LipCert check",
+        (doc.Answer(answer, tone), *(doc.Answer(text, tone) for text in check.promise)),
+        sections=doc.sections_of(
+            doc.Section("Why", (doc.Listing(check.reasons),)),
+            doc.Section("What is assumed", (doc.Statements(tuple(assumed)),)),
+            doc.Section(
+                "What was done",
+                (doc.Statements.of((x.name, "yes" if x.ok else "no") for x in check.steps),),
+            ),
+        ),
+        word=check.verdict.upper(),
+    )
+
+
+def _tone(status: str) -> doc.Tone:
+    return doc.Tone.GOOD if status in {"checked", "accepted"} else doc.Tone.OPEN

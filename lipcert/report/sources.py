@@ -1,0 +1,337 @@
+"""The report of a model: what several verbs said of it, read back and shown in turn.
+
+`read_source` reads one document as the record that its verb writes it from, a certificate as
+strictly as the checker reads it; `joined` refuses what does not belong together: documents of
+different models, two of one kind, or a check whose certificate is not among them, since a report
+has one subject. Each document then is what its verb says, with charts.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple, final
+
+from lipcert.analysis.records import Analysis
+from lipcert.core.certificate import SCHEMA as CERTIFICATE
+from lipcert.core.certificate import CertificateFormatError
+from lipcert.diagnostics import CODES, Level
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.report.analysis import analysis_document
+from lipcert.report.audit import audit_document
+from lipcert.report.audit_json import audit_from_document
+from lipcert.report.certificate import (
+    Check,
+    Claimed,
+    certificate_document,
+    check_document,
+)
+from lipcert.report.document import Commands, Document, Section, Statements
+from lipcert.report.figures import (
+    analysis_figures,
+    audit_figures,
+    certificate_figures,
+    privacy_figures,
+)
+from lipcert.report.json import DOCUMENT, FieldError, JsonObject, analysis_json
+from lipcert.report.privacy import PrivacyReport, RunPrivacy, privacy_document
+from lipcert.version import __version__
+
+ANALYSIS: Final = "lipcert.analysis/1"
+CHECK: Final = "lipcert.check/1"
+AUDIT: Final = "lipcert.audit/1"
+PRIVACY: Final = "lipcert.privacy/1"
+_UNWRITTEN: Final = "analysis.json"
+"""what a document is called that was never written"""
+
+
+@final
+class ReadAnalysis(NamedTuple):
+    """An analysis, and what the run costs that it describes."""
+
+    analysis: Analysis
+    run: RunPrivacy | None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A document: its path ("": it is in no file), its kind, the object in it, and what that was
+    read as."""
+
+    path: str
+    schema: str
+    document: Mapping[str, object]
+    record: Any
+
+
+def read_source(path: str, document: Mapping[str, object], data: bytes = b"") -> Source:
+    """A document in a file. data: its bytes, of which a certificate is read."""
+    schema = document.get("schema")
+    if not isinstance(schema, str):
+        raise NoVerdictError(f"{path}: no document of LipCert (it has no schema)")
+    try:
+        # Python reads NaN and Infinity, which JSON has no word for and LipCert never writes
+        json.dumps(document, allow_nan=False)
+    except (ValueError, RecursionError) as error:
+        raise NoVerdictError(f"{path}: not JSON as LipCert writes it ({error})") from error
+    if schema not in KINDS:
+        raise NoVerdictError(
+            f"{path}: schema {schema!r} is none that a report is made of; "
+            f"give files of {', '.join(kind.command for kind in KINDS.values())}"
+        )
+    kind = KINDS[schema]
+    try:
+        return Source(path, schema, document, kind.read(document, data))
+    except NoVerdictError as error:
+        raise NoVerdictError(f"{path}: {error}") from error
+    except FieldError as error:
+        raise NoVerdictError(
+            f"{path}: not a complete document ({error}); write it again with `{kind.command}`"
+        ) from error
+    except (CertificateFormatError, OverflowError, ValueError) as error:
+        raise NoVerdictError(f"{path}: not a certificate ({error})") from error
+
+
+def analysis_source(analysis: Analysis) -> Source:
+    """An analysis that is in no file yet."""
+    return read_source("", json.loads(analysis_json(analysis)))
+
+
+def read_analysis(document: Mapping[str, object]) -> ReadAnalysis:
+    """The analysis in a document; `FieldError` where it is not a complete one.
+
+    Findings with codes of later versions are left out.
+    """
+    levels = {level.value for level in Level}
+    listed = DOCUMENT.read_any(
+        tuple[_Finding, ...], document.get("diagnostics"), "analysis.diagnostics"
+    )
+    known = [DOCUMENT.write(item) for item in listed if item.code in CODES and item.level in levels]
+    found = DOCUMENT.read(Analysis, {**document, "diagnostics": known}, "analysis", privacy=None)
+    loss = {name: said for name, said in found.assumptions.loss.items() if name != "reduction"}
+    run: RunPrivacy | None = DOCUMENT.read_any(
+        RunPrivacy | None, document.get("privacy"), "analysis.privacy"
+    )
+    return ReadAnalysis(replace(found, assumptions=replace(found.assumptions, loss=loss)), run)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Finding:
+    """A diagnostic of any version."""
+
+    code: str
+    level: str
+    node: str
+    message: str
+    remedy: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """What a report is made of. command: that writes it. model: the digest of the model that it
+    names, "" where it names none."""
+
+    command: str
+    read: Callable[[Mapping[str, object], bytes], Any]
+    model: Callable[[Any], str]
+
+
+KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
+    {
+        ANALYSIS: _Kind(
+            "lipcert analyze --format json",
+            lambda document, _: read_analysis(document),
+            lambda found: found.analysis.model.sha256,
+        ),
+        CERTIFICATE: _Kind(
+            "lipcert certify",
+            lambda _, data: Claimed.read(data),
+            lambda found: found.certificate.model.sha256,
+        ),
+        CHECK: _Kind(
+            "lipcert check --format json",
+            lambda document, _: DOCUMENT.read(Check, document, "check"),
+            lambda _: "",
+        ),
+        AUDIT: _Kind(
+            "lipcert audit --format json",
+            lambda document, _: audit_from_document(document),
+            lambda found: found.model_sha256,
+        ),
+        PRIVACY: _Kind(
+            "lipcert privacy --format json",
+            lambda document, _: DOCUMENT.read(PrivacyReport, document, "privacy"),
+            lambda _: "",
+        ),
+    }
+)
+"""by schema, in the order of a report"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Study:
+    """What several documents say of one model. by_kind: in the order of a report."""
+
+    sources: tuple[Source, ...]
+    by_kind: Mapping[str, Source]
+
+    def record(self, schema: str) -> Any:
+        """What the document of this kind was read as; None where there is none."""
+        return self.by_kind[schema].record if schema in self.by_kind else None
+
+    @property
+    def model_path(self) -> str:
+        """Of the model, where a document names it."""
+        analysis, audit = self.record(ANALYSIS), self.record(AUDIT)
+        if analysis is not None:
+            return str(analysis.analysis.model.path)
+        return "" if audit is None else str(audit.model)
+
+    @property
+    def model_sha256(self) -> str | None:
+        """Of the model; None where no document names one."""
+        return next(filter(None, map(_model, self.by_kind.values())), None)
+
+
+def _model(source: Source) -> str:
+    return KINDS[source.schema].model(source.record)
+
+
+def joined(sources: Sequence[Source]) -> Study:
+    """What documents of one model say together."""
+    found: dict[str, Source] = {}
+    for source in sources:
+        if source.schema in found:
+            raise UsageError(
+                f"report: {found[source.schema].path} and {source.path} are both "
+                f"{source.schema}; give one of a kind"
+            )
+        found[source.schema] = source
+    study = Study(tuple(sources), {name: found[name] for name in KINDS if name in found})
+    named = [source for source in study.by_kind.values() if _model(source)]
+    for source in named[1:]:
+        if _model(source) != _model(named[0]):
+            raise UsageError(
+                f"report: {named[0].path} is about the model {_model(named[0])[:12]}, "
+                f"{source.path} about {_model(source)[:12]}; write one report for each"
+            )
+    _require_certificate(study)
+    analysis, privacy = study.record(ANALYSIS), study.record(PRIVACY)
+    if analysis is not None and analysis.run is not None and privacy is not None:
+        own, other = analysis.run, privacy.privacy
+        if (own.plan, own.noise_multiplier) != (other.plan, other.noise_multiplier):
+            raise UsageError(
+                f"report: {found[PRIVACY].path} is about another run than {found[ANALYSIS].path}; "
+                "leave one of them out"
+            )
+    return study
+
+
+def _require_certificate(study: Study) -> None:
+    """A check names its certificate alone, so that has to be there beside anything else."""
+    check, claimed = study.record(CHECK), study.record(CERTIFICATE)
+    if check is None or len(study.by_kind) == 1:
+        return
+    path = study.by_kind[CHECK].path
+    if claimed is None:
+        raise UsageError(f"report: {path} does not name its model; give its certificate as well")
+    if claimed.sha256 != check.certificate:
+        raise UsageError(
+            f"report: {path} is a check of the certificate {check.certificate[:12]}, "
+            f"{study.by_kind[CERTIFICATE].path} is {claimed.sha256[:12]}; check it again"
+        )
+
+
+def study_facts(study: Study) -> Statements:
+    """What the documents are about."""
+    claimed = study.record(CERTIFICATE)
+    files = [source.path for source in study.sources if source.path]
+    rows = [
+        ("model", study.model_path),
+        ("sha256", study.model_sha256 or ""),
+        ("certificate sha256", "" if claimed is None else claimed.sha256),
+        ("made from", ", ".join(files)),
+    ]
+    return Statements.of((topic, text) for topic, text in rows if text)
+
+
+def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
+    """What the verbs said, with charts; tables of at most so many rows. Then, how it is made."""
+    for schema, source in study.by_kind.items():
+        found = source.record
+        match schema:
+            case "lipcert.analysis/1":
+                run = None if PRIVACY in study.by_kind else found.run
+                document = analysis_document(found.analysis, most, found.run)
+                yield document.charted(analysis_figures(found.analysis, run))
+            case "lipcert.certificate/1":
+                document = certificate_document(found, most, is_checked=CHECK in study.by_kind)
+                is_alone = ANALYSIS not in study.by_kind
+                yield document.charted(certificate_figures(found) if is_alone else ())
+            case "lipcert.check/1":
+                yield check_document(found)
+            case "lipcert.audit/1":
+                yield audit_document(found, most).charted(audit_figures(found))
+            case "lipcert.privacy/1":
+                yield privacy_document(found).charted(privacy_figures(found.privacy, found.curves))
+    again = Section("", (Commands(commands_of(study)),))
+    yield Document("How to make this again", (), sections=(again,))
+
+
+def study_object(study: Study) -> JsonObject:
+    """`lipcert.report/1`: every document as it was."""
+    return {
+        "schema": "lipcert.report/1",
+        "tool": {"name": "lipcert", "version": __version__},
+        "model": {"path": study.model_path, "sha256": study.model_sha256},
+        "sources": [
+            {"path": source.path, "schema": source.schema, "document": source.document}
+            for source in study.sources
+        ],
+    }
+
+
+def commands_of(study: Study) -> tuple[tuple[str, str], ...]:
+    """Commands in the order in which they are given; words that a shell would read are quoted."""
+    model = shlex.quote(study.model_path or "MODEL.onnx")
+    paths = {
+        schema: shlex.quote(source.path or _UNWRITTEN) for schema, source in study.by_kind.items()
+    }
+    found = []
+    if study.model_sha256:
+        found.append((f"the model has to be {study.model_sha256[:16]}…", f"sha256sum {model}"))
+    if ANALYSIS in paths:
+        found += _analysed(model, paths[ANALYSIS])
+    if CERTIFICATE in paths:
+        command = f"lipcert check {paths[CERTIFICATE]} --model {model}"
+        found.append(("needs nothing but the two files", command))
+    if AUDIT in paths:
+        found.append(
+            ("with the data and the options named above", f"lipcert audit {model} --format json")
+        )
+    if ANALYSIS in paths and (PRIVACY in paths or study.record(ANALYSIS).run is not None):
+        words = f"lipcert privacy {paths[ANALYSIS]} --curve steps --curve noise-multiplier"
+        found.append(("ε of the run, with curves by the tightest accountant", words))
+    found.append(("this page", f"lipcert report {' '.join(paths.values())} -o report.html"))
+    return tuple(found)
+
+
+def _analysed(model: str, path: str) -> list[tuple[str, str]]:
+    """To make the analysis, or to make it again and compare."""
+    note = "with the options that state the assumptions above, or their lipcert.toml"
+    if path == _UNWRITTEN:
+        return [(note, f"lipcert analyze {model} --format json -o {path}")]
+    return [
+        (note, f"lipcert analyze {model} --format json -o again.json"),
+        (
+            "exits with 0 if nothing became weaker",
+            f"lipcert compare {path} again.json --fail-on-regression",
+        ),
+    ]
