@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lipcert.errors import UnsupportedModelError
+from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
 
@@ -81,13 +81,25 @@ def test_a_stack_that_enlarges(tmp_path):
     assert found.graph.output_shape == (3, 7, 5)
 
 
-def test_a_sequence_is_refused(tmp_path):
+@pytest.mark.parametrize("opset", [12, 17, 18])
+@pytest.mark.parametrize(("sizes", "count"), [(2, 2), (3, 2), ([1, 2, 1], 3), (None, 4)])
+def test_sequences_of_parts(tmp_path, opset, sizes, count):
+    inputs = ["x"] if sizes is None else ["x", "s"]
+    tensors = {"s": np.array(sizes)} if sizes is not None else {}
+    tensors |= {f"i{k}": np.array(k if k % 2 else k - count) for k in range(count)}
+    nodes = [node("SplitToSequence", inputs, ["q"], axis=1)]
+    nodes += [node("SequenceAt", ["q", f"i{k}"], [f"p{k}"]) for k in range(count)]
+    nodes.append(node("Concat", [f"p{k}" for k in reversed(range(count))], ["y"], axis=1))
+    check(tmp_path, nodes, tensors, opset=opset)
+
+
+def test_sequence_position_out_of_range(tmp_path):
     nodes = [
         node("SplitToSequence", ["x", "s"], ["q"], axis=1),
         node("SequenceAt", ["q", "i"], ["y"]),
     ]
-    with pytest.raises(UnsupportedModelError, match="SplitToSequence"):
-        check(tmp_path, nodes, {"s": np.array(2), "i": np.array(0)})
+    with pytest.raises(ModelFileError, match="LC016"):
+        check(tmp_path, nodes, {"s": np.array(2), "i": np.array(7)})
 
 
 @pytest.mark.parametrize("exclusive", [0, 1])

@@ -26,7 +26,8 @@ class Sink:
 
     taken: names that are not free; halves: whether the file may hold reals narrower than float32;
     count: the size of the batch above 1 that the file fixes, if examples are read as ones of it;
-    untracked: as of a `Program`; ids: likewise, by the inputs.
+    untracked: as of a `Program`; ids: likewise, by the inputs; sequences: the parts of each, by its
+    name.
     """
 
     taken: set[str]
@@ -37,6 +38,7 @@ class Sink:
     untracked: set[str] = field(default_factory=set)
     ids: dict[str, int] = field(default_factory=dict)
     stacks: dict[tuple[str, str], Data] = field(default_factory=dict)
+    sequences: dict[str, list[Value]] = field(default_factory=dict)
 
     def read_rows(self, name: str, rows: int) -> None:
         """Note that whole numbers, which steps only move, choose rows of a table with so many."""

@@ -344,7 +344,10 @@ class Walk:
     def _lower(self, node: Node, position: int) -> None:
         values, sink = self.values, self.sink
         try:
-            inputs = [self.known(name) if name else None for name in node.inputs]
+            inputs = [
+                self.known(name) if name and name not in sink.sequences else None
+                for name in node.inputs
+            ]
             if sink.count is not None and node.op_type in _SIDE_BY_SIDE:
                 beside = [value for value in inputs if value is not None]
                 one = of_one_example(beside, sink.count, aligned=node.op_type == "Concat")

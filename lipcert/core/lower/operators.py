@@ -57,6 +57,8 @@ LAYOUT: Final[Mapping[str, str]] = {
     "ReduceLogSum": "composites.log_sum",
     "Reshape": "layout_ops.reshape",
     **dict.fromkeys(["Resize", "Upsample"], "resize_ops.resize"),
+    "SequenceAt": "sequences.part",
+    "SplitToSequence": "sequences.cut",
     "Shape": "size_ops.shape_of",
     "Size": "size_ops.size_of",
     "Slice": "selection_ops.slice_",
@@ -133,8 +135,8 @@ _REASONS: Final[Mapping[frozenset[str], str]] = {
     frozenset({"DeformConv", "GridSample", "MaxRoiPool", "RoiAlign"}):
         "its positions depend on the data; use fixed ones",
     frozenset({"Det", "ReduceProd", "Tan"}): "it has no useful bound; end the network before it",
-    frozenset({"SequenceAt", "SequenceConstruct", "SequenceLength", "SplitToSequence"}):
-        "sequences are not followed; cut with Split, as the optimiser of torch.onnx writes it",
+    frozenset({"SequenceConstruct", "SequenceLength"}):
+        "of sequences, only SplitToSequence and SequenceAt are supported",
 }  # fmt: skip
 """why some operators are not supported on data, and what to do"""
 

@@ -1,4 +1,4 @@
-"""Functions that jump inside of continuous ones, beside onnxruntime."""
+"""Functions that jump inside of continuous ones, and sequences of parts, beside onnxruntime."""
 
 from __future__ import annotations
 
@@ -100,3 +100,25 @@ def test_the_message_names_the_node_that_jumps():
 def test_a_number_of_a_guard_is_no_parameter(tmp_path):
     proto = model(choice("Greater", "x", "z"), SHAPE, {"t": 0.0, "z": 0.0})
     assert program(proto).untracked >= {"t", "z"}
+
+
+# sequences ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("lengths", [None, 4, [1, 2, 3]])
+def test_parts_of_a_value(lengths):
+    inputs = "x" if lengths is None else "x l"
+    nodes = [
+        node("SplitToSequence", inputs, "s", axis=1),
+        node("SequenceAt", "s one", "a"),
+        node("SequenceAt", "s last", "b"),
+        node("Concat", "b a", axis=1),
+    ]
+    constants = {"one": 0, "last": -1} | ({} if lengths is None else {"l": lengths})
+    assert agrees(model(nodes, SHAPE, constants)).batch_proved
+
+
+def test_parts_of_a_batch_are_refused():
+    nodes = [node("SplitToSequence", "x", "s", axis=0), node("SequenceAt", "s i")]
+    with pytest.raises(Unsupported):
+        program(model(nodes, SHAPE, {"i": 0}))
