@@ -251,7 +251,7 @@ class _Filled:
 
 
 def _walk(model: Model) -> Walk:
-    return Walk(model, [True] * len(model.nodes), _NO_INPUT, batched=False, count=None)
+    return Walk(model, enumerate(model.nodes), _NO_INPUT, batched=False, count=None)
 
 
 def _ones(name: str, shape: tuple[int, ...]) -> FloatArray:

@@ -135,7 +135,7 @@ def node_refusals(model: Model, *outputs: str, batched: bool) -> Iterator[Refusa
         yield refused(error)
         return
     lost: set[str] = set()
-    for position, node in walk.nodes():
+    for position, node in walk.nodes:
         if lost.isdisjoint(filter(None, node.inputs)):
             try:
                 walk.node(node, position)

@@ -1,140 +1,83 @@
-"""Which values of a file its outputs depend on, where it holds an If.
+"""The nodes of a file with the branch that each If takes in its place.
 
-What enters: a walk over the file that has seen no node yet. What leaves: names. Of an If whose
-condition is a constant that no batch changes, the branch that it takes is followed, and what the
-other one reads is not; of any other If, both. To know conditions, the nodes before them are walked.
-Proof that nothing is missed: a value depends on what its node reads, and a node that is an If with
-this condition computes the results of that branch.
+What enters: a walk over the file that has seen no node yet. What leaves: the nodes, with their
+positions in the file. Of an If whose condition is a constant that no batch changes, they are those
+of the branch that it takes and an Identity for each of its results, which reads the condition, too;
+any other If stays, and reads what both branches read. Only what conditions are computed from is
+walked.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, final
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from typing import final
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import Walk
-from lipcert.core.reader.records import Branch, Node
-
-
-def followed(walk: Walk, outputs: Iterable[str]) -> frozenset[str]:
-    """The names of all values that outputs depend on, also inside of branches."""
-    found = _Followed(walk)
-    names: set[str] = set()
-    pending = list(outputs)
-    while pending:
-        name = pending.pop()
-        if name and name not in names:
-            names.add(name)
-            pending += found.read_by(name)
-    return frozenset(names)
-
-
-def taken(walk: Walk) -> dict[str, Branch]:
-    """The branches taken of all Ifs, also inside of each other, by their first output."""
-    found = _Followed(walk)
-    pending = [node for node in walk.model.nodes if is_if(node) and _first(node)]
-    while pending:
-        node = pending.pop()
-        found.read_by(_first(node))
-        branch = found.taken[_first(node)]
-        pending += (
-            []
-            if branch is None
-            else (item for item in branch.nodes if is_if(item) and _first(item))
-        )
-    return {name: branch for name, branch in found.taken.items() if branch is not None}
+from lipcert.core.reader.records import Branch, Model, Node, with_nested
 
 
 @final
-class _Followed:
-    """The nodes by the names of their values, with those of the branches that are taken.
-
-    taken: of an If, by its first output.
-    """
+class Splicer:
+    """taken: the branches of all Ifs, also inside of each other, by their first output."""
 
     def __init__(self, walk: Walk) -> None:
-        self._walk: Final = walk
-        self._makers = _makers(walk.model.nodes)
-        self.taken: dict[str, Branch | None] = {}
-        self._done: set[str] = set()
+        self._walk = walk
+        self._conditions = _conditions(walk.model)
+        self.taken: dict[str, Branch] = {}
 
-    def read_by(self, name: str) -> tuple[str, ...]:
-        """The names that a value is computed from."""
-        node = self._makers.get(name)
-        if node is None:
-            return ()
-        if not is_if(node):
-            return node.inputs
-        self._evaluate(node.inputs[0])
-        result = self._result(node, name)
-        return node.inputs if result is None else (node.inputs[0], result)
+    def nodes(self) -> list[tuple[int, Node]]:
+        """Every node with its position, in an order of computation."""
+        numbered = enumerate(self._walk.model.nodes)
+        return [(position, item) for position, node in numbered for item in self._spliced([node])]
 
-    def _result(self, node: Node, name: str) -> str | None:
-        """What an output of an If is called in the branch that it takes; None if that is unknown.
+    def _spliced(self, nodes: Iterable[Node]) -> Iterator[Node]:
+        for node in nodes:
+            branch = self._branch(node) if is_if(node) else None
+            if branch is not None:
+                yield from self._spliced(branch.nodes)
+                pairs = zip(node.outputs, branch.outputs, strict=True)
+                yield from (self._walked(_identity(node, *pair)) for pair in pairs if pair[0])
+            else:
+                yield self._walked(node)
 
-        Its condition has been walked.
-        """
-        first = _first(node)
-        if first not in self.taken:
-            try:
-                branch = self._walk.chosen(node)
-            except Unsupported:
-                branch = None
-            self.taken[first] = branch
-            self._makers |= {} if branch is None else _makers(branch.nodes)
-        branch = self.taken[first]
-        return None if branch is None else branch.outputs[node.outputs.index(name)]
+    def _walked(self, node: Node) -> Node:
+        """A node, which has been walked if a condition may depend on it and it is understood."""
+        if not self._conditions.isdisjoint(node.outputs):
+            with suppress(Unsupported):
+                self._walk.node(node, 0)
+        return node
 
-    def _evaluate(self, wanted: str) -> None:
-        """Walk the nodes that a value is computed from, as far as they are understood."""
-        pending = [wanted]
-        while pending:
-            name = pending[-1]
-            missing = self._missing(name)
-            pending += missing
-            if missing:
-                continue
-            pending.pop()
-            if self._is_open(name):
-                self._walk_maker(name)
+    def _branch(self, node: Node) -> Branch | None:
+        with suppress(Unsupported):
+            first = next(filter(None, node.outputs), "")
+            return self.taken.setdefault(first, self._walk.chosen(node))
+        return None
 
-    def _is_open(self, name: str) -> bool:
-        return name in self._makers and name not in self._done
 
-    def _missing(self, name: str) -> list[str]:
-        """The names that have to be walked before this one."""
-        if not self._is_open(name):
-            return []
-        node = self._makers[name]
-        names = node.inputs[:1] if is_if(node) else node.inputs
-        if is_if(node) and not self._is_open(names[0]):
-            result = self._result(node, name)
-            names = () if result is None else (result,)
-        return [item for item in names if self._is_open(item)]
+def _identity(node: Node, output: str, result: str) -> Node:
+    inputs = (result, node.inputs[0])
+    return replace(node, op_type="Identity", inputs=inputs, outputs=(output,), attributes={})
 
-    def _walk_maker(self, name: str) -> None:
-        node, values = self._makers[name], self._walk.values
-        self._done.update([name] if is_if(node) else node.outputs)
-        if is_if(node):
-            result = self._result(node, name)
-            if result in values:
-                values[name] = values[result]
-            return
-        try:
-            self._walk.node(node, 0)
-        except Unsupported:
-            return
+
+def _conditions(model: Model) -> set[str]:
+    """The names of the values that conditions are computed from, whichever branches are taken."""
+    nodes = list(with_nested(model.nodes))
+    makers = {name: node for node in nodes for name in node.outputs if name}
+    pending = [node.inputs[0] for node in nodes if is_if(node)]
+    found: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in makers and name not in found:
+            found.add(name)
+            pending += makers[name].inputs
+            values = (item.value for item in makers[name].attributes.values())
+            pending += (out for item in values if isinstance(item, Branch) for out in item.outputs)
+    return found
 
 
 def is_if(node: Node) -> bool:
     """Whether a node chooses between branches."""
     return node.op_type == "If" and not node.domain
-
-
-def _first(node: Node) -> str:
-    return next(filter(None, node.outputs), "")
-
-
-def _makers(nodes: Iterable[Node]) -> dict[str, Node]:
-    return {name: node for node in nodes for name in node.outputs if name}

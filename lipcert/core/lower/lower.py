@@ -12,7 +12,7 @@ batch has the fixed size 1, if its nodes only move entries of the batch, such as
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, final
@@ -48,6 +48,7 @@ from lipcert.core.program import (
 from lipcert.core.reader.records import Branch, Input, Model, Node, shown, with_nested
 
 if TYPE_CHECKING:
+    from lipcert.core.lower.branches import Splicer
     from lipcert.core.lower.guards import Guards
 
 _VERSIONS: Final = range(7, 27)
@@ -94,32 +95,39 @@ def lower(model: Model, *outputs: str) -> Program:
     return _lowered(Walk.of(model, *outputs, batched=False), outputs)
 
 
-def live_names(model: Model, outputs: Sequence[str], *, batched: bool) -> frozenset[str]:
-    """The names of all values that outputs are computed from, inside of branches too."""
-    if any(node.op_type == "If" for node in model.nodes):
-        from lipcert.core.lower.branches import followed  # noqa: PLC0415  for such models only
-
-        return followed(_whole_walk(model, batched=batched), outputs)
-    names = set(outputs)
-    for node in reversed(model.nodes):
-        if not names.isdisjoint(filter(None, node.outputs)):
-            names.update(filter(None, node.inputs))
-    return frozenset(names)
-
-
 def branches_taken(model: Model) -> dict[str, Branch]:
     """The branch that each If takes whose condition is a constant, by its first output."""
     if all(node.op_type != "If" for node in model.nodes):
         return {}
-    from lipcert.core.lower.branches import taken  # noqa: PLC0415  for such models only
+    found: dict[str, Branch] = {}
+    for batched in (False, True):
+        splicer = _splicer(model, batched=batched)
+        splicer.nodes()
+        found |= splicer.taken
+    return found
 
-    return taken(_whole_walk(model, batched=False)) | taken(_whole_walk(model, batched=True))
 
+def _splicer(model: Model, *, batched: bool) -> Splicer:
+    """What puts branches in place, with all inputs that hold numbers of fixed shape."""
+    from lipcert.core.lower.branches import Splicer  # noqa: PLC0415  for models with an If only
 
-def _whole_walk(model: Model, *, batched: bool) -> Walk:
-    """A walk over all nodes, from all inputs that hold numbers of fixed shape."""
     starts = _starts([item for item in model.inputs if not _fault(item)], batched=batched)
-    return Walk(model, [True] * len(model.nodes), *starts, batched=batched, count=None)
+    return Splicer(Walk(model, enumerate(model.nodes), *starts, batched=batched, count=None))
+
+
+def _live(
+    model: Model, outputs: Sequence[str], *, batched: bool
+) -> tuple[list[tuple[int, Node]], Set[str]]:
+    """The nodes that outputs are computed from, with their positions, and the names they read."""
+    nodes = list(enumerate(model.nodes))
+    if any(node.op_type == "If" for node in model.nodes):
+        nodes = _splicer(model, batched=batched).nodes()
+    names, kept = set(outputs), []
+    for position, node in reversed(nodes):
+        if not names.isdisjoint(filter(None, node.outputs)):
+            names.update(filter(None, node.inputs))
+            kept.append((position, node))
+    return kept[::-1], names
 
 
 def _sources(model: Model, names: Set[str]) -> list[Input]:
@@ -162,7 +170,7 @@ def _starts(sources: Sequence[Input], *, batched: bool) -> Iterator[Data]:
 
 def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
     model, sink, starts = walk.model, walk.sink, walk.starts
-    for position, node in walk.nodes():
+    for position, node in walk.nodes:
         walk.node(node, position)
     for name, stated in model.stated:
         if name in walk.values:
@@ -225,27 +233,25 @@ def _guards(model: Model, values: dict[str, Value], sink: Sink) -> Guards | None
 class Walk:
     """The values of the nodes so far, from initializers and perhaps inputs on.
 
-    needed: which nodes are to be walked; count: the fixed size of the batch, if examples are read
-    as ones of it; live: the values that are asked for, also inside of branches (None: all).
+    nodes: those that are to be walked, with their positions in the file. count: the fixed size of
+    the batch, if examples are read as ones of it.
     """
 
     def __init__(
         self,
         model: Model,
-        needed: Sequence[bool],
+        nodes: Iterable[tuple[int, Node]],
         *starts: Data,
         batched: bool,
         count: int | None,
-        live: Set[str] | None = None,
     ) -> None:
-        self.model, self.starts, self.count = model, starts, count
-        self._needed, self._live = needed, live
+        self.model, self.nodes, self.starts, self.count = model, list(nodes), starts, count
         taken = {*(start.name for start in starts), *model.initializers}
         taken.update(name for node in with_nested(model.nodes) for name in node.outputs)
         fixed = count if count is not None and count > 1 else None
         self.sink = Sink(taken, batched, has_halves(model), fixed)
         self.values: dict[str, Value] = {start.name: start for start in starts}
-        for name in sorted({name for _, node in self.nodes() for name in node.inputs}):
+        for name in sorted({name for _, node in self.nodes for name in node.inputs}):
             if name in model.initializers:
                 with suppress(Unsupported):  # which `known` says of one that matters
                     self.values[name] = literal(model.initializers[name], name)
@@ -255,13 +261,12 @@ class Walk:
     @classmethod
     def of(cls, model: Model, *outputs: str, batched: bool) -> Walk:
         """The walk to outputs, from the inputs that they depend on."""
-        names = live_names(model, outputs, batched=batched)
+        nodes, names = _live(model, outputs, batched=batched)
         sources = _sources(model, names)
         first = (sources[0].dims or ("",))[0]
-        needed = [not names.isdisjoint(filter(None, node.outputs)) for node in model.nodes]
         starts = _starts(sources, batched=batched)
         count = first if isinstance(first, int) and batched else None
-        return cls(model, needed, *starts, batched=batched, count=count, live=names)
+        return cls(model, nodes, *starts, batched=batched, count=count)
 
     @property
     def parts(self) -> Set[str]:
@@ -271,19 +276,15 @@ class Walk:
     def readers(self, covered: Sequence[str]) -> dict[str, int]:
         """For every name, the first node that reads it and computes a value."""
         found: dict[str, int] = {}
-        for position, node in self.nodes():
+        for position, node in self.nodes:
             if covered[position] in {"step", "part"}:
                 for name in node.inputs:
                     found.setdefault(name, position)
         return found
 
-    def nodes(self) -> Iterator[tuple[int, Node]]:
-        """The nodes that the output is computed from, with their positions."""
-        return ((at, node) for at, node in enumerate(self.model.nodes) if self._needed[at])
-
     def positions(self, outputs: Sequence[str]) -> list[int]:
         """Of the nodes that compute these outputs; of the last node, for what none computes."""
-        makers = {name: position for position, node in self.nodes() for name in node.outputs}
+        makers = {name: position for position, node in self.nodes for name in node.outputs}
         if not makers:
             raise Unsupported("no node computes the output")
         return [makers.get(name, max(makers.values())) for name in outputs]
@@ -332,14 +333,9 @@ class Walk:
     def _branch(self, node: Node, position: int) -> None:
         chosen = self.chosen(node)
         for inner in chosen.nodes:
-            if self._is_live(*inner.outputs):
-                self.node(inner, position)
+            self.node(inner, position)
         for name, result in zip(node.outputs, chosen.outputs, strict=True):
-            if self._is_live(name):
-                self.values[name] = self.known(result)
-
-    def _is_live(self, *names: str) -> bool:
-        return self._live is None or not self._live.isdisjoint(filter(None, names))
+            self.values[name] = self.known(result)
 
     def _lower(self, node: Node, position: int) -> None:
         values, sink = self.values, self.sink
@@ -440,7 +436,7 @@ def _covered(raw: Sequence[Step], steps: Sequence[Step], walk: Walk) -> tuple[st
     final, used = {step.node for step in steps}, {step.node for step in raw}
     read = {*(step.output for step in raw[-1:]), *(name for step in raw for name in step.inputs)}
     result = []
-    needed = {position for position, _ in walk.nodes()}
+    needed = {position for position, _ in walk.nodes}
     for position, node in enumerate(walk.model.nodes):
         outputs = [walk.values.get(name) for name in node.outputs]
         if position not in needed:
