@@ -16,8 +16,7 @@ from types import ModuleType
 from typing import Final, Protocol
 
 from benchmarks.reproductions.rows import Row, Verdict
-from lipcert.privacy.account import account_for
-from lipcert.privacy.declaration import Declaration
+from lipcert.privacy.account import Declaration, account_for
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 

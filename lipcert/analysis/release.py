@@ -17,9 +17,8 @@ from lipcert.core.ledger import Premises
 from lipcert.graph.ir import Graph
 from lipcert.importer.metadata import is_anonymous
 from lipcert.importer.origins import module_of
-from lipcert.privacy.account import Account, account_for
+from lipcert.privacy.account import POINT_ONLY, Account, account_for
 from lipcert.privacy.accounting import accountant_named, noise_for_epsilon
-from lipcert.privacy.declaration import POINT_ONLY
 from lipcert.privacy.noise import (
     Allocation,
     Group,

@@ -22,7 +22,7 @@ from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Group
 from lipcert.settings.loss_spec import heads_text
 from lipcert.settings.patterns import literal
-from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray, Upper, root_sum_square
 
 ANALYSIS: Final = "analysis"
@@ -160,43 +160,37 @@ def settings_of(certificate: Certificate) -> Settings:
     except (CertificateFormatError, Unsupported) as error:
         raise NoVerdictError(f"audit: the certificate is not well-formed: {error}") from error
     names = {claim.tensor: claim.name for claim in certificate.parameters}
-    run, mechanism = premises.run, premises.mechanism.record()
-    kind, scope = mechanism.pop("kind"), certificate.scope.kind
+    run, scope = premises.run, certificate.scope
+    mechanism = premises.mechanism.record()
+    found: dict[str, Any] = {**parameters, "mechanism": mechanism.pop("kind"), "scope": scope.kind}
     if mechanism.pop("layers", ()) and premises.layer_clip is not None:
         mechanism |= _radii(certificate, premises.layer_clip)
-    if premises.mechanism.holds_weights() and not certificate.scope.constraints:
-        kind, scope = "none", "point"
+    if premises.mechanism.holds_weights() and not scope.constraints:
+        found |= {"mechanism": "none", "scope": "point"}
+    if run is not None:
+        found |= {"dataset_size": run.dataset_size, "sampling": run.scheme, "steps": run.steps}
+        found |= {"dataset_size_from": run.size} if run.size else {}
+    found |= {
+        "neighbours": premises.relation,
+        "constraints": tuple(
+            (literal(names.get(item.tensor, item.tensor)), f"{item.kind}:{item.radius!r}")
+            for item in scope.constraints
+        ),
+    }
+    parts = premises.input_parts
     return Settings(
-        **parameters,  # type: ignore[arg-type]  # under the names of `Settings`
+        **found,
+        **mechanism,
         loss=loss,
         loss_clip=premises.loss_clip,
         input_norm=premises.input_norm,
         input_box=premises.input_box,
-        input_norms=tuple(
-            (part.name, part.norm) for part in premises.input_parts if part.norm is not None
-        ),
-        input_boxes=tuple(
-            (part.name, part.box) for part in premises.input_parts if part.box is not None
-        ),
-        scope=scope,  # type: ignore[arg-type]  # checked by Settings
-        constraints=tuple(
-            (
-                literal(names.get(item.tensor, item.tensor)),
-                ConstraintSpec(item.kind, item.radius),  # type: ignore[arg-type]  # ditto
-            )
-            for item in certificate.scope.constraints
-        ),
-        trainable=tuple(literal(names.get(tensor, tensor)) for tensor in certificate.scope.trained),
-        **mechanism,
-        mechanism=kind,
-        neighbours=premises.relation,  # type: ignore[arg-type]  # checked by Settings
+        input_norms=tuple((part.name, part.norm) for part in parts if part.norm is not None),
+        input_boxes=tuple((part.name, part.box) for part in parts if part.box is not None),
+        trainable=tuple(literal(names.get(tensor, tensor)) for tensor in scope.trained),
         reduction="sum" if premises.divisor is None else "mean",
         batch_size=premises.divisor if run is None else run.batch_size,
         noise_multiplier=certificate.network.noise_multiplier,
-        dataset_size=None if run is None else run.dataset_size,
-        dataset_size_from="declared" if run is None or run.size is None else run.size,  # type: ignore[arg-type]  # ditto
-        sampling=None if run is None else run.scheme,  # type: ignore[arg-type]  # checked there
-        steps=None if run is None else run.steps,
         delta=None if certificate.privacy is None else float(certificate.privacy.delta),
         output=certificate.model.output,
     )

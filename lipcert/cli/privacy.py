@@ -38,9 +38,8 @@ from lipcert.settings.settings import CHOICES
 
 if TYPE_CHECKING:
     from lipcert.diagnostics import Diagnostic
-    from lipcert.privacy.account import Account
+    from lipcert.privacy.account import Account, Declaration
     from lipcert.privacy.accounting import Accountant, CurvePoint
-    from lipcert.privacy.declaration import Declaration
     from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
     from lipcert.report.sources import ReadAnalysis
@@ -319,7 +318,7 @@ class _RunOptions:
 
     def declaration(self) -> Declaration:
         """How the noise is set and claimed, as far as the user said."""
-        from lipcert.privacy.declaration import Composition, Declaration, Divisor
+        from lipcert.privacy.account import Composition, Declaration, Divisor
         from lipcert.privacy.noise import Neighbouring, Reduction
         from lipcert.privacy.plan import Sampling
 
@@ -337,7 +336,7 @@ class _RunOptions:
 
     def findings(self) -> tuple[Diagnostic, ...]:
         """What is to be said of the analysis as a source."""
-        from lipcert.privacy.declaration import POINT_ONLY
+        from lipcert.privacy.account import POINT_ONLY
 
         return (POINT_ONLY,) if self.point_only else ()
 

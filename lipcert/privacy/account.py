@@ -1,24 +1,264 @@
 """Account: the privacy of a planned run as one record, from which every report is printed.
 
-What enters: a plan, a noise multiplier, how the noise is really set. What leaves: the ε of the run
-with what it is to be compared with, and all findings. Invariant: `epsilon` is that of the run as it
-is, never of the run as it was claimed to be; None always has an LC407. The
-concentrated-privacy statement (zCDP) of releases that no sampling amplifies, ρ of one release and
-of the run, gives an ε by the simple conversion that is always above that of the accountants; it is
-printed because papers state it.
+A `Declaration` says how a run really sets its noise and how its ε was claimed; the default is that
+of a correct run, which changes nothing and claims nothing. Known mistakes of private training are
+diagnostics LC401 to LC406 and LC409: an error means that a claimed ε is too small or void; a
+warning, that the statement is weak; an info, that noise is wasted.
+
+Invariant: `Account.epsilon` is that of the run as it is, never of the run as it was claimed to be;
+None always has an LC407. The concentrated-privacy statement (zCDP) of releases that no sampling
+amplifies, ρ of one release and of the run, gives an ε by the simple conversion that is always above
+that of the accountants; it is printed because papers state it.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import final
+from enum import Enum
+from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic, Level
-from lipcert.privacy.accounting import Accountant, accountants, choose, epsilon
-from lipcert.privacy.declaration import Declaration, lints
+from lipcert.errors import UsageError
+from lipcert.privacy.accounting import Accountant, accountants, check_multiplier, choose, epsilon
+from lipcert.privacy.noise import Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.upper import Lower, Upper
+
+POINT_ONLY: Final = Diagnostic(
+    "LC408",
+    Level.WARNING,
+    "",
+    "the sensitivity holds at the weights of the file, which the first step leaves",
+    "compute it again before every step, or declare the constraints that training enforces",
+)
+"""for a run whose bounds were taken at the weights of one file"""
+
+
+class Composition(Enum):
+    """How the claim counts the groups that one step noises."""
+
+    JOINT = "joint"
+    """as one release with the joint multiplier (right)"""
+    ONCE = "once"
+    """as one release with the multiplier of a single group"""
+    SEPARATE = "separate"
+    """as steps of their own, each with its own sample"""
+
+
+class Divisor(Enum):
+    """What a mean divides by."""
+
+    CONSTANT = "constant"
+    BATCH_SIZE = "batch-size"
+    """the size of the batch at hand"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """How the noise is set: s = σ·Δ on each of `groups` groups, by the sensitivity Δ of ….
+
+    sensitivity_for: the neighbouring relation it was computed for (None: that of the plan).
+    sensitivity_of, noise_on: whether it is that of the sum or of the mean over B, and which of the
+        two receives the noise.
+    claimed_sampling: what the accountant was told (None: the truth).
+    """
+
+    groups: int = 1
+    composition: Composition = Composition.JOINT
+    sensitivity_for: Neighbouring | None = None
+    sensitivity_of: Reduction = Reduction.SUM
+    noise_on: Reduction = Reduction.SUM
+    divisor: Divisor = Divisor.CONSTANT
+    claimed_sampling: Sampling | None = None
+
+    def __post_init__(self) -> None:
+        if self.groups < 1:
+            raise UsageError(f"noised-groups: {self.groups} is not a positive number of groups")
+
+    def relation_factor(self, plan: TrainingPlan) -> float:
+        """Δ that was used over Δ of the plan's relation: ½, 1 or 2."""
+        used = self.sensitivity_for or plan.neighbours
+        return _bounds_moved(used) / _bounds_moved(plan.neighbours)
+
+    def reduction_factor(self, plan: TrainingPlan) -> Lower:
+        """Δ that was used over Δ of what receives the noise: 1/B, 1 or B, rounded down."""
+        batch = float(plan.batch)
+        match self.sensitivity_of, self.noise_on:
+            case Reduction.MEAN, Reduction.SUM:
+                return Lower(1.0).over(Upper(batch))
+            case Reduction.SUM, Reduction.MEAN:
+                return Lower(batch)
+            case _:
+                return Lower(1.0)
+
+    def divisor_tells(self, plan: TrainingPlan) -> bool:
+        """Whether the mean divides by a size that depends on who is in the batch.
+
+        Then the scale of the noise tells that size. Batches of shuffled data and of fixed size, and
+        full ones where an example is only replaced, have the same sizes for both data sets.
+        """
+        if self.divisor is Divisor.CONSTANT:
+            return False
+        if plan.sampling is Sampling.FULL_BATCH:
+            return plan.neighbours is Neighbouring.ADD_OR_REMOVE_ONE
+        return plan.sampling is Sampling.POISSON
+
+    def effective_multiplier(self, plan: TrainingPlan, noise_multiplier: float) -> Lower | None:
+        """Returns a lower bound of the multiplier of the joint release; None: no noise hides it.
+
+        Proof: K groups with s_k = σ'·Δ_k, σ' = σ times the two factors, have the joint multiplier
+        (Σ Δ_k²/s_k²)^(−1/2) = σ'/√K.
+        """
+        check_multiplier(noise_multiplier)
+        if self.divisor_tells(plan):
+            return None
+        factor = Lower(self.relation_factor(plan)) * self.reduction_factor(plan)
+        return self._joint(Lower(noise_multiplier) * factor)
+
+    def claimed_epsilon(self, plan: TrainingPlan, noise_multiplier: float) -> float | None:
+        """The ε that the declared accounting claims; None where it claims nothing of its own."""
+        if self == Declaration(groups=self.groups):
+            return None
+        claimed = Lower(noise_multiplier)
+        if self.composition is Composition.JOINT:
+            claimed = self._joint(claimed)
+        try:
+            return epsilon(self._claimed_plan(plan), claimed.value)
+        except UsageError:  # a claim that no accountant would make
+            return None
+
+    def _joint(self, multiplier: Lower) -> Lower:
+        return multiplier.over(Upper(float(self.groups)).sqrt())
+
+    def _claimed_plan(self, plan: TrainingPlan) -> TrainingPlan:
+        claim = replace(
+            plan,
+            sampling=self.claimed_sampling or plan.sampling,
+            neighbours=self.sensitivity_for or plan.neighbours,
+        )
+        if self.composition is Composition.SEPARATE:
+            claim = claim.with_steps(claim.releases * self.groups)
+        return claim
+
+
+def _bounds_moved(neighbours: Neighbouring) -> float:
+    """Δ in units of the bound G of one gradient."""
+    return 2.0 if neighbours is Neighbouring.REPLACE_ONE else 1.0
+
+
+def lints(plan: TrainingPlan, declaration: Declaration) -> tuple[Diagnostic, ...]:
+    """Every mistake that can be seen, in the order of the codes."""
+    return (
+        *_divisor(plan, declaration),
+        *_sampling(plan, declaration),
+        *_composition(declaration),
+        *_relation(plan, declaration),
+        *_delta(plan),
+        *_reduction(plan, declaration),
+        *_size(plan),
+    )
+
+
+def _divisor(plan: TrainingPlan, declaration: Declaration) -> Iterator[Diagnostic]:
+    if not declaration.divisor_tells(plan):
+        return
+    yield Diagnostic(
+        "LC401",
+        Level.ERROR,
+        "",
+        "the mean divides by the size of the batch at hand, so the scale of the noise tells that "
+        "size",
+        f"divide by the constant {plan.batch}",
+    )
+
+
+def _sampling(plan: TrainingPlan, declaration: Declaration) -> Iterator[Diagnostic]:
+    claimed = declaration.claimed_sampling
+    if claimed is None or claimed is plan.sampling:
+        return
+    yield Diagnostic(
+        "LC402",
+        Level.ERROR,
+        "",
+        f"batches are drawn by {plan.sampling.value}, but accounted as {claimed.value}",
+        f"draw {claimed.value} batches, or state the ε of {plan.sampling.value}",
+    )
+
+
+def _composition(declaration: Declaration) -> Iterator[Diagnostic]:
+    if declaration.groups == 1 or declaration.composition is Composition.JOINT:
+        return
+    count = declaration.groups
+    how = (
+        f"{count} groups with noise σΔ_k are counted as one release of multiplier σ"
+        if declaration.composition is Composition.ONCE
+        else f"{count} groups of one sample are counted as {count} steps with samples of their own"
+    )
+    yield Diagnostic(
+        "LC403",
+        Level.ERROR,
+        "",
+        how,
+        f"count one release of multiplier σ/√{count} per step, or add √{count} times the noise",
+    )
+
+
+def _relation(plan: TrainingPlan, declaration: Declaration) -> Iterator[Diagnostic]:
+    factor = declaration.relation_factor(plan)
+    if factor == 1.0 or declaration.sensitivity_for is None:
+        return
+    used, relation = declaration.sensitivity_for.value, plan.neighbours.value
+    yield Diagnostic(
+        "LC404",
+        Level.ERROR if factor < 1.0 else Level.INFO,
+        "",
+        f"the noise is set by the sensitivity for {used}, the statement is about {relation}: the "
+        f"multiplier is {factor:g} times the stated one",
+        f"compute the sensitivity for {relation}",
+    )
+
+
+def _delta(plan: TrainingPlan) -> Iterator[Diagnostic]:
+    if plan.delta * plan.dataset_size >= 1.0:
+        yield Diagnostic(
+            "LC405",
+            Level.WARNING,
+            "",
+            f"δ = {plan.delta:g} is not below 1/N = {1.0 / plan.dataset_size:g}",
+            "choose a smaller δ",
+        )
+
+
+def _reduction(plan: TrainingPlan, declaration: Declaration) -> Iterator[Diagnostic]:
+    used, noised = declaration.sensitivity_of, declaration.noise_on
+    if used is noised:
+        return
+    too_small = noised is Reduction.SUM
+    yield Diagnostic(
+        "LC406",
+        Level.ERROR if too_small else Level.INFO,
+        "",
+        f"the noise is on the {noised.value} and its size is that for the {used.value}: "
+        f"{plan.batch} times too {'small' if too_small else 'large'}",
+        f"use the sensitivity of the {noised.value}",
+    )
+
+
+def _size(plan: TrainingPlan) -> Iterator[Diagnostic]:
+    if plan.size_tells:
+        yield Diagnostic(
+            "LC409",
+            Level.ERROR,
+            "",
+            "N was counted in the private data set, and under add-remove a neighbour has another: "
+            "with it the rate, the divisor and the number of steps change for all examples, which "
+            "no ε here covers",
+            "declare N as a public constant (make_private(dataset_size=…)), or state neighbours "
+            "zero-out, for which this ε holds",
+        )
 
 
 @final

@@ -15,9 +15,8 @@ from typing import Any, Final, final
 from lipcert.core.codec import member
 from lipcert.diagnostics import Diagnostic
 from lipcert.errors import UsageError
-from lipcert.privacy.account import Account
+from lipcert.privacy.account import Account, Divisor
 from lipcert.privacy.accounting import Accountant, CurvePoint
-from lipcert.privacy.declaration import Divisor
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.report import document as doc

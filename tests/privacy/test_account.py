@@ -6,9 +6,8 @@ import pytest
 
 from lipcert.diagnostics import Level
 from lipcert.errors import UsageError
-from lipcert.privacy.account import account_for
+from lipcert.privacy.account import Composition, Declaration, Divisor, account_for
 from lipcert.privacy.accounting import Accountant, epsilon
-from lipcert.privacy.declaration import Composition, Declaration, Divisor
 from lipcert.privacy.noise import Group, Neighbouring, Reduction, effective_multiplier
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.upper import Upper

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import chi2
 
-from lipcert.privacy.account import account_for
-from lipcert.privacy.declaration import Declaration
+from lipcert.privacy.account import Declaration, account_for
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 

@@ -4,9 +4,8 @@ import csv
 import io
 import json
 
-from lipcert.privacy.account import Account, account_for
+from lipcert.privacy.account import Account, Declaration, Divisor, account_for
 from lipcert.privacy.accounting import CurvePoint
-from lipcert.privacy.declaration import Declaration, Divisor
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.report.formats import document_text

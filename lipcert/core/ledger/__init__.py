@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-from lipcert.core.ledger.entries import CHECKED, DECLARED
-from lipcert.core.ledger.evaluation import DROPOUT, EVALUATION, MODAL_OPERATORS, EvalLayer
+from lipcert.core.ledger.entries import (
+    CHECKED,
+    DECLARED,
+    DROPOUT,
+    EVALUATION,
+    MODAL_OPERATORS,
+    EvalLayer,
+    Run,
+)
 from lipcert.core.ledger.mechanism import (
     MECHANISMS,
     BackpropClipping,
@@ -13,7 +20,6 @@ from lipcert.core.ledger.mechanism import (
     Mechanism,
 )
 from lipcert.core.ledger.premises import Circumstances, Premises
-from lipcert.core.ledger.run import Run
 
 __all__ = [
     "CHECKED",

@@ -17,17 +17,17 @@ from lipcert.core.codec import Bound, member
 from lipcert.core.ledger.entries import (
     ACCOUNTING,
     ARITHMETIC,
+    EVALUATION,
     FIXED,
     PROJECTION,
     RANDOMNESS,
+    SAMPLING,
+    EvalLayer,
+    Run,
     declared,
+    evaluation,
     examples,
     frozen,
-)
-from lipcert.core.ledger.evaluation import (
-    EVALUATION,
-    EvalLayer,
-    evaluation,
     read_eval_layers,
 )
 from lipcert.core.ledger.mechanism import (
@@ -40,7 +40,6 @@ from lipcert.core.ledger.mechanism import (
     read_stepwise,
     stepwise,
 )
-from lipcert.core.ledger.run import SAMPLING, Run
 
 LossParameter: TypeAlias = tuple[str, float | str]
 
