@@ -4,8 +4,9 @@
 
 Prints a table in Markdown. Every network is given to `lipcert.suggest` with public examples, which
 rehearses what may be better than clipping; what comes back is trained with Adam on other examples,
-beside gradient clipping at C = 1 of the network as it was written. The rate of each is chosen by a
-run with a seed of its own.
+beside gradient clipping at C = 1 of the network as it was written and the run as it was planned.
+The rate of each is chosen by a run with a seed of its own. The run of the recipe is then made once
+more by the line that is printed, its certificate is checked, and its recording audited.
 """
 
 from __future__ import annotations
@@ -13,10 +14,12 @@ from __future__ import annotations
 import argparse
 import copy
 import logging
+import tempfile
 import time
 import warnings
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, final
 
@@ -27,6 +30,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lipcert
+from lipcert import training
+from lipcert.core.check import Choices, check
+from lipcert.core.verdict import Verdict
 from lipcert.training import GradientClipping, TrainingMechanism, make_private
 
 RATES: Final = (0.003, 0.01, 0.03)
@@ -37,16 +43,20 @@ NODES: Final = 8
 FEATURES: Final = 4
 
 
+Examples = tuple[tuple[Tensor, ...], Tensor]
+"""inputs of the network, and labels"""
+
+
 @final
 @dataclass(frozen=True)
 class Problem:
     """made: a fresh network. public, train, test: examples (x, y). box: of every input entry."""
 
     made: Callable[[], nn.Module]
-    public: tuple[Tensor, Tensor]
-    train: tuple[Tensor, Tensor]
-    test: tuple[Tensor, Tensor]
-    box: tuple[float, float] = (0.0, 1.0)
+    public: Examples
+    train: Examples
+    test: Examples
+    box: Mapping[str, tuple[float, float]] | tuple[float, float] = (0.0, 1.0)
 
     @property
     def settings(self) -> lipcert.Settings:
@@ -132,9 +142,9 @@ class TwoSided(nn.Module):
         self.left, self.right = nn.Linear(32, 24), nn.Linear(32, 24)
         self.norm, self.head = nn.LayerNorm(48), nn.Linear(48, 10)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[examples, 64], both halves side by side."""
-        both = torch.cat([self.left(x[:, :32]), self.right(x[:, 32:])], dim=1)
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        """[examples, 32] each."""
+        both = torch.cat([self.left(left), self.right(right)], dim=1)
         return self.head(torch.relu(self.norm(both)))
 
 
@@ -142,10 +152,26 @@ def _digits(shape: tuple[int, ...], made: Callable[[], nn.Module]) -> Problem:
     pixels, labels = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(labels))
     x = torch.tensor(pixels[order] / 16.0, dtype=torch.float32).reshape(-1, *shape)
-    y = torch.tensor(labels[order])
-    ends = (slice(0, 300), slice(300, 1437), slice(1437, None))
-    public, train, test = ((x[part], y[part]) for part in ends)
-    return Problem(made, public, train, test)
+    return Problem(made, *_parts((x,), torch.tensor(labels[order]), (300, 1437)))
+
+
+def _halves() -> Problem:
+    """The left and the right half of each digit, as two inputs."""
+    whole = _digits((8, 8), TwoSided)
+    public, train, test = (
+        ((x[:, :, :4].flatten(1), x[:, :, 4:].flatten(1)), y)
+        for (x,), y in (whole.public, whole.train, whole.test)
+    )
+    return replace(
+        whole, public=public, train=train, test=test,
+        box={"left": (0.0, 1.0), "right": (0.0, 1.0)},
+    )  # fmt: skip
+
+
+def _parts(x: tuple[Tensor, ...], y: Tensor, ends: tuple[int, int]) -> Iterator[Examples]:
+    """Public examples, those to train on, and those to test with."""
+    for part in (slice(0, ends[0]), slice(*ends), slice(ends[1], None)):
+        yield tuple(item[part] for item in x), y[part]
 
 
 def _graphs() -> Problem:
@@ -170,16 +196,13 @@ def _graphs() -> Problem:
     features = random.random((count, NODES, FEATURES))
     features[:, :, 0] = (near > 0.0).sum(axis=2) / NODES
     x = torch.tensor(np.concatenate([features, near], axis=2), dtype=torch.float32)
-    y = torch.tensor(labels)
-    parts = (slice(0, 300), slice(300, 2300), slice(2300, None))
-    public, train, test = ((x[part], y[part]) for part in parts)
-    return Problem(GatedGraph, public, train, test)
+    return Problem(GatedGraph, *_parts((x,), torch.tensor(labels), (300, 2300)))
 
 
 PROBLEMS: Final[Mapping[str, Callable[[], Problem]]] = MappingProxyType(
     {
         "frozen features": lambda: _digits((1, 8, 8), FrozenFeatures),
-        "two inputs side by side": lambda: _digits((64,), TwoSided),
+        "two inputs": _halves,
         "gated graph": _graphs,
         "ConvNeXt": lambda: _digits((1, 8, 8), ConvNeXt),
     }
@@ -189,46 +212,87 @@ PROBLEMS: Final[Mapping[str, Callable[[], Problem]]] = MappingProxyType(
 @final
 @dataclass(frozen=True)
 class Way:
-    """How a network is trained."""
+    """How a network is trained. file: of the network, exported once for all runs."""
 
     module: nn.Module
     mechanism: TrainingMechanism
     settings: lipcert.Settings
+    file: Path
 
 
-def accuracy(problem: Problem, way: Way, rate: float, seed: int) -> float:
-    """Of a private run, on the test examples."""
+def accuracy(
+    problem: Problem, way: Way, rate: float, seed: int, folder: Path | None = None
+) -> float:
+    """Of a private run, on the test examples. folder: of its certificate and recording."""
     module, settings = copy.deepcopy(way.module).train(), way.settings
     torch.manual_seed(seed)
     trained = [item for item in module.parameters() if item.requires_grad]
     optimizer = torch.optim.Adam(trained, lr=rate)
-    loader = DataLoader(TensorDataset(*problem.train), batch_size=settings.batch_size)
+    x, y = problem.train
+    loader = DataLoader(TensorDataset(*x, y), batch_size=settings.batch_size)
     names = ("target_epsilon", "delta", "epochs", "dataset_size", "sampling")
     run = {name: getattr(settings, name) for name in names}
     with make_private(
-        module, optimizer, loader, way.mechanism, **run, seed=seed, progress=False
+        module,
+        optimizer,
+        loader,
+        way.mechanism,
+        **run,
+        seed=seed,
+        progress=False,
+        folder=folder,
+        model_file=way.file,
     ) as private:
-        for x, y in private.loader:
-            private.step(x, y)
+        for *inputs, labels in private.loader:
+            optimizer.zero_grad()
+            private.criterion(private.model(*inputs), labels).backward()
+            optimizer.step()
+    x, y = problem.test
     with torch.no_grad():
-        found = module.eval()(problem.test[0]).argmax(1)
-    return float((found == problem.test[1]).float().mean())
+        found = module.eval()(*x).argmax(1)
+    return float((found == y).float().mean())
 
 
-def compared(name: str, seeds: int) -> str:
-    """A row of the table."""
+def _given(inputs: tuple[Tensor, ...]) -> Tensor | tuple[Tensor, ...]:
+    return inputs[0] if len(inputs) == 1 else inputs
+
+
+def audited(problem: Problem, way: Way, rate: float) -> str:
+    """The verdict on the recording of one more run, whose certificate is checked first."""
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made) / "run"
+        accuracy(problem, way, rate, 0, folder)
+        certificate, model = folder / "model.lipcert.json", folder / "model.onnx"
+        checked = check(certificate.read_bytes(), model, Choices()).verdict
+        if checked is Verdict.INVALID:
+            return checked.value
+        report = lipcert.audit(
+            str(certificate),
+            trace=str(folder / "trace"),
+            data=TensorDataset(*problem.train[0], problem.train[1]),
+        )
+    return report.verdict.value
+
+
+def compared(name: str, seeds: int, folder: Path) -> str:
+    """A row of the table. folder: for files."""
     problem = PROBLEMS[name]()
     torch.manual_seed(0)
     module = problem.made()
     begun = time.process_time()
+    example = _given(tuple(item[:1] for item in problem.train[0]))
+    inputs, labels = problem.public
     found = lipcert.suggest(
-        module, problem.train[0][:1], problem.settings, public=problem.public, progress=False
+        module, example, problem.settings, public=(_given(inputs), labels), progress=False
     )
     seconds = time.process_time() - begun
     plain = GradientClipping(clip_norm=1.0, input_box=problem.box)
+    printed = eval(found.recipe.code, vars(training))
+    files = [lipcert.export(net.eval(), example, folder / f"{number}.onnx")
+             for number, net in enumerate((module, found.module))]  # fmt: skip
     ways = {
-        "clipping": Way(module, plain, problem.settings),
-        "recipe": Way(found.module, found.mechanism(), found.settings),
+        "clipping": Way(module, plain, problem.settings, files[0]),
+        "recipe": Way(found.module, printed, found.settings, files[1]),
     }
     reached: dict[str, tuple[float, float]] = {}
     for name_of_way, way in ways.items():
@@ -236,6 +300,7 @@ def compared(name: str, seeds: int) -> str:
         rate = max(tried, key=tried.__getitem__)
         runs = [accuracy(problem, way, rate, seed) for seed in range(seeds)]
         reached[name_of_way] = 100.0 * float(np.mean(runs)), 100.0 * float(np.std(runs, ddof=1))
+    verdict = audited(problem, ways["recipe"], rate)
     difference = reached["recipe"][0] - reached["clipping"][0]
     changes = "; ".join(change.change for change in found.recipe.changes)
     shown = " | ".join(f"{mean:.1f} ± {spread:.1f}" for mean, spread in reached.values())
@@ -245,7 +310,8 @@ def compared(name: str, seeds: int) -> str:
         f"{run.mechanism} " + ("–" if run.accuracy is None else f"{100.0 * run.accuracy:.0f}")
         for run in runs_of
     )
-    return f"| {name} | {shown} | {difference:+.1f} | {changes} | {told or '–'} | {seconds:.0f} s |"
+    row = name, shown, f"{difference:+.1f}", changes, told or "–", f"{seconds:.0f} s", verdict
+    return f"| {' | '.join(row)} |"
 
 
 def main() -> None:
@@ -257,10 +323,12 @@ def main() -> None:
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    print("| network | clipping, C = 1 | recipe | points | the recipe | rehearsed | suggest |")
-    print("|---|---:|---:|---:|---|---|---:|")
+    head = "network", "clipping, C = 1", "recipe", "points", "the recipe", "rehearsed", "suggest"
+    print(f"| {' | '.join(head)} | audit |")
+    print("|---|---:|---:|---:|---|---|---:|---|")
     for name in words.networks:
-        print(compared(name, words.seeds), flush=True)
+        with tempfile.TemporaryDirectory() as folder:
+            print(compared(name, words.seeds, Path(folder)), flush=True)
 
 
 if __name__ == "__main__":

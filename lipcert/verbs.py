@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, final, overload
 
@@ -97,8 +98,9 @@ def certify(
     """Write a certificate of the bounds of a planned run that the checker has accepted.
 
     out: the certificate, NAME.lipcert.json; without it, the ONNX file with this ending. Of a module
-    it has to be given, and the file that a checker needs is written beside it: NAME.onnx. Neither
-    is touched unless there is a certificate. engine: the checker's arithmetic, float or exact.
+    it has to be given, and the file that a checker needs is written beside it: NAME.onnx. Of a file
+    that lacks biases of zeros which are trained, a completed one is written: NAME.completed.onnx.
+    Nothing is touched unless there is a certificate. engine: the checker's arithmetic.
 
     Raises what `lipcert.analysis.certificate.certify` raises, and what `analyze` does.
     """
@@ -118,7 +120,9 @@ def certify(
     with asked.imported() as (network, settings):
         issued = issue(network, settings, *asked.more, **options)
         file = Path(network.path)
-        if asked.is_module:
+        if issued.completed is not None:
+            _put(issued.model_beside(target), issued.completed)
+        elif asked.is_module:
             file = _named_like(target)
             _put(file, Path(network.path).read_bytes())
     _put(target, issued.data)
@@ -347,6 +351,10 @@ def is_certificate(target: object) -> TypeGuard[str | os.PathLike[str]]:
 def model_beside(certificate: str | os.PathLike[str]) -> Path:
     """The model of a certificate of its name, where `certify` puts it; UsageError if none is."""
     model = _named_like(Path(certificate))
+    whole = model.with_suffix(".completed.onnx")
+    stated = Path(certificate).read_text(encoding="utf-8") if whole.exists() else ""
+    if stated and sha256(whole.read_bytes()).hexdigest() in stated:
+        return whole
     if not model.exists():
         raise UsageError(f"audit: {model} does not exist; say with --model what was certified")
     return model

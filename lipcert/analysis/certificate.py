@@ -7,6 +7,7 @@ core reads otherwise than onnxruntime does.
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -49,7 +50,9 @@ from lipcert.core.ledger import Circumstances
 from lipcert.core.spending import derived_epsilon
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import EXPORT
-from lipcert.errors import CertificationError, NoVerdictError
+from lipcert.errors import CertificationError, NoVerdictError, UsageError
+from lipcert.importer.completing import completed
+from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Allocation, allocate
 from lipcert.process.threads import one_thread
@@ -71,14 +74,28 @@ _SLIGHTLY_LESS: Final = 1.0 - 1e-9
 class Issued:
     """A certificate that was checked, the checker's report, and the analysis of its bounds.
 
-    path: where `lipcert.certify` has written it.
+    completed: the ONNX file that it is about, where that is not the file that was given (see
+    `lipcert.importer.completing`). path: where `lipcert.certify` has written the certificate.
     """
 
     data: bytes
     certificate: Certificate
     report: Report
     analysis: Analysis
+    completed: bytes | None = None
     path: Path | None = None
+
+    def model_beside(self, certificate: Path) -> Path:
+        """The ONNX file that the certificate of this path is about: the completed one goes beside
+        the certificate. Raises UsageError where it would replace the file that was given."""
+        given = Path(self.analysis.model.path)
+        if self.completed is None:
+            return given
+        stem = certificate.name.removesuffix(".json").removesuffix(".lipcert")
+        file = certificate.with_name(f"{stem}.completed.onnx")
+        if file.absolute() == given.absolute():
+            raise UsageError(f"certify: {file} would replace the model; name another certificate")
+        return file
 
 
 @one_thread()
@@ -86,6 +103,8 @@ def certify(
     model: ImportedModel, settings: Settings, engine: str = "float", observe: Progress | None = None
 ) -> Issued:
     """A checked certificate of the bounds of a planned run.
+
+    Of a file that lacks biases of zeros which are trained it is that of the completed file.
 
     Raises what `analyze` raises, NoVerdictError for what has no certificate, CertificationError
     where the checker rejects what was derived, which is a fault of LipCert.
@@ -95,7 +114,18 @@ def certify(
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
     settings = _stated_alike(settings)
-    return issued(model, settings, bounded(model, settings, observe), engine)
+    trained = {name for name, item in model.graph.parameters.items() if item.trainable}
+    missing = [name for name in model.scattered & trained if settings.is_trained(name)]
+    data = completed(model, sorted(missing)) if missing else None
+    if data is None:
+        return issued(model, settings, bounded(model, settings, observe), engine)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / Path(model.path).name
+        file.write_bytes(data)
+        whole = load_under(file, settings)
+        found = issued(whole, settings, bounded(whole, settings, observe), engine)
+    report = replace(found.analysis.model, path=model.path)
+    return replace(found, completed=data, analysis=replace(found.analysis, model=report))
 
 
 def _stated_alike(settings: Settings) -> Settings:
@@ -305,12 +335,18 @@ class _Draft:
             return replace(claim, epsilon=max(_stated(derived), account.epsilon))
         return replace(claim, status="declared")
 
+    def _frozen(self, certificate: Certificate) -> tuple[str, ...]:
+        """Tensors of the file that training does not change: a bias that the file leaves out, and
+        the program has again, is none of them."""
+        frozen = frozen_tensors(self._program, frozenset(certificate.scope.trained))
+        return tuple(name for name in frozen if name not in self._found.file.left_out)
+
     def _assumptions(self, certificate: Certificate) -> tuple[Assumption, ...]:
         constrained = certificate.scope.kind != "point"
         return self._premises.assumptions(
             Circumstances(
                 batch_proved=self._program.batch_proved,
-                frozen=frozen_tensors(self._program, frozenset(certificate.scope.trained)),
+                frozen=self._frozen(certificate),
                 constrained=constrained and bool(certificate.scope.constraints),
                 releases=bool(certificate.groups),
                 epsilon_declared=certificate.privacy is not None

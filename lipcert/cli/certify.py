@@ -47,10 +47,10 @@ def command(
 ) -> ExitCode:
     """Certify the bounds of MODEL, an ONNX file, for `lipcert check`.
 
-    Takes the options of `lipcert analyze`. The certificate is checked before it is written: what
-    leaves this command has been accepted by the checker, and where the checker's rules are looser
-    than the analysis, the output says by how much. Leaves with 0 when the certificate bounds
-    gradients, with 3 when it bounds nothing but values and Lipschitz constants.
+    Takes the options of `lipcert analyze`. Where MODEL lacks biases of zeros that are trained, the
+    certificate is about a completed file, which is written beside it (NAME.completed.onnx). The
+    certificate is checked before it is written. Exits with 0 when the certificate bounds gradients,
+    with 3 when it bounds nothing but values and Lipschitz constants.
     """
     settings = chosen_settings(context).settings
     paths.require_model(model)
@@ -62,7 +62,9 @@ def command(
     imported = load_under(model, settings)
     with ProgressReport(result.progress) as report:
         issued = certify(imported, settings, engine, report.observe)
-    write(issued.data.decode("utf-8"), target)
+    if issued.completed is not None:
+        write(issued.completed, issued.model_beside(target))
+    write(issued.data, target)
     write(_rendered(issued, target, result.format), None)
     if issued.certificate.network.grad_norm is None:
         sys.stderr.write("lipcert: the certificate holds no gradient bound; see the analysis\n")

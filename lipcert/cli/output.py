@@ -30,11 +30,13 @@ _PATIENCE: Final = 5.0
 """seconds that a pipe has to find a reader"""
 
 
-def write(text: str, file: Path | None = None) -> None:
+def write(text: str | bytes, file: Path | None = None) -> None:
     """Write to a file, or to standard output."""
     if file is None:
-        click.echo(text.encode(_encoding(), "backslashreplace"), nl=False)
+        text = text if isinstance(text, bytes) else text.encode(_encoding(), "backslashreplace")
+        click.echo(text, nl=False)
         return
+    text = text if isinstance(text, bytes) else text.encode("utf-8")
     try:
         if file.exists() and not file.is_file():  # a pipe or a device is no file to be replaced
             _write_to_device(text, file)
@@ -105,11 +107,11 @@ def _encoding() -> str:
     return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
-def _write_to_device(text: str, file: Path) -> None:
+def _write_to_device(text: bytes, file: Path) -> None:
     """To a pipe or a device; a reader that does not come is an error, not a wait without an end."""
     handle = _opened(file)
     os.set_blocking(handle, True)
-    with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+    with os.fdopen(handle, "wb") as stream:
         stream.write(text)
 
 
@@ -125,11 +127,11 @@ def _opened(device: Path) -> int:
         time.sleep(0.02)
 
 
-def _write_atomically(text: str, file: Path) -> None:
+def _write_atomically(text: bytes, file: Path) -> None:
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
     temporary = Path(name)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
+        with os.fdopen(handle, "wb") as stream:
             stream.write(text)
             stream.flush()
             os.fsync(stream.fileno())

@@ -63,18 +63,27 @@ def certification_document(issued: Issued, target: Path) -> doc.Document:
         )
         for item in issued.report.assumptions
     )
-    command = f"lipcert check {target} --model {issued.analysis.model.path}"
+    command = f"lipcert check {target} --model {issued.model_beside(target)}"
+    bounds = [*_bounds(issued.certificate), *_completed(issued, target)]
     return doc.Document(
         "LipCert certification",
         (doc.Answer(f"{target}: written, and accepted by the checker", doc.Tone.SUBJECT),),
         sections=doc.sections_of(
-            doc.Section("", (doc.Statements.of(_bounds(issued.certificate)),)),
+            doc.Section("", (doc.Statements.of(bounds),)),
             doc.Section("Warnings", (doc.Findings(diagnostics_told(found)),)),
             doc.Section("It holds if", (doc.Statements(assumed),)),
             doc.Section("", (doc.Listing((f"Not checked: {NOT_CHECKED}.",)),)),
             doc.Section("", (doc.Commands((("", command),)),)),
         ),
     )
+
+
+def _completed(issued: Issued, target: Path) -> list[tuple[str, str]]:
+    if issued.completed is None:
+        return []
+    given, whole = issued.analysis.model.path, issued.model_beside(target)
+    said = f"{whole}, written beside it: {given} with the trained biases of zeros that it lacks"
+    return [("the certificate is about", said)]
 
 
 def _bounds(certificate: Certificate) -> list[tuple[str, str]]:
@@ -100,6 +109,7 @@ def certification_json(issued: Issued, target: Path) -> str:
         {
             "schema": "lipcert.certification/1",
             "certificate": str(target),
+            "model": str(issued.model_beside(target)),
             "sha256": issued.report.sha256,
             "verdict": issued.report.verdict.value,
             "open_assumptions": list(issued.report.open_assumptions),
