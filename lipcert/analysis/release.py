@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from lipcert.core.accounting.sensitivity import sensitivity_up
 from lipcert.core.claims import clipped_group
 from lipcert.core.ledger import Premises
 from lipcert.graph.ir import Graph
@@ -19,15 +20,7 @@ from lipcert.importer.metadata import is_anonymous
 from lipcert.importer.origins import module_of
 from lipcert.privacy.account import POINT_ONLY, Account, account_for
 from lipcert.privacy.accounting import accountant_named, noise_for_epsilon
-from lipcert.privacy.noise import (
-    Allocation,
-    Group,
-    Neighbouring,
-    Reduction,
-    allocate,
-    joint_multiplier,
-    sensitivity,
-)
+from lipcert.privacy.noise import Allocation, Group, allocate, joint_multiplier
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.lacking import missing
 from lipcert.settings.settings import Settings, values_of
@@ -168,11 +161,10 @@ def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Acc
 
 def planned_sensitivity(grad_norm: Upper, settings: Settings) -> Upper:
     """Sensitivity of a released gradient under the neighbouring and reduction of the settings."""
-    return sensitivity(
-        grad_norm,
-        Neighbouring(settings.neighbours),
-        Reduction(settings.reduction),
-        settings.batch_size,
+    return Upper(
+        sensitivity_up(
+            grad_norm.value, settings.reduction, settings.batch_size, settings.neighbours
+        )
     )
 
 

@@ -1,8 +1,4 @@
-"""Noise: from per-example gradient bounds to sensitivities, and from those to noise per group.
-
-What enters: bounds G of the gradient norm of one example, one per group of parameters that are
-noised together, and a noise multiplier σ. What leaves: the standard deviation s_k of the Gaussian
-noise N(0, s_k²·I) on each group.
+"""Noise: from the sensitivities of groups of parameters to the noise N(0, s_k²·I) on each of them.
 
 Invariant: the groups of one step are released from *one* sample of examples, so they are one
 Gaussian mechanism, with effective multiplier (Σ_k Δ_k²/s_k²)^(−1/2). Every allocation here makes
@@ -16,12 +12,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Final, final
+from typing import final
 
 from lipcert.errors import UsageError
 from lipcert.upper import INFINITE, ZERO, Lower, Upper, root_sum_square, total
-
-_LARGEST_EXACT: Final = 2**53  # every integer up to here is a float64
 
 
 class Neighbouring(Enum):
@@ -89,40 +83,10 @@ class Group:
 @final
 @dataclass(frozen=True, slots=True)
 class Allocated:
-    """The groups, each with its noise.
+    """The groups, each with its noise. energy: Σ_k d_k·s_k²."""
 
-    energy: Σ_k d_k·s_k². effective_multiplier: proved lower bound of the noise multiplier of the
-    whole release, at least the σ asked for.
-    """
-
-    allocation: Allocation
     groups: tuple[Group, ...]
     energy: Upper
-    effective_multiplier: Lower
-
-
-def sensitivity(
-    grad_norm: Upper,
-    neighbouring: Neighbouring,
-    reduction: Reduction,
-    batch_size: int | None = None,
-) -> Upper:
-    """Returns Δ with Δ ≥ sup ‖release(D) − release(D')‖₂ over neighbouring data sets D, D'.
-
-    Hypotheses: ‖∇ℓ‖₂ ≤ grad_norm for every example; `batch_size` is a public constant, not the
-    size of a random batch.
-    Proof: the sums differ by one gradient (add or remove one, zero it out), or by the difference
-    of two (replace one): at most G or 2G; a mean divides both sums by the same constant.
-    Attained: when an example attains G (for replace-one: two, with opposite gradients).
-    """
-    moved = Upper(2.0) * grad_norm if neighbouring is Neighbouring.REPLACE_ONE else grad_norm
-    if batch_size is not None and not 1 <= batch_size <= _LARGEST_EXACT:
-        raise UsageError(f"batch-size: {batch_size} is not a number of examples (1 to 2^53)")
-    if reduction is Reduction.SUM:
-        return moved
-    if batch_size is None:
-        raise UsageError("batch-size: a mean divides by a public constant batch size; state it")
-    return moved.over(Lower(float(batch_size)))
 
 
 def allocate(
@@ -147,32 +111,11 @@ def allocate(
     energy = total(energies)
     if not energy.is_finite:
         return None
-    attained = effective_multiplier([group.sensitivity for group in groups], stds)
-    return Allocated(
-        allocation,
-        tuple(
-            replace(group, noise_std=std, energy_share=_share(part, energy))
-            for group, std, part in zip(groups, stds, energies, strict=True)
-        ),
-        energy,
-        Lower(noise_multiplier if attained is None else max(noise_multiplier, attained.value)),
+    noised = (
+        replace(group, noise_std=std, energy_share=_share(part, energy))
+        for group, std, part in zip(groups, stds, energies, strict=True)
     )
-
-
-def effective_multiplier(
-    sensitivities: Sequence[Upper], noise_stds: Sequence[Upper]
-) -> Lower | None:
-    """Returns a lower bound of (Σ Δ_k²/s_k²)^(−1/2), the multiplier of the joint release.
-
-    Hypotheses: the noise really has the stated standard deviations. 0 where a group of positive
-    sensitivity has no noise; None where nothing is sensitive and every multiplier is right.
-    """
-    ratios = [
-        delta.over(Lower(std.value))
-        for delta, std in zip(sensitivities, noise_stds, strict=True)
-        if delta > ZERO
-    ]
-    return Lower(1.0).over(root_sum_square(ratios)) if ratios else None
+    return Allocated(tuple(noised), energy)
 
 
 def _unit_noise(groups: Sequence[Group], allocation: Allocation) -> list[Upper]:

@@ -4,11 +4,12 @@ import math
 
 import pytest
 
+from lipcert.core.accounting.sensitivity import effective_multiplier
 from lipcert.diagnostics import Level
 from lipcert.errors import UsageError
 from lipcert.privacy.account import Composition, Declaration, Divisor, account_for
 from lipcert.privacy.accounting import Accountant, epsilon
-from lipcert.privacy.noise import Group, Neighbouring, Reduction, effective_multiplier
+from lipcert.privacy.noise import Group, Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.upper import Upper
 
@@ -90,11 +91,9 @@ def test_groups_that_are_composed_jointly_have_the_joint_multiplier() -> None:
     account = account_for(plan(), 1.5, declaration=Declaration(groups=3))
     assert account.diagnostics == ()
     groups = [Group(str(k), 1, Upper(0.1 * (k + 1))) for k in range(3)]
-    joint = effective_multiplier(
-        [group.sensitivity for group in groups],
-        [Upper(1.5) * group.sensitivity for group in groups],
-    )
-    assert account.noise_multiplier == pytest.approx(joint.value, rel=1e-14)
+    moved = [group.sensitivity.value for group in groups]
+    joint = effective_multiplier(moved, [1.5 * delta for delta in moved])
+    assert account.noise_multiplier == pytest.approx(joint, rel=1e-14)
     assert account.noise_multiplier <= 1.5 / math.sqrt(3) * (1 + 1e-15)
 
 

@@ -33,10 +33,9 @@ from lipcert.audit.checks.sampling import sampled
 from lipcert.audit.checks.subject import Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
-from lipcert.privacy.noise import Neighbouring, effective_multiplier, sensitivity
-from lipcert.privacy.noise import Reduction as OfSum
+from lipcert.core.accounting.sensitivity import effective_multiplier, sensitivity_up
+from lipcert.core.arithmetic import multiply_up
 from lipcert.privacy.plan import Sampling
-from lipcert.upper import Lower, Upper
 
 _CHECK: Final = Check("LC311", "schedule")
 _STORED: Final = 1.0 + 2.0**-22
@@ -241,7 +240,7 @@ def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
             yield _fault(f"{where}, at whose weights the sensitivity was taken,", found, sigma)
             return
         checked += 1
-        multipliers += [] if found is None else [found.value]
+        multipliers += [] if found is None else [found]
     if checked < len(steps):
         yield (
             f"the noise of {len(steps) - checked} of {len(steps)} steps is held against "
@@ -255,11 +254,11 @@ def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
         )
 
 
-def _at_weights(run: RecordedRun, settled: Settled, step: Step, sigma: float) -> Lower | str | None:
+def _at_weights(run: RecordedRun, settled: Settled, step: Step, sigma: float) -> float | str | None:
     """The multiplier at these weights, by the tightest norms if others do not suffice."""
     where = run.name(step)
     found = _multiplier(run, settled.claims, step, where)
-    if not isinstance(found, Lower) or not _falls_short(found, sigma) or settled.weights is None:
+    if not isinstance(found, float) or not _falls_short(found, sigma) or settled.weights is None:
         return found
     tightest = replace(run.settings, tier="tight")
     return _multiplier(run, bounded_at(settled.claims, settled.weights, tightest), step, where)
@@ -267,7 +266,7 @@ def _at_weights(run: RecordedRun, settled: Settled, step: Step, sigma: float) ->
 
 def _multiplier(
     run: RecordedRun, claims: Claims, step: Step | None, where: str
-) -> Lower | str | None:
+) -> float | str | None:
     """(Σ Δ_k²/s_k²)^(−1/2), None where nothing is sensitive; a sentence where it is not known."""
     if any(group.grad_norm is None for group in claims.groups):
         return f"a group has no bound that its noise could be held against ({where})"
@@ -278,15 +277,10 @@ def _multiplier(
     outer = _outer(run, step)
     if outer is None:
         return f"the units of the noise at {where} are not recorded"
-    deltas = [
-        sensitivity(
-            Upper(group.grad_norm or 0.0) * Upper(outer),
-            Neighbouring(run.settings.neighbours),
-            OfSum.SUM,
-        )
-        for group in claims.groups
-    ]
-    return effective_multiplier(deltas, [Upper(stds[group.name]) for group in claims.groups])
+    bounds = (multiply_up(group.grad_norm or 0.0, outer) for group in claims.groups)
+    deltas = [sensitivity_up(bound, "sum", None, run.settings.neighbours) for bound in bounds]
+    found = effective_multiplier(deltas, [stds[group.name] for group in claims.groups])
+    return found if found < math.inf else None
 
 
 def _outer(run: RecordedRun, step: Step | None) -> float | None:
@@ -303,15 +297,15 @@ def _outer(run: RecordedRun, step: Step | None) -> float | None:
     return None
 
 
-def _falls_short(found: Lower, sigma: float) -> bool:
-    return Lower(found.value * _STORED).value < sigma
+def _falls_short(found: float, sigma: float) -> bool:
+    return found * _STORED < sigma
 
 
-def _fault(where: str, found: Lower, sigma: float) -> CheckReport:
+def _fault(where: str, found: float, sigma: float) -> CheckReport:
     return _CHECK.failed(
-        f"the noise that {where} states has the multiplier {found.value:.6g}, and {sigma:.6g} was "
+        f"the noise that {where} states has the multiplier {found:.6g}, and {sigma:.6g} was "
         "accounted for",
         where.partition(",")[0],
-        (found.value, sigma),
+        (found, sigma),
         remedy="multiply the sensitivity of what is noised by the noise multiplier",
     )
