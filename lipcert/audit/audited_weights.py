@@ -16,9 +16,9 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.audit.bounds import Claims, are_made_anew, claims_at
-from lipcert.audit.constrained import excesses, storage_unit
 from lipcert.audit.recorded import first_name, weights_at
 from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.audit.weight_norms import excesses, storage_unit
 from lipcert.graph.viewed import is_shown, parameters_of
 from lipcert.upper import FloatArray
 

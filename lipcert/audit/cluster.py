@@ -20,8 +20,8 @@ from distributed.scheduler import KilledWorker
 
 from lipcert.audit.job import Job, Unit
 from lipcert.audit.prepared_job import Ready, prepare
+from lipcert.audit.replay import audit_unit
 from lipcert.audit.unit_results import UnitResult
-from lipcert.audit.work import audit_unit
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.process.threads import one_thread
 from lipcert.version import __version__

@@ -38,7 +38,7 @@ from lipcert.audit.pending_step import Flight, described
 from lipcert.audit.trace.blobs import Blob, StoredTensor
 from lipcert.audit.trace.files import MANIFEST
 from lipcert.audit.trace.keys import ExamplesKey
-from lipcert.audit.trace.lines import read_manifest
+from lipcert.audit.trace.reading import read_manifest
 from lipcert.audit.trace.records import (
     Batch,
     Declaration,

@@ -1,27 +1,34 @@
-"""Replay: examples through the certified graph, and every norm held against its bound.
+"""Replay: units of a job, whose examples pass the certified graph; every norm meets its bound.
 
-What enters: claims, weights, examples. What leaves: tallies. The data flow: examples → admissible?
-→ norms in the audited precision → decisions → the undecided again in float64 → tallies. Invariants:
-a violation was measured in float64; every example is in the tallies or, if the bounds do not speak
-of it, in a check that names it.
+The data flow: examples → admissible? → norms in the audited precision → decisions → the undecided
+again in float64 → findings. Invariants: a violation was measured in float64; every example is in
+the findings or, if no bound applies to it, in a check that names it. `audit_unit` depends on its
+arguments alone, so that it may be called anywhere; what is tuned for weights is kept in a process.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
+from lipcert.analysis.bounded import Progress
 from lipcert.audit.admissibility import outside, settled
+from lipcert.audit.attack import proposals
+from lipcert.audit.audited_weights import Settled, settled_at, settled_weights
 from lipcert.audit.bounds import Claims
 from lipcert.audit.evaluator import Bench, Norms, clip_of
+from lipcert.audit.job import Kind, Unit
+from lipcert.audit.prepared_job import MODEL, Ready
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies, Tally
+from lipcert.audit.unit_results import UnitResult
 from lipcert.gradient_stats.examples import Examples, Readable
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.measure.measured import Decision, decide
@@ -253,3 +260,84 @@ def _put(
     found = old.copy()
     found[where] = new
     return found
+
+
+def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> UnitResult:
+    """Do one unit of a job."""
+    if unit.kind is Kind.ATTACK:
+        return UnitResult(unit, Findings.all(_attacked(ready, unit, observe or _unobserved)))
+    return UnitResult(unit, _replayed(ready, unit))
+
+
+def _unobserved(what: str, done: int, total: int) -> None:
+    """Nobody watches."""
+    del what, done, total
+
+
+def speed_of(ready: Ready) -> float | None:
+    """Time over a plain step for one micro-batch; None where there is no example."""
+    if not ready.units or ready.units[0].kind is Kind.ATTACK:
+        return None
+    job, unit = ready.job, ready.units[0]
+    examples = ready.examples(unit.examples).read(0, job.micro_batch)
+    bench = Bench(
+        ready.claims,
+        job.precision,
+        torch.device(job.device),
+        ready.weights(unit.weights),
+        watch_values=job.watch_values,
+    )
+    return bench.plain_step_ratio(examples.x, examples.y)
+
+
+def _replayed(ready: Ready, unit: Unit) -> Findings:
+    replayer = _recent_replayer(ready, unit.weights)
+    return replayer.replay(ready.examples(unit.examples), unit.start, unit.stop)
+
+
+@lru_cache(maxsize=2)
+def _recent_replayer(ready: Ready, weights: str) -> Replayer:
+    """Units of the same weights follow one another: what is tuned for them is kept."""
+    return _replayer(ready, _settled(ready, weights), weights)
+
+
+def _settled(ready: Ready, weights: str) -> Settled:
+    if ready.trace is None or weights == MODEL:
+        return settled_weights(ready.claims, None)
+    return settled_at(ready.claims, ready.trace, weights)
+
+
+def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Findings]:
+    """What the proposals of the attack show when they are replayed like any other examples."""
+    given = _settled(ready, unit.weights)
+    found = proposals(
+        given.claims,
+        given.weights,
+        ready.examples(unit.examples).read(0, unit.stop or 0),
+        ready.job.attack_steps,
+        move_weights=ready.job.attack_weights,
+        device=torch.device(ready.job.device),
+        observe=lambda what, done, steps: observe(
+            f"attack, {what}: {done} of {steps}", unit.number, len(ready.units)
+        ),
+    )
+    for number, proposal in enumerate(found, start=1):
+        moved = proposal.weights
+        at = given if moved is None else settled_weights(ready.claims, moved)
+        replayer = _replayer(ready, at, f"attack {number} from {unit.weights}")
+        yield replayer.replay(proposal.examples, 0, len(proposal.examples))
+
+
+def _replayer(ready: Ready, at: Settled, name: str) -> Replayer:
+    job = ready.job
+    return Replayer(
+        at.claims,
+        job.precision,
+        torch.device(job.device),
+        at.weights,
+        name=name,
+        judges=at.admissible,
+        micro_batch=job.micro_batch,
+        watch_values=job.watch_values,
+        timed=job.timed,
+    )

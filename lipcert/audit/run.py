@@ -21,8 +21,8 @@ from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, Shard, Unit
 from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport, Check, Verdict
+from lipcert.audit.replay import audit_unit, speed_of
 from lipcert.audit.unit_results import ResultFolder, UnitResult, total_of
-from lipcert.audit.work import audit_unit, speed_of
 from lipcert.data.opening import is_elsewhere
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.arithmetic import Arithmetic, device_named

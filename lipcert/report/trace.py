@@ -12,8 +12,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
-from lipcert.audit.trace.lines import declared_members
-from lipcert.audit.trace.reading import Verification
+from lipcert.audit.trace.reading import Verification, declared_members
 from lipcert.audit.trace.records import Arithmetic
 from lipcert.audit.trace.spelling import spelled_number
 from lipcert.audit.trace.summary import TraceSummary

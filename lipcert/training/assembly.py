@@ -60,7 +60,6 @@ from lipcert.training.intake import (
 )
 from lipcert.training.ledger import Ledger
 from lipcert.training.ledger_file import LedgerHeader
-from lipcert.training.likeness import Likeness, require_gradients
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
 from lipcert.training.network import Example, TrainedNetwork, trained_network
@@ -82,6 +81,7 @@ from lipcert.training.run_folder import (
     usable,
     write_whole,
 )
+from lipcert.training.same_network import SameNetwork, require_gradients
 from lipcert.training.sampling import Sampler, Seed
 from lipcert.training.world import PATIENCE, World, checksum
 
@@ -259,8 +259,10 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
     """Hooks in place, nothing recorded yet."""
     settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
     joins = parts.network.outputs.join_in_training(parts.network.module)
-    likeness = Likeness(parts.model, parts.network, parts.calibration.bounds.graph, parts.trained)
-    guard = StepGuard(parts.network.module, parts.trained, settings, likeness)
+    sameness = SameNetwork(
+        parts.model, parts.network, parts.calibration.bounds.graph, parts.trained
+    )
+    guard = StepGuard(parts.network.module, parts.trained, settings, sameness)
     hooks = _hooked(parts.failing, Hooks(parts.model, guard, plan, (*joins, parts.rest)))
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done)

@@ -31,7 +31,7 @@ from lipcert.settings.settings import Settings
 from lipcert.training.comparing import KeptNumbers, are_equal, is_finite
 from lipcert.training.dropout import refused_parts
 from lipcert.training.inputs import admitted
-from lipcert.training.likeness import Likeness
+from lipcert.training.same_network import SameNetwork
 
 _KEEPING: Final = ("torch.autograd.graph", "torch.utils.checkpoint")
 """modules whose hooks give saved tensors back as they were"""
@@ -172,12 +172,12 @@ class StepGuard:
         module: nn.Module,
         trained: Mapping[str, nn.Parameter],
         settings: Settings,
-        likeness: Likeness,
+        sameness: SameNetwork,
     ) -> None:
         self._module = module
         self._trained = dict(trained)
         self._settings = settings
-        self._likeness = likeness
+        self._sameness = sameness
         self._numbers = KeptNumbers(module, self._trained)
         self._batch: _UnderWay | None = None
         self._sums: dict[str, Tensor] = {}
@@ -215,10 +215,10 @@ class StepGuard:
                 "the examples of a batch; set them to evaluation mode after model.train()"
             )
         self.refuse_moved()
-        self._likeness.require()
+        self._sameness.require()
         batch.entered += len(x)
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
-        self._likeness.require_apart(batch.inputs)
+        self._sameness.require_apart(batch.inputs)
         return batch.inputs
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:
@@ -240,7 +240,7 @@ class StepGuard:
         batch = self._batch
         if batch is None or not isinstance(output, Tensor) or not output.dim():
             return output
-        self._likeness.passed()
+        self._sameness.passed()
         shown = Shown(output)
         batch.last = Passing(batch, shown, len(output))
         return shown.copied()
@@ -275,7 +275,7 @@ class StepGuard:
             self._refuse_left_over()
         refuse_modes()
         passing.shown.refuse_hooks()
-        self._likeness.require_unwritten()
+        self._sameness.require_unwritten()
         passing.is_back = True
         batch.returned += passing.examples
 
@@ -286,7 +286,7 @@ class StepGuard:
         They are kept as they come, and never written to: two of them may be one tensor.
         """
         self.refuse_moved()
-        self._likeness.require_unwritten()
+        self._sameness.require_unwritten()
         for name, gradient in gradients.items():
             parameter = self._trained[name]
             own = gradient.detach().to(parameter)
@@ -315,12 +315,12 @@ class StepGuard:
 
     def begin(self) -> None:
         """All hooks of the run are in place; the module stays what it is now."""
-        self._likeness.settle()
+        self._sameness.settle()
 
     def keep(self) -> None:
         """Numbers that are not trained stay what they are now."""
         self._numbers.keep()
-        self._likeness.require()
+        self._sameness.require()
 
     def refuse_moved(self) -> None:
         """Numbers that are not those that the last step left."""

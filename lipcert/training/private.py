@@ -38,7 +38,6 @@ from lipcert.training.exporting import export
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
-from lipcert.training.likeness import require_numbers
 from lipcert.training.loader import PrivateLoader, examples_in, split
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.release import Release
@@ -49,6 +48,7 @@ from lipcert.training.run_folder import (
     read_checkpoint,
     write_checkpoint,
 )
+from lipcert.training.same_network import require_numbers
 from lipcert.training.world import World
 
 

@@ -23,8 +23,8 @@ from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, units_of
 from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport
+from lipcert.audit.replay import audit_unit
 from lipcert.audit.unit_results import total_of
-from lipcert.audit.work import audit_unit
 from lipcert.core.program import Conv
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import Node

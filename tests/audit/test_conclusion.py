@@ -17,9 +17,9 @@ from lipcert.audit.conclusion import conclude
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.prepared_job import Ready, prepare
 from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
+from lipcert.audit.replay import audit_unit
 from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Tally
 from lipcert.audit.unit_results import UnitResult, total_of
-from lipcert.audit.work import audit_unit
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 
 from lipcert.errors import NoVerdictError
-from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism, likeness
+from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism, same_network
 from tests.training.runs import CLASSES, FEATURES, STEPS, Small, clipless, private_run, train
 
 MANY = 8
@@ -116,13 +116,13 @@ def test_a_batch_that_is_larger_than_all_before_is_compared() -> None:
 
 def test_only_what_is_larger_than_before_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
     compared: list[int] = []
-    plain = likeness.require_apart
+    plain = same_network.require_apart
 
     def watched(network: Any, graph: Any, x: Tensor, known: int) -> None:
         compared.append(len(x))
         plain(network, graph, x, known)
 
-    monkeypatch.setattr(likeness, "require_apart", watched)
+    monkeypatch.setattr(same_network, "require_apart", watched)
     private = private_run(record_every=None)
     drawn = []
     for x, y in private.loader:

@@ -17,7 +17,7 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.pipeline import aligned
 from lipcert.analysis.premises import constraints_of
 from lipcert.audit.bounds import Claims
-from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
+from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
 from lipcert.core.coverage import operands
 from lipcert.core.program import Dense
 from lipcert.core.rules.facts import lengths_up

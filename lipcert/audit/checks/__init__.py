@@ -20,10 +20,10 @@ from lipcert.audit.checks.clean_gradient import clean_gradients
 from lipcert.audit.checks.contribution import contribution
 from lipcert.audit.checks.functions import GradientFunction, batch_independence, leave_one_out
 from lipcert.audit.checks.noise import noise
+from lipcert.audit.checks.recorded_run import Checked, RecordedRun, RunCheck, joined
 from lipcert.audit.checks.released import released
 from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
-from lipcert.audit.checks.subject import Checked, RecordedRun, RunCheck, joined
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import Check, CheckReport, Verdict

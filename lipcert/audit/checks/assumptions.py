@@ -32,11 +32,11 @@ from lipcert.analysis.premises import constraints_of
 from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import Claims, are_made_anew
 from lipcert.audit.checks.functions import MIXING
-from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
-from lipcert.audit.constrained import Excess, excesses, storage_unit
+from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_check
 from lipcert.audit.recorded import INPUT, checkpoints
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
+from lipcert.audit.weight_norms import Excess, excesses, storage_unit
 from lipcert.graph.viewed import is_shown
 from lipcert.upper import FloatArray
 

@@ -30,7 +30,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.analysis.premises import constraints_of
-from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
+from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Resume, Step

@@ -31,9 +31,16 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.checks.batches import Release, decay_of, releases
 from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
-from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
+from lipcert.audit.checks.recorded_run import (
+    FEW,
+    Finding,
+    RecordedRun,
+    Release,
+    decay_of,
+    releases,
+    run_check,
+)
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.measure.precision import Precision

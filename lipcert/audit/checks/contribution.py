@@ -22,16 +22,18 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.audit.audited_weights import Settled
-from lipcert.audit.checks.batches import (
+from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
+from lipcert.audit.checks.recorded_run import (
     Batch,
+    Finding,
+    RecordedRun,
     batch_of,
     claimed_divisor,
     decay_of,
     group_stds,
     moved,
+    run_check,
 )
-from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
-from lipcert.audit.checks.subject import Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Step
 from lipcert.errors import NoVerdictError

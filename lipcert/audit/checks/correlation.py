@@ -66,7 +66,7 @@ class Piece:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Likeness:
+class Correlation:
     """chance: bound of the probability of this cosine, or a larger one, at this one shift."""
 
     shift: int
@@ -75,16 +75,16 @@ class Likeness:
 
 
 def shifts(first: int, second: int) -> int:
-    """How many tests `likeness` makes of noises of these sizes."""
+    """How many tests `best_correlation` makes of noises of these sizes."""
     return max(first + second - 1, 0)
 
 
-def self_shifts(size: int) -> int:
-    """How many tests `self_likeness` makes of a noise of this size."""
+def own_shifts(size: int) -> int:
+    """How many tests `own_correlation` makes of a noise of this size."""
     return 2 * max(size - 1, 0)
 
 
-def unshifted(first: Piece, second: Piece, shift: int = 0) -> Likeness:
+def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
     """Of two independent segments of one size m ≥ 2."""
     a, b, e, f = first.noise, second.noise, first.moved, second.moved
     product = float(a @ b)
@@ -92,18 +92,18 @@ def unshifted(first: Piece, second: Piece, shift: int = 0) -> Likeness:
     slack = float(np.abs(a) @ f + e @ np.abs(b) + e @ f)
     longest = (np.linalg.norm(a) + np.linalg.norm(e)) * (np.linalg.norm(b) + np.linalg.norm(f))
     if not 0.0 < lengths < math.inf:
-        return Likeness(shift, 0.0, 1.0)
+        return Correlation(shift, 0.0, 1.0)
     likely = min(1.0, max(abs(product) - slack, 0.0) / float(longest))
     half = (len(a) - 1) / 2.0
     chance = min(1.0, 2.0 * float(beta.cdf((1.0 - likely) / 2.0, half, half)))
-    return Likeness(shift, product / lengths, chance)
+    return Correlation(shift, product / lengths, chance)
 
 
-def likeness(first: Piece, second: Piece) -> Likeness:
+def best_correlation(first: Piece, second: Piece) -> Correlation:
     """At the best of all shifts: first[i] meets second[i + shift], at `SHORTEST` places or more."""
     a, b = first.noise, second.noise
     if min(len(a), len(b)) < SHORTEST:
-        return Likeness(0, 0.0, 1.0)
+        return Correlation(0, 0.0, 1.0)
     size = next_fast_len(len(a) + len(b) - 1, real=True)
     products = irfft(np.conj(rfft(a, size)) * rfft(b, size), size)
     shift = np.arange(SHORTEST - len(a), len(b) - SHORTEST + 1)
@@ -114,18 +114,18 @@ def likeness(first: Piece, second: Piece) -> Likeness:
     return unshifted(first[i:j], second[i + k : j + k], k)
 
 
-def self_likeness(piece: Piece) -> Likeness:
+def own_correlation(piece: Piece) -> Correlation:
     """The same for one noise with itself, further on by at least one entry."""
     a = piece.noise
     if len(a) < 2 * SHORTEST:
-        return Likeness(0, 0.0, 1.0)
+        return Correlation(0, 0.0, 1.0)
     size = next_fast_len(2 * len(a), real=True)
     spectrum = rfft(a, size)
     products = irfft(spectrum.real**2 + spectrum.imag**2, size)
     shift = np.arange(1, len(a) - SHORTEST + 1)
     nothing = np.zeros_like(shift)
     squares = _between(a, nothing, len(a) - shift) * _between(a, shift, nothing + len(a))
-    found = [Likeness(0, 0.0, 1.0)]
+    found = [Correlation(0, 0.0, 1.0)]
     for best in _most_alike(products[shift], squares, len(a) - shift):
         k = int(shift[best])
         places = np.arange(len(a) - k)
@@ -211,7 +211,7 @@ class Sketches:
         rows, moved = (np.stack(part) / stds[:, None] for part in (self._rows, self._moved))
         return Piece(rows.reshape(-1), moved.reshape(-1))
 
-    def most_alike(self) -> tuple[Likeness, str, str] | None:
+    def most_alike(self) -> tuple[Correlation, str, str] | None:
         """The pair that is the least likely; None where there is none."""
         if not self.pairs:
             return None
@@ -228,7 +228,7 @@ class Sketches:
             best = max(best, (float(alike[i, j]), start + i, j))
         likely, i, j = best
         cosine = float(rows[i] @ rows[j] / (long[i] * long[j]))
-        return Likeness(0, cosine, self._chance(likely)), self.places[i], self.places[j]
+        return Correlation(0, cosine, self._chance(likely)), self.places[i], self.places[j]
 
     def _chance(self, likely: float) -> float:
         half = (self.size - 1) / 2.0

@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.batches import Batch, Scale
+from lipcert.audit.checks.recorded_run import Batch, Scale
 from lipcert.audit.evaluator import clip_of
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine

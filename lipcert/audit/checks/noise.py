@@ -49,9 +49,8 @@ import numpy.typing as npt
 from scipy.special import ndtr
 from scipy.stats import beta, binom, chi2, norm
 
-from lipcert.audit.checks.batches import noise_stds
 from lipcert.audit.checks.chance import SHARE, ChanceTest, power_of_ten
-from lipcert.audit.checks.subject import Finding, RecordedRun, run_check, shortened
+from lipcert.audit.checks.recorded_run import Finding, RecordedRun, noise_stds, run_check, shortened
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray

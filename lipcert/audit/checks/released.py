@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.checks.noise import storage_unit
-from lipcert.audit.checks.subject import FEW, Finding, RecordedRun, run_check
+from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step

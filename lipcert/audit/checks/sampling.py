@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from lipcert.audit.checks.chance import SHARE, ChanceTest, too_rare
 from lipcert.audit.checks.draws import Members, member_tests, size_tests
-from lipcert.audit.checks.subject import Finding, RecordedRun
+from lipcert.audit.checks.recorded_run import Finding, RecordedRun
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling

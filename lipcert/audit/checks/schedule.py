@@ -22,15 +22,17 @@ from typing import Final
 
 from lipcert.audit.audited_weights import Settled
 from lipcert.audit.bounds import Claims, are_made_anew, bounded_at
-from lipcert.audit.checks.batches import (
+from lipcert.audit.checks.recorded_run import (
+    Finding,
+    RecordedRun,
     claimed_divisor,
     decays_inside,
     group_stds,
+    run_check,
     scale_of,
     stated_noise,
 )
 from lipcert.audit.checks.sampling import sampled
-from lipcert.audit.checks.subject import Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.core.accounting.sensitivity import effective_multiplier, sensitivity_up

@@ -38,16 +38,16 @@ import numpy as np
 
 from lipcert.audit.checks.chance import SHARE, ChanceTest, too_rare
 from lipcert.audit.checks.correlation import (
-    Likeness,
+    Correlation,
     Piece,
     Sketches,
-    likeness,
-    self_likeness,
-    self_shifts,
+    best_correlation,
+    own_correlation,
+    own_shifts,
     shifts,
 )
 from lipcert.audit.checks.noise import AddedNoise, added_noises
-from lipcert.audit.checks.subject import Finding, RecordedRun, run_check
+from lipcert.audit.checks.recorded_run import Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport
 
 _CHECK: Final = Check(
@@ -86,7 +86,7 @@ class _Compared:
     worst: ChanceTest
 
     @classmethod
-    def of(cls, tests: int, like: Likeness, what: str, where: str, pairs: int = 1) -> _Compared:
+    def of(cls, tests: int, like: Correlation, what: str, where: str, pairs: int = 1) -> _Compared:
         """what: the noises, as a sentence names them."""
         message = (
             f"{what} have the correlation {like.cosine:.6g}, which chance gives with at most "
@@ -182,16 +182,21 @@ def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
         if one.tensor != other.tensor
     )
     for one, _ in _affordable(itself, _WHOLE):
-        like, name = self_likeness(one.piece), f"the noise on {one.tensor!r} at {one.step}"
+        like, name = own_correlation(one.piece), f"the noise on {one.tensor!r} at {one.step}"
         what = f"{name} and itself, {like.shift} entries further on,"
-        yield _Compared.of(self_shifts(len(one.piece)), like, what, one.step)
+        yield _Compared.of(own_shifts(len(one.piece)), like, what, one.step)
     for pairs, most in ((_same_tensor(releases), _WHOLE), (within, _WINDOW), (elsewhere, _WINDOW)):
         for one, other in _affordable(pairs, most):
             first, second = one.piece[:most], other.piece[:most]
-            like, name = likeness(first, second), f"the noise on {one.tensor!r} at {one.step}"
+            like, name = (
+                best_correlation(first, second),
+                f"the noise on {one.tensor!r} at {one.step}",
+            )
             on = "" if one.tensor == other.tensor else f"on {other.tensor!r} "
             shifted = f", shifted by {like.shift} entries," if like.shift else ""
-            what = f"{name} and that {on}at {other.step}{shifted}"
+            what = (
+                f"the noise on {one.tensor!r} at {one.step} and that {on}at {other.step}{shifted}"
+            )
             yield _Compared.of(shifts(len(first), len(second)), like, what, other.step)
 
 
@@ -211,11 +216,11 @@ def _in_time(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
         piece = item.in_time()
         if piece is None:
             continue
-        like = self_likeness(piece)
+        like = own_correlation(piece)
         steps, entries = divmod(like.shift, item.size)
         later = f"{like.shift} entries further on" if entries else f"{steps} recorded steps later"
         what = f"the noise on {item.tensor!r} and that {later}, all together,"
-        yield _Compared.of(self_shifts(len(piece)), like, what, "", 0)
+        yield _Compared.of(own_shifts(len(piece)), like, what, "", 0)
 
 
 def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:

@@ -29,8 +29,13 @@ from lipcert.audit.trace.files import (
     steps_name,
     sync_folder,
 )
-from lipcert.audit.trace.lines import event_members, manifest_bytes, manifest_in, read_manifest
-from lipcert.audit.trace.reading import Trace
+from lipcert.audit.trace.reading import (
+    Trace,
+    event_members,
+    manifest_bytes,
+    manifest_in,
+    read_manifest,
+)
 from lipcert.audit.trace.records import Close, Declaration, Event, Manifest, Resume, Start, Step
 from lipcert.audit.trace.spelling import MAX_LINE, FormError, TraceError, sealed
 from lipcert.errors import NoVerdictError, UsageError

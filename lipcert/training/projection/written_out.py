@@ -14,7 +14,7 @@ import numpy as np
 from scipy.sparse import bmat, coo_array
 from scipy.sparse.csgraph import connected_components
 
-from lipcert.audit.operator_norm import image_of, linear_map
+from lipcert.audit.weight_norms import image_of, linear_map
 from lipcert.core.program import IndexArray
 from lipcert.graph.ir import Node
 from lipcert.upper import FloatArray

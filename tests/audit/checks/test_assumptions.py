@@ -7,8 +7,8 @@ import pytest
 
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks.assumptions import file_weights
-from lipcert.audit.operator_norm import operator_norm_lower, operator_norm_upper
 from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Node
 from lipcert.graph.viewed import graph_at, is_shown, parameters_of

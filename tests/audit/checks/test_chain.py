@@ -17,7 +17,7 @@ from torch import nn
 import lipcert
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.checks.chain import chain, is_projection
-from lipcert.audit.checks.subject import Checked, RecordedRun
+from lipcert.audit.checks.recorded_run import Checked, RecordedRun
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.redaction import redact

@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.batches import claimed_divisor
 from lipcert.audit.checks.contribution import contribution
-from lipcert.audit.checks.subject import RecordedRun
+from lipcert.audit.checks.recorded_run import RecordedRun, claimed_divisor
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from tests.audit.checks.runs import Plan, recorded

@@ -13,9 +13,9 @@ from scipy.stats import beta
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.correlation import (
     Piece,
-    likeness,
-    self_likeness,
-    self_shifts,
+    best_correlation,
+    own_correlation,
+    own_shifts,
     shifts,
     unshifted,
 )
@@ -40,7 +40,7 @@ def test_the_best_shift_is_that_of_brute_force(p: int, q: int, seed: int, other:
         cosine = x @ y / np.linalg.norm(x) / np.linalg.norm(y)
         half = (len(x) - 1) / 2
         least = min(least, 2 * beta.cdf((1 - min(1.0, abs(cosine))) / 2, half, half))
-    found = likeness(piece(a), piece(b))
+    found = best_correlation(piece(a), piece(b))
     assert found.chance >= least * (1 - 1e-6) or least < 1e-50
     assert found.chance <= max(100 * least, 1e-12)
 
@@ -50,8 +50,8 @@ def test_chances_of_independent_noises_are_those_said() -> None:
     pairs, selves = [], []
     for seed in range(400):
         a, b = normal(90, 2 * seed), normal(60, 2 * seed + 1)
-        pairs.append(likeness(piece(a), piece(b)).chance * shifts(90, 60))
-        selves.append(self_likeness(piece(a)).chance * self_shifts(90))
+        pairs.append(best_correlation(piece(a), piece(b)).chance * shifts(90, 60))
+        selves.append(own_correlation(piece(a)).chance * own_shifts(90))
     for found in (pairs, selves):
         assert np.mean(np.array(found) < 0.05) < 0.05 + 4 * math.sqrt(0.05 * 0.95 / 400)
         assert min(found) > SHARE
@@ -64,7 +64,7 @@ def test_a_shifted_copy_of_a_part_is_found_with_its_place(factor: float, shift: 
     a, b = normal(1000, 1), normal(1500, 2)
     start, stop = max(0, -shift), min(1000, 1500 - shift)
     b[start + shift : stop + shift] = factor * a[start:stop]
-    found = likeness(piece(a), piece(b))
+    found = best_correlation(piece(a), piece(b))
     assert (found.shift, abs(found.cosine)) == (shift, pytest.approx(1.0))
     assert found.chance < SHARE / 1e7
 
@@ -72,7 +72,7 @@ def test_a_shifted_copy_of_a_part_is_found_with_its_place(factor: float, shift: 
 @pytest.mark.parametrize("period", [1, 7, 64, 500, 900])
 def test_repetition_within_one_noise_is_found(period: int) -> None:
     repeated = np.resize(normal(period, 3), 1000)
-    found = self_likeness(piece(repeated))
+    found = own_correlation(piece(repeated))
     assert found.chance < SHARE / 1e7
     assert found.shift % period == 0
 
@@ -85,26 +85,26 @@ def test_what_is_said_of_the_power() -> None:
         b = normal(count, 5)
         copied = factor * math.isqrt(count)
         b[:copied] = a[:copied]
-        assert (likeness(piece(a), piece(b)).chance < SHARE / 1e7) == is_found
+        assert (best_correlation(piece(a), piece(b)).chance < SHARE / 1e7) == is_found
 
 
 def test_rounding_is_no_evidence() -> None:
     """Noise below the unit of what it is added to: d holds nothing but the same roundings."""
     d = np.resize([64.0, -64.0], 2000)
-    assert self_likeness(piece(d)).chance == 0.0
-    assert self_likeness(piece(d, 64.0)).chance > 0.99
-    assert likeness(piece(d), piece(d, 64.0)).chance > 0.99
+    assert own_correlation(piece(d)).chance == 0.0
+    assert own_correlation(piece(d, 64.0)).chance > 0.99
+    assert best_correlation(piece(d), piece(d, 64.0)).chance > 0.99
     assert unshifted(piece(d, 64.0), piece(d)).chance > 0.99
 
 
 @pytest.mark.parametrize("count", [0, 1, 2, 7])
 def test_short_noises_are_not_shifted(count: int) -> None:
     short, long = piece(normal(count, 6)), piece(normal(50, 7))
-    assert likeness(short, long).chance == likeness(long, short).chance == 1.0
-    assert self_likeness(short).chance == 1.0
+    assert best_correlation(short, long).chance == best_correlation(long, short).chance == 1.0
+    assert own_correlation(short).chance == 1.0
 
 
 def test_zeros_are_like_nothing() -> None:
     zero = piece(np.zeros(50))
-    assert likeness(zero, piece(normal(50, 8))).chance == 1.0
-    assert self_likeness(zero).chance == 1.0
+    assert best_correlation(zero, piece(normal(50, 8))).chance == 1.0
+    assert own_correlation(zero).chance == 1.0

@@ -11,8 +11,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.checks.batches import Scale
 from lipcert.audit.checks.gradients import Gradients, Pass
+from lipcert.audit.checks.recorded_run import Scale
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings

@@ -11,7 +11,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lipcert.audit.trace.blobs import Blob
-from lipcert.audit.trace.lines import EventReader, event_members, manifest_bytes, manifest_in
+from lipcert.audit.trace.reading import EventReader, event_members, manifest_bytes, manifest_in
 from lipcert.audit.trace.records import Batch, Close, IndexArray, Manifest, Resume, Start, Step
 from lipcert.audit.trace.spelling import FormError, spelled, understood
 from tests.core.generated import SCALARS, values_of

@@ -1,4 +1,4 @@
-"""Likeness: the live module is, and stays, the network that was bounded.
+"""Same network: the live module is, and stays, the network that was bounded.
 
 What enters: the module with the hooks of the run, and the graph whose bounds set the noise. What
 leaves: nothing, or an error that says what differs: outputs or gradients on random numbers, a
@@ -55,7 +55,7 @@ _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
 
 
 @final
-class Likeness:
+class SameNetwork:
     """Of one module to one graph, from `settle` on.
 
     model: the module, or what is wrapped around it; made before the run has hooks there. trained:
