@@ -43,6 +43,16 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_waiting_for_the_disk() -> Iterator[None]:
+    """No test cuts the power, and none can see whether what was written has reached the disk, for
+    which each file of a recorded trace waits for some milliseconds.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda file: None)
+        yield
+
+
 @pytest.fixture(autouse=True)
 def _threads_end() -> Iterator[None]:
     """tqdm keeps a thread once it has shown a bar. Beside threads no model is read in a fork, which
