@@ -14,7 +14,7 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -66,7 +66,26 @@ def _threads_end() -> Iterator[None]:
         tqdm.tqdm.monitor = None
 
 
-def pytest_runtest_setup() -> None:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _export_by_known_lists()
+    load = sys.modules.get("lipcert.importer.load")
+    if load is not None:
+        child = sys.modules["lipcert.importer.child"]
+        is_apart = item.path.relative_to(HERE).parts[0] in READ_APART
+        load.run_in_child = child.run_in_child if is_apart else _run_here
+
+
+READ_APART = ("hostile", "importer", "process")
+"""folders whose tests read models in a child process, as users do"""
+
+
+def _run_here(work: Callable[[str], str], argument: str, *_: object) -> str:
+    """To fork a process that holds torch and all tests takes longer than to read a small model."""
+    return work(argument)
+
+
+def _export_by_known_lists() -> None:
     """torch lists all of its operators at every export, and the sources of those that it writes.
 
     The lists are the same each time, for nothing here adds an operator, and two thirds of an

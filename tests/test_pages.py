@@ -121,6 +121,7 @@ def is_run(block: Block) -> bool:
     )
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("page", AS_SHOWN)
 def test_a_page_runs_as_it_is_shown(page: str, tmp_path: Path) -> None:
     run_page(page, tmp_path)
@@ -195,6 +196,7 @@ def test_the_settings_of_single_layers_are_read(tmp_path: Path) -> None:
     assert re.search(r"^input-clips .*\*\.fc2", done.stdout, re.MULTILINE)
 
 
+@pytest.mark.nightly
 def test_the_first_audits(tmp_path: Path) -> None:
     """Of the recorded run that the third is about: tests/test_examples.py."""
     block = next(blocks("docs/audit.md"))
@@ -230,6 +232,7 @@ def test_lines_that_record_a_run(tmp_path: Path) -> None:
     assert "2 batches, 600 examples; drawn: poisson 2; 2 with indices" in done.stdout
 
 
+@pytest.mark.nightly
 def test_the_private_loop(tmp_path: Path) -> None:
     source = next(b.text for b in blocks("docs/training.md") if b.language == "python")
     small = source.replace("60000", "600").replace("epochs=20", "epochs=2")
@@ -239,6 +242,7 @@ def test_the_private_loop(tmp_path: Path) -> None:
     assert "LIPCERT-CHECK: CONDITIONAL" in done.stdout
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", ["norms", "lipschitz"])
 def test_what_is_measured_beside_others(name: str) -> None:
     printed = "\n".join(side_by_side.TABLES[name]())

@@ -64,6 +64,7 @@ def test_an_error(lipcert_audit):
 """
 
 
+@pytest.mark.nightly
 def test_green_and_red(tmp_path: Path) -> None:
     """A pass passes; nothing else does, and it says why."""
     rng = np.random.default_rng(0)

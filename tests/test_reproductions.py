@@ -41,6 +41,7 @@ def assert_same(shown: str, printed: str) -> None:
     assert numbers(shown) == pytest.approx(numbers(printed), rel=5e-3, abs=2e-4)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "name", [name for name, part in PARTS.items() if part.is_quick and name != SLOW]
 )

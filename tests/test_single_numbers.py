@@ -65,6 +65,7 @@ def write_data(path: Path, shape: tuple[int, ...], labels: tuple[int, ...], loss
     np.savez(path, x=generator.random((6, *shape)).astype(np.float32), y=y)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("seed", "loss"), list(enumerate(sorted(LOSSES))))
 def test_every_verb_answers_or_refuses(tmp_path: Path, seed: int, loss: str) -> None:
     folder = tmp_path
@@ -128,6 +129,7 @@ MECHANISMS: dict[str, TrainingMechanism] = {
 }
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_a_single_logit_is_trained_privately_and_audited(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

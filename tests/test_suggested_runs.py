@@ -42,6 +42,7 @@ def test_runs_go_on_where_they_ended(tmp_path: Path) -> None:
     assert last.accuracy == pytest.approx(Journal(path).reported[0].accuracy, abs=0.2)
 
 
+@pytest.mark.nightly
 def test_what_is_suggested_is_what_is_run() -> None:
     run = trained(SMALL, METHODS["suggested"], 8.0, 0.03, 0)
     plain = trained(SMALL, METHODS["dp-sgd"], 8.0, 0.03, 0)

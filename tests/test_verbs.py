@@ -211,6 +211,7 @@ def test_files_do_without_torch(file: Path, tmp_path: Path) -> None:
     assert done.stdout == "False\n"
 
 
+@pytest.mark.nightly
 def test_suggest_takes_a_module_a_file_and_a_model(net: nn.Module, file: Path) -> None:
     of_model = lipcert.suggest(lipcert.load_model(file), SETTINGS, budget=0.0)
     of_file = lipcert.suggest(file, SETTINGS, budget=0.0)
@@ -233,6 +234,7 @@ class Heads(nn.Module):
         return {"kind": self.kind(read), "size": self.size(read)}
 
 
+@pytest.mark.nightly
 def test_modules_of_several_inputs_and_outputs(tmp_path: Path) -> None:
     """Their names in settings are those of arguments and results."""
     torch.manual_seed(0)

@@ -144,6 +144,7 @@ def test_norms_that_are_trained(files: dict[float, Path]) -> None:
     assert [f"{each['']:.3g}" for each in (every, shifts, fixed)] == ["10.6", "4.7", "4.55"]
 
 
+@pytest.mark.nightly
 def test_the_head_alone_is_bounded_by_the_last_norm(files: dict[float, Path]) -> None:
     """√2·√(d + 1): the gradient of the loss times the mean of tokens of norm √d, and its bias; a
     clip beyond √2 never acts, and makes the bound one for all weights of the head."""

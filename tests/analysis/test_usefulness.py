@@ -270,6 +270,7 @@ def test_of_many_examples_some_are_taken(monkeypatch):
     assert few == observed_at(found, settings, thin)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("each", "few"), [(1e3, 64), (1.5e7, 13), (4e7, 8), (6e8, 8)])
 def test_random_examples_are_as_many_as_the_work_allows(monkeypatch, each, few):
     """A few, or more of them until intervals are narrow."""

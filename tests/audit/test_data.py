@@ -87,6 +87,7 @@ def test_the_form_does_not_matter(whole: AuditReport, tmp_path: Path) -> None:
         assert alike(audit(job(made))) == alike(whole)
 
 
+@pytest.mark.nightly
 def test_objects_are_audited_as_they_are(whole: AuditReport) -> None:
     assert alike(audit(job("digits"), data=(DATA.x, DATA.y))) == alike(whole)
     streamed = audit(job("a stream"), data=Streamed())

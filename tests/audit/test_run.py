@@ -50,6 +50,7 @@ def written(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in (folder / "results").glob("*.json")}
 
 
+@pytest.mark.nightly
 def test_without_a_folder_the_report_is_the_same(data: Path, undisturbed: AuditReport) -> None:
     """But for how norms were rounded: methods are chosen by time then."""
     alone = same(audit(job_of(data)))

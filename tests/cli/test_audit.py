@@ -107,6 +107,7 @@ def test_the_names_of_the_json_are_those_agreed_upon(data: Path) -> None:
     assert {("logits", "output_norm"), ("logits", "cotangent_norm")} <= kinds
 
 
+@pytest.mark.nightly
 def test_no_values_leaves_the_factors_out_and_nothing_else(data: Path) -> None:
     full, short = audited(MODEL, "--data", data), audited(MODEL, "--data", data, "--no-values")
     assert short["values"] == []
@@ -191,6 +192,7 @@ def test_an_attack_alone_and_with_data(data: Path) -> None:
     assert found["modes"] == {"data": None, "trace": None, "attack_steps": 3}
 
 
+@pytest.mark.nightly
 def test_the_noise_is_held_against_that_of_clipping(data: Path) -> None:
     """Of noise split globally: σΔ√d against σ√d. Norms are those that autograd finds."""
     found = audited(
@@ -458,6 +460,7 @@ def test_merging_takes_a_folder_of_results_alone(data: Path, tmp_path: Path) -> 
         assert call(*more, "--merge", tmp_path).exit_code == 2
 
 
+@pytest.mark.nightly
 def test_a_folder_of_another_audit_is_refused(data: Path, tmp_path: Path) -> None:
     audited(MODEL, "--data", data, "--results", tmp_path / "w")
     other = call(MODEL, "--data", data, "--results", tmp_path / "w", "--input-norm", 3)
@@ -465,6 +468,7 @@ def test_a_folder_of_another_audit_is_refused(data: Path, tmp_path: Path) -> Non
     assert "holds another audit" in other.stderr
 
 
+@pytest.mark.nightly
 def test_data_that_changed_under_a_folder_of_results_are_refused(
     data: Path, tmp_path: Path
 ) -> None:

@@ -231,6 +231,7 @@ def test_the_list_of_what_is_trusted_has_no_gates(issued: Path) -> None:
     assert (done.exit_code, done.stdout) == (2, "")
 
 
+@pytest.mark.nightly
 def test_weights_are_held_against_the_constraints(file: Path) -> None:
     model = CONVOLUTIONAL
     words = ["check", file, "--model", model, "--accept-assumption", declared(), "--weights"]
@@ -254,6 +255,7 @@ def test_what_must_be_trusted_is_listed() -> None:
     assert files["lipcert/core/main.py"] == digest_of("lipcert/core/main.py")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("check", ["verb", "program"])
 def test_what_a_verdict_rests_on_is_what_the_check_has_loaded(issued: Path, check: str) -> None:
     words = [issued, "--model", MODEL, "--tcb"]

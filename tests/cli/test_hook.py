@@ -44,6 +44,7 @@ def test_a_valid_one_is_a_line(folder: Path, capsys: pytest.CaptureFixture[str])
     assert second.startswith("LIPCERT-CHECK: VALID ")
 
 
+@pytest.mark.nightly
 def test_the_worst_decides(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["net.onnx"]) == 3
     assert "A-INPUT [declared]" in capsys.readouterr().out

@@ -31,10 +31,11 @@ main()
 PATIENCE = 60.0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("module", "function"),
     [
-        ("importer.load", "open_model"),
+        ("importer.load", "stored_model"),
         ("analysis.bounded", "with_chains"),
         ("report.analysis", "analysis_csv"),
     ],

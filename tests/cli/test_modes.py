@@ -98,6 +98,7 @@ def test_an_audit_of_a_certificate_warns_as_well(folder: Path) -> None:
     assert codes(json.loads(done.stdout)) == {"LC026"}
 
 
+@pytest.mark.nightly
 def test_an_unstated_loss_is_warned_of(folder: Path) -> None:
     """Of an analysis, a certificate and an audit."""
     model = folder / "m.onnx"

@@ -31,6 +31,7 @@ def document() -> dict[str, object]:
     return found
 
 
+@pytest.mark.nightly
 def test_the_json_has_what_other_tools_read() -> None:
     found = document()
     assert found["schema"] == "lipcert.suggest/1"

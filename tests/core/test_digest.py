@@ -136,6 +136,7 @@ def test_one_ulp_of_any_weight(path, tmp_path):
     assert len(digests) == len(chosen) + 1
 
 
+@pytest.mark.sample(3)
 @MODELS
 def test_any_operator_attribute_or_operand(path, tmp_path):
     original = onnx.load(path)

@@ -32,6 +32,7 @@ def test_kind(name, tmp_path):
     check_line(result.stderr, kind.code)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", ["external-parent", "function-bomb-2^31", "name-newline"])
 def test_kind_in_a_process_of_its_own(name, tmp_path):
     words = [sys.executable, "-m", "lipcert", "analyze", str(KINDS[name].write(tmp_path))]

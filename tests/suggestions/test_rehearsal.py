@@ -240,6 +240,7 @@ def test_without_examples_nothing_stands_above_clipping(network: ImportedModel) 
     assert ("public examples" in found.unproven) == (least is not found.recipe)
 
 
+@pytest.mark.nightly
 def test_what_a_rehearsal_shows_to_be_better_is_first(
     network: ImportedModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

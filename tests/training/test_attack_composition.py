@@ -569,6 +569,7 @@ def class_as_it_was() -> Iterator[None]:
     Loudness.scale = 1.0
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("attack", ATTACKS, ids=[item.__name__ for item in ATTACKS])
 def test_an_attack_is_refused_before_its_release(attack: Callable[[Private], None]) -> None:
     private = private_run(network=Configured, record_every=None)

@@ -240,6 +240,7 @@ class RunningMean(Small):
         return logits
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", [Lying, HookInside, Mixing, FunctionalDropout, RunningMean])
 def test_what_a_module_does_in_training_mode_alone_is_refused_at_once(
     kind: type[Small],

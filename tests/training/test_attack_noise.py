@@ -182,6 +182,7 @@ CASES: dict[str, tuple[TrainingMechanism, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", CASES)
 def test_noise_is_normal_independent_and_as_large_as_the_formulas_say(name: str) -> None:
     mechanism, changes = CASES[name]

@@ -65,6 +65,7 @@ def weights(name: str, mechanism: str, folder: Path | None = None) -> list[Tenso
     return [item.detach() for item in private.model.parameters()]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("name", "mechanism"), [
     *((name, "clipless") for name in NETWORKS if name != "plain"),
     *(("after", name) for name in MECHANISMS if name != "clipless"),
@@ -74,6 +75,7 @@ def test_a_compiled_module_is_trained_as_a_plain_one(name: str, mechanism: str) 
         assert torch.allclose(found, expected, rtol=0.0, atol=1e-6)
 
 
+@pytest.mark.nightly
 def test_a_compiled_run_is_audited(tmp_path: Path) -> None:
     weights("after", "clipless", tmp_path / "run")
     target = [str(tmp_path / "run/model.lipcert.json"), "--model", str(tmp_path / "run/model.onnx")]

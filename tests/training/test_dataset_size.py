@@ -74,6 +74,7 @@ def test_a_counted_size_is_no_fault_where_neighbours_have_one_size(relation: str
     run.close()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("count", "declared"), [(59, 60), (60, 75), (60, 45)])
 def test_a_run_of_a_declared_size_is_certified_and_audited(
     count: int, declared: int, tmp_path: Path

@@ -73,6 +73,7 @@ def steps_of(private: Private, count: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_one_sum_and_one_noise(kind: str, tmp_path: Path, model_file: Path) -> None:
     """Against a float64 loop over the examples of both ranks, with the noise drawn again."""
@@ -214,6 +215,7 @@ def fatal(rank: int, victim: int, moment: str) -> Callable[[Private, int], None]
     return at
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "victim", "moment", "reason"),
     [
@@ -326,6 +328,7 @@ def _shifted(rank: int) -> nn.Module:
     return module
 
 
+@pytest.mark.nightly
 def test_what_distributed_data_parallel_would_do_itself(tmp_path: Path, model_file: Path) -> None:
     """Exchanging gradients before they are counted: refused, or left to the release."""
 
@@ -384,6 +387,7 @@ def test_a_common_draw_is_shared_out(tmp_path: Path, model_file: Path) -> None:
     assert len({*first[0], *second[0]} & {*first[1], *second[1]}) < BATCH
 
 
+@pytest.mark.nightly
 def test_connections_end_with_the_run(tmp_path: Path, model_file: Path) -> None:
     def life(rank: int) -> list[int]:
         del rank

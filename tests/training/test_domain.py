@@ -43,6 +43,7 @@ def far_away() -> TensorDataset:
     return TensorDataset(x * 300.0 - 40.0, y)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mechanism", CLIPS, ids=["flat", "group", "backprop"])
 def test_clips_need_no_domain_and_enforce_none(mechanism: Any, tmp_path: Path) -> None:
     folder = tmp_path / "run"

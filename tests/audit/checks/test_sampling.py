@@ -65,6 +65,7 @@ def drawn(planned: TrainingPlan, seed: int) -> Members:
     return [(t, sampler.draw().index) for t in range(planned.releases)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("way", list(Sampling))
 def test_right_runs_raise_no_alarm(way: Sampling) -> None:
     """100 runs of each sampler, of several sizes."""

@@ -51,6 +51,7 @@ def killed(folder: Path, moment: float) -> list[int]:
     return told
 
 
+@pytest.mark.nightly
 def test_kills(tmp_path: Path) -> None:
     folder = tmp_path / "t"
     rng = random.Random(5)

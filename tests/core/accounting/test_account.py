@@ -161,6 +161,7 @@ def test_nearly_certain_samples(sigma: float, releases: int, delta: str, relatio
     assert closed * (1 - slack) <= found <= closed * (1 + 2e-5)
 
 
+@pytest.mark.nightly
 def test_zero_out_is_add_remove_and_replace_one_costs_more() -> None:
     args = ("poisson", 1.0, Fraction(1, 50), 40, Fraction("1e-5"))
     assert epsilon_upper(*args, "zero-out") == epsilon_upper(*args, "add-remove")

@@ -12,6 +12,7 @@ from lipcert.core.accounting.pair import Grid, Losses
 from tests.core.accounting.test_account import _added, _removed, _replaced
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("sigma", "rate"), [(1.0, "1/100"), (0.3, "1/1000"), (5.0, "3/4")])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_dominates(sigma: float, rate: str, replaced: bool) -> None:

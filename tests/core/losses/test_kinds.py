@@ -103,6 +103,7 @@ def gradients(kind: str, p: dict, z: torch.Tensor, y: int, target: torch.Tensor)
     return gradient
 
 
+@pytest.mark.sample(22)
 @pytest.mark.parametrize(("kind", "parameters"), CASES)
 @pytest.mark.parametrize(("radius", "width"), [(6.0, math.inf), (1.0, 1.0), (math.inf, 0.5)])
 def test_sampled_gradients(kind: str, parameters: dict, radius: float, width: float) -> None:

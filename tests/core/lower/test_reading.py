@@ -42,6 +42,7 @@ def test_every_kind_of_odd_operator_is_also_understood(operator, tmp_path):
     pytest.fail("none of the graphs was understood")
 
 
+@pytest.mark.sample(9)
 @pytest.mark.parametrize("opset", [9, 11, 22])
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER", "VALID"])
 @pytest.mark.parametrize("kind", ["Conv", "MaxPool", "AveragePool", "LpPool"])

@@ -40,6 +40,7 @@ def _plain(path: Path, folder: Path) -> Path:
     return target
 
 
+@pytest.mark.sample(33)
 @pytest.mark.parametrize("path", [*SHIPPED, *_files("net")], ids=lambda path: path.name)
 def test_a_network_is_lowered_to_what_it_computes(path, tmp_path):
     plain = _plain(path, tmp_path)

@@ -109,6 +109,7 @@ def _holds(image: Interval, value: mpmath.mpf, slack: float = 0.0) -> bool:
     return bool(low - slack <= value <= high + slack)
 
 
+@pytest.mark.sample(24)
 @pytest.mark.parametrize("case", EVERY, ids=str)
 def test_images_and_slopes_hold_what_they_should_and_little_more(case: Case) -> None:
     """Slopes by secants: every one is a mean of derivatives between two points."""

@@ -143,6 +143,7 @@ def test_trained_norms_have_bounds_and_leave_those_behind_them_without(model_fil
     assert one["head.weight"] == pytest.approx(2.0 * 0.3, rel=1e-12)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("trained_norms", [False, True])
 def test_no_example_exceeds_its_bounds(model_file: Path, trained_norms: bool) -> None:
     """Autograd of the oracle: random and ascended examples, at hostile weights of all sizes; a
@@ -227,6 +228,7 @@ def test_a_private_run_releases_what_the_oracle_clips() -> None:
         assert sum(float(item.norm()) for item in total.values()) > 1.0
 
 
+@pytest.mark.nightly
 def test_a_run_is_certified_and_audited_as_it_was_trained(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with private_run(
@@ -253,6 +255,7 @@ def test_a_run_is_certified_and_audited_as_it_was_trained(tmp_path: Path) -> Non
     assert "conditional" in checked.output.lower()
 
 
+@pytest.mark.nightly
 def test_a_run_whose_layers_clip_otherwise_does_not_pass(tmp_path: Path) -> None:
     """The trace of a run with wider clips, audited under those of a narrower one."""
     folder = tmp_path / "run"

@@ -69,6 +69,7 @@ def test_values_are_those_of_softmax_attention(tokens, heads, scale):
         np.testing.assert_allclose(found, expected, atol=1e-12)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("tokens", "heads", "scale"), SHAPES)
 def test_no_unit_tokens_find_more_than_is_stated(tokens, heads, scale):
     """An ascent of the slope from many tokens, and the analysis below what is stated."""
@@ -94,6 +95,7 @@ def slope(layer: nn.Module, example: torch.Tensor) -> torch.Tensor:
     return torch.linalg.matrix_norm(found.reshape(example.numel(), -1), 2)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("tokens", "heads", "scale"), SHAPES)
 def test_an_analysis_finds_no_more_than_is_stated(tokens, heads, scale, tmp_path):
     module = orthogonal(
@@ -171,6 +173,7 @@ def grad_norm(module: nn.Module, folder: Path) -> float:
     return found
 
 
+@pytest.mark.nightly
 def test_a_transformer_of_these_layers_has_a_small_bound_from_its_architecture(tmp_path):
     """Whatever its weights in the constraint set, and however deep it is: no weights at the border
     of the set give an example of the box more."""
@@ -198,6 +201,7 @@ def to_the_border(parameter: torch.Tensor, *, is_matrix: bool) -> None:
     parameter.div_(norm)
 
 
+@pytest.mark.nightly
 def test_what_the_scale_of_scores_and_of_branches_costs(tmp_path):
     bounds = [grad_norm(clipless_transformer(2, scale=a), tmp_path) for a in (0.25, 1.0, 4.0)]
     assert bounds[0] < 0.5 * bounds[1] < 0.1 * bounds[2]

@@ -181,6 +181,7 @@ def inner_kinds(model: ImportedModel) -> set[str]:
     return set(kinds[first + 1 : last])
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NETS)
 def test_the_stated_constants_are_certified(name, tmp_path):
     found = NETS[name]
