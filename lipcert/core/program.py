@@ -9,9 +9,9 @@ what is computed from constants only, are operands of steps and no values.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TypeAlias, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -19,6 +19,15 @@ import numpy.typing as npt
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 IndexArray: TypeAlias = npt.NDArray[np.int64]
 Shape: TypeAlias = tuple[int, ...]
+Acts: TypeAlias = "tuple[Callable[[npt.NDArray[Any]], npt.NDArray[Any]], ...] | None"
+"""what was done, one after another, to the entries of the one tensor that a constant comes from:
+they were moved, repeated, put beside zeros, multiplied by numbers, or inverted; None: anything
+else. Nothing that is proved rests on it."""
+
+
+def then(acts: Acts, act: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Acts:
+    """One more."""
+    return None if acts is None else (*acts, act)
 
 
 @final
@@ -29,11 +38,13 @@ class Operand:
     sources: the initializers it is computed from. A finite number g says that the operand is a
     linear function of that initializer alone, with ‖operand‖ ≤ g·‖initializer‖ (so that the norm
     of a gradient grows by at most g on the way back); inf that it depends on it in another way.
+    acts: on the source, up to axes of length 1.
     """
 
     lo: FloatArray
     hi: FloatArray
     sources: Mapping[str, float] = field(default_factory=dict)
+    acts: Acts = None
 
     @property
     def shape(self) -> Shape:

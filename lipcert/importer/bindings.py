@@ -22,7 +22,7 @@ import numpy as np
 from lipcert.core.program import FloatArray, Shape
 from lipcert.core.reader.records import Attribute, Model, Node, Tensor
 from lipcert.importer.calls import Call, call_of
-from lipcert.importer.computed import Shown, numbers_of
+from lipcert.importer.computed import TensorView, numbers_of
 from lipcert.importer.metadata import Provenance, rules_of
 
 _ONLY: Final = -1
@@ -74,7 +74,7 @@ class Bound:
 def with_bindings(
     model: Model,
     provenance: Provenance,
-    views: Mapping[str, Shown],
+    views: Mapping[str, TensorView],
 ) -> Bound:
     """The model with the parameters that the noted calls read.
 
@@ -96,7 +96,7 @@ def with_bindings(
 class _Work:
     model: Model
     provenance: Provenance
-    views: Mapping[str, Shown]
+    views: Mapping[str, TensorView]
     nodes: list[Node] = field(default_factory=list)
     initializers: dict[str, Tensor] = field(init=False)
     names: set[str] = field(default_factory=set)
@@ -137,12 +137,12 @@ class _Work:
             elif len(constant) == 1:
                 yield constant[0], written[1:]
 
-    def _shown(self, name: str) -> Shown | None:
+    def _shown(self, name: str) -> TensorView | None:
         """What a constant of real numbers shows."""
         tensor = self.model.initializers.get(name)
         if tensor is None:
             return self.views.get(name)
-        return Shown(name, 1.0, tensor.values()) if tensor.is_float else None
+        return TensorView(name, 1.0, tensor.values()) if tensor.is_float else None
 
     def _bound(
         self, node: Node, call: Call, position: int, placeholder: str, *, dropped: bool
@@ -186,7 +186,7 @@ class _Work:
                 self.nodes.append(Node(name, "Reshape", "", inputs, (name,), {}))
         return name
 
-    def _dropped(self, node: Node, position: int, *, dropped: bool) -> Shown | None:
+    def _dropped(self, node: Node, position: int, *, dropped: bool) -> TensorView | None:
         """A bias that an optimiser left out because it was zero."""
         weight = self._shown(node.inputs[1]) if len(node.inputs) > 1 else None
         if not dropped or position != 2 or weight is None:
@@ -196,7 +196,7 @@ class _Work:
             size = weight.array.shape[1]
         if node.op_type == "ConvTranspose":
             size = weight.array.shape[1] * _integer(node, "group", 1)
-        return Shown("", 1.0, np.zeros(size))
+        return TensorView("", 1.0, np.zeros(size))
 
 
 def _integer(node: Node, name: str, default: int) -> int:

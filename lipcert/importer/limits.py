@@ -13,14 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, final
 
-MAX_FILE_BYTES: Final = 1 << 30
-"""bytes of a model file, after decompression and with its external data"""
-MAX_NODES: Final = 50_000
-"""nodes of a graph, after the expansion of model-local functions"""
-MAX_RANK: Final = 16
-"""dimensions of a tensor"""
-MAX_VALUE_ELEMENTS: Final = 1 << 28
-"""elements of a tensor that depends on the data"""
+from lipcert.core.reader.files import MAX_BYTES
 
 _MIB: Final = 1 << 20
 _BASE_SECONDS: Final = 8
@@ -59,7 +52,7 @@ class Budget:
                 size += sum(_sizes_of_named(path.parent, path.read_bytes()))
         except (OSError, ValueError):
             size = 0
-        return cls.of_file(min(size, MAX_FILE_BYTES))
+        return cls.of_file(min(size, MAX_BYTES))
 
     @property
     def patience(self) -> float:

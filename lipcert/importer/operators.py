@@ -70,6 +70,11 @@ _REASONS: Final[Mapping[str, _Words]] = {
     "LinearAttention": ("LC003", "the fused operator is not supported", "spell it out"),
     "MaxUnpool": ("LC003", "its output jumps where the largest entry of a window changes", ""),
     "ReduceProd": ("LC003", "a product of many values has no useful bound", ""),
+    **dict.fromkeys(
+        ["SequenceAt", "SequenceConstruct", "SequenceLength", "SplitToSequence"],
+        ("LC004", "sequences are not followed",
+         "cut with Split, as the optimiser of torch.onnx writes it"),
+    ),
     "Shrink": ("LC005", _JUMPS,
                "it jumps at +-lambd unless bias equals lambd; write soft shrinkage with Relu"),
     "Tan": ("LC003", "it has poles", ""),
@@ -109,7 +114,7 @@ def _words(node: Node) -> _Words | None:
         reason = f"the domain {domain!r} is not supported"
         remedy = "express the layer in standard ONNX operators"
         return _OPTIMISED if domain == MICROSOFT else ("LC003", reason, remedy)
-    return _CONTROL if kind.startswith("Sequence") else _REASONS.get(kind, _UNKNOWN)
+    return _REASONS.get(kind, _CONTROL if kind.startswith("Sequence") else _UNKNOWN)
 
 
 def _is_training(node: Node) -> bool:

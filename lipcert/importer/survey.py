@@ -11,7 +11,7 @@ from typing import Final
 
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.lower import Walk
-from lipcert.core.lower.operators import JUMPING, JUMPS
+from lipcert.core.lower.operators import JUMPING, JUMPS, UNSUPPORTED
 from lipcert.core.lower.values import FIXED, Data
 from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import EXPORT
@@ -55,11 +55,7 @@ _TOLD: Final = (
     ("a constant is not", "LC014", _REPAIR),
     ("inputs and attributes do not fit", "LC016", _WELL),
     ("does not hold numbers", "LC006", _NUMBERS),
-    ("its domain is not supported", "LC003", "express the layer in standard ONNX operators"),
-    ("the operator is not supported", "LC003", _SUPPORTED),
-    ("random numbers", "LC003", "export the network without them, in evaluation mode"),
-    ("quantised numbers jump", "LC005", _SMOOTH),
-    ("recurrence has no bound", "LC004", "unroll the loop, or export a feed-forward part"),
+    (UNSUPPORTED, "LC003", _SUPPORTED),
     ("is of type uint64", "LC006", _NUMBERS),
     ("is not of fixed shape behind", "LC008", _STATIC),
     ("it drops the batch axis", "LC007", _ONE_AXIS),
@@ -113,9 +109,10 @@ def refused(error: Unsupported, *, on_data: bool = True) -> Refusal:
     """What the core refuses, with a code and a remedy. on_data: of values, and not of sizes."""
     found = error.node if isinstance(error.node, Node) else None
     node, op = ("", "") if found is None else (label(found), found.op_type)
-    told = refusal_of(found) if found is not None and on_data else None
-    if told is not None:
-        return told
+    is_general = on_data or error.reason == UNSUPPORTED
+    better = refusal_of(found) if found is not None and is_general else None
+    if better is not None:
+        return better
     if isinstance(error, ReadsAcrossError):
         return Refusal("LC007", node, op, error.reason, ACROSS)
     if isinstance(error, MixingError):

@@ -10,7 +10,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from lipcert.importer.limits import MAX_FILE_BYTES, Budget
+from lipcert.core.reader.files import MAX_BYTES
+from lipcert.importer.limits import Budget
 
 MIB = 1 << 20
 
@@ -55,5 +56,5 @@ def test_what_is_no_file_gets_the_least_budget(tmp_path: Path) -> None:
 def test_no_budget_is_beyond_that_of_the_largest_file(tmp_path: Path) -> None:
     path = tmp_path / "huge.onnx"
     with path.open("wb") as file:
-        file.truncate(4 * MAX_FILE_BYTES)
-    assert Budget.of_path(path) == Budget.of_file(MAX_FILE_BYTES)
+        file.truncate(4 * MAX_BYTES)
+    assert Budget.of_path(path) == Budget.of_file(MAX_BYTES)

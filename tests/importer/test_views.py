@@ -1,4 +1,4 @@
-"""What operands show of parameters, by memory and by marks, against onnxruntime."""
+"""What operands show of parameters, against onnxruntime."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from onnx import numpy_helper
 
 from lipcert.core.lower.lower import lower
 from lipcert.graph.ir import Parameter
-from lipcert.importer import computed, memory, views
 from lipcert.importer.computed import with_computed
 from lipcert.importer.views import Operands, operands_of
 from tests.constant_chains import Chain
@@ -61,58 +61,76 @@ def test_places_are_those_of_onnxruntime(numbers, tmp_path_factory, seed):
     check(shown(chain.written("y", numbers(chain), chain.size), folder), chain)
 
 
-@given(SEEDS)
-def test_memory_and_marks_agree(tmp_path_factory, seed):
-    chain = Chain(seed)
-    proto, folder = chain.written("y", chain.numbers(), chain.size), tmp_path_factory.mktemp("w")
-    by_memory = shown(proto, folder)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(views, "lies_in", lambda array, tensor: False)
-        by_marks = shown(proto, folder)
-    assert by_memory.parameter == by_marks.parameter
-    assert (by_memory.places is None) == (by_marks.places is None)
-    if by_memory.places is not None:
-        np.testing.assert_array_equal(by_memory.places, by_marks.places)
-    assert by_memory.gain == by_marks.gain
-
-
-@given(SEEDS)
-def test_computed_tensors_are_the_same_without_memory(tmp_path_factory, seed):
-    chain = Chain(seed)
-    numbers = chain.numbers() + 0.5  # unlike the numbers that tell views otherwise
-    stored = read(chain.written("y", numbers, chain.size), tmp_path_factory.mktemp("computed"))
-    found = with_computed(stored, {"w"})
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(computed, "lies_in", lambda array, tensor: False)
-        other = with_computed(stored, {"w"})
-    assert found.names == other.names
-    assert found.absorbed == other.absorbed
-    assert found.views.keys() == other.views.keys()
-    for name, view in found.views.items():
-        assert (view.origin, view.scale) == (other.views[name].origin, other.views[name].scale)
-        np.testing.assert_array_equal(view.array, other.views[name].array)
-
-
-def test_views_need_no_second_lowering(tmp_path, monkeypatch):
-    chain = Chain(0, length=0)
-    monkeypatch.setattr(views, "lower", None)
-    operand = shown(chain.written("y", chain.numbers(), chain.size), tmp_path)
-    assert operand.parameter == "w"
-
-
 def test_equal_tensors_are_told_apart(tmp_path):
-    """Two parameters of the same numbers: neither lies in the other."""
+    """Two parameters of the same numbers: neither shows the other."""
     chain = Chain(1, length=0)
     chain.constants["v"] = chain.numbers()
-    stored = read(chain.written("y", chain.numbers(), chain.size), tmp_path).initializers
-    w, v = stored["w"], stored["v"]
-    assert memory.lies_in(w.values().T, w)
-    assert not memory.lies_in(w.values(), v)
-    assert not memory.lies_in(w.values().copy(), w)
+    proto = chain.written("y", chain.numbers(), chain.size)
+    assert shown(proto, tmp_path).parameter == "w"
+    assert shown(proto, tmp_path, "v").parameter is None
 
 
 def test_a_view_of_a_one_is_seen(tmp_path):
-    """The marks 1, 2, 3, … have a one in the same place."""
     nodes = [node("Slice", "w a b", "c"), node("Add", "x c", "y")]
     proto = model(nodes, ["N", 1], {"w": [1.0, 4.0], "a": [0], "b": [1]})
     assert with_computed(read(proto, tmp_path), {"w"}).views["c"].origin == "w"
+
+
+W = [[1.0, -2.0, 3.0], [0.0, 5.0, -6.0]]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "scale", "inverted"),
+    [
+        ([node("Mul", "w two", "c"), node("Mul", "x c", "y")], 2.0, False),
+        ([node("Div", "w two", "c"), node("Add", "x c", "y")], 0.5, False),
+        ([node("Neg", "w", "n"), node("Mul", "n two", "c"), node("Sub", "x c", "y")], 2.0, False),
+        ([node("Sub", "x w", "y")], -1.0, False),
+        ([node("Div", "x v", "y")], 1.0, True),
+    ],
+)
+def test_numbers_that_a_parameter_is_multiplied_by(tmp_path, nodes, scale, inverted):
+    constants = {"w": W, "v": np.asarray(W) + 10.0, "two": 2.0}
+    name = "v" if inverted else "w"
+    stored = read(model(nodes, ["N", 2, 3], constants), tmp_path)
+    stored = with_computed(stored, {name}).model
+    program = lower(stored, "y")
+    found = Operands(program, stored, {name: Parameter(name, (2, 3))})
+    ((slot, operand),) = operands_of(program)
+    view = found.of(slot, operand)
+    assert (view.parameter, view.places, view.scale) == (name, None, scale)
+    assert found.is_inverted(slot) == inverted
+    own = stored.initializers[name].values()
+    np.testing.assert_allclose(view.array.reshape(own.shape), scale * own)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        [node("Mul", "w w", "c")],
+        [node("Mul", "w row", "c")],
+        [node("Add", "w row", "c")],
+        [node("Abs", "w", "c")],
+        [node("Concat", "w w", "d", axis=0), node("ReduceMax", "d", "c", axes=[0])],
+    ],
+)
+def test_what_is_computed_is_no_view(tmp_path, nodes):
+    nodes = [*nodes, node("Add", "x c", "y")]
+    proto = model(nodes, ["N", 2, 3], {"w": np.abs(W), "row": [1.0, 2.0, 3.0]})
+    found = with_computed(read(proto, tmp_path), {"w"})
+    assert "w" in found.absorbed
+    assert "c" in found.names
+    assert not found.views
+
+
+def test_entries_that_a_mask_leaves_out(tmp_path):
+    mask = [[1.0, 0.0, 1.0], [0.0, 1.0, 0.0]]
+    constant = node("Constant", "", "mask", value=numpy_helper.from_array(np.float32(mask)))
+    nodes = [constant, node("Greater", "mask zero", "b"), node("Cast", "b", "m", to=1)]
+    nodes += [node("Mul", "w m", "c"), node("Add", "x c", "y")]
+    stored = read(model(nodes, ["N", 2, 3], {"w": W, "zero": 0.5}), tmp_path)
+    program = lower(stored, "y")
+    ((slot, operand),) = operands_of(program)
+    view = Operands(program, stored, {"w": Parameter("w", (2, 3))}).of(slot, operand)
+    assert view.parameter == "w"
+    np.testing.assert_array_equal(view.places.reshape(2, 3), [[0, -1, 2], [-1, 4, -1]])

@@ -44,6 +44,7 @@ from lipcert.core.lower.values import (
     check_size,
     is_finite,
 )
+from lipcert.core.program import Acts, then
 
 Array = npt.NDArray[Any]
 _TYPES: Final = {
@@ -114,7 +115,8 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
         result = left * quotient(second)
     elif result is None:
         result = ARITHMETIC[operation](left, right)
-    return Constant(result.lo, result.hi, _gains(operation, first, second), place)
+    sources, acts = _origin(operation, first, second)
+    return Constant(result.lo, result.hi, sources, place, acts=acts)
 
 
 def _exact_result(
@@ -137,8 +139,10 @@ def _exact_result(
     return exact(found) if same else None
 
 
-def _gains(operation: str, first: Constant, second: Constant) -> Mapping[str, float]:
-    """A product of a source and plain numbers is linear: its gain is the largest of them.
+def _origin(operation: str, first: Constant, second: Constant) -> tuple[Mapping[str, float], Acts]:
+    """Sources and acts: a product of a source and plain numbers is linear.
+
+    Its gain is the largest of them.
 
     Proof: ‖c·w‖ ≤ max|c|·‖w‖ where w is not repeated, that is, where it has the larger shape. A
     quotient w/c is the product by 1/c.
@@ -147,10 +151,12 @@ def _gains(operation: str, first: Constant, second: Constant) -> Mapping[str, fl
     is_linear = operation == "Mul" or (operation == "Div" and source is first)
     is_large = np.broadcast_shapes(source.shape, other.shape) == source.shape
     if not source.sources or other.sources or not (is_linear and is_large):
-        return sum_of_sources(first, second)
+        return sum_of_sources(first, second), None
     factor = quotient(other) if operation == "Div" else interval(other)
     largest = float(factor.magnitude().max(initial=0.0))
-    return {name: multiply_up(gain, largest) for name, gain in source.sources.items()}
+    act = truediv if operation == "Div" else mul
+    acts = then(source.acts, lambda entries: act(entries, other.lo))
+    return {name: multiply_up(gain, largest) for name, gain in source.sources.items()}, acts
 
 
 def _negative(call: Call) -> Value:
@@ -158,9 +164,7 @@ def _negative(call: Call) -> Value:
     constant.check_fixed()
     if constant.lo.dtype.kind in "bu":
         raise Unsupported("a number without a sign")
-    low = -constant.hi
-    high = low if constant.lo is constant.hi else -constant.lo
-    return Constant(low, high, constant.sources, constant.place)
+    return constant.negative()
 
 
 def _root(call: Call) -> Value:
@@ -184,10 +188,12 @@ def _cast(call: Call) -> Value:
     low = constant.lo.astype(kind).astype(np.float64)
     high = low if constant.lo is constant.hi else constant.hi.astype(kind).astype(np.float64)
     same = np.array_equal(low, constant.lo) and np.array_equal(high, constant.hi)
-    sources = constant.sources if same else sum_of_sources(constant)
+    sources, acts = constant.sources, constant.acts
+    if not same:
+        sources, acts = sum_of_sources(constant), None
     if not constant.is_float and not same and constant.grows is not None:
         constant.check_fixed()
-    return Constant(low, high, sources, constant.place, constant.grows)
+    return Constant(low, high, sources, constant.place, constant.grows, acts)
 
 
 def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:

@@ -17,15 +17,7 @@ from lipcert.core.lower.functions import activated, limited
 from lipcert.core.lower.reals import quotient, sum_of_sources
 from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value, broadcast, indices, only_data
-from lipcert.core.program import (
-    Concat,
-    Divide,
-    Multiply,
-    Operand,
-    PRelu,
-    ReduceMax,
-    Scale,
-)
+from lipcert.core.program import Concat, Divide, Multiply, Operand, PRelu, ReduceMax, Scale, then
 
 
 def _check_alike(call: Call) -> None:
@@ -71,7 +63,9 @@ def _ratio(call: Call) -> Value:
     first, second = call.value(0), call.value(1)
     if isinstance(second, Constant):
         inverse = quotient(second)
-        factor = Constant(inverse.lo, inverse.hi, sum_of_sources(second), second.place)
+        acts = then(second.acts, lambda entries: 1.0 / entries)
+        sources = sum_of_sources(second)
+        factor = Constant(inverse.lo, inverse.hi, sources, second.place, acts=acts)
         return _times(call, call.data(0), factor)
     if isinstance(first, Constant):
         return _times(call, activated(call, second, "reciprocal"), first)

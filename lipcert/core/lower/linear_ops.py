@@ -11,7 +11,7 @@ from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.layout_ops import permuted
 from lipcert.core.lower.sums import combined, scaled
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, broadcast, indices, only_data
-from lipcert.core.program import Dense, MatMul
+from lipcert.core.program import Dense, MatMul, then
 
 
 def _permuted(call: Call, value: Data, order: list[int]) -> Data:
@@ -129,7 +129,8 @@ def gemm(call: Call) -> Value:
         if not (np.isfinite(addend.lo).all() and np.isfinite(addend.hi).all()):
             raise Unsupported("a constant is not finite")
         known = exact(np.asarray(beta)).broadcast(addend.shape) * Interval(addend.lo, addend.hi)
-        addend = Constant(known.lo, known.hi, _scaled_sources(addend, beta), addend.place)
+        sources, acts = _scaled_sources(addend, beta), then(addend.acts, lambda own: own * beta)
+        addend = Constant(known.lo, known.hi, sources, addend.place, acts=acts)
     total = combined(call, [product, addend], (1, 1))
     if total.shape != product.shape:
         raise Unsupported("its third input enlarges the product")

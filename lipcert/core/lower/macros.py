@@ -21,7 +21,7 @@ from lipcert.core.lower.rewriter import (
     product,
 )
 from lipcert.core.lower.values import Data
-from lipcert.core.program import Activation, Conv, Dense, Operand, Scale, Shift, Step
+from lipcert.core.program import Activation, Conv, Dense, Operand, Scale, Shift, Step, then
 
 
 def rewritten(
@@ -53,7 +53,7 @@ def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
         return None
     low = offset.lo.reshape(-1)
     high = low if offset.is_exact else offset.hi.reshape(-1)
-    op = replace(found[0], bias=Operand(low, high, offset.sources))
+    op = replace(found[0], bias=Operand(low, high, offset.sources, offset.acts))
     return [replace(step, op=op, inputs=found[1].inputs)]
 
 
@@ -68,7 +68,8 @@ def scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
     both = product(as_interval(factor), as_interval(inner[0].factor))
     size = float(as_interval(inner[0].factor).magnitude())
     sources = {name: multiply_up(gain, size) for name, gain in factor.sources.items()}
-    op = Scale(replace(as_operand(both, len(step.shape)), sources=sources))
+    acts = then(factor.acts, lambda entries: entries * inner[0].factor.lo.item())
+    op = Scale(replace(as_operand(both, len(step.shape)), sources=sources, acts=acts))
     return [replace(step, op=op, inputs=inner[1].inputs)]
 
 

@@ -118,27 +118,9 @@ COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqua
 JUMPING: Final = COMPARISONS | {"IsNaN", "Sign"}
 """operators that jump, and may still be part of a function that does not (`guards`)"""
 JUMPS: Final = "its output jumps, so no bound exists; end the network before it"
-_FOREIGN: Final = (
-    "its domain is not supported; import the file from before an optimisation by onnxruntime,"
-    " or write the layer in standard operators"
+UNSUPPORTED: Final = (
+    "the operator is not supported; end the network before it, or write it in others"
 )
-_REASONS: Final[Mapping[frozenset[str], str]] = {
-    frozenset({"ArgMax", "ArgMin", "Ceil", "Compress", "Floor", "Hardmax", "IsInf", "Mod",
-               "NonMaxSuppression", "NonZero", "OneHot", "Round", "ThresholdedRelu", "Unique"}):
-        JUMPS,
-    frozenset({"ConvInteger", "DequantizeLinear", "DynamicQuantizeLinear", "MatMulInteger",
-               "QLinearConv", "QLinearMatMul", "QuantizeLinear"}):
-        "quantised numbers jump, so no bound exists; export before quantisation",
-    frozenset({"GRU", "LSTM", "RNN"}): "recurrence has no bound here; unroll it in the export",
-    frozenset({"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-               "RandomUniformLike"}): "random numbers: the output is no function of the input",
-    frozenset({"DeformConv", "GridSample", "MaxRoiPool", "RoiAlign"}):
-        "its positions depend on the data; use fixed ones",
-    frozenset({"Det", "ReduceProd", "Tan"}): "it has no useful bound; end the network before it",
-    frozenset({"SequenceConstruct", "SequenceLength"}):
-        "of sequences, only SplitToSequence and SequenceAt are supported",
-}  # fmt: skip
-"""why some operators are not supported on data, and what to do"""
 
 
 def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
@@ -154,9 +136,7 @@ def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
     tables = (cast(Mapping[str, Rule], loaded(name)) for name in names)
     rule = next((table[kind] for table in tables if kind in table), None)
     if rule is None:
-        reason = "the operator is not supported; end the network before it, or write it in others"
-        found = next((why for kinds, why in _REASONS.items() if node.op_type in kinds), reason)
-        raise Unsupported(_FOREIGN if node.domain else found)
+        raise Unsupported(UNSUPPORTED)
     return rule
 
 

@@ -20,7 +20,9 @@ def literal(tensor: Tensor, name: str) -> Constant:
     if tensor.dtype == "unread":
         raise Unsupported("it holds text, or numbers of a type that is not read")
     values = tensor.values()
-    return Constant(values, values, {name: 1.0} if values.dtype.kind == "f" else {})
+    if values.dtype.kind != "f":
+        return Constant(values, values)
+    return Constant(values, values, {name: 1.0}, acts=())
 
 
 def constant(call: Call) -> Value:
@@ -36,7 +38,7 @@ def constant(call: Call) -> Value:
         one = call.given("value_float")
         numbers = call.real("value_float", 0.0, finite=False) if one else call.reals("value_floats")
         found = np.asarray(numbers, dtype=np.float64)
-        return Constant(found, found, {name: 1.0})
+        return Constant(found, found, {name: 1.0}, acts=())
     one = call.given("value_int")
     if not one and not call.given("value_ints"):
         raise Unsupported("the kind of its value is not supported")

@@ -44,9 +44,6 @@ def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
         total = scaled(call, total, float(data[0][1]))
     for value, sign in zip(values, signs, strict=True):
         if isinstance(value, Constant):
-            offset = value.operand(len(shape))
-            if sign < 0:
-                low = -offset.hi
-                offset = Operand(low, low if offset.is_exact else -offset.lo, offset.sources)
+            offset = (value if sign > 0 else value.negative()).operand(len(shape))
             total = call.step(Shift(offset), total, shape=shape, place=place)
     return total

@@ -22,7 +22,7 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.budget import spend
 from lipcert.core.lower.errors import MixingError, Unsupported
-from lipcert.core.program import IndexArray, Operand, Place, Shape
+from lipcert.core.program import Acts, IndexArray, Operand, Place, Shape, then
 
 FIXED = "it has sizes that fit one batch size only"
 MAX_SIZE = 1 << 25
@@ -67,7 +67,7 @@ class Constant:
     """A tensor that does not depend on the input: every entry lies in [lo, hi].
 
     Of whole numbers and truth values lo is hi. sources: as of an `Operand`. grows: entries that
-    are to be multiplied by N, for sizes read off other tensors (None: none).
+    are to be multiplied by N, for sizes read off other tensors (None: none). acts: on the source.
     """
 
     lo: Array
@@ -75,6 +75,7 @@ class Constant:
     sources: Mapping[str, float] = field(default_factory=dict)
     place: Place | None = None
     grows: npt.NDArray[np.bool_] | None = None
+    acts: Acts = None
 
     def __post_init__(self) -> None:
         if self.is_float and (is_undefined(self.lo) or is_undefined(self.hi)):
@@ -118,7 +119,7 @@ class Constant:
         shape = (1,) * (rank - len(self.shape)) + self.shape
         low = self.lo.reshape(shape)
         high = low if self.lo is self.hi else self.hi.reshape(shape)
-        return Operand(low, high, self.sources)
+        return Operand(low, high, self.sources, self.acts)
 
     def rearranged(self, act: Arrange, place: Place | None, copies: int = 1) -> Constant:
         """The entries as `act` arranges them, none of them more than `copies` times.
@@ -128,7 +129,14 @@ class Constant:
         low = act(self.lo)
         high = low if self.lo is self.hi else act(self.hi)
         grows = None if self.grows is None else act(self.grows)
-        return Constant(low, high, self._spread(copies), place, grows)
+        return Constant(low, high, self._spread(copies), place, grows, then(self.acts, act))
+
+    def negative(self) -> Constant:
+        """The same entries with the other sign."""
+        low = -self.hi
+        high = low if self.lo is self.hi else -self.lo
+        acts = then(self.acts, np.negative)
+        return Constant(low, high, self.sources, self.place, self.grows, acts)
 
     def gathered(self, index: IndexArray, place: Place | None) -> Constant:
         """Entry k is entry index[k] of this one, or 0 where that is −1."""

@@ -8,10 +8,9 @@ that is interpreted has an unknown field.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import cache
 from typing import Final
 
-from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -45,27 +44,13 @@ def check_known(message: Message) -> None:
 
 def check_text(message: Message) -> None:
     """Raise `ModelReadError` unless every string is UTF-8; protobuf yields bytes for others."""
-    strings, messages = _fields(message.DESCRIPTOR)
-    for field in strings:
-        value = getattr(message, field.name)
+    for field, value in message.ListFields():
         items = value if field.is_repeated else [value]
-        if any(isinstance(item, bytes) for item in items):
+        if field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(x, str) for x in items):
             raise ModelReadError("the model holds a name that is not UTF-8")
-    for field in messages:
-        if field.is_repeated:
-            for item in getattr(message, field.name):
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for item in items:
                 check_text(item)
-        elif message.HasField(field.name):
-            check_text(getattr(message, field.name))
-
-
-@cache
-def _fields(kind: Descriptor) -> tuple[list[FieldDescriptor], list[FieldDescriptor]]:
-    """Those that hold strings, and messages."""
-    return (
-        [field for field in kind.fields if field.type == FieldDescriptor.TYPE_STRING],
-        [field for field in kind.fields if field.type == FieldDescriptor.TYPE_MESSAGE],
-    )
 
 
 def _top_level_fields(content: bytes) -> Iterator[int]:
