@@ -72,7 +72,9 @@ def reshape(call: Call) -> Value:
     except Unsupported:
         if count is None or value.place is None:
             raise
-        shape = _of_one_example(value, _completed(sizes, total * count), count)
+        from lipcert.core.lower.fixed_batch import sizes_of_one  # noqa: PLC0415  for these only
+
+        shape = sizes_of_one(value, _completed(sizes, total * count), count)
         if shape is None:
             raise
         return same_order(call, value, *shape)
@@ -84,20 +86,6 @@ def _completed(sizes: Sequence[int], total: int) -> Shape:
     if -1 in sizes and (rest == 0 or total % rest):
         raise Unsupported("the shape does not fit")
     return tuple(total // rest if size == -1 else size for size in sizes)
-
-
-def _of_one_example(value: Value, sizes: Shape, count: int) -> tuple[Shape, list[bool]] | None:
-    """The sizes for one example, from those for so many, and the axis that holds these."""
-    for axis, size in enumerate(sizes):
-        shape = (*sizes[:axis], size // count, *sizes[axis + 1 :])
-        grows = [place == axis for place in range(len(sizes))]
-        if size and size % count == 0:
-            try:
-                reshaped(value, shape, grows)
-            except Unsupported:
-                continue
-            return shape, grows
-    return None
 
 
 def flatten(call: Call) -> Value:

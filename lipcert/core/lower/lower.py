@@ -33,7 +33,6 @@ from lipcert.core.lower.values import (
     is_finite,
     leaves,
     made_entries,
-    of_one_example,
 )
 from lipcert.core.program import (
     Attention,
@@ -52,24 +51,8 @@ if TYPE_CHECKING:
     from lipcert.core.lower.guards import Guards
 
 _VERSIONS: Final = range(7, 27)
-_MOVES: Final = frozenset(
-    {"DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice"}
-    | {"SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
-)
-"""operators that leave whole numbers as they are, wherever they put them"""
-_READS_WHOLE: Final = frozenset({"Shape", "Size"})
-_JUDGED: Final = frozenset(
-    {"And", "Cast", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"}
-    | {"Where"}
-)
-"""operators whose rules say themselves what becomes of whole numbers and truth values"""
 _SPELT: Final = frozenset({"untruth", "hiding"})
 """kinds of values of which a step has others than the tensor of the file"""
-_SIDE_BY_SIDE: Final = frozenset(
-    {"Add", "Concat", "Div", "Max", "Min", "Mul", "PRelu", "Pow", "Sub", "Sum", "Where"}
-)
-"""operators that put entries of examples beside constants"""
-_COUNTS: Final = frozenset({"Clip", "Max"})
 
 
 def lower(model: Model, *outputs: str) -> Program:
@@ -337,6 +320,15 @@ class Walk:
         for name, result in zip(node.outputs, chosen.outputs, strict=True):
             self.values[name] = self.known(result)
 
+    @staticmethod
+    def _kind(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
+        """What a node makes of whole numbers and truth values; None: what its rule says."""
+        if all(not isinstance(value, Data) or value.is_real for value in inputs):
+            return None
+        from lipcert.core.lower.truth import kind_made  # noqa: PLC0415  for such values only
+
+        return kind_made(node, inputs)
+
     def _lower(self, node: Node, position: int) -> None:
         values, sink = self.values, self.sink
         try:
@@ -344,13 +336,13 @@ class Walk:
                 self.known(name) if name and name not in sink.sequences else None
                 for name in node.inputs
             ]
-            if sink.count is not None and node.op_type in _SIDE_BY_SIDE:
-                beside = [value for value in inputs if value is not None]
-                one = of_one_example(beside, sink.count, aligned=node.op_type == "Concat")
-                inputs = [*one] if len(one) == len(inputs) else inputs
+            if sink.count is not None:
+                from lipcert.core.lower.fixed_batch import of_one_example  # noqa: PLC0415  for these
+
+                inputs = of_one_example(node, inputs, sink.count)
             call = Call(node, position, self.model.opset.get("", 0), inputs, sink)
             start = len(sink.steps)
-            kind = _kind(node, inputs)
+            kind = self._kind(node, inputs)
             found = rule_of(node, inputs)(call)
             call.check_read()
         except Unsupported as error:
@@ -375,29 +367,6 @@ class Walk:
                 place = own.pop(value.name)
                 sink.steps[place] = replace(sink.steps[place], output=name)
                 values[name] = replace(value, name=name)
-
-
-def _kind(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
-    """What a node makes of whole numbers and truth values; None: what its rule says.
-
-    Unsupported where it computes with them: rules speak of real numbers, so of no division that
-    drops what is left, and of no sum that wraps around. Counts are too small to wrap around.
-    """
-    kinds: list[Kind] = [value.kind if isinstance(value, Data) else "real" for value in inputs]
-    if all(kind == "real" for kind in kinds) or node.op_type in _READS_WHOLE:
-        return None
-    name, first = "" if node.domain else node.op_type, kinds[0]
-    if name in _JUDGED or (name == "Gather" and not isinstance(inputs[0], Data)):
-        return None
-    if name in _MOVES and first != "real":
-        return first
-    if name == "ReduceSum" and first == "flag":
-        return "count"
-    if name == "Add" and sorted(kinds) == ["hiding", "real"]:
-        return None
-    if name in _COUNTS and first == "count":
-        return first
-    raise Unsupported("it computes with whole numbers that depend on the data")
 
 
 def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | None) -> None:

@@ -6,6 +6,7 @@ that nothing is lost where a function of them jumps; of real numbers every compa
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,13 +16,47 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import JUMPS, REALS
 from lipcert.core.lower.sums import combined, expanded, scaled
-from lipcert.core.lower.values import Constant, Data, Value, broadcast
+from lipcert.core.lower.values import Constant, Data, Kind, Value, broadcast
 from lipcert.core.program import Compare, Hide, Multiply, Scale
+from lipcert.core.reader.records import Node
 
 _BOOL, _INT32, _INT64 = 9, 6, 7
 _INTEGERS = frozenset({_INT32, _INT64})
 _MOST_EXACT = 1 << 53
 _TRUTHS = frozenset({"truth", "untruth"})
+_MOVES = frozenset(
+    {"DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice"}
+    | {"SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
+)
+"""operators that leave whole numbers as they are, wherever they put them"""
+_JUDGED = frozenset(
+    {"And", "Cast", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"}
+    | {"Where"}
+)
+"""operators whose rules say themselves what becomes of whole numbers and truth values"""
+
+
+def kind_made(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
+    """What a node makes of values that are no real numbers; None: what its rule says.
+
+    Unsupported where it computes with them: rules speak of real numbers, so of no division that
+    drops what is left, and of no sum that wraps around. Counts are too small to wrap around.
+    """
+    kinds: list[Kind] = [value.kind if isinstance(value, Data) else "real" for value in inputs]
+    if node.op_type in {"Shape", "Size"}:
+        return None
+    name, first = "" if node.domain else node.op_type, kinds[0]
+    if name in _JUDGED or (name == "Gather" and not isinstance(inputs[0], Data)):
+        return None
+    if name in _MOVES and first != "real":
+        return first
+    if name == "ReduceSum" and first == "flag":
+        return "count"
+    if name == "Add" and sorted(kinds) == ["hiding", "real"]:
+        return None
+    if name in {"Clip", "Max"} and first == "count":
+        return first
+    raise Unsupported("it computes with whole numbers that depend on the data")
 
 
 def cast_whole(call: Call) -> Value:

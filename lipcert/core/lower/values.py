@@ -255,40 +255,6 @@ def is_of_batch(shape: Shape, count: int | None) -> bool:
     return count is not None and math.prod(shape) > MAX_SIZE and shape[:1] == (count,)
 
 
-def of_one_example(values: Sequence[Value], count: int, *, aligned: bool) -> list[Value]:
-    """Inputs of a node, where a constant repeats the same for a batch of so many beside data.
-
-    aligned: whether axes are counted from the front, as in Concat, or from behind. Proof: its
-    entries along the axis of the batch are equal from example to example, so each reads those of
-    the first; that is a part of it, so that no gain grows.
-    """
-    data = [value for value in values if isinstance(value, Data) and value.place is not None]
-    if not data or data[0].place is None or data[0].place.before != 1:
-        return list(values)
-    axis, length = data[0].place.axis, data[0].shape[data[0].place.axis]
-    found: list[Value] = []
-    for value in values:
-        own = axis if aligned else axis - len(data[0].shape) + len(value.shape)
-        if isinstance(value, Constant) and value.place is None and 0 <= own < len(value.shape):
-            found.append(_first_of(value, own, length, count) or value)
-        else:
-            found.append(value)
-    return found
-
-
-def _first_of(value: Constant, axis: int, length: int, count: int) -> Constant | None:
-    """The part for the first of so many examples, if it is that for all of them."""
-    if value.shape[axis] != length * count or (value.grows is not None and value.grows.any()):
-        return None
-    split = (*value.shape[:axis], count, length, *value.shape[axis + 1 :])
-    for end in (value.lo, value.hi):
-        parts = np.moveaxis(end.reshape(split), axis, 0)
-        if not (parts == parts[0]).all():
-            return None
-    place = (slice(None),) * axis
-    return value.rearranged(lambda entries: entries[(*place, slice(0, length))], Place(axis))
-
-
 def _length(value: Value) -> int:
     if value.place is None:
         raise Unsupported("it is used in a way that is not understood")
