@@ -49,10 +49,13 @@ def command(
     if not 0.0 <= tolerance < math.inf:
         raise UsageError("--tolerance: give a number of at least 0, say 0.01")
     result.require_writable([old, new])
-    from lipcert.cli.statements import read_statement
-    from lipcert.report.comparison import compared
+    from lipcert.report.comparison import compared, read_statement
 
-    comparison = compared(read_statement(old), read_statement(new), tolerance)
+    statements = []
+    for path in (old, new):
+        data, document = paths.read_json(path)
+        statements.append(read_statement(str(path), document, data))
+    comparison = compared(statements[0], statements[1], tolerance)
     result.write(partial(_rendered, comparison))
     if fail_on_regression and comparison.is_regression:
         return ExitCode.NEGATIVE

@@ -1,25 +1,41 @@
 """Comparison: what became of bounds, privacy and assumptions from one document to another.
 
-What enters: two statements, each of a certificate or an analysis. What leaves: every number that
-differs, every assumption that does, and which of these differences weaken what is stated; as a
-`Document` whose first line answers what became of the bounds, or as JSON. Nothing is rounded before
-it is compared; a bound that one side lacks counts as infinite there. Displayed bounds are rounded
-up; where that hides a change, they are shown in full.
+A certificate or an analysis is read as a statement: its numbers, and its assumptions in its own
+words and in those that both kinds share. Compared are every number and every assumption; a bound
+that one side lacks counts as infinite there, and nothing is rounded before it is compared.
+Displayed bounds are rounded up; where that hides a change, they are shown in full.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, NamedTuple, TypeAlias, final
 
+from lipcert.analysis.records import Analysis
+from lipcert.core.certificate import SCHEMA as CERTIFICATE
+from lipcert.core.certificate import (
+    Certificate,
+    CertificateFormatError,
+    PrivacyClaim,
+    read_certificate,
+)
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.mechanism import is_stepwise
+from lipcert.core.ledger.premises import InputPart, spelt
+from lipcert.errors import NoVerdictError
 from lipcert.report import document as doc
 from lipcert.report.json import JsonObject, dump
 from lipcert.report.numbers import NO_BOUND, at_most
+from lipcert.report.privacy import RunPrivacy
+from lipcert.report.sources import ANALYSIS, read_analysis
 
 Number: TypeAlias = float | Fraction
 
+_NOT_ASSUMED: Final = ("allocation", "noise_multiplier", "tier")
+_SAMPLING: Final = ("sampling", "dataset_size", "batch_size", "steps", "participations")
 _NOISE: Final = "noise_std"
 _MULTIPLIER: Final = "noise_multiplier"
 _MODELS: Final = {
@@ -75,6 +91,200 @@ class Statement:
     numbers: Mapping[Place, Number | None]
     assumptions: Mapping[str, Assumed]
     terms: Mapping[str, Assumed] = field(default_factory=dict)
+
+
+def read_statement(path: str, document: Mapping[str, object], data: bytes) -> Statement:
+    """What a certificate, of which these are the bytes, or the document of an analysis states.
+
+    NoVerdictError where it is neither, or not a complete one.
+    """
+    try:
+        match document.get("schema"):
+            case str(schema) if schema == CERTIFICATE:
+                return _certified(path, read_certificate(data))
+            case str(schema) if schema == ANALYSIS:
+                return _analysed(path, document)
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        what = "certificate" if isinstance(error, CertificateFormatError) else "complete document"
+        raise NoVerdictError(f"{path}: not a {what} ({error})") from error
+    raise NoVerdictError(f"{path}: neither a certificate nor an analysis written as JSON")
+
+
+def _certified(path: str, certificate: Certificate) -> Statement:
+    scope, premises = certificate.scope, Premises.read(certificate.assumptions)
+    constraints = [f"{item.kind}:{item.radius!r} {item.tensor}" for item in scope.constraints]
+    assumptions = {
+        item.id: Assumed(item.text, item.status == "checked") for item in certificate.assumptions
+    }
+    if not premises.input_parts:
+        slack = (_radius(premises.input_norm), *_width(premises.input_box))
+        assumptions["A-INPUT"] = replace(assumptions["A-INPUT"], slack=slack)
+    assumptions["scope"] = Assumed(", ".join([scope.kind, *constraints]))
+    loss = {"kind": premises.loss, **dict(premises.loss_parameters)}
+    if premises.loss_parts:
+        loss["parts"] = spelt(premises.loss_parts)
+    if premises.loss_clip is not None:
+        loss["clip"] = premises.loss_clip
+    run, multiplier = premises.run, certificate.network.noise_multiplier
+    return Statement(
+        kind="certificate",
+        path=path,
+        sha256=certificate.model.sha256,
+        structure=certificate.model.structure,
+        numbers=dict(_numbers(certificate, multiplier, certificate.privacy)),
+        assumptions=assumptions,
+        terms=_terms(
+            norm=certificate.input.output_norm,
+            box=premises.input_box,
+            parts=premises.input_parts,
+            loss=loss,
+            mechanism=premises.mechanism.record(),
+            relation=premises.relation,
+            divisor=premises.divisor,
+            scope=scope.kind,
+            eval_layers={kind for kind, _ in premises.eval_layers},
+            run=None if run is None else {**asdict(run), "sampling": run.scheme},
+        ),
+    )
+
+
+def _analysed(path: str, document: Mapping[str, object]) -> Statement:
+    analysis, run = read_analysis(document)
+    facts, members = analysis.assumptions, document["assumptions"]
+    if not isinstance(members, dict):
+        raise TypeError("an object is missing")
+    assumptions = {
+        name: Assumed(_words(value)) for name, value in members.items() if name not in _NOT_ASSUMED
+    }
+    for name, slack in (
+        ("input_norm", (_radius(facts.input_norm),)),
+        ("input_box", _width(facts.input_box)),
+    ):
+        assumptions[name] = replace(assumptions[name], slack=slack)
+    assumptions["batch"] = replace(assumptions["batch"], checked=facts.batch == "proved")
+    if run is not None:
+        assumptions["run"] = Assumed(_run_words(asdict(run)))
+    multiplier = facts.noise_multiplier if run is None else run.noise_multiplier
+    return Statement(
+        kind="analysis",
+        path=path,
+        sha256=analysis.model.sha256,
+        structure=None,
+        numbers=dict(_numbers(analysis, multiplier, run)),
+        assumptions=assumptions,
+        terms=_terms(
+            norm=facts.input_norm,
+            box=facts.input_box,
+            parts=facts.input_parts,
+            loss=facts.loss,
+            mechanism=facts.mechanism,
+            relation=facts.neighbours,
+            divisor=facts.batch_size if facts.reduction == "mean" else None,
+            scope=facts.scope,
+            eval_layers={layer.kind for layer in facts.eval_layers},
+            run=None if run is None else asdict(run),
+        ),
+    )
+
+
+def _numbers(
+    found: Certificate | Analysis,
+    multiplier: float | None,
+    privacy: PrivacyClaim | RunPrivacy | None,
+) -> Iterator[tuple[Place, Number | None]]:
+    """Every number that is compared; ValueError for one that bounds nothing."""
+    for name in ("lipschitz", "grad_norm", "sensitivity"):
+        yield Place("network", "", name), _bound(getattr(found.network, name))
+    yield Place("network", "", _MULTIPLIER), _bound(multiplier)
+    if privacy is not None:
+        delta = privacy.delta if isinstance(privacy, PrivacyClaim) else repr(privacy.delta)
+        yield Place("privacy", "", "epsilon"), _bound(privacy.epsilon)
+        yield Place("privacy", "", "delta"), _bound(Fraction(delta), 1)
+    for group in found.groups:
+        for name in ("grad_norm", "sensitivity", _NOISE):
+            yield Place("group", group.name, name), _bound(getattr(group, name))
+    for parameter in found.parameters:
+        if getattr(parameter, "trainable", True):
+            yield Place("parameter", parameter.name, "grad_norm"), _bound(parameter.grad_norm)
+
+
+def _bound(value: Number | None, most: float = math.inf) -> Number | None:
+    """A number that bounds something; None: no bound."""
+    if value is not None and not 0 <= value <= most:
+        raise ValueError(f"{value!r} is not a bound")
+    return value
+
+
+def _radius(norm: float | None) -> float:
+    return math.inf if norm is None else norm
+
+
+def _width(box: tuple[float, float] | None) -> tuple[float, float]:
+    low, high = box or (-math.inf, math.inf)
+    return -low, high
+
+
+def _terms(
+    *,
+    norm: float | None,
+    box: tuple[float, float] | None,
+    parts: Iterable[InputPart],
+    loss: Mapping[str, object],
+    mechanism: Mapping[str, object],
+    relation: object,
+    divisor: object,
+    scope: object,
+    eval_layers: set[str],
+    run: Mapping[str, object] | None,
+) -> dict[str, Assumed]:
+    """The words that certificates and analyses share, equal where they mean the same.
+
+    Both bound the input in Euclidean norm by what was stated or follows from the box, rounded each
+    in its own way: nine digits are compared. Weights that are clipped lie within constraints.
+    Layers in eval mode have the names of modules or of nodes: their kinds are compared.
+    """
+    kind = "clipless" if is_stepwise(mechanism) else mechanism["kind"]
+    size = float(f"{_radius(norm):.9g}")
+    found = {
+        "input norm": Assumed(f"{size:.9g}", slack=(size,)),
+        "input box": Assumed(_words(box), slack=_width(box)),
+        "loss": Assumed(_words({name: _plain(value) for name, value in loss.items()})),
+        "mechanism": Assumed(_words({**mechanism, "kind": kind})),
+        "neighbours": Assumed(_words(relation)),
+        "divisor": Assumed(_words(divisor)),
+        "scope": Assumed(_words(scope)),
+        "eval mode": Assumed(_words(sorted(eval_layers))),
+    }
+    inputs = [{name: getattr(part, name) for name in ("name", "norm", "box")} for part in parts]
+    if inputs:
+        found["inputs"] = Assumed(_words(inputs))
+    if run is not None:
+        found["run"] = Assumed(_run_words(run))
+    return found
+
+
+def _words(value: Any) -> str:
+    """A value of JSON on one line."""
+    match value:
+        case dict():
+            return ", ".join(f"{name} = {_words(value[name])}" for name in sorted(value))
+        case list() | tuple():
+            return ", ".join(_words(item) for item in value) or "none"
+        case None:
+            return "none"
+    return str(value)
+
+
+def _run_words(run: Mapping[str, object]) -> str:
+    """How the batches of a run are drawn, and how many."""
+    return _words({name: run[name] for name in _SAMPLING})
+
+
+def _plain(value: object) -> object:
+    """A parameter of a loss: flags as certificates spell them, numbers as float64."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return float(value) if isinstance(value, int) else value
 
 
 @final

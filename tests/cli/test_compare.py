@@ -14,9 +14,8 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.cli.statements import read_statement
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
-from lipcert.report.comparison import Assumed, Place, Statement, compared
+from lipcert.report.comparison import Assumed, Place, Statement, compared, read_statement
 from lipcert.report.json import analysis_json
 from tests.cli.issued import MODEL, WORDS, call, certificate_bytes
 from tests.report.samples import sample
@@ -311,7 +310,8 @@ def test_a_wrong_request_is_2(words: list[str]) -> None:
 
 
 def test_statements_hold_every_claim(files: tuple[Path, Path]) -> None:
-    certificate, statement = read_certificate(certificate_bytes()), read_statement(files[0])
+    data = files[0].read_bytes()
+    certificate, statement = read_certificate(data), read_statement("c", json.loads(data), data)
     numbers = statement.numbers
     for claim in certificate.parameters:
         assert numbers[Place("parameter", claim.name, "grad_norm")] == claim.grad_norm
