@@ -199,7 +199,7 @@ def _rendered(
 
             return dump({**json.loads(text), "gates": [DOCUMENT.write(item) for item in results]})
         case _:
-            from lipcert.cli.check_ci import check_ci
+            from lipcert.report.certificate import check_ci
             from lipcert.report.formats import ci_text
 
             return ci_text(check_ci(report, certificate, results), output_format)
@@ -209,7 +209,7 @@ def _with_gates(text: str, results: tuple[GateResult, ...]) -> str:
     """The report of the checker, with the gates before the verdict, which stays the last line."""
     if not results:
         return text
-    from lipcert.report.gates import gate_sentence
+    from lipcert.report.ci import gate_sentence
 
     body, _, verdict = text.rstrip("\n").rpartition("\n")
     rows = [f"  {item.gate} [{item.outcome.value}] {gate_sentence(item)}" for item in results]

@@ -117,7 +117,7 @@ def command(
 
 def _apply(found: Suggestions, file: Path) -> None:
     """Write the settings of the recipe, and say so on standard error."""
-    from lipcert.report.suggestion_files import settings_toml
+    from lipcert.report.suggestions import settings_toml
 
     write(settings_toml(found.recipe), file)
     click.echo(f"lipcert: the settings of the recipe are in {file}", err=True)

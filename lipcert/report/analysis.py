@@ -8,25 +8,28 @@ decided.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final
+from typing import Final, final
 
-from lipcert.analysis.records import (
-    Analysis,
-    GroupReport,
-    NodeReport,
-    ParameterReport,
-    VerdictName,
-)
+from lipcert.analysis.records import Analysis, GroupReport, NodeReport, ParameterReport, VerdictName
 from lipcert.diagnostics import Level
 from lipcert.gradient_stats.examples import RANDOM
-from lipcert.report import attribution
 from lipcert.report import document as doc
-from lipcert.report.ci import Case, CiReport, Finding, Outcome, by_level
-from lipcert.report.csv import csv_text
-from lipcert.report.document import diagnostics_told
-from lipcert.report.gates import gate_cases, gate_findings, gate_sentence, gate_statements
+from lipcert.report.ci import (
+    Case,
+    CiReport,
+    Finding,
+    Outcome,
+    by_level,
+    gate_cases,
+    gate_findings,
+    gate_sentence,
+    gate_statements,
+)
+from lipcert.report.document import csv_text, diagnostics_told
 from lipcert.report.numbers import at_most, measured, percent, shape_text
 from lipcert.report.privacy import RunPrivacy, comparison_rows, privacy_promise
 from lipcert.report.statements import (
@@ -55,6 +58,9 @@ CSV_COLUMNS: Final = (
     *("parameter", "shape", "node", "group", "trainable"),
     *("grad_norm", "sensitivity", "noise_std"),
 )
+_SHOWN: Final = 5
+_LEAST_SHARE: Final = 5e-4
+_LEAST_STRETCH: Final = 1.001
 _NO_NODE: Final = "LC101"
 _NO_GROUP: Final = "LC102"
 _NODE_COLUMNS: Final = (
@@ -111,9 +117,7 @@ def analysis_document(
         answers.append(doc.Answer(privacy_promise(run), tone))
         rows = [*run.statement.items(), *comparison_rows(run)]
     # the table of parameters shows the shares of G², unless it is folded
-    largest = attribution.largest_gradients(analysis) if parameters.hidden else []
-    stretches = attribution.stretches(analysis)
-    noise = attribution.noise_shares(analysis)
+    largest = largest_gradients(analysis) if parameters.hidden else []
     bounds = doc.Statements.of(answer_rows(analysis), tone=tone)
     return doc.Document(
         "LipCert analysis",
@@ -129,9 +133,11 @@ def analysis_document(
             ),
             doc.Section("Parameters", (parameters,)),
             doc.Section("Ways to split the noise, at the same privacy", (_allocations(analysis),)),
-            doc.Section("Where the bound is lost: largest stretch", (_ranking(stretches, False),)),
+            doc.Section(
+                "Where the bound is lost: largest stretch", (_ranking(stretches(analysis), False),)
+            ),
             doc.Section("Largest shares of G²", (_ranking(largest),)),
-            doc.Section("Largest shares of the noise energy", (_ranking(noise),)),
+            doc.Section("Largest shares of the noise energy", (_ranking(noise_shares(analysis)),)),
             doc.Section("Diagnostics", (doc.Findings(diagnostics_told(analysis.diagnostics)),)),
         ),
         word=_word(analysis),
@@ -189,7 +195,7 @@ def nodes_table(analysis: Analysis, most: int | None = None) -> doc.Table:
 
 def parameters_table(analysis: Analysis, most: int | None = None) -> doc.Table:
     """Parameters with what is released of them, and their share in the bound."""
-    shares = attribution.gradient_shares(analysis)
+    shares = gradient_shares(analysis)
     observed = _observed(analysis)
     rows = [_parameter(item, shares.get(item.name), observed) for item in analysis.parameters]
     columns = [item for item in _PARAMETER_COLUMNS if observed is not None or item is not _OBSERVED]
@@ -249,7 +255,7 @@ def _allocations(analysis: Analysis) -> doc.Table:
     return doc.table(_ALLOCATION_COLUMNS, rows)
 
 
-def _ranking(shares: list[attribution.Share], as_share: bool = True) -> doc.Ranking:
+def _ranking(shares: list[Share], as_share: bool = True) -> doc.Ranking:
     return doc.Ranking(
         tuple(
             doc.Bar(
@@ -337,3 +343,65 @@ def _node_case(node: NodeReport) -> Case:
         return Case("nodes", node.name, Outcome.ERROR, node.reason, _NO_NODE)
     text = "no bound here, because of another node"
     return Case("nodes", node.name, Outcome.SKIPPED, text, _NO_NODE)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Share:
+    """One row of a ranking: who, the number that ranks it, and the length of its bar in [0, 1]."""
+
+    name: str
+    op: str
+    value: float
+    bar: float
+
+
+def stretches(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
+    """The nodes with the largest Lipschitz constants above 1; bars on a logarithmic scale."""
+    factors = [(node, _stretch(node)) for node in analysis.nodes]
+    found = [(node, factor) for node, factor in factors if factor >= _LEAST_STRETCH]
+    longest = max((math.log(factor) for _, factor in found), default=0.0)
+    return _top(
+        [Share(node.name, node.op, factor, math.log(factor) / longest) for node, factor in found],
+        most,
+    )
+
+
+def gradient_shares(analysis: Analysis) -> dict[str, float]:
+    """Share of every trained parameter in the squared gradient bound G² (empty: no bound)."""
+    found = {item.name: item.grad_norm for item in analysis.parameters if item.trainable}
+    norms = {name: norm for name, norm in found.items() if norm is not None}
+    largest = max(norms.values(), default=0.0)
+    if largest == 0.0 or len(norms) < len(found):
+        return {}
+    squares = {name: (norm / largest) ** 2 for name, norm in norms.items()}
+    whole = sum(squares.values())
+    return {name: square / whole for name, square in squares.items()}
+
+
+def largest_gradients(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
+    """Parameters with the largest share of the squared gradient bound G²."""
+    return _top(
+        [Share(name, "", share, share) for name, share in gradient_shares(analysis).items()], most
+    )
+
+
+def noise_shares(analysis: Analysis) -> list[Share]:
+    """Groups with the largest share of the noise energy Σ d·s²."""
+    return _top(
+        [
+            Share(group.name, "", group.noise_energy_share, group.noise_energy_share)
+            for group in analysis.groups
+            if group.noise_energy_share is not None
+        ]
+    )
+
+
+def _stretch(node: NodeReport) -> float:
+    return max((bound for bound in node.input_lipschitz if bound is not None), default=0.0)
+
+
+def _top(shares: list[Share], most: int = _SHOWN) -> list[Share]:
+    """The largest; what would be displayed as nothing is left out."""
+    seen = [share for share in shares if share.value >= _LEAST_SHARE]
+    return sorted(seen, key=lambda share: share.value, reverse=True)[:most]

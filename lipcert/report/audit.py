@@ -37,9 +37,16 @@ from lipcert.report.audit_findings import (
     held_value,
     rank,
 )
-from lipcert.report.ci import Case, CiReport, Finding, Outcome
+from lipcert.report.ci import (
+    Case,
+    CiReport,
+    Finding,
+    Outcome,
+    gate_cases,
+    gate_sentence,
+    gate_statements,
+)
 from lipcert.report.document import Line, told_once
-from lipcert.report.gates import gate_cases, gate_sentence, gate_statements
 from lipcert.report.numbers import (
     at_most,
     beside,

@@ -24,8 +24,7 @@ from lipcert.audit.records import (
     largest,
 )
 from lipcert.diagnostics import CODES, Level
-from lipcert.report.ci import Finding, by_level
-from lipcert.report.gates import gate_findings
+from lipcert.report.ci import Finding, by_level, gate_findings
 from lipcert.report.numbers import at_most, beside, measured
 
 QUANTITIES: Final = MappingProxyType(

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, final
@@ -14,13 +14,24 @@ from typing import TYPE_CHECKING, Final, Literal, final
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.ledger import Premises
 from lipcert.core.promise import NOT_CHECKED
-from lipcert.diagnostics import Level
+from lipcert.core.verdict import STAGES, Report, Verdict
+from lipcert.diagnostics import CODES, Level
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.report import document as doc
+from lipcert.report.ci import (
+    Case,
+    CiReport,
+    Finding,
+    Outcome,
+    gate_cases,
+    gate_findings,
+    gate_sentence,
+)
 from lipcert.report.document import diagnostics_told
 from lipcert.report.json import diagnostic_list, dump
 from lipcert.report.numbers import at_most
 from lipcert.report.privacy import plan_of
+from lipcert.settings.gates import GateOutcome, GateResult, worst_of
 
 if TYPE_CHECKING:
     from lipcert.analysis.certificate import Issued
@@ -30,14 +41,15 @@ _SCOPES: Final[Mapping[str, str]] = {
     "point": "the weights of the file",
     "constraint-set": "every set of weights within the constraints",
 }
-_ANSWERS: Final[Mapping[str, tuple[doc.Tone, str]]] = {
-    "valid": (doc.Tone.GOOD, "Everything claimed is proved."),
+_ASSUMED: Final = "LC208"
+_VERDICTS: Final[Mapping[str, tuple[Outcome, str]]] = {
+    "valid": (Outcome.PASSED, "valid: everything claimed is proved"),
     "conditional": (
-        doc.Tone.OPEN,
-        "Everything claimed is proved, if the declared assumptions hold that nobody checked.",
+        Outcome.ERROR,
+        "conditional: assumptions are neither checked nor accepted",
     ),
-    "unknown": (doc.Tone.OPEN, "The checker cannot tell."),
-    "invalid": (doc.Tone.BAD, "What is claimed does not follow."),
+    "unknown": (Outcome.ERROR, "unknown: the checker cannot tell"),
+    "invalid": (Outcome.FAILED, "invalid: what is claimed does not follow"),
 }
 _GROUPS: Final = (
     doc.Column("group", least=16),
@@ -247,7 +259,8 @@ class Check:
 
 def check_document(check: Check) -> doc.Document:
     """The verdict, what is proved, and what was done."""
-    tone, answer = _ANSWERS[check.verdict]
+    outcome, headline = _VERDICTS[check.verdict]
+    sentences = (f"{headline.capitalize()}.", *check.promise)
     assumed = []
     for item in check.assumptions:
         accepted = item.status != "checked" and not item.open
@@ -255,7 +268,7 @@ def check_document(check: Check) -> doc.Document:
         assumed.append(doc.Statement(item.id, item.text, status, _tone(status)))
     return doc.Document(
         "LipCert check",
-        (doc.Answer(answer, tone), *(doc.Answer(text, tone) for text in check.promise)),
+        tuple(doc.Answer(text, outcome.tone) for text in sentences),
         sections=doc.sections_of(
             doc.Section("Why", (doc.Listing(check.reasons),)),
             doc.Section("What is assumed", (doc.Statements(tuple(assumed)),)),
@@ -270,3 +283,58 @@ def check_document(check: Check) -> doc.Document:
 
 def _tone(status: str) -> doc.Tone:
     return doc.Tone.GOOD if status in {"checked", "accepted"} else doc.Tone.OPEN
+
+
+def check_ci(report: Report, certificate: Path, gates: Sequence[GateResult] = ()) -> CiReport:
+    """What CI systems show of a check: a case for the verdict, for each stage and assumption.
+
+    The case of the verdict passes for VALID alone.
+    """
+    _, headline = _VERDICTS[report.verdict.value]
+    over = [gate_sentence(item) for item in gates if item.outcome is not GateOutcome.HOLDS]
+    is_within = worst_of(gates) is GateOutcome.HOLDS
+    return CiReport(
+        verb="check",
+        file=str(certificate),
+        headline="; ".join([headline, *over]),
+        holds=report.verdict is Verdict.VALID and is_within,
+        findings=(*_findings(report), *gate_findings(gates)),
+        cases=(*_cases(report), *gate_cases(gates)),
+        properties={"verdict": report.verdict.value, "certificate_sha256": report.sha256},
+    )
+
+
+def _findings(report: Report) -> Iterator[Finding]:
+    _, headline = _VERDICTS[report.verdict.value]
+    found = False
+    for stage in report.stages:
+        for reason in stage.reasons:
+            found = True
+            code = stage.code if stage.code in CODES else _ASSUMED
+            yield Finding(code, Level.ERROR, "stage", stage.name, reason, quantity=reason)
+    for name in report.open_assumptions:
+        found = True
+        text = f"assumption {name} is neither checked nor accepted"
+        remedy = f"check it, then --accept-assumption {name}"
+        yield Finding(_ASSUMED, Level.ERROR, "assumption", name, text, remedy)
+    if report.verdict is not Verdict.VALID and not found:
+        yield Finding(_ASSUMED, Level.ERROR, "certificate", "", headline)
+
+
+def _cases(report: Report) -> Iterator[Case]:
+    outcome, headline = _VERDICTS[report.verdict.value]
+    reason = report.reasons[0] if report.reasons else headline
+    yield Case("run", "verdict", outcome, reason)
+    failed = Outcome.FAILED if report.verdict is Verdict.INVALID else Outcome.ERROR
+    for number, name in enumerate(STAGES):
+        stage = next((stage for stage in report.stages if stage.number == number), None)
+        if stage is None:
+            yield Case("stages", name, Outcome.SKIPPED, "not reached")
+        elif stage.reasons:
+            yield Case("stages", name, failed, "; ".join(stage.reasons), stage.code)
+        else:
+            yield Case("stages", name, Outcome.PASSED)
+    for item in report.assumptions:
+        is_open = item.id in report.open_assumptions
+        outcome = Outcome.ERROR if is_open else Outcome.PASSED
+        yield Case("assumptions", item.id, outcome, item.text if is_open else "")

@@ -1,22 +1,30 @@
 """CI: what continuous integration shows of a result, whichever verb it comes from.
 
-What enters: a result, turned into these records by the report of its verb. What leaves: plain
-findings and test cases that JUnit, SARIF and GitHub annotations are written from. Invariants: a
-result that does not hold has at least one finding of level error and one case that did not pass;
-strings are verbatim, and the writers make them inert.
+The report of a verb makes these records, which JUnit, SARIF and GitHub annotations are written
+from. A result that does not hold has at least one finding of level error and one case that did not
+pass; what is not known is an error, never a pass; strings are verbatim, and the writers make them
+inert. Gates are shown alike by every verb: a finding of each that does not hold, a case and a
+statement of each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from enum import Enum
 from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic, Level
+from lipcert.report.document import Statement, Statements, Tone
+from lipcert.report.numbers import at_most, rounded_up
+from lipcert.settings.gates import LIMITED, GateOutcome, GateResult
 
 _OF_PARAMETERS: Final = frozenset({"LC023", "LC024", "LC102"})
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.INFO)
+_CODES: Final = {GateOutcome.EXCEEDED: "LC110", GateOutcome.UNKNOWN: "LC111"}
+_REMEDY: Final = "`lipcert suggest MODEL` lists what makes it smaller"
 
 
 @final
@@ -61,6 +69,24 @@ class Outcome(Enum):
     SKIPPED = "skipped"
     """it was not reached, because of another case"""
 
+    @property
+    def tone(self) -> Tone:
+        """How people are shown it."""
+        return _TONES[self]
+
+
+_TONES: Final = {
+    Outcome.PASSED: Tone.GOOD,
+    Outcome.FAILED: Tone.BAD,
+    Outcome.ERROR: Tone.OPEN,
+    Outcome.SKIPPED: Tone.PLAIN,
+}
+_OF_GATES: Final = {
+    GateOutcome.HOLDS: Outcome.PASSED,
+    GateOutcome.EXCEEDED: Outcome.FAILED,
+    GateOutcome.UNKNOWN: Outcome.ERROR,
+}
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -95,3 +121,55 @@ class CiReport:
 def by_level(findings: list[Finding]) -> tuple[Finding, ...]:
     """Errors first, in their order otherwise."""
     return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level)))
+
+
+def gate_sentence(result: GateResult) -> str:
+    """What was found beside the limit."""
+    subject, limit = LIMITED[result.gate], f"--{result.gate} {result.limit:.12g}"
+    match result.outcome:
+        case GateOutcome.HOLDS:
+            return f"{subject} is {_number(result)}, within {limit}"
+        case GateOutcome.EXCEEDED:
+            return f"{subject} is {_number(result)}, over {limit}"
+    return f"{subject} is not known ({limit}): {result.reason}"
+
+
+def _number(result: GateResult) -> str:
+    """In full where rounding up would show what holds as over its limit."""
+    if result.found is None:
+        raise ValueError("a number that is not known has no text")
+    if math.isinf(result.found):
+        return "infinite"
+    is_over = rounded_up(result.found) > Decimal(result.limit)
+    is_hidden = result.outcome is GateOutcome.HOLDS and is_over
+    return repr(result.found) if is_hidden else at_most(result.found)
+
+
+def gate_findings(results: Iterable[GateResult]) -> Iterator[Finding]:
+    """An error for each gate that does not hold."""
+    for result in results:
+        code = _CODES.get(result.outcome)
+        if code is not None:
+            remedy = _REMEDY if result.outcome is GateOutcome.EXCEEDED else ""
+            text = gate_sentence(result)
+            yield Finding(code, Level.ERROR, "gate", result.gate, text, remedy, result.gate)
+
+
+def gate_cases(results: Iterable[GateResult]) -> Iterator[Case]:
+    """One for each gate; over its limit is a failure, not known an error."""
+    for result in results:
+        message = "" if result.outcome is GateOutcome.HOLDS else gate_sentence(result)
+        code = _CODES.get(result.outcome, "")
+        yield Case("gates", result.gate, _OF_GATES[result.outcome], message, code)
+
+
+def gate_statements(results: Iterable[GateResult]) -> Statements:
+    """What people read of gates."""
+    return Statements(
+        tuple(
+            Statement(
+                item.gate, gate_sentence(item), item.outcome.value, _OF_GATES[item.outcome].tone
+            )
+            for item in results
+        )
+    )

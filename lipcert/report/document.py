@@ -8,6 +8,9 @@ remedy is one `Line` with a count: for people only; JSON and the formats of CI l
 
 from __future__ import annotations
 
+import csv
+import io
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -16,9 +19,10 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.report.numbers import at_most
+from lipcert.text.safe import safe
 
 if TYPE_CHECKING:
-    from lipcert.report.charts.svg import Drawing
+    from lipcert.report.svg import Drawing
 
 _NAMES: Final = 3
 _ORDER: Final = tuple(Level)
@@ -301,6 +305,26 @@ def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int
         tuple(tuple(row[index] for index in kept) for row in rows),
         hidden,
     )
+
+
+def csv_text(titles: Sequence[str], rows: Iterable[Sequence[str | float | None]]) -> str:
+    """One table for spreadsheets and scripts, by RFC 4180; integers are written as words.
+
+    Numbers are in full precision, and what has no bound or is infinite is an empty field. Names are
+    made safe, and one that a spreadsheet would take for a formula starts with an apostrophe.
+    """
+    buffer = io.StringIO()
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow(titles)
+    writer.writerows([_field(cell) for cell in row] for row in rows)
+    return buffer.getvalue()
+
+
+def _field(cell: str | float | None) -> str:
+    if isinstance(cell, str):
+        text = safe(cell)
+        return f"'{text}" if text.lstrip()[:1] in {"=", "+", "-", "@"} else text
+    return "" if cell is None or not math.isfinite(cell) else repr(float(cell))
 
 
 def sections_of(*sections: Section) -> tuple[Section, ...]:

@@ -23,22 +23,25 @@ from lipcert.privacy.accounting import (
     epsilon_over_noise,
     epsilon_over_steps,
 )
-from lipcert.report.attribution import Share, largest_gradients, stretches
+from lipcert.report.analysis import Share, largest_gradients, stretches
 from lipcert.report.certificate import Claimed, ClaimedRun, claimed_values
-from lipcert.report.charts.bars import Bar, BarChart, bar_chart
-from lipcert.report.charts.histogram import (
+from lipcert.report.charts import (
+    Bar,
+    BarChart,
+    LineChart,
+    Series,
     Strip,
+    bar_chart,
     histogram_chart,
+    line_chart,
     lowest_bin,
     ratio_label,
     strip_chart,
 )
-from lipcert.report.charts.lines import LineChart, Series, line_chart
-from lipcert.report.charts.scale import number_label
-from lipcert.report.charts.svg import Role
 from lipcert.report.document import Figure
 from lipcert.report.numbers import at_most, measured, percent
 from lipcert.report.privacy import ACCOUNTANTS, Point, RunPrivacy
+from lipcert.report.svg import Role, number_label
 
 _MOST_BARS: Final = 30
 _COUNTLESS: Final = 10**15  # more observations than there can be

@@ -70,8 +70,7 @@ def suggestions_report(
     found: Suggestions, name: str, *, width: int, color: bool, show_all: bool
 ) -> str:
     """The suggestions in the format of that name, one of SUGGEST_FORMATS."""
-    from lipcert.report.suggestion_files import suggestions_json
-    from lipcert.report.suggestions import SHOWN, suggestions_document
+    from lipcert.report.suggestions import SHOWN, suggestions_document, suggestions_json
 
     if name == "json":
         return suggestions_json(found)

@@ -20,8 +20,7 @@ from lipcert.privacy.accounting import Accountant, CurvePoint
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.report import document as doc
-from lipcert.report.csv import csv_text
-from lipcert.report.document import diagnostics_told
+from lipcert.report.document import csv_text, diagnostics_told
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.numbers import at_most
 

@@ -3,8 +3,7 @@
 import pytest
 
 from lipcert.diagnostics import Level
-from lipcert.report.ci import Outcome
-from lipcert.report.gates import gate_cases, gate_findings, gate_sentence, gate_statements
+from lipcert.report.ci import Outcome, gate_cases, gate_findings, gate_sentence, gate_statements
 from lipcert.settings.gates import GateResult
 
 HOLDS = GateResult("max-grad-norm", 2.0, 1.25)

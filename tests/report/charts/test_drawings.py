@@ -6,10 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.charts.bars import Bar, BarChart, bar_chart
-from lipcert.report.charts.histogram import Strip, histogram_chart, lowest_bin, strip_chart
-from lipcert.report.charts.lines import LineChart, Series, line_chart
-from lipcert.report.charts.svg import WIDTH, Drawing, Role, figure, fitted, text_width
+from lipcert.report.charts import (
+    Bar,
+    BarChart,
+    LineChart,
+    Series,
+    Strip,
+    bar_chart,
+    histogram_chart,
+    line_chart,
+    lowest_bin,
+    strip_chart,
+)
+from lipcert.report.svg import WIDTH, Drawing, Role, figure, fitted, text_width
 
 SVG = "{http://www.w3.org/2000/svg}"
 names = st.text(max_size=60)

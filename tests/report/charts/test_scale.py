@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.charts.histogram import ratio_label
-from lipcert.report.charts.scale import number_label, scale_from_zero, scale_of, ticks_that_fit
-from lipcert.report.charts.svg import text_width
+from lipcert.report.charts import ratio_label
+from lipcert.report.svg import number_label, scale_from_zero, scale_of, text_width, ticks_that_fit
 
 COLUMNS = 300.0
 sizes = st.floats(min_value=1e-12, max_value=1e12)
