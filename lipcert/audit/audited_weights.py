@@ -1,8 +1,8 @@
-"""Settled weights: those that an audit replays, with the claims that speak of them.
+"""Settled weights: those that an audit replays, with the claims that hold there.
 
-What enters: claims, and a set of weights. What leaves: weights within the constraints, the claims
-that hold there, and whether they do. Invariant: what is recorded is bounded where it is, and
-nothing is drawn into a constraint that rounding did not leave outside.
+Given claims and a set of weights, `settled_weights` yields weights within the constraints, the
+claims that hold at them, and whether they do. Invariant: recorded weights are bounded where they
+are, and only what rounding left outside of a constraint is scaled down into it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Claims: the bounds that an audit holds against what it measures.
+"""Claims: the bounds that an audit compares with what it measures.
 
-What enters: a model and either the settings of an analysis or a certificate. What leaves: bounds by
-the names of the file, as plain numbers; a bound that is absent is not a key.
+Claims are made of a model, by an analysis under settings or by a certificate. Bounds are plain
+numbers by the names of the file; a bound that is absent has no key.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Cluster: units of an audit as tasks of Dask. The only module that knows it.
+"""Cluster: units of an audit as tasks of Dask. The only module that imports it.
 
-What enters: where workers are, and a job made ready. What leaves: results as they come. Invariants:
-a worker reads every input itself, and does nothing where they are not, byte for byte, what the
-client read; a worker that dies loses the unit in its hands, which another does again.
+Results are given as they come. Invariants: a worker reads every input itself, and does nothing
+where its inputs are not, byte for byte, what the client read; a worker that dies loses the unit
+that it works on, which another worker does again.
 """
 
 from __future__ import annotations

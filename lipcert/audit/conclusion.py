@@ -1,9 +1,8 @@
-"""Conclusion: from the sum of all units and checks to the report and its verdict.
+"""Conclusion: from the findings of all units and checks to the report and its verdict.
 
-What enters: a job made ready, the sum of its units, the checks. What leaves: an `AuditReport`.
-Invariant: a pass needs that every unit was done, that something was measured, that a recorded run
-was recorded to its end, that every recorded batch was found, that every group has a bound, which
-gradients came near enough to, and that nothing is violated or undecided.
+Invariant: a pass requires that every unit was done, that something was measured, that a recorded
+run was recorded to its end, that every recorded batch was found, that every group has a bound,
+which gradients came near enough to, and that nothing is violated or undecided.
 """
 
 from __future__ import annotations
@@ -91,7 +90,7 @@ def conclude(
     seconds: float,
     plain_step_ratio: float | None = None,
 ) -> AuditReport:
-    """The report."""
+    """The report of an audit, with its verdict and the reasons for it."""
     job, claims = ready.job, ready.claims
     one_bound = not are_made_anew(claims.settings)
     groups = tuple(

@@ -1,8 +1,8 @@
 """Job: an audit as a description that other processes can read, its units, and shards of them.
 
-What enters: what the user asked for. What leaves: frozen records of plain values, and the same as
-JSON. Invariant: two processes with the same job do the same work on a unit, so that it does not
-matter which of them does it. This module loads nothing heavy.
+Jobs and units are frozen records of plain values, and a job can be written as JSON. Invariant: two
+processes with the same job do the same work on a unit, so that it does not matter which of them
+does it. This module loads nothing heavy.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Ready: a job with everything that it refers to, read, imported and bounded.
+"""A job with everything that it refers to, read, imported and bounded.
 
-What enters: a job. What leaves: the claims, the sources of weights and examples by name, the units
-of work, and a digest of it all.
+`prepare` yields the claims, the sources of weights and examples by name, the units of work, and a
+digest of it all.
 """
 
 from __future__ import annotations

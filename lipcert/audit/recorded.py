@@ -1,12 +1,12 @@
 """Recorded runs: the weights and batches of a trace, by names that units of work use.
 
-What enters: a trace, and the graph that was bounded. What leaves: weights by the graph's names,
-and examples; NoVerdictError where the two do not belong together. Invariant: what is not the
-graph's to vary, that is frozen parameters and statistics, is that of the file, number by number.
+Weights have the names of the graph that was bounded. NoVerdictError says where trace and graph do
+not belong together. Invariant: what the graph may not vary, that is frozen parameters and
+statistics, is that of the file, number by number.
 
-A set of weights is called "step 200": those from which step 200 started; with several ranks
-"step 200, rank 1". "after step 200" are those that the optimizer left. They are no checkpoint: a
-projection onto constraints comes after the optimizer, so that no bound speaks of them.
+A set of weights is called "step 200": those from which step 200 started; with several ranks "step
+200, rank 1". "after step 200" are those that the optimizer left. They are not checkpoints: a
+projection onto constraints comes after the optimizer, so that no bound applies to them.
 """
 
 from __future__ import annotations

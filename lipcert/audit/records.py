@@ -1,7 +1,6 @@
 """AuditReport: the answer to `lipcert audit`, as plain records that every report format prints.
 
-What enters: counts and maxima of all units. What leaves: an `AuditReport`. None stands for "there
-is none". Norms are 2-norms of one example's tensors.
+None stands for "there is none". Norms are 2-norms of one example's tensors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Run: a whole audit, in this process, on a cluster, or as shards that are merged.
 
-What enters: a job, and where its results are kept. What leaves: the report. Invariant: every result
-is of this job on these inputs, by digest; one that is at hand already is not made again.
+Invariant: every result is of this job on these inputs, by digest; a result that is at hand is not
+made again.
 """
 
 from __future__ import annotations

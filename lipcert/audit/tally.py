@@ -150,7 +150,7 @@ _EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found
 @final
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What some examples showed."""
+    """What some examples showed: tallies and checks."""
 
     examples: int = 0
     tallies: _EveryFamily = field(default_factory=lambda: {family: {} for family in FAMILIES})

@@ -35,7 +35,7 @@ _MOST_BYTES: Final = 1 << 28
 @final
 @dataclass(frozen=True, slots=True)
 class UnitResult:
-    """What one unit found."""
+    """What one unit of work found."""
 
     unit: Unit
     found: Findings

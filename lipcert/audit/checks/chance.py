@@ -1,10 +1,9 @@
 """Chance: what a right run may show by chance, and how rarely an audit may blame it for that.
 
-What enters: a statistic of a run. What leaves: the logarithm of an upper bound of the probability
-that a right run shows this, or something rarer. Invariant: all tests by chance of a run together
-raise a false alarm with a probability of at most `FALSE_ALARM`: batches, the noise of single steps,
-that of all steps together and the reuse of noise have a `SHARE` each, which is split over their
-tests (union bound).
+A test states the logarithm of an upper bound of the probability that a right run shows its
+statistic, or something rarer. Invariant: all tests by chance of a run together raise a false alarm
+with a probability of at most `FALSE_ALARM`: batches, the noise of single steps, that of all steps
+together and the reuse of noise have a `SHARE` each, which is split over their tests (union bound).
 
 A bound B(v) ≥ P(V ≥ v) may stand for the probability itself: it falls in v, so that {B(V) ≤ α} lies
 within {P(V ≥ v)|_{v = V} ≤ α}, which has at most the probability α.
@@ -50,7 +49,7 @@ class ChanceTest:
         return self.log_chance < math.log(share)
 
     def failed(self, check: Check) -> CheckReport:
-        """A report of it."""
+        """The report of a failed check."""
         return check.failed(self.message, self.where, self.numbers, verdict=self.verdict)
 
 

@@ -1,6 +1,6 @@
 """Correlation of noises: how unlikely it is that two of them, or two parts of one, are as alike.
 
-What enters: noises with what rounding may have added to them. What leaves: the shift at which they
+Noises are given with what rounding may have added to them; the result is the shift at which they
 are the most alike, their cosine there, and a bound of the probability of it.
 
 The statistic: two noises a, b of p and q entries: at each shift, a segment of a meets one of b, of

@@ -1,9 +1,9 @@
 """Gradients at recorded weights: of single examples, and what their batch should have released.
 
-What enters: claims, a set of weights; examples that are reduced alike, with their `Scale`. What
-leaves: the norm of what each example adds to the quantity that is noised, and that quantity itself.
-The norms come from the norm engine, once for all that is asked of them; sums are plain
-backpropagation through the same ops with trained weights.
+Of examples that are reduced alike, with their `Scale`, at one set of weights: the norm of what each
+adds to the quantity that is noised, and that quantity itself. The norms come from the norm engine,
+once for all that is asked of them; sums are plain backpropagation through the same ops with trained
+weights.
 
 Where the decay is inside the clip, ∇ℓ_i + λθ takes the place of ∇ℓ_i. Its norm follows, group by
 group, from ‖∇ℓ_i‖² + 2λ⟨∇ℓ_i, θ⟩ + λ²‖θ‖², where ⟨∇ℓ_i, θ⟩ is the product of ∂ℓ_i/∂logits with
@@ -156,7 +156,7 @@ class Decay:
         return self._factor != 0.0
 
     def of(self, name: str) -> FloatArray:
-        """λθ of one parameter."""
+        """The decay λθ of one parameter."""
         decayed: FloatArray = self._factor * self._network.theta(name)
         return decayed
 

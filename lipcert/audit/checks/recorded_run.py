@@ -120,7 +120,7 @@ class RecordedRun:
 
     @cached_property
     def whole_batches(self) -> frozenset[str]:
-        """Steps that are replayed."""
+        """The names of the steps that are replayed."""
         return frozenset(name for name, _ in recorded_batches(self.trace, self.data))
 
     @cached_property
@@ -342,7 +342,7 @@ class Release:
 
     @property
     def examples(self) -> int:
-        """In all ranks."""
+        """How many examples all ranks have."""
         return sum(len(batch) for batch in self.batches)
 
 

@@ -13,8 +13,8 @@ every entry, and c by no more than that; so ‖a − c·n‖ ≤ 8·u·‖a‖ f
 coarser type of the two. A division by the size is one where c times the number of examples is 1, up
 to 2^-18, at every step, and two steps have different sizes. False alarms: none, unless the run
 changes gradients after the noise in another way (a clip of the noised gradient, a weight decay),
-which is harmless, and cannot be told from a release without noise: so a difference is a violation
-only where a is closer to the clean gradient than to the noised one.
+which is harmless, and cannot be distinguished from a release without noise: so a difference is a
+violation only where a is closer to the clean gradient than to the noised one.
 """
 
 from __future__ import annotations

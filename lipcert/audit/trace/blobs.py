@@ -1,10 +1,9 @@
 """Blobs: tensors in files that are named by their digest, in the format safetensors.
 
-What enters: tensors by name, a digest and what it should hold, or untrusted bytes. What leaves: the
-same bytes for the same tensors, a durable file, or numpy arrays, without torch and without pickle;
-`FormError` where the bytes are anything else. Invariants: the data of the tensors fill the bytes
-behind the header exactly, without gaps and without overlap; arrays that leave have the digest of
-their name and the shapes expected of them.
+Equal tensors have equal bytes; untrusted bytes become numpy arrays, without torch and without
+pickle, or raise `FormError`. Invariants: the data of the tensors fill the bytes behind the header
+exactly, without gaps and without overlap; arrays that are read have the digest of their name and
+the shapes expected of them.
 """
 
 from __future__ import annotations
@@ -81,7 +80,7 @@ class _Entry:
 
     @property
     def size(self) -> int:
-        """In bytes."""
+        """Of the tensor, in bytes."""
         return math.prod(self.shape) * np.dtype(_TYPES[self.dtype]).itemsize
 
 
@@ -227,7 +226,7 @@ class Blob:
 
     @property
     def file(self) -> str:
-        """Path within the trace."""
+        """Its path within the trace."""
         return f"{BLOBS}/{self.sha256}"
 
     def tensors(self) -> dict[str, Array]:

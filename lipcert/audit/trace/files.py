@@ -1,7 +1,7 @@
 """Files of a trace: opened without following links, private to their owner, replaced as a whole.
 
-What enters: paths within a trace. What leaves: open files or durable content. Invariant: nothing
-but a regular file is opened for reading, and a name either is absent or holds complete content.
+Invariant: nothing but a regular file is opened for reading, and a name either is absent or holds
+complete content.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Keys: what names the examples of a trace that does not hold them.
 
-What enters: the folder of a trace, and a batch. What leaves: HMAC-SHA256 of the batch, as bytes of
-its tensors, under a random key of 256 bits. The key lies beside the trace, in `FOLDER.key`,
-readable by its owner alone, and belongs with the data: with it, an audit tells whether given
-examples are those of the run; without it, the names tell nothing, and no guess of an example can be
-tried out on them. (The gradients before the noise, which a trace holds at detailed steps, are
-another matter.)
-Invariant: a trace has one key for all ranks and all times, of which its manifest states a digest.
+A batch is named by HMAC-SHA256 of its tensors, as bytes, under a random key of 256 bits. The key
+lies beside the trace, in `FOLDER.key`, readable by its owner alone, and belongs with the data: with
+it, an audit tells whether given examples are those of the run; without it, the names tell nothing,
+and no guess of an example can be tried out on them. (The gradients before the noise, which a trace
+holds at detailed steps, are another matter.) Invariant: a trace has one key for all ranks and all
+times, of which its manifest states a digest.
 """
 
 from __future__ import annotations

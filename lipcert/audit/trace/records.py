@@ -1,10 +1,9 @@
 """Records of a trace: what a run declares, and what each of its steps used, did and released.
 
-What enters: what was observed; what the author of a run states, as words and numbers. What leaves:
-frozen records, the same for who writes and who reads; a `Declaration`, or a `UsageError` that says
-which member is unknown or contradicts what was declared before. None, or an empty tuple or mapping,
-stands for "was not recorded", never for zero. A number may be NaN or infinite where a run computed
-such a number.
+The records are frozen, and the same for writers and readers. UsageError says which member of a
+`Declaration` is unknown or contradicts what was declared before. None, or an empty tuple or
+mapping, stands for "was not recorded", never for zero. A number may be NaN or infinite where a run
+computed such a number.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Redaction: a copy of a trace that somebody may see who must not see the data.
 
-What enters: a trace that is intact, and an empty place. What leaves: a trace with a chain of its
-own that keeps steps, rates, losses of whole batches, noise, and 2-norms of what was recorded in
-detail; its manifest names the digests of the original's manifest and last lines. Invariant: no
-tensor of the data, the labels or the gradients is in it. Indices and states of generators become
-tags under a random key that is thrown away: equal ones remain equal, and nothing can be tried out.
-What is kept was still computed from private data: a redacted trace is not differentially private.
+Of an intact trace it makes one with a chain of its own that keeps steps, rates, losses of whole
+batches, noise, and 2-norms of what was recorded in detail; its manifest names the digests of the
+original's manifest and last lines. Invariant: no tensor of the data, the labels or the gradients is
+in it. Indices and states of generators become tags under a random key that is thrown away: equal
+ones remain equal, and nothing can be tried out. What is kept was still computed from private data:
+a redacted trace is not differentially private.
 """
 
 from __future__ import annotations

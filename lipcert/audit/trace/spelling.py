@@ -1,13 +1,12 @@
 """Spelling: objects of JSON in exactly one way, chained line by line, and what can be wrong.
 
-What enters: an object and the digest of what precedes it, or untrusted bytes. What leaves: ASCII
-bytes with sorted keys, no blanks and no null, in a line that holds the digest of the line before it
-and its own at its end; or the objects in them. `FormError` for anything that is not so spelt; a
-`Fault`, which names a file of the trace and, of lines, the number, raised as a `TraceError` at the
-first line whose chain does not hold. Invariant: a changed, moved, inserted or removed line breaks
-the chain at that line or the next; only whole lines at the end can go unnoticed, and a line of kind
-"close" says that there were none. A number that is not finite is one of three words, because JSON
-has no number for it and a recorded loss may be one.
+An object becomes ASCII bytes with sorted keys and no blanks, in a line that holds the digest of the
+line before it and its own at its end. Untrusted bytes that are not spelled so raise `FormError`;
+the first line whose chain does not hold raises a `TraceError` with a `Fault`, which names the file
+of the trace and the number of the line. Invariant: a changed, moved, inserted or removed line
+breaks the chain at that line or the next; only whole lines at the end can go unnoticed, and a line
+of kind "close" says that there were none. A number that is not finite is one of three words,
+because JSON has no number for it and a recorded loss may be one.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class FaultKind(Enum):
     TORN = "torn"
     """the last line is unfinished: the recorder was interrupted, or the file was cut"""
     BLOB = "blob"
-    """tensors are missing, changed, or not those that the line speaks of"""
+    """tensors are missing, changed, or not those that the line names"""
 
 
 @final

@@ -1,7 +1,7 @@
 """Summary: what a trace holds, counted, for people and tools that decide whether it suffices.
 
-What enters: a trace. What leaves: a `TraceSummary`; TraceError at the first broken line. Tensors
-are counted and not read: that they are intact is for `verification` to say.
+TraceError names the first broken line. Tensors are counted and not read: that they are intact is
+for `reading.verify` to say.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ class TraceSummary:
 
     @property
     def batches(self) -> int:
-        """Of all steps."""
+        """How many batches all steps have."""
         return self.samplers.total()
 
     @property
     def blobs(self) -> int:
-        """Files of tensors."""
+        """How many files of tensors are named."""
         return len(self.sizes)
 
     @property
     def blob_bytes(self) -> int:
-        """Of all files of tensors."""
+        """The size of all files of tensors."""
         return sum(self.sizes.values())
 
     @property
@@ -65,7 +65,7 @@ class TraceSummary:
         return sum(uses for uses in self.generators.values() if uses > 1)
 
     def take(self, event: Event, rank: int, trace: Trace) -> None:
-        """Count a line."""
+        """Count one line of a rank."""
         self.times = [min([event.time, *self.times]), max([event.time, *self.times])]
         match event:
             case Step():

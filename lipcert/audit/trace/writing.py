@@ -1,10 +1,10 @@
 """Writing a trace: tensors first, then the line that names them, and never a line half.
 
-What enters: a manifest, tensors and events. What leaves: a folder that `reading` accepts at any
-moment, whatever interrupts the writer. Invariant: when a line is in the file, the tensors that it
-names are on the disk. A line is handed to the operating system before `append` returns, so that a
-killed process loses nothing of it; what the system itself loses with its power is at most what was
-written in the last seconds (`SYNC_SECONDS`) or lines (`SYNC_LINES`).
+The folder is one that `reading` accepts at any moment, whatever interrupts the writer. Invariant:
+when a line is in the file, the tensors that it names are on the disk. A line is handed to the
+operating system before `append` returns, so that a killed process loses nothing of it; what the
+system itself loses with its power is at most what was written in the last seconds (`SYNC_SECONDS`)
+or lines (`SYNC_LINES`).
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class TraceWriter:
             raise self._failed(error) from error
 
     def append(self, event: Event) -> None:
-        """Write a line."""
+        """Write the line of an event."""
         self._require_open()
         line, digest = sealed(event_members(event), self._head)
         if len(line) > MAX_LINE:
