@@ -58,6 +58,7 @@ def make_trainable(
     most 1/norm_floor. BatchNorm that is frozen, in evaluation mode, and has learnt statistics, two
     of these at least, stays, in evaluation mode: an affine map. Dropout becomes nn.Identity, but
     for GradientClipping, which trains with it. InstanceNorm no longer tracks running statistics.
+    Activations do not work in place under BackpropClipping, whose clips stand between layers.
     mechanism: which will train the module; None: one that any of them can train.
     """
     norm_floor = number("norm-floor", norm_floor)
@@ -72,6 +73,7 @@ def make_trainable(
     kind = None if mechanism is None else MECHANISMS[mechanism.kind]
     replacing = _Replacing(
         keeps_dropout=kind is not None and kind.clips_gradients,
+        keeps_in_place=kind is not None and (kind.clips_gradients or kind.weights != "free"),
         floor=None if kind is not None and kind.weights == "free" else norm_floor,
         frozen=frozen(own),
         done={},
@@ -89,6 +91,7 @@ class _Replacing:
     copy, kept alive, and what stands for it."""
 
     keeps_dropout: bool
+    keeps_in_place: bool
     floor: float | None
     frozen: Container[nn.Module]
     done: dict[int, tuple[nn.Module, nn.Module]]
@@ -148,7 +151,11 @@ class _Replacing:
                 return part, f"dropout set from {before:g} to 0"
             case nn.RReLU():
                 slope = (part.lower + part.upper) / 2.0
-                return nn.LeakyReLU(slope, part.inplace), "the slope of evaluation, not random"
+                in_place = part.inplace and self.keeps_in_place
+                return nn.LeakyReLU(slope, in_place), "the slope of evaluation, not random"
+            case nn.Module(inplace=True) if not self.keeps_in_place:
+                part.inplace = False
+                return part, "no longer works in place: clips keep what it reads"
         return part, ""
 
     def _group_norm(self, part: Any) -> tuple[nn.Module, str]:

@@ -26,9 +26,10 @@ from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions.analyst import Analyst, release_of
 from lipcert.suggestions.engine import suggest
 from lipcert.suggestions.mechanisms import gradient_clipping, held
-from lipcert.suggestions.records import Rehearsal, Rehearsed, Suggestions
+from lipcert.suggestions.records import Change, Rehearsal, Rehearsed, Suggestions
 from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsed
 from lipcert.suggestions.remarks import rehearsal_told
+from lipcert.suggestions.session import Session
 from tests.commands import lipcert as command
 from tests.suggestions.networks import export
 
@@ -272,6 +273,35 @@ def test_what_a_rehearsal_shows_to_be_better_is_first(
     first, second, *_ = rehearsal_told(found.rehearsal)
     assert "0.500 after 1 steps (0.50)" in first
     assert second.endswith("+0.100 against clipping: better beyond doubt")
+
+
+@pytest.mark.parametrize(("margin", "stays"), [(-0.1, False), (-0.01, True), (0.1, True)])
+def test_another_clip_that_is_worse_gives_way_to_plain_clipping(
+    network: ImportedModel, monkeypatch: pytest.MonkeyPatch, margin: float, stays: bool
+) -> None:
+    """By the runs alone: at C = 1, in the same run, and beside no other mechanism."""
+
+    def told(parts, analyst, trials, seconds, observe):
+        assert parts[0].changes[0].settings["clip_norm"] == 1.0
+        assert parts[0].changes[0].settings["clip_scope"] is None
+        shares = [0.5, 0.5 + margin, *[0.1] * 9]
+        runs = [
+            Rehearsed(part.mechanism, part.title, 0.01, ((1, share),), share, share - 0.5, False)
+            for part, share in zip(parts, shares, strict=False)
+        ]
+        return Rehearsal(1, 1, 1, 0.1, 0.1, tuple(runs))
+
+    monkeypatch.setattr("lipcert.suggestions.session.rehearsed", told)
+    monkeypatch.setattr(Session, "_preference", by_median)
+    found = contending(network, examples=digits())
+    assert (found.recipe.settings.clip_norm == 1.0) is not stays
+    assert found.recipe.accuracy_probe == (0.5 + margin if stays else 0.5)
+    assert len({item.mechanism for item in found.recipes}) == len(found.recipes)
+
+
+def by_median(session: Session, family: Change) -> float:
+    """Prefers clipping at the median norm, whatever its score."""
+    return float("median" not in family.change)
 
 
 @pytest.mark.nightly

@@ -139,7 +139,11 @@ def test_a_single_feature_is_left_as_it_is() -> None:
 class Usual(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(
-            nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.1), nn.Linear(8, CLASSES)
+            nn.Linear(6, 8),
+            nn.BatchNorm1d(8),
+            nn.ReLU(inplace=True),
+            nn.Dropout(0.1),
+            nn.Linear(8, CLASSES),
         )
 
     def forward(self, x: Tensor) -> Tensor:
