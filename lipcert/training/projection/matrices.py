@@ -1,42 +1,43 @@
 """Matrices: the op that a weight makes, as matrices whose norms bound that of the op.
 
-What enters: the numbers of a parameter. What leaves: the Gram matrices M M* of [count] matrices
-[side, longer], the largest of whose norms, times a factor, bounds the norm of the op.
-
-Invariant: everything that depends on shapes alone is found once, on construction.
+`Matrices.gram` computes the Gram matrices M M* of [count] matrices [side, longer], the largest of
+whose norms, times a factor, bounds the norm of the op. Everything that depends on shapes alone is
+found once, on construction: with the windows, lines and tori of `core.norms`, which are given the
+numbers 1, 2, … of the entries in place of a kernel.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Final, final
 
 import numpy as np
+import numpy.typing as npt
+from scipy.sparse import bmat, coo_array
+from scipy.sparse.csgraph import connected_components
 
+from lipcert.audit.weight_norms import linear_map
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.lines import Axis, axes_of, phases_of
+from lipcert.core.norms.roots import ComplexArray, half_turns
+from lipcert.core.norms.steps import Kernel
 from lipcert.core.program import Conv, IndexArray
+from lipcert.errors import UsageError
 from lipcert.graph.ir import Node
 from lipcert.graph.operand import Operand
 from lipcert.graph.viewed import viewed
-from lipcert.training.projection.proof import Matrix
-from lipcert.training.projection.torus import (
-    TWIDDLE_ERROR,
-    Boxes,
-    Torus,
-    cosine_squared,
-    extended_axes,
-    live_kernels,
-    polyphase,
-    reduced_angles,
-    torus_size,
-)
-from lipcert.training.projection.written_out import written_out
 from lipcert.upper import ONE, UNIT_ROUNDOFF, FloatArray, Lower, gamma
+
+Matrix = npt.NDArray[np.float64 | np.complex128]
 
 _EXPLICIT: Final = 2**20  # multiplications for which a map is always written out
 _WORTH: Final = 4  # how many times the work by frequencies its border effects are worth
+_ENTRIES: Final = 2**19  # of a map that is written out
 _SAMPLES: Final = 16  # per degree of the symbol: costs 0.5 % of the norm per axis
 
 
@@ -110,8 +111,8 @@ class RealMatrices(Matrices):
 class SymbolMatrices(Matrices):
     """The symbol of a convolution at finitely many frequencies: [frequencies · groups] matrices.
 
-    index: [taps, groups · side · longer], as in `RealMatrices`. cosines, sines: of every frequency
-    and tap.
+    index: [shifts, groups · side · longer], as in `RealMatrices`. cosines, sines: of every
+    frequency and shift.
     """
 
     index: IndexArray
@@ -119,45 +120,51 @@ class SymbolMatrices(Matrices):
     sines: FloatArray = field(repr=False)
 
     @classmethod
-    def of(cls, operand: Operand, labels: IndexArray, counts: tuple[int, ...]) -> SymbolMatrices:
+    def of(cls, operand: Operand, labels: IndexArray, axes: Sequence[Axis]) -> SymbolMatrices:
         """Returns matrices with ‖T‖ ≤ factor · max ‖P(w)‖ for the zero-padded convolution T.
 
-        labels: the polyphase kernel [groups, out, in, *taps]; counts: `torus_size` of each axis.
-        Proof: T is a part of a circular convolution on every torus of at least `counts` positions
-        (`circulant_norm`), with frequencies 2π(j + ½)/N, and ‖P(−w)‖ = ‖P(w)‖, so that half of
-        them suffice. Along an axis of n + 1 taps only M < N frequencies may be taken: let the
-        torus grow along it, and let ‖P‖ be largest at w₀, with unit u, v such that
-        u*P(w₀)v = ‖P(w₀)‖ = μ. Along the axis, e^{−inw/2}u*P(w)v is of exponential type n/2, and
-        its real part, turned so that it is μ at w₀, is at least μ cos(n|w − w₀|/2) (Duffin and
-        Schaeffer 1938). One of the M frequencies is within π/M of w₀: μ is at most the largest
-        ‖P‖ there over cos(πn/2M). One axis after the other gives the product.
-        Rounding: with K the kernel of T taps on matrices of sides d ≤ m, the computed P is off by
-        at most √2·η·√T·‖K‖_F, η = γ_{T+2} + the error of cosines and sines. At N ≥ T frequencies
-        per axis the mean of ‖P‖_F² is ‖K‖_F² (Parseval), so that ‖K‖_F ≤ √d·max ‖P‖. The same
-        gives the spread √(T·d).
+        labels: as `phases_of` has them; axes: those of several shifts, in order.
+        Proof: `core.norms.torus`: T is a part of a circular convolution on every torus that carries
+        it, with frequencies π(2k + twist)/N, and half of those of the last axis suffice. Along an
+        axis of n + 1 shifts only M < N frequencies may be taken: let the torus grow along it, and
+        let ‖P‖ be largest at w₀, with unit u, v such that u*P(w₀)v = ‖P(w₀)‖ = μ. Along the axis,
+        e^{−inw/2}u*P(w)v is of exponential type n/2, and its real part, turned so that it is μ at
+        w₀, is at least μ cos(n|w − w₀|/2) (Duffin and Schaeffer 1938). One of the M frequencies is
+        within π/M of w₀: μ is at most the largest ‖P‖ there over cos(πn/2M). One axis after the
+        other gives the product.
+        Rounding: with K the kernel of J shifts on matrices of sides d ≤ m, a product of a unit
+        roots is within 5a·u (`core.norms.torus`), so that the computed P is off by at most
+        √2·η·√J·‖K‖_F, η = γ_{J+2} + 5a·u. At frequencies that tell the shifts of a phase apart, as
+        those of a torus that carries T do, the mean of ‖P‖_F² is ‖K‖_F² (Parseval), so that
+        ‖K‖_F ≤ √d·max ‖P‖. The same gives the spread √(J·d).
         Attained: on large maps within 1 %, and by kernels that are largest at frequency 0; random
         kernels of three taps within 3 % on 8×8 maps.
         """
-        if labels.shape[1] > labels.shape[2]:
-            labels = labels.swapaxes(1, 2)
-        groups, side, longer, *taps = labels.shape
-        sizes, stretch = _sampled(tuple(size - 1 for size in taps), counts)
-        angles = _angles(tuple(taps), sizes)
-        spread = math.sqrt(math.prod(taps) * side)
-        rounding = gamma(math.prod(taps) + 2).value + 2.0 * TWIDDLE_ERROR.value
+        if labels.shape[2] > labels.shape[3]:
+            labels = labels.swapaxes(2, 3)
+        shifts, groups, side, longer = labels.shape
+        circles, stretch = [], Lower(1.0)
+        for number, axis in enumerate(axes, 1):
+            circle, lost = _circle(axis, is_last=number == len(axes))
+            circles.append(circle)
+            stretch = stretch * lost
+        roots = circles[0]
+        for circle in circles[1:]:
+            joined = roots[:, None, :, None] * circle[None, :, None, :]
+            roots = joined.reshape(len(roots) * len(circle), -1)
+        spread = math.sqrt(shifts * side)
+        rounding = gamma(shifts + 2).value + 5.0 * len(axes) * UNIT_ROUNDOFF
         slack = 3.0 * (rounding + UNIT_ROUNDOFF) * spread
-        factor = stretch * (1.0 + slack)
-        by_tap = np.moveaxis(labels.reshape(groups, side, longer, -1), 3, 0)
         return cls(
             operand,
-            len(angles) * groups,
+            len(roots) * groups,
             side,
             longer,
-            factor,
+            ONE.over(stretch.sqrt()).value * (1.0 + slack),
             spread,
-            np.ascontiguousarray(by_tap).reshape(len(by_tap), -1),
-            np.cos(angles),
-            np.sin(angles),
+            np.ascontiguousarray(labels).reshape(shifts, -1),
+            np.ascontiguousarray(roots.real),
+            np.ascontiguousarray(roots.imag),
         )
 
     @property
@@ -190,29 +197,61 @@ def matrices_of(node: Node, operand: Operand) -> Matrices | None:
     """
     if not isinstance(node.op, Conv):
         return RealMatrices.of(operand)
-    geometry = node.geometry
     labels = np.arange(1.0, operand.array.size + 1.0).reshape(operand.shape)
-    kernels = labels.reshape(node.op.groups, -1, *labels.shape[1:])
-    phases = polyphase(live_kernels(kernels, geometry), geometry)
-    if not np.any(phases):
+    try:
+        frame = Kernel.of(*linear_map(node, labels)).frame
+    except ValueError as error:
+        raise UsageError(
+            f"training: the weight of node {node.name!r} is beyond what can be projected "
+            f"({error}); freeze it, or use another mechanism"
+        ) from error
+    axes = axes_of(frame)
+    if not all(axis.taps for axis in axes):
         return None
-    spans, counts = extended_axes(phases, tuple(torus_size(window) for window in geometry))
-    index = phases.astype(np.int64).reshape(*phases.shape[:3], *(span + 1 for span in spans))
-    has_full_window = all(max(window.reads()) == window.taps for window in geometry)
-    if not spans and has_full_window:
-        return RealMatrices.of(operand, index)
-    blocks = written_out(node, labels)
-    if blocks is not None and _is_worth_it(blocks, index, math.prod(counts)):
+    phases = phases_of(frame, axes).astype(np.int64)
+    extended = [axis for axis in axes if axis.length > 1]
+    if not extended and all(max(window.reads()) == window.taps for window in node.geometry):
+        return RealMatrices.of(operand, phases[0])
+    blocks = _written_out(frame)
+    frequencies = math.prod(_frequencies(axis)[0] for axis in extended)
+    if blocks is not None and _is_worth_it(blocks, phases, frequencies):
         return RealMatrices.of(operand, blocks)
-    return SymbolMatrices.of(operand, index, counts) if spans else RealMatrices.of(operand, index)
+    if not extended:
+        return RealMatrices.of(operand, phases[0])
+    return SymbolMatrices.of(operand, phases, extended)
 
 
-def _is_worth_it(blocks: IndexArray, index: IndexArray, frequencies: int) -> bool:
+def _written_out(frame: Convolution) -> IndexArray | None:
+    """The blocks of the map, padded by zeros to one shape; None where the whole map is large.
+
+    Groups, dilated windows, and axes along which a kernel has one tap give many equal blocks.
+    """
+    outputs, inputs = frame.kernel.shape[0], frame.kernel.shape[1] * frame.groups
+    entries = outputs * math.prod(frame.window.outputs) * inputs * math.prod(frame.size)
+    if not frame.is_small or entries > _ENTRIES:
+        return None
+    found: dict[bytes, IndexArray] = {}
+    for matrix in (block.astype(np.int64) for block in frame.blocks()):
+        sparse = coo_array(matrix)
+        _, parts = connected_components(bmat([[None, sparse], [sparse.T, None]]), directed=False)
+        rows, columns = parts[: len(matrix)], parts[len(matrix) :]
+        for part in np.unique(rows[np.any(matrix, axis=1)]):
+            block = matrix[np.ix_(rows == part, columns == part)]
+            found.setdefault(bytes(str(block.shape), "ascii") + block.tobytes(), block)
+    height = max(len(block) for block in found.values())
+    width = max(block.shape[1] for block in found.values())
+    result = np.zeros((len(found), height, width), dtype=np.int64)
+    for place, block in zip(result, found.values(), strict=True):
+        place[: block.shape[0], : block.shape[1]] = block
+    return result
+
+
+def _is_worth_it(blocks: IndexArray, phases: IndexArray, frequencies: int) -> bool:
     """Whether matrices cost little, or little more than frequencies, which miss border effects.
 
     Half of the frequencies count, with the four multiplications of complex numbers.
     """
-    limit = _WORTH * 2 * frequencies * _work(index.shape[:3])
+    limit = _WORTH * 2 * frequencies * _work(phases.shape[1:])
     return _work(blocks.shape) <= max(_EXPLICIT, limit)
 
 
@@ -227,22 +266,44 @@ def _behind_zero(array: FloatArray) -> FloatArray:
     return np.concatenate((np.zeros(1), array.reshape(-1)))
 
 
-def _sampled(spans: tuple[int, ...], counts: tuple[int, ...]) -> tuple[tuple[int, ...], float]:
-    """How many frequencies to take along each axis, and what that costs."""
-    sizes, squared = [], Lower(1.0)
-    for span, count in zip(spans, counts, strict=True):
-        enough = _SAMPLES * span
-        if enough < count:
-            squared = squared * cosine_squared(Fraction(span, 2 * enough))
-        sizes.append(min(enough, count))
-    return tuple(sizes), ONE.over(squared.sqrt()).value
+def _frequencies(axis: Axis) -> tuple[int, int]:
+    """How many frequencies are taken along an axis, of the fewest that carry it or a sample."""
+    least = -(-len(axis.outputs) // axis.apart)
+    carried = next(n for n in itertools.count(least) if axis.fits(n, 1) or axis.fits(n, 0))
+    return carried, _SAMPLES * (axis.length - 1)
 
 
-def _angles(taps: tuple[int, ...], counts: tuple[int, ...]) -> FloatArray:
-    """w·t of every frequency and tap: [frequencies, taps]."""
-    torus = Torus(tuple(size - 1 for size in taps), counts, (1,) * len(counts))
-    (last,) = torus.everything(1).last
-    numbers = np.indices(tuple(last)).reshape(len(last), -1).T
-    boxes = Boxes(np.zeros(len(numbers), dtype=np.int64), numbers, numbers + 1)
-    shifts = np.indices(taps).reshape(len(taps), -1).T
-    return reduced_angles(shifts, *torus.centres(boxes))
+def _circle(axis: Axis, *, is_last: bool) -> tuple[ComplexArray, Lower]:
+    """exp(iwj) as [frequencies, shifts], and cos² of how far one may be from the largest norm."""
+    carried, enough = _frequencies(axis)
+    count, twist, lost = carried, int(axis.fits(carried, 1)), Lower(1.0)
+    if enough < carried:
+        count, twist = enough, 1
+        lost = _cosine_squared(Fraction(axis.length - 1, 2 * enough))
+    frequencies = (count - twist) // 2 + 1 if is_last else count
+    turns = (2 * np.arange(frequencies)[:, None] + twist) * np.arange(axis.length)
+    return half_turns(count)[turns % (2 * count)], lost
+
+
+_PI_ABOVE: Final = Fraction(31415926535897932385, 10**19)
+
+
+def _cosine_squared(angle: Fraction) -> Lower:
+    """Lower bound of cos²θ, θ = π · angle; 0 where θ exceeds π/2.
+
+    Proof: cos²θ = (1 + cos 2θ)/2 decreases on [0, π/2], and partial sums of the cosine series
+    that end with a negative term are lower bounds of the cosine.
+    """
+    theta = angle * _PI_ABOVE
+    if theta >= Fraction(3, 2):
+        return Lower(0.0)
+    return Lower(float(_half_of_one_plus_cosine(2 * theta, 11))) * Lower(1.0 - 2.0**-52)
+
+
+def _half_of_one_plus_cosine(angle: Fraction, terms: int) -> Fraction:
+    """(1 + cos)/2, the series cut after this many terms."""
+    term, cosine = Fraction(1), Fraction(1)
+    for order in range(1, terms + 1):
+        term *= -(angle**2) / ((2 * order - 1) * (2 * order))
+        cosine += term
+    return (1 + cosine) / 2

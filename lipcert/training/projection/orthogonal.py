@@ -15,7 +15,7 @@ import numpy as np
 
 from lipcert.core.program import Conv, Dense
 from lipcert.graph.ir import Node
-from lipcert.training.projection.uses import Constrained, Norm, Use
+from lipcert.training.projection.constrained import Constrained, Norm, Use
 from lipcert.upper import ONE, FloatArray
 
 _INSIDE: Final = 1.0 - 2.0**-20

@@ -19,11 +19,15 @@ from torch import Tensor
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings
-from lipcert.training.projection.live import LiveTensor, live_tensors
-from lipcert.training.projection.measure import Entrywise, Measure, Numbers
+from lipcert.training.projection.constrained import (
+    Constrained,
+    LiveTensor,
+    Norm,
+    constrained_parameters,
+    live_tensors,
+)
+from lipcert.training.projection.norms import Entrywise, Measure, Numbers, stacks_of
 from lipcert.training.projection.orthogonal import Orthogonal, orthogonal_of
-from lipcert.training.projection.stack import stacks_of
-from lipcert.training.projection.uses import Constrained, Norm, constrained_parameters
 
 _SPARE: Final = 2.0**-26  # of a radius: what is scaled is proved again to be inside, next time
 _CLOSE: Final = 1.0 - 2.0**-9  # a norm between this and 1 times the radius is the radius

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.training.projection import proof
-from lipcert.training.projection.proof import below, product_margin
+from lipcert.training.projection import norms
+from lipcert.training.projection.norms import below, product_margin
 
 
 def hadamard(order: int) -> np.ndarray:
@@ -93,9 +93,9 @@ def test_a_wrong_factor_proves_nothing(
         "nan": np.full((1, 6, 6), np.nan),
     }
     monkeypatch.setattr(
-        proof, "_cholesky", lambda stack: np.repeat(wrong[factor], len(stack), 0).astype(kind)
+        norms, "_cholesky", lambda stack: np.repeat(wrong[factor], len(stack), 0).astype(kind)
     )
-    monkeypatch.setattr(proof, "_upper_factor", lambda matrix: wrong[factor][0].copy())
+    monkeypatch.setattr(norms, "_upper_factor", lambda matrix: wrong[factor][0].copy())
     for count in (1, 2, 3):
         grams = np.ones((count, 6, 6), dtype=kind)
         for shift in (1.0, 5.0, 5.999999):
