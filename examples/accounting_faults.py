@@ -16,8 +16,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from lipcert.privacy.account import account_for
-from lipcert.privacy.declaration import Composition, Declaration, Divisor
+from lipcert.privacy.account import Composition, Declaration, Divisor, account_for
 from lipcert.privacy.noise import Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, TrainingPlan
 

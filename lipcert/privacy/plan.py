@@ -18,22 +18,13 @@ from typing import Any, Final, final
 
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
-from lipcert.settings.conversion import Kind, convert, number, whole
+from lipcert.settings.conversion import convert
 from lipcert.settings.lacking import asks_of_run, missing
+from lipcert.settings.settings import kinds_of
 from lipcert.upper import Lower, Upper
 
 _SIMPLE: Final = 2**26
 _LARGEST: Final = 2**53  # every integer up to here is a float64
-_KINDS: Final[Mapping[str, Kind]] = MappingProxyType(
-    {
-        "dataset_size": whole,
-        "batch_size": whole,
-        "steps": whole,
-        "epochs": number,
-        "delta": number,
-        "rate": number,
-    }
-)
 
 
 class Sampling(Enum):
@@ -100,7 +91,7 @@ class TrainingPlan:
     rate: float | None = None
 
     def __post_init__(self) -> None:
-        convert(self, _KINDS)
+        convert(self, kinds_of(TrainingPlan))
         _count("dataset-size", self.dataset_size)
         if not 0.0 < self.delta < 1.0:
             raise UsageError(f"delta: {self.delta!r} is not between 0 and 1; give 1e-5, say")

@@ -10,13 +10,12 @@ from lipcert.training.clipping.backprop import install_clips
 from lipcert.training.clipping.clip_check import check_clips
 from lipcert.training.clipping.gradients import ClippedGradients, ClippedSum
 from lipcert.training.clipping.live import LiveNetwork
-from lipcert.training.clipping.rule import ClippedGroup, ClipRule
+from lipcert.training.clipping.rule import ClipRule
 from lipcert.training.clipping.single import SingleGradients
 
 __all__ = [
     "ClipRule",
     "ClippedGradients",
-    "ClippedGroup",
     "ClippedSum",
     "LiveNetwork",
     "SingleGradients",

@@ -18,8 +18,9 @@ from lipcert.errors import NoVerdictError
 from lipcert.measure.gradient_norms.engine import Passed, exact_arithmetic
 from lipcert.measure.gradient_norms.squares import Squares
 from lipcert.measure.lowering import LoweredNetwork
+from lipcert.privacy.noise import Group
 from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products, weight_squares
-from lipcert.training.clipping.rule import ClippedGroup, ClipRule
+from lipcert.training.clipping.rule import ClipRule
 
 OUTWARD: Final = 1.0 + 2.0**-40
 _SHARE: Final = 1.0 - 2.0**-20
@@ -36,7 +37,7 @@ def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Ten
         norms = torch.stack(
             [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups], 1
         )
-        radii = torch.tensor([group.radius for group in rule.groups], dtype=norms.dtype).to(norms)
+        radii = torch.tensor(rule.radii, dtype=norms.dtype).to(norms)
         return factors_of(norms, radii, network.dtype)
 
 
@@ -52,7 +53,7 @@ def factors_of(norms: Tensor, radii: Tensor, dtype: torch.dtype) -> Tensor:
 
 def _norms(
     network: LoweredNetwork,
-    group: ClippedGroup,
+    group: Group,
     decay: float,
     passed: Passed,
     inner: Mapping[str, Inner],

@@ -15,29 +15,20 @@ from torch import Tensor
 from lipcert.analysis.bounded import Bounded
 from lipcert.core.losses.base import Loss
 from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.privacy.noise import Group
 from lipcert.settings.choices import check_nonnegative
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ClippedGroup:
-    """Trained parameters by name, whose joint gradient is clipped to one radius."""
-
-    name: str
-    parameters: tuple[str, ...]
-    radius: float
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClipRule:
-    """∇ℓ_i + λθ of every group, scaled down to its radius.
+    """∇ℓ_i + λθ of every group, scaled down to its radius, which is the bound of the group.
 
     loss_clip: the norm to which ∂ℓ/∂logits is clipped before, None where it is not. weight_decay:
     λ, 0 where decay is no business of the clip.
     """
 
-    groups: tuple[ClippedGroup, ...]
+    groups: tuple[Group, ...]
     loss: Loss
     loss_clip: float | None = None
     weight_decay: float = 0.0
@@ -49,11 +40,12 @@ class ClipRule:
     def of(cls, run: Bounded, weight_decay: float = 0.0) -> Self:
         """As analysed. C for all parameters together, C/√K for each of K groups; less where the
         network itself bounds the gradient by less, and the noise was set for that."""
-        groups = tuple(
-            ClippedGroup(group.name, group.parameters, group.grad_norm.value)
-            for group in run.groups
-        )
-        return cls(groups, run.loss, run.loss_clip, weight_decay)
+        return cls(run.groups, run.loss, run.loss_clip, weight_decay)
+
+    @property
+    def radii(self) -> list[float]:
+        """To which the gradients of the groups are clipped."""
+        return [group.grad_norm.value for group in self.groups]
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """ℓ of every example; labels as `checked_labels` returns them.  # [examples]"""

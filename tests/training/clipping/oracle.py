@@ -12,7 +12,9 @@ from lipcert.core.losses.entries import SquaredError
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import parameters_of
 from lipcert.measure.lowering import lowered
-from lipcert.training.clipping import ClippedGroup, ClipRule
+from lipcert.privacy.noise import Group
+from lipcert.training.clipping import ClipRule
+from lipcert.upper import Upper
 from tests.measure.gradient_norms.oracle import viewed
 
 LOSS = SquaredError(1e9, "sum", half=True)
@@ -31,13 +33,17 @@ def trained_names(graph: Graph) -> list[str]:
     return [name for name, item in graph.parameters.items() if item.trainable]
 
 
+def clipped(name: str, parameters: tuple[str, ...], radius: float) -> Group:
+    return Group(name, 1, parameters=parameters, grad_norm=Upper(radius))
+
+
 def flat(graph: Graph, radius: float, decay: float = 0.0, loss=LOSS) -> ClipRule:
-    group = ClippedGroup("all", tuple(trained_names(graph)), radius)
+    group = clipped("all", tuple(trained_names(graph)), radius)
     return ClipRule((group,), loss, weight_decay=decay)
 
 
 def by_parameter(graph: Graph, radius: float, decay: float = 0.0, loss=LOSS) -> ClipRule:
-    groups = tuple(ClippedGroup(name, (name,), radius) for name in trained_names(graph))
+    groups = tuple(clipped(name, (name,), radius) for name in trained_names(graph))
     return ClipRule(groups, loss, weight_decay=decay)
 
 
@@ -86,8 +92,8 @@ def clipped_sum(
     factors = np.ones((len(x), len(rule.groups)))
     for i in range(len(x)):
         own = of_one(graph, tensors, rule, x[i : i + 1], labels[i : i + 1])
-        for k, group in enumerate(rule.groups):
-            factors[i, k] = min(1.0, group.radius / max(length(own, group.parameters), 1e-300))
+        for k, (group, radius) in enumerate(zip(rule.groups, rule.radii, strict=True)):
+            factors[i, k] = min(1.0, radius / max(length(own, group.parameters), 1e-300))
             for name in group.parameters:
                 total[name] += factors[i, k] * own[name]
     return total, factors
