@@ -28,6 +28,7 @@ from lipcert.suggestions.records import (
     Suggestion,
     Suggestions,
 )
+from lipcert.suggestions.rehearsal import ACCURACY
 from lipcert.suggestions.written import PAIRS, number, python_lines
 
 SHOWN: Final = 8
@@ -224,11 +225,13 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
             if found.is_private
             else ""
         )
+        of_classes = rehearsal.measure == ACCURACY
+        blind = "the most frequent class" if of_classes else "the mean target"
         yield (
             "probe",
-            f"accuracy on {rehearsal.kept_out} examples that the runs of the rehearsal did not "
-            f"see; {_share(rehearsal.before)} of the network as given, "
-            f"{_share(rehearsal.majority)} of the most frequent class{read}",
+            f"{rehearsal.measure} on {rehearsal.kept_out} examples that the runs of the rehearsal "
+            f"did not see; {_share(rehearsal.before)} of the network as given, "
+            f"{_share(rehearsal.majority)} of {blind}{read}",
         )
     yield "time", f"{found.seconds:.0f} s"
 
@@ -240,7 +243,8 @@ def _against(found: Suggestions) -> str:
 def _rehearsed(found: Rehearsal) -> Iterator[str]:
     """What the runs reached, in short."""
     for run in found.runs:
-        reached = "not run" if run.accuracy is None else f"right about {run.accuracy:.1%}"
+        right = "right about {:.1%}" if found.measure == ACCURACY else "R² {:.3f}"
+        reached = "not run" if run.accuracy is None else right.format(run.accuracy)
         yield f"{run.title}: {reached}"
 
 

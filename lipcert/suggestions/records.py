@@ -132,7 +132,7 @@ class Skipped:
 class Rehearsed:
     """A short run. title: of what was changed. rate: of Adam, chosen by runs before this one.
 
-    curve: by step, how often the network is right about the examples kept out; accuracy: at the
+    curve: by step, how right the network is about the examples kept out; accuracy: at the
     end. margin: that above gradient clipping; better: whether this is beyond doubt, so that the
     recipe may rank above clipping. why: there was no run, "" where there was one.
     """
@@ -151,12 +151,14 @@ class Rehearsed:
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """Short private runs at the noise of the plan from the weights of the file, that of gradient
-    clipping first. kept_out: how many examples accuracies are of. majority: that of the most
-    frequent class; before: that of the network as it is given."""
+    clipping first. kept_out: how many examples accuracies are of. measure: what an accuracy is:
+    "accuracy", or "R²" of targets. majority: that of the most frequent class, or of the mean
+    target; before: that of the network as it is given."""
 
     steps: int
     batch: int
     kept_out: int
+    measure: str
     majority: float
     before: float
     runs: tuple[Rehearsed, ...]

@@ -1,10 +1,9 @@
 """Rehearsal: short private runs of recipes beside gradient clipping, from the same start, in numpy.
 
-What enters: what was analysed of recipes, and examples with labels of classes. What leaves: for
-each its curve, and how often the network is right about examples that were kept out of the run.
-Invariant: each step moves along what the mechanism releases, with the noise of the settings, and
-weights stay within their constraints; nothing is certified, and the runs are not private: what they
-say tells of the examples.
+Of each recipe: the curve, and how right the network is about examples that were kept out of the
+run, by accuracy, or R² where outputs are compared with targets. Invariant: each step moves along
+what the mechanism releases, with the noise of the settings, and weights stay within their
+constraints; nothing is certified, and the runs are not private: what they say reveals the examples.
 """
 
 from __future__ import annotations
@@ -13,9 +12,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final, Self, final
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.observing import held
@@ -54,6 +55,12 @@ _NUMBERS: Final = 1 << 25
 """in the inputs of the examples that are trained on"""
 _RATES: Final = (0.003, 0.01, 0.03)
 """of Adam: the best in a first run is taken in a second, with other batches and other noise"""
+ACCURACY: Final = "accuracy"
+R_SQUARED: Final = "R²"
+_OF_DISTANCES: Final = frozenset({"mse", "mae", "huber"})
+"""losses of the distance from an output to its target, which R² measures"""
+_WORST: Final = -1.0
+"""the least R² of one example: one that is far off does not decide"""
 _POINTS: Final = 8
 """of a curve"""
 _ERRORS: Final = 2.0
@@ -117,6 +124,7 @@ def rehearsed(
         steps=steps,
         batch=runs[0].batch if runs else 0,
         kept_out=len(trials.kept_out),
+        measure=trials.measure,
         majority=trials.majority,
         before=float(np.mean(trials.right(analyst.base.unclipped))),
         runs=tuple(found),
@@ -197,26 +205,28 @@ def _difference(right: FloatArray, first: FloatArray) -> tuple[float, float]:
     return float(np.mean(more)), float(np.std(more)) / math.sqrt(len(more))
 
 
+_Score = Callable[[FloatArray, npt.NDArray[Any]], FloatArray]
+"""from outputs [examples, entries] and labels to how right each example is, 1 at most"""
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Trials:
     """Examples of rehearsals: those that are trained on, and those that are kept out.
 
-    y: as `checked_labels` gives them. majority: how often the most frequent class is right. scores:
-    where those of the classes are; of several tokens, each with a label counts.
+    y: as `checked_labels` gives them. measure: what a score of all examples kept out is, accuracy
+    or R². majority: that of the most frequent class, or of the mean of the targets.
     """
 
     trained: Examples
     kept_out: Examples
+    measure: str
     majority: float
-    scores: Scores
+    score: _Score
 
     @classmethod
     def of(cls, found: Bounded, examples: Examples) -> Self:
-        """UsageError where the labels are no classes, or the examples too few."""
-        scores = scores_of(found.loss, found.graph.output_shape)
-        if not found.loss.of_classes or scores is None or scores.classes < 2:
-            raise UsageError("accuracy is counted for losses over several classes")
+        """UsageError for a loss whose outputs have no score, and for too few examples."""
         if len(examples) < _LEAST:
             raise UsageError(f"{len(examples)} examples are too few; give {_LEAST} or more")
         y = checked_labels(found.loss, examples.y, found.graph.output_shape)
@@ -224,19 +234,15 @@ class Trials:
         out = min(len(y) // _KEPT_OUT, _MOST_KEPT_OUT)
         numbers = max(math.prod(examples.x.shape[1:]), 1)
         ends = out + min(max(_NUMBERS // numbers, _LEAST), _MOST_TRAINED)
-        known = y[order[:out]]
-        known = known[known >= 0]
-        most = np.bincount(known).max(initial=0) / max(len(known), 1)
         kept_out, trained = (
             replace(examples, x=examples.x[rows], y=y[rows])
             for rows in (order[:out], order[out:ends])
         )
-        return cls(trained, kept_out, float(most), scores)
+        return cls(trained, kept_out, *_scored(found, kept_out.y))
 
     @np.errstate(all="ignore")
     def right(self, graph: Graph) -> FloatArray:
-        """Of each example kept out the share of its labels whose class has the largest score; of
-        none where a score is not finite."""
+        """The score of each example kept out, that of the worst where an output is not finite."""
         network, data = Network.of(graph), self.kept_out
         shape, rows = network.program.shapes[network.program.input], stack_size(network)
         found: FloatArray = np.zeros(len(data))
@@ -244,13 +250,42 @@ class Trials:
             part = slice(start, start + rows)
             x = np.asarray(data.x[part], np.float64)
             values = evaluate_batch(network.program, x.reshape(len(x), *shape))
-            logits = values[network.program.output].reshape(len(x), -1)
-            labels = data.y[part].reshape(len(x), -1)
-            best = np.argmax(self.scores.apart(logits), axis=1).reshape(labels.shape)
-            right = np.sum((best == labels) & (labels >= 0), axis=1)
-            share = right / np.maximum(np.sum(labels >= 0, axis=1), 1)
-            found[part] = np.where(np.isfinite(logits).all(axis=1), share, 0.0)
+            outputs = values[network.program.output].reshape(len(x), -1)
+            score = self.score(outputs, data.y[part].reshape(len(x), -1))
+            worst = 0.0 if self.measure == ACCURACY else _WORST
+            found[part] = np.where(np.isfinite(outputs).all(axis=1), score, worst)
         return found
+
+
+def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
+    """The measure, the score of what knows the labels y and no input, and that of an output."""
+    scores, targets = scores_of(found.loss, found.graph.output_shape), found.loss.targets
+    y = y.reshape(len(y), -1)
+    if found.loss.of_classes and scores is not None and scores.classes > 1:
+        known = y[y >= 0]
+        most = np.bincount(known).max(initial=0) / max(len(known), 1)
+        return ACCURACY, float(most), partial(_right_classes, scores)
+    if targets is not None and math.isfinite(targets.low):
+        middle = 0.5 * (targets.low + targets.high)
+        share = np.mean(y > middle, axis=0)
+        most = np.mean(np.maximum(share, 1.0 - share))
+        return ACCURACY, float(most), lambda z, y: np.mean((z > 0.0) == (y > middle), axis=1)
+    if found.loss.kind in _OF_DISTANCES:
+        spread = max(float(np.mean(np.sum((y - np.mean(y, axis=0)) ** 2, axis=1))), _SMALL)
+        return (
+            R_SQUARED,
+            0.0,
+            lambda z, y: np.maximum(1.0 - np.sum((z - y) ** 2, axis=1) / spread, _WORST),
+        )
+    raise UsageError(f"the loss {found.loss.kind!r} has no accuracy, and no R²")
+
+
+def _right_classes(scores: Scores, outputs: FloatArray, labels: npt.NDArray[Any]) -> FloatArray:
+    """The share of the labels of each example whose class has the largest score."""
+    best = np.argmax(scores.apart(outputs), axis=1).reshape(labels.shape)
+    right = np.sum((best == labels) & (labels >= 0), axis=1)
+    share: FloatArray = right / np.maximum(np.sum(labels >= 0, axis=1), 1)
+    return share
 
 
 @final
@@ -299,7 +334,7 @@ class Run:
     def result(self, watch: Callable[[], None] = lambda: None) -> tuple[float, _Curve, FloatArray]:
         """The rate that a first run chooses, the curve of a second one, and which of the examples
         kept out the network is right about at its end. watch: is called at every step."""
-        best, rate = -1.0, _RATES[0]
+        best, rate = -math.inf, _RATES[0]
         for candidate in _RATES:
             *_, last = self.trained(candidate, 0, watch)
             accuracy = float(np.mean(self.trials.right(last)))

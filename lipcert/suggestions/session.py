@@ -194,7 +194,9 @@ class Session:
         margin = runs[id(clipping)].margin
         clipped = plain if margin is not None and margin < -CLEAR else clipping
         better = [recipe for recipe in tried if runs[id(recipe)].better]
-        best = max([clipped, *better], key=lambda item: runs[id(item)].accuracy or 0.0)
+        reached = {key: -math.inf if run.accuracy is None else run.accuracy
+                   for key, run in runs.items()}  # fmt: skip
+        best = max([clipped, *better], key=lambda item: reached[id(item)])
         ordered = [best, *(item for item in (clipped, *others) if item is not best)]
         accuracies = {key: run.accuracy for key, run in runs.items()}
         return _Shown(

@@ -165,12 +165,44 @@ def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
 def test_examples_of_classes_are_needed(network: ImportedModel) -> None:
     with pytest.raises(UsageError, match="needs examples with their labels"):
         suggest(network, CLIPPED, probe=True)
-    found = bounded(network, replace(CLIPPED, loss="mse", label_norm=1.0))
-    with pytest.raises(UsageError, match="losses over several classes"):
-        Trials.of(found, digits())
+    targets = np.eye(CLASSES)[digits().y]
+    found = bounded(network, replace(CLIPPED, loss="cosine"))
+    with pytest.raises(UsageError, match="'cosine' has no accuracy, and no R²"):
+        Trials.of(found, replace(digits(), y=targets))
     few = replace(digits(), x=digits().x[:9], y=digits().y[:9])
     with pytest.raises(UsageError, match="9 examples are too few"):
         Trials.of(bounded(network, CLIPPED), few)
+
+
+def test_targets_are_measured_by_r_squared(network: ImportedModel) -> None:
+    """One-hot targets: a run learns them, a run that drowns does not, and their mean scores 0."""
+    targets = np.eye(CLASSES)[digits().y]
+    clipped = replace(CLIPPED, loss="mse", label_norm=1.0)
+    reached = []
+    for sigma in (0.1, 1e4):
+        settings = replace(clipped, noise_multiplier=sigma)
+        found = bounded(network, settings)
+        released = release_of(found, settings, planned_multiplier)
+        trials = Trials.of(found, replace(digits(), y=targets))
+        _, _, right = Run.of(found, settings, released, trials).result()
+        reached.append(float(np.mean(right)))
+    assert trials.measure == "R²"
+    assert reached[0] > 0.4
+    assert -1.0 <= reached[1] < 0.0
+    y = trials.kept_out.y
+    assert float(np.mean(trials.score(y, y))) == 1.0
+    assert float(np.mean(trials.score(0.0 * y + y.mean(0), y))) == pytest.approx(trials.majority)
+
+
+def test_pairs_of_ends_are_counted(network: ImportedModel) -> None:
+    """Of bce each entry by its sign."""
+    found = bounded(network, replace(CLIPPED, loss="bce"))
+    trials = Trials.of(found, replace(digits(), y=np.eye(CLASSES)[digits().y]))
+    y = trials.kept_out.y
+    assert trials.measure == "accuracy"
+    assert trials.majority == pytest.approx(0.9, abs=0.03)
+    assert trials.score(2.0 * y - 1.0, y).tolist() == [1.0] * len(y)
+    assert trials.score(-np.ones(y.shape), y).tolist() == [0.9] * len(y)
 
 
 PARTS = (
@@ -252,7 +284,7 @@ def test_what_a_rehearsal_shows_to_be_better_is_first(
             Rehearsed(part.mechanism, part.title, 0.01, ((1, share),), share, share - 0.5, better)
             for part, (share, better) in zip(parts, answers, strict=False)
         ]
-        return Rehearsal(1, 1, 1, 0.1, 0.1, tuple(runs))
+        return Rehearsal(1, 1, 1, "accuracy", 0.1, 0.1, tuple(runs))
 
     monkeypatch.setattr("lipcert.suggestions.session.rehearsed", told)
     answers = [(0.5, False), *[(0.4, False)] * 9]
@@ -289,7 +321,7 @@ def test_another_clip_that_is_worse_gives_way_to_plain_clipping(
             Rehearsed(part.mechanism, part.title, 0.01, ((1, share),), share, share - 0.5, False)
             for part, share in zip(parts, shares, strict=False)
         ]
-        return Rehearsal(1, 1, 1, 0.1, 0.1, tuple(runs))
+        return Rehearsal(1, 1, 1, "accuracy", 0.1, 0.1, tuple(runs))
 
     monkeypatch.setattr("lipcert.suggestions.session.rehearsed", told)
     monkeypatch.setattr(Session, "_preference", by_median)
