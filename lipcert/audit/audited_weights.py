@@ -10,14 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Final, final
 
 import numpy as np
 
 from lipcert.audit.bounds import Claims, are_made_anew, claims_at
-from lipcert.audit.recorded import first_name, weights_at
-from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.weight_norms import excesses, storage_unit
 from lipcert.graph.viewed import is_shown, parameters_of
 from lipcert.upper import FloatArray
@@ -66,25 +64,23 @@ def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) ->
     return Settled(found, claims if weights is None else claims_at(claims, found), admissible)
 
 
-def settled_at(claims: Claims, trace: Trace, name: str) -> Settled:
+def settled_at(claims: Claims, recorded: RecordedTensors, name: str) -> Settled:
     """A recorded set of weights; where claims are made anew, that is slow, and remembered."""
-    return _sets(claims, trace.folder, trace.digest).at(first_name(trace, name))
+    return _sets(claims, recorded).at(recorded.first_name(name))
 
 
 @lru_cache(maxsize=2)
-def _sets(claims: Claims, folder: Path, digest: str) -> _Sets:
-    """digest: of the manifest; what a trace says of a step stays."""
-    del digest
-    return _Sets(claims, read_trace(folder))
+def _sets(claims: Claims, recorded: RecordedTensors) -> _Sets:
+    return _Sets(claims, recorded)
 
 
 @final
 class _Sets:
     """The sets of one trace that were settled last, as many as fit into memory."""
 
-    def __init__(self, claims: Claims, trace: Trace) -> None:
+    def __init__(self, claims: Claims, recorded: RecordedTensors) -> None:
         self._claims = claims
-        self._trace = trace
+        self._recorded = recorded
         self._known: dict[str, Settled] = {}
         size = sum(parameter.size for parameter in claims.engine.graph.parameters.values())
         self._most = max(_MOST_NUMBERS // max(size, 1), 2)
@@ -92,8 +88,7 @@ class _Sets:
     def at(self, name: str) -> Settled:
         found = self._known.pop(name, None)
         if found is None:
-            graph = self._claims.engine.graph
-            found = settled_weights(self._claims, weights_at(self._trace, name, graph))
+            found = settled_weights(self._claims, self._recorded.weights(name))
         self._known[name] = found
         for old in list(self._known)[: -self._most]:
             del self._known[old]

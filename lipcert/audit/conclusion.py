@@ -28,7 +28,7 @@ from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
 from lipcert.audit.checks import Checked
 from lipcert.audit.job import Kind
 from lipcert.audit.prepared_job import Ready
-from lipcert.audit.recorded import examples_gap, recording_of
+from lipcert.audit.recorded import recording_of
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -139,12 +139,12 @@ def conclude(
 
 def _recording(ready: Ready) -> Recording | None:
     """How much of the run there is."""
-    if ready.trace is None:
+    if ready.recorded is None:
         return None
     settings = ready.claims.settings
     plan = known_plan(settings)
     try:
-        return recording_of(ready.trace, settings.steps if plan is None else plan.releases)
+        return recording_of(ready.recorded.trace, settings.steps if plan is None else plan.releases)
     except TraceError:
         return None
 
@@ -311,7 +311,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
         yield Verdict.INCONCLUSIVE, "[LC300] nothing was audited: no parameter is trained"
     examples = total.replayed.examples
     tried = examples or total.attacked.tallies[Family.GRADIENT] or _examined(report.checks)
-    gap = None if ready.trace is None else examples_gap(ready.trace, ready.data)
+    gap = None if ready.recorded is None else ready.recorded.gap
     if not tried or (ready.data is not None and not (ready.data.count or examples)):
         why = "there is no example to replay" if gap is None else gap
         yield Verdict.INCONCLUSIVE, f"[LC300] no gradient was audited: {why}"

@@ -19,7 +19,7 @@ from lipcert.analysis.bounded import Progress
 from lipcert.audit.attack.domain import Domain, label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.audit.job import Job, Unit, units_of
-from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
+from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.files import CertificateFileError, read_certificate_file
@@ -55,23 +55,22 @@ class Ready:
     claims: Claims
     data: DataSet | None
     identity: Identity | None
-    trace: Trace | None
+    recorded: RecordedTensors | None
     units: tuple[Unit, ...]
     digest: str
 
     def weights(self, name: str) -> Mapping[str, FloatArray] | None:
         """Weights by the name that units use; None for those of the file."""
-        if self.trace is None or name == MODEL:
+        if self.recorded is None or name == MODEL:
             return None
-        return weights_at(self.trace, name, self.claims.engine.graph)
+        return self.recorded.weights(name)
 
     def examples(self, name: str) -> Readable:
         """Examples by the name that units use."""
         if self.data is not None and name == DATA:
             return self.data
-        if self.trace is not None and name != RANDOM:
-            shape = self.claims.engine.graph.input_shape
-            return examples_at(self.trace, name, shape, self.data, self.claims.settings)
+        if self.recorded is not None and name != RANDOM:
+            return self.recorded.examples(name)
         return random_examples(self.claims, _STARTS)
 
 
@@ -101,14 +100,17 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
         _require_count(data)
     if trace is not None:
         _require_clips(trace, claims)
+    recorded = None
+    if trace is not None:
+        recorded = RecordedTensors(trace, claims.engine.graph, data, claims.settings)
     return Ready(
         job=job,
         model=model,
         claims=claims,
         data=data,
         identity=identity,
-        trace=trace,
-        units=units_of(_pairs(data, trace), job, _STARTS),
+        recorded=recorded,
+        units=units_of(_pairs(data, recorded), job, _STARTS),
         digest=job.digest(_inputs(model, job, identity, trace)),
     )
 
@@ -154,21 +156,23 @@ def _require_clips(trace: Trace, claims: Claims) -> None:
         )
 
 
-def _pairs(data: DataSet | None, trace: Trace | None) -> list[tuple[str, str, int | None]]:
+def _pairs(
+    data: DataSet | None, recorded: RecordedTensors | None
+) -> list[tuple[str, str, int | None]]:
     """Which weights meet which examples: (weights, examples, number of examples).
 
     Every recorded batch meets the weights that it met in training. The data meet the weights of the
     file, or every recorded set of weights; unless they are the data set of the run, in which its
     batches are found.
     """
-    if trace is None:
+    if recorded is None:
         return [(MODEL, RANDOM, 0) if data is None else (MODEL, DATA, data.count)]
     pairs: list[tuple[str, str, int | None]] = [
-        (name, name, count) for name, count in recorded_batches(trace, data)
+        (name, name, count) for name, count in recorded.batch_sizes.items()
     ]
-    is_of_run = trace.manifest.examples_key is not None and bool(pairs)
+    is_of_run = recorded.trace.manifest.examples_key is not None and bool(pairs)
     if data is not None and not is_of_run:
-        pairs += [(name, DATA, data.count) for name in checkpoints(trace)]
+        pairs += [(name, DATA, data.count) for name in recorded.checkpoints]
     return pairs
 
 

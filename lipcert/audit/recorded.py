@@ -13,10 +13,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
+from functools import cached_property
 from hmac import compare_digest
-from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
@@ -26,11 +25,10 @@ from lipcert.audit.admissibility import DRAWN_IN, settled
 from lipcert.audit.recorded_names import Match, Snapshot, matched
 from lipcert.audit.records import Recording
 from lipcert.audit.trace.blobs import Blob, StoredTensor, stored_as
-from lipcert.audit.trace.files import steps_name
 from lipcert.audit.trace.keys import ExamplesKey, key_path
-from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch, Step
-from lipcert.core.program import BatchNorm, Shape
+from lipcert.core.program import BatchNorm
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
 from lipcert.graph.ir import Graph
@@ -44,86 +42,199 @@ _AFTER: Final = "after "
 _STATISTICS: Final = ("running_mean", "running_var")
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Recorded:
-    """What a trace holds of tensors: sets of weights in order, and steps with whole batches.
-
-    named: steps whose examples are not held, and have a name and indices. detailed: how many others
-    with weights record gradients, and no examples. first: of equal sets of weights the first name,
-    by digest.
-    """
-
-    weights: Mapping[str, Blob]
-    batches: Mapping[str, Step]
-    named: Mapping[str, Step]
-    detailed: int
-    first: Mapping[str, str]
-
-
 def step_name(trace: Trace, step: Step) -> str:
     """What the weights and the batch of a step are called."""
     return f"step {step.number}" + (f", rank {step.rank}" if len(trace.ranks) > 1 else "")
 
 
-def checkpoints(trace: Trace) -> list[str]:
-    """Every set of weights from which a step started, in order; equal ones under one name."""
-    return [name for name in _recorded(trace).first.values() if not name.startswith(_AFTER)]
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Held:
+    """What a trace holds of tensors: sets of weights in order, and steps with whole batches.
 
-
-def first_name(trace: Trace, name: str) -> str:
-    """The first name of these very weights: other steps and ranks may start from them too."""
-    recorded = _recorded(trace)
-    return recorded.first[recorded.weights[name].sha256] if name in recorded.weights else name
-
-
-def recorded_batches(trace: Trace, data: Readable | None = None) -> list[tuple[str, int]]:
-    """Name and number of examples of every step whose weights and whole batch are known.
-
-    data: the data set, in which examples that the trace only names are found again.
+    named: steps whose examples are not held, and have a name and indices. detailed: how many others
+    with weights record gradients, and no examples.
     """
-    known = {**_recorded(trace).batches, **_found(trace, data)}
-    return [
-        (name, sum(batch.examples or 0 for batch in step.batches)) for name, step in known.items()
-    ]
+
+    weights: dict[str, Blob] = field(default_factory=dict)
+    batches: dict[str, Step] = field(default_factory=dict)
+    named: dict[str, Step] = field(default_factory=dict)
+    detailed: list[str] = field(default_factory=list)
 
 
-def examples_gap(trace: Trace, data: Readable | None) -> str | None:
-    """Why steps that are recorded with their gradients cannot be replayed, and what to do."""
-    recorded = _recorded(trace)
-    if trace.manifest.examples_key is None:
+@final
+@dataclass(frozen=True, eq=False)
+class RecordedTensors:
+    """The weights and batches of a trace by name, read once: units of work use one step each.
+
+    graph: that was bounded. data: the data set, in which examples that the trace only names are
+    found again. settings: they state the domain that examples were drawn into, where the trace says
+    so; what they are then, up to a rounding, is what the network read.
+    """
+
+    trace: Trace
+    graph: Graph
+    data: Readable | None = None
+    settings: Settings | None = None
+
+    @property
+    def checkpoints(self) -> list[str]:
+        """Every set of weights from which a step started, in order; equal ones under one name."""
+        return [name for name in self._first.values() if not name.startswith(_AFTER)]
+
+    @property
+    def batch_sizes(self) -> Mapping[str, int]:
+        """The number of examples of every step whose weights and whole batch are known."""
+        return {
+            name: sum(batch.examples or 0 for batch in step.batches)
+            for name, step in {**self._held.batches, **self._found}.items()
+        }
+
+    @property
+    def gap(self) -> str | None:
+        """Why steps that are recorded with their gradients cannot be replayed, and what to do."""
+        named, detailed = len(self._held.named), len(self._held.detailed)
+        if self.trace.manifest.examples_key is None:
+            return None
+        if named and self.data is None:
+            return (
+                f"the examples of {named} steps are not in the trace, as is its default; give the "
+                "data set with --data FILE (arrays x and y, in the order of the recorded indices), "
+                "or record with store_data=True"
+            )
+        if named and self._key is None:
+            return (
+                f"without the key of the trace, {key_path(self.trace.folder)}, it cannot be told "
+                "whether the examples of --data are those of the run: put it back"
+            )
+        others = named - len(self._found)
+        if others:
+            return (
+                f"at {others} of {named} steps the examples of --data are not those that the "
+                "network read: give the data set in the order of the recorded indices, exactly as "
+                "the network is fed; where examples are changed at random, record with "
+                "store_data=True"
+            )
+        if detailed:
+            return (
+                f"{detailed} steps do not say which examples they had; use "
+                "recorder.wrap_loader(…) or recorder.batch(index=…), and recorder.wrap_loss(…), or "
+                "record with store_data=True"
+            )
         return None
-    if recorded.named and data is None:
-        return (
-            f"the examples of {len(recorded.named)} steps are not in the trace, as is its default; "
-            "give the data set with --data FILE (arrays x and y, in the order of the recorded "
-            "indices), or record with store_data=True"
-        )
-    if recorded.named and key_of(trace) is None:
-        return (
-            f"without the key of the trace, {key_path(trace.folder)}, it cannot be told whether "
-            "the examples of --data are those of the run: put it back"
-        )
-    others = len(recorded.named) - len(_found(trace, data))
-    if others:
-        return (
-            f"at {others} of {len(recorded.named)} steps the examples of --data are not those that "
-            "the network read: give the data set in the order of the recorded indices, exactly as "
-            "the network is fed; where examples are changed at random, record with store_data=True"
-        )
-    if recorded.detailed:
-        return (
-            f"{recorded.detailed} steps do not say which examples they had; use "
-            "recorder.wrap_loader(…) or recorder.batch(index=…), and recorder.wrap_loss(…), or "
-            "record with store_data=True"
-        )
-    return None
 
+    @cached_property
+    def names(self) -> Mapping[str, Match]:
+        """Which recorded tensor is which parameter of the graph."""
+        recorded = self._held.weights
 
-def key_of(trace: Trace) -> ExamplesKey | None:
-    """The key under which examples are named, if it lies beside the trace."""
-    key = ExamplesKey.read(trace.folder)
-    return key if key is not None and key.digest == trace.manifest.examples_key else None
+        def snapshots() -> Iterator[Snapshot]:
+            ends = list(dict.fromkeys([*list(recorded)[:1], *list(recorded)[-1:]]))
+            yield from (recorded[name].tensors() for name in ends)
+
+        return matched(self.graph, self.trace.manifest.parameters, snapshots)
+
+    def first_name(self, name: str) -> str:
+        """The first name of these very weights: other steps and ranks may start from them too."""
+        blob = self._held.weights.get(name)
+        return name if blob is None else self._first[blob.sha256]
+
+    def weights(self, name: str) -> Mapping[str, FloatArray]:
+        """A set of weights by the names, and in the shapes, of the graph's parameters."""
+        graph, blob = self.graph, self._held.weights.get(name)
+        if blob is None:
+            raise NoVerdictError(
+                f"[LC319] the trace {self.trace.folder} has no weights at {name!r}"
+            )
+        snapshot, names = blob.tensors(), self.names
+        _require_statistics(graph, names, snapshot, name)
+        found: dict[str, FloatArray] = {}
+        for parameter, match in names.items():
+            numbers = match.numbers(snapshot)
+            if not np.all(np.isfinite(numbers)):
+                raise NoVerdictError(
+                    f"[LC306] the weight {match.recorded!r} recorded at {name} holds NaN or "
+                    "infinity: training had diverged, and no bound speaks of such weights"
+                )
+            is_frozen = not graph.parameters[parameter].trainable
+            if is_frozen and not is_shown(graph, parameter, numbers):
+                raise NoVerdictError(
+                    f"[LC319] {match.recorded!r} recorded at {name} is not that of the model, "
+                    "which takes it for frozen; export again, or name it with --trainable"
+                )
+            found[parameter] = numbers
+        return found
+
+    def examples(self, name: str) -> Examples:
+        """The batch of a step as the network read it, its micro-batches one after another."""
+        shape, step = self.graph.input_shape, self._held.batches.get(name)
+        if step is None and self.data is not None and name in self._found:
+            source = f"{self.data.source} at the indices of {name}"
+            x, y = _found_examples(self._found[name], self.data, self.settings, source)
+            return checked_examples(x, y, shape, source)
+        if step is None:
+            raise NoVerdictError(
+                f"[LC319] the trace {self.trace.folder} has no whole batch at {name!r}"
+            )
+        blobs = [batch.tensors for batch in step.batches if batch.tensors is not None]
+        held = [blob.tensors() for blob in blobs]
+        source = f"{self.trace.folder}, {name}"
+        more = sorted({key for part in held for key in part if key.startswith(f"{INPUT}.")})
+        if more:
+            raise NoVerdictError(
+                f"[LC319] {source}: the network was called with a further input {more[0]!r}, and "
+                "the bounds are of a network of one input"
+            )
+        x, y = (_joined([part[key] for part in held], source, key) for key in (INPUT, LABELS))
+        return checked_examples(x, y, shape, source)
+
+    @property
+    def _key(self) -> ExamplesKey | None:
+        """The key under which examples are named, if it lies beside the trace."""
+        key, stated = ExamplesKey.read(self.trace.folder), self.trace.manifest.examples_key
+        return key if key is not None and key.digest == stated else None
+
+    @cached_property
+    def _held(self) -> _Held:
+        trace, found = self.trace, _Held()
+        for rank in trace.ranks:
+            last: Step | None = None
+            for step in trace.steps(rank):
+                name = step_name(trace, step)
+                if step.weights_before is not None:
+                    found.weights[name] = step.weights_before
+                    if _is_whole(step):
+                        found.batches[name] = step
+                    elif _is_named(step):
+                        found.named[name] = step
+                    elif _has_gradients(step):
+                        found.detailed.append(name)
+                last = step if step.weights_after is not None else last
+            if last is not None and last.weights_after is not None:
+                found.weights[f"{_AFTER}{step_name(trace, last)}"] = last.weights_after
+        return found
+
+    @cached_property
+    def _first(self) -> Mapping[str, str]:
+        """Of equal sets of weights the first name, by digest."""
+        found: dict[str, str] = {}
+        for name, blob in sorted(
+            self._held.weights.items(), key=lambda item: item[0].startswith(_AFTER)
+        ):
+            found.setdefault(blob.sha256, name)
+        return found
+
+    @cached_property
+    def _found(self) -> Mapping[str, Step]:
+        """The named steps whose examples are found in the data."""
+        data, key = self.data, self._key
+        if data is None or key is None:
+            return {}
+        return {
+            name: step
+            for name, step in self._held.named.items()
+            if all(_is_found(batch, data, key) for batch in step.batches if batch.examples)
+        }
 
 
 def recording_of(trace: Trace, accounted: int | None) -> Recording:
@@ -135,144 +246,10 @@ def recording_of(trace: Trace, accounted: int | None) -> Recording:
     return Recording(steps, accounted if declared is None else declared, closed)
 
 
-def weights_at(trace: Trace, name: str, graph: Graph) -> Mapping[str, FloatArray]:
-    """A set of weights by the names, and in the shapes, of the graph's parameters."""
-    snapshot = _blob(trace, name).tensors()
-    names = names_in(trace, graph)
-    _require_statistics(graph, names, snapshot, name)
-    found: dict[str, FloatArray] = {}
-    for parameter, match in names.items():
-        numbers = match.numbers(snapshot)
-        if not np.all(np.isfinite(numbers)):
-            raise NoVerdictError(
-                f"[LC306] the weight {match.recorded!r} recorded at {name} holds NaN or infinity: "
-                "training had diverged, and no bound speaks of such weights"
-            )
-        if not graph.parameters[parameter].trainable and not is_shown(graph, parameter, numbers):
-            raise NoVerdictError(
-                f"[LC319] {match.recorded!r} recorded at {name} is not that of the model, which "
-                "takes it for frozen; export again, or name it with --trainable"
-            )
-        found[parameter] = numbers
-    return found
-
-
-def names_in(trace: Trace, graph: Graph) -> Mapping[str, Match]:
-    """Which recorded tensor is which parameter."""
-    recorded = _recorded(trace).weights
-
-    def snapshots() -> Iterator[Snapshot]:
-        ends = list(dict.fromkeys([*list(recorded)[:1], *list(recorded)[-1:]]))
-        yield from (recorded[name].tensors() for name in ends)
-
-    return matched(graph, trace.manifest.parameters, snapshots)
-
-
-def examples_at(
-    trace: Trace,
-    name: str,
-    shape: Shape,
-    data: Readable | None = None,
-    settings: Settings | None = None,
-) -> Examples:
-    """The batch of a step as the network read it, its micro-batches one after another.
-
-    data: as of `recorded_batches`. settings: what states the domain that examples are drawn into,
-    where the trace says so; what they are then, up to a rounding, is what the network read.
-    """
-    step = _recorded(trace).batches.get(name)
-    if step is None and data is not None and name in (found := _found(trace, data)):
-        source = f"{data.source} at the indices of {name}"
-        x, y = _found_examples(found[name], data, settings, source)
-        return checked_examples(x, y, shape, source)
-    if step is None:
-        raise NoVerdictError(f"[LC319] the trace {trace.folder} has no whole batch at {name!r}")
-    blobs = [batch.tensors for batch in step.batches if batch.tensors is not None]
-    held = [blob.tensors() for blob in blobs]
-    source = f"{trace.folder}, {name}"
-    more = sorted({key for part in held for key in part if key.startswith(f"{INPUT}.")})
-    if more:
-        raise NoVerdictError(
-            f"[LC319] {source}: the network was called with a further input {more[0]!r}, and the "
-            "bounds are of a network of one input"
-        )
-    x, y = (_joined([part[key] for part in held], source, key) for key in (INPUT, LABELS))
-    return checked_examples(x, y, shape, source)
-
-
 def _joined(parts: list[npt.NDArray[Any]], source: str, what: str) -> npt.NDArray[Any]:
     if len({part.shape[1:] for part in parts}) > 1:
         raise NoVerdictError(f"[LC319] {source}: {what} of one step have several shapes")
     return np.concatenate(parts)
-
-
-def _blob(trace: Trace, name: str) -> Blob:
-    found = _recorded(trace).weights.get(name)
-    if found is None:
-        raise NoVerdictError(f"[LC319] the trace {trace.folder} has no weights at {name!r}")
-    return found
-
-
-def _recorded(trace: Trace) -> _Recorded:
-    """Read once: units of work ask for one step each."""
-    sizes = tuple((trace.folder / steps_name(rank)).stat().st_size for rank in trace.ranks)
-    return _read(trace.folder, trace.digest, sizes)
-
-
-@lru_cache(maxsize=2)
-def _read(folder: Path, digest: str, sizes: tuple[int, ...]) -> _Recorded:
-    """digest, sizes: of the trace, so that one that changed is read again."""
-    del digest, sizes
-    trace = read_trace(folder)
-    weights: dict[str, Blob] = {}
-    batches: dict[str, Step] = {}
-    named: dict[str, Step] = {}
-    detailed = 0
-    for rank in trace.ranks:
-        last: Step | None = None
-        for step in trace.steps(rank):
-            name = step_name(trace, step)
-            if step.weights_before is not None:
-                weights[name] = step.weights_before
-                if _is_whole(step):
-                    batches[name] = step
-                elif _is_named(step):
-                    named[name] = step
-                else:
-                    detailed += _has_gradients(step)
-            last = step if step.weights_after is not None else last
-        if last is not None and last.weights_after is not None:
-            weights[f"{_AFTER}{step_name(trace, last)}"] = last.weights_after
-    first: dict[str, str] = {}
-    for name, blob in sorted(weights.items(), key=lambda item: item[0].startswith(_AFTER)):
-        first.setdefault(blob.sha256, name)
-    return _Recorded(weights, batches, named, detailed, first)
-
-
-def _found(trace: Trace, data: Readable | None) -> Mapping[str, Step]:
-    """The named steps whose examples are found in the data."""
-    named = _recorded(trace).named
-    if data is None or not named:
-        return {}
-    sizes = tuple((trace.folder / steps_name(rank)).stat().st_size for rank in trace.ranks)
-    return _found_in(trace.folder, trace.digest, sizes, data)
-
-
-@lru_cache(maxsize=2)
-def _found_in(
-    folder: Path, digest: str, sizes: tuple[int, ...], data: Readable
-) -> Mapping[str, Step]:
-    """Compared once: units of work ask for one step each."""
-    trace = read_trace(folder)
-    key = key_of(trace)
-    if key is None:
-        return {}
-    named = _read(folder, digest, sizes).named
-    return {
-        name: step
-        for name, step in named.items()
-        if all(_is_found(batch, data, key) for batch in step.batches if batch.examples)
-    }
 
 
 def _is_found(batch: Batch, data: Readable, key: ExamplesKey) -> bool:

@@ -302,9 +302,9 @@ def _recent_replayer(ready: Ready, weights: str) -> Replayer:
 
 
 def _settled(ready: Ready, weights: str) -> Settled:
-    if ready.trace is None or weights == MODEL:
+    if ready.recorded is None or weights == MODEL:
         return settled_weights(ready.claims, None)
-    return settled_at(ready.claims, ready.trace, weights)
+    return settled_at(ready.claims, ready.recorded, weights)
 
 
 def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Findings]:

@@ -22,7 +22,7 @@ from torch.nn import functional
 from lipcert.audit.checks import leave_one_out
 from lipcert.audit.job import units_of
 from lipcert.audit.prepared_job import Ready
-from lipcert.audit.recorded import recorded_batches
+from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, CheckReport, Quantity, Verdict
 from lipcert.audit.trace.reading import read_trace
@@ -247,10 +247,12 @@ def recorded(folder: Path, run: Run, fault: RunFault) -> Ready:
             fault.after_projection(run, network, step)
         recorder.close()
     trace = read_trace(folder)
-    pairs = [(name, name, count) for name, count in recorded_batches(trace)]
+    claims = run.subject.right.claims
+    tensors = RecordedTensors(trace, claims.engine.graph, None, claims.settings)
+    pairs = [(name, name, count) for name, count in tensors.batch_sizes.items()]
     right = run.subject.right
     job = replace(right.job, data=None, trace=str(folder))
-    return replace(right, job=job, data=None, trace=trace, units=units_of(pairs, job, 0))
+    return replace(right, job=job, data=None, recorded=tensors, units=units_of(pairs, job, 0))
 
 
 def noised(recorder: Recorder, network: nn.Module, run: Run, fault: RunFault, step: int) -> None:

@@ -23,7 +23,7 @@ from torch.nn import functional
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.job import Job, units_of
 from lipcert.audit.prepared_job import Ready
-from lipcert.audit.recorded import recorded_batches
+from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.reading import read_trace
@@ -207,9 +207,10 @@ def recorded(folder: Path, way: Way, fault: Fault = RIGHT) -> Ready:
         _train(way, fault, ranks)
     trace = read_trace(folder)
     claims = claims_of_analysis(model, way.settings)
-    pairs = [(name, name, count) for name, count in recorded_batches(trace)]
+    tensors = RecordedTensors(trace, claims.engine.graph, None, claims.settings)
+    pairs = [(name, name, count) for name, count in tensors.batch_sizes.items()]
     job = Job("model.onnx", way.settings, trace=str(folder), timed=False)
-    return Ready(job, model, claims, None, None, trace, units_of(pairs, job, 0), "")
+    return Ready(job, model, claims, None, None, tensors, units_of(pairs, job, 0), "")
 
 
 def codes(report: AuditReport, verdict: Verdict = Verdict.VIOLATION) -> set[str]:

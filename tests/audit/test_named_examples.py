@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from lipcert.audit.checks import Checked, check_recorded_run
-from lipcert.audit.recorded import examples_at, examples_gap, recorded_batches
+from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.keys import ExamplesKey, key_path
@@ -22,7 +22,7 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.redaction import redact
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
-from tests.audit.checks.runs import SIZES, Plan, bad, examples, recorded
+from tests.audit.checks.runs import Network, Plan, bad, examples, recorded
 
 NAMED = Plan(store_data=False)
 
@@ -102,19 +102,19 @@ def test_faults_are_found_through_the_data(tmp_path: Path) -> None:
 
 
 def test_replayed_examples_are_those_of_the_indices(tmp_path: Path) -> None:
-    _, trace = recorded(tmp_path / "t", replace(NAMED, micro=3))
-    data = dataset()
+    claims, trace = recorded(tmp_path / "t", replace(NAMED, micro=3))
+    data, graph = dataset(), claims.engine.graph
     steps = {f"step {step.number}": step for step in trace.steps()}
-    known = recorded_batches(trace, data)
-    assert [name for name, _ in known] == ["step 0", "step 4", "step 8"]
-    for name, count in known:
+    known = RecordedTensors(trace, graph, data)
+    assert list(known.batch_sizes) == ["step 0", "step 4", "step 8"]
+    for name, count in known.batch_sizes.items():
         index = np.concatenate([batch.index for batch in steps[name].batches])
-        found = examples_at(trace, name, (SIZES[0],), data)
+        found = known.examples(name)
         assert len(found) == count == len(index)
         assert np.array_equal(found.x, data.x[index])
         assert np.array_equal(found.y, data.y[index])
         assert found.x.dtype == np.float32
-    assert recorded_batches(trace) == []
+    assert RecordedTensors(trace, graph).batch_sizes == {}
 
 
 def shuffled(count: int) -> np.ndarray:
@@ -149,17 +149,17 @@ def test_examples_that_were_changed_on_their_way_are_said(tmp_path: Path) -> Non
 
 
 def test_without_the_key_nothing_is_believed(tmp_path: Path) -> None:
-    _, trace = recorded(tmp_path / "t", NAMED)
-    data, path = dataset(), key_path(tmp_path / "t")
+    claims, trace = recorded(tmp_path / "t", NAMED)
+    data, path, graph = dataset(), key_path(tmp_path / "t"), claims.engine.graph
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     right = path.read_text()
-    assert examples_gap(trace, data) is None
+    assert RecordedTensors(trace, graph, data).gap is None
     for wrong in (None, "00" * 32 + "\n", "no key"):
         path.unlink()
         if wrong is not None:
             path.write_text(wrong)
         again = read_trace(tmp_path / "t")
-        gap = examples_gap(again, replace(data))
+        gap = RecordedTensors(again, graph, data).gap
         assert gap is not None
         assert str(path) in gap
         path.write_text(right)
@@ -222,7 +222,7 @@ def test_steps_that_do_not_say_which_examples_they_had(tmp_path: Path) -> None:
         )
         model(torch.ones(4, 3)).sum().backward()
         optimizer.step()
-    gap = examples_gap(read_trace(tmp_path / "t"), None)
+    gap = RecordedTensors(read_trace(tmp_path / "t"), Network().graph()).gap
     assert gap is not None
     assert "recorder.batch(index=…)" in gap
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipcert.audit.recorded import checkpoints, examples_at, recorded_batches, weights_at
+from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.trace.blobs import stored
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.trace.records import Batch, Manifest, Step
@@ -19,7 +19,7 @@ from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph, Parameter
 from tests.networks import dag, trained
-from tests.ops import BatchNorm, Dense
+from tests.ops import Activation, BatchNorm, Dense
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
@@ -86,21 +86,21 @@ def moved(weights: Tensors) -> Tensors:
 def test_names_that_agree_up_to_a_prefix(tmp_path: Path, prefix: str) -> None:
     weights = {f"{prefix}a.weight": FIRST, f"{prefix}b.weight": LAST}
     trace = trace_of(tmp_path / "t", [weights, moved(weights)])
-    found = weights_at(trace, "step 1", graph_with())
+    found = RecordedTensors(trace, graph_with()).weights("step 1")
     assert np.array_equal(found["a.weight"], (FIRST + np.float32(1.0)).astype(np.float64))
     assert found["b.weight"].dtype == np.float64
 
 
 def test_the_graph_may_have_the_longer_name(tmp_path: Path) -> None:
     trace = trace_of(tmp_path / "t", [{"a.weight": FIRST, "b.weight": LAST}])
-    found = weights_at(trace, "step 0", graph_with("model.a.weight", "model.b.weight"))
+    found = RecordedTensors(trace, graph_with("model.a.weight", "model.b.weight")).weights("step 0")
     assert np.array_equal(found["model.a.weight"], FIRST.astype(np.float64))
 
 
 def test_made_up_names_are_matched_by_numbers_also_transposed(tmp_path: Path) -> None:
     weights = {"a.weight": FIRST.T.copy(), "b.weight": LAST}
     trace = trace_of(tmp_path / "t", [weights, moved(weights)])
-    found = weights_at(trace, "step 1", graph_with("onnx::MatMul_1", "onnx::MatMul_2"))
+    found = RecordedTensors(trace, graph_with("onnx::MatMul_1", "onnx::MatMul_2")).weights("step 1")
     assert np.array_equal(found["onnx::MatMul_1"], (FIRST + np.float32(1.0)).astype(np.float64))
     assert np.array_equal(found["onnx::MatMul_2"], (LAST + np.float32(1.0)).astype(np.float64))
 
@@ -108,32 +108,32 @@ def test_made_up_names_are_matched_by_numbers_also_transposed(tmp_path: Path) ->
 def test_a_file_exported_at_the_end_is_matched_by_its_numbers(tmp_path: Path) -> None:
     weights = {"a.weight": FIRST, "b.weight": LAST}
     trace = trace_of(tmp_path / "t", [moved(weights), weights])
-    assert weights_at(trace, "step 0", graph_with("onnx::MatMul_1", "onnx::MatMul_2"))
+    assert RecordedTensors(trace, graph_with("onnx::MatMul_1", "onnx::MatMul_2")).weights("step 0")
 
 
 def test_made_up_names_with_other_numbers_are_refused(tmp_path: Path) -> None:
     trace = trace_of(tmp_path / "t", [moved({"a.weight": FIRST, "b.weight": LAST})])
     with pytest.raises(NoVerdictError, match=r"LC319.*onnx::MatMul_1"):
-        weights_at(trace, "step 0", graph_with("onnx::MatMul_1", "onnx::MatMul_2"))
+        RecordedTensors(trace, graph_with("onnx::MatMul_1", "onnx::MatMul_2")).weights("step 0")
 
 
 def test_numbers_of_two_tensors_are_no_match(tmp_path: Path) -> None:
     trace = trace_of(tmp_path / "t", [{"a.weight": FIRST, "c.weight": FIRST, "b.weight": LAST}])
     with pytest.raises(NoVerdictError, match="LC319"):
-        weights_at(trace, "step 0", graph_with("onnx::MatMul_1", "onnx::MatMul_2"))
+        RecordedTensors(trace, graph_with("onnx::MatMul_1", "onnx::MatMul_2")).weights("step 0")
 
 
 def test_a_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
     trace = trace_of(tmp_path / "t", [{"a.weight": FIRST[:, :2].copy(), "b.weight": LAST}])
     with pytest.raises(NoVerdictError, match=r"a\.weight \[4, 3\]"):
-        weights_at(trace, "step 0", graph_with())
+        RecordedTensors(trace, graph_with()).weights("step 0")
 
 
 def test_two_tensors_with_one_ending_are_refused(tmp_path: Path) -> None:
     weights = {"x.a.weight": FIRST + 1, "y.a.weight": FIRST + 2, "b.weight": LAST}
     trace = trace_of(tmp_path / "t", [weights])
     with pytest.raises(NoVerdictError, match="LC319"):
-        weights_at(trace, "step 0", graph_with())
+        RecordedTensors(trace, graph_with()).weights("step 0")
 
 
 def test_nan_is_refused_with_its_name(tmp_path: Path) -> None:
@@ -141,7 +141,7 @@ def test_nan_is_refused_with_its_name(tmp_path: Path) -> None:
     bad[1, 1] = np.nan
     trace = trace_of(tmp_path / "t", [{"a.weight": bad, "b.weight": LAST}])
     with pytest.raises(NoVerdictError, match=r"LC306.*a\.weight"):
-        weights_at(trace, "step 0", graph_with())
+        RecordedTensors(trace, graph_with()).weights("step 0")
 
 
 def test_frozen_parameters_are_those_of_the_file(tmp_path: Path) -> None:
@@ -154,10 +154,10 @@ def test_frozen_parameters_are_those_of_the_file(tmp_path: Path) -> None:
         {**graph.parameters, "b.weight": Parameter("b.weight", (2, 4), trainable=False)},
     )
     good = trace_of(tmp_path / "g", [{"a.weight": FIRST + 1, "b.weight": LAST}])
-    assert weights_at(good, "step 0", frozen)
+    assert RecordedTensors(good, frozen).weights("step 0")
     bad = trace_of(tmp_path / "b", [{"a.weight": FIRST, "b.weight": LAST + 1}])
     with pytest.raises(NoVerdictError, match=r"LC319.*b\.weight"):
-        weights_at(bad, "step 0", frozen)
+        RecordedTensors(bad, frozen).weights("step 0")
 
 
 def normalised() -> Graph:
@@ -185,26 +185,26 @@ def test_stored_statistics_are_those_of_the_file(
     weights = {"net.bn.weight": np.ones(3, np.float32), "net.bn.bias": np.zeros(3, np.float32)}
     trace = trace_of(tmp_path / "t", [weights], buffers=buffers)
     if not says:
-        assert weights_at(trace, "step 0", normalised())
+        assert RecordedTensors(trace, normalised()).weights("step 0")
         return
     with pytest.raises(NoVerdictError, match=f"LC319.*{says}"):
-        weights_at(trace, "step 0", normalised())
+        RecordedTensors(trace, normalised()).weights("step 0")
 
 
 def test_statistics_that_the_graph_does_not_know_are_refused(tmp_path: Path) -> None:
     buffers = {"bn.running_mean": np.zeros(4, np.float32), "bn.running_var": np.ones(4, np.float32)}
     trace = trace_of(tmp_path / "t", [{"a.weight": FIRST, "b.weight": LAST}], buffers=buffers)
     with pytest.raises(NoVerdictError, match=r"LC319.*bn\.running"):
-        weights_at(trace, "step 0", graph_with())
+        RecordedTensors(trace, graph_with()).weights("step 0")
 
 
 def test_checkpoints_are_those_that_steps_start_from(tmp_path: Path) -> None:
     weights = {"a.weight": FIRST, "b.weight": LAST}
     trace = trace_of(tmp_path / "t", [weights, weights, moved(weights)])
-    assert checkpoints(trace) == ["step 0", "step 2"]
-    assert weights_at(trace, "after step 2", graph_with())
+    assert RecordedTensors(trace, graph_with()).checkpoints == ["step 0", "step 2"]
+    assert RecordedTensors(trace, graph_with()).weights("after step 2")
     with pytest.raises(NoVerdictError, match="step 7"):
-        weights_at(trace, "step 7", graph_with())
+        RecordedTensors(trace, graph_with()).weights("step 7")
 
 
 def part(count: int, start: int) -> Tensors:
@@ -215,8 +215,8 @@ def part(count: int, start: int) -> Tensors:
 def test_micro_batches_are_joined_and_empty_ones_left_out(tmp_path: Path) -> None:
     weights = {"a.weight": FIRST, "b.weight": LAST}
     trace = trace_of(tmp_path / "t", [weights], batches=[[part(2, 0), part(0, 0), part(3, 6)]])
-    assert recorded_batches(trace) == [("step 0", 5)]
-    examples = examples_at(trace, "step 0", (3,))
+    assert RecordedTensors(trace, graph_with()).batch_sizes == {"step 0": 5}
+    examples = RecordedTensors(trace, graph_with()).examples("step 0")
     assert np.array_equal(examples.x, np.arange(15, dtype=np.float32).reshape(5, 3))
     assert examples.y.tolist() == [0, 1, 0, 1, 2]
 
@@ -224,15 +224,18 @@ def test_micro_batches_are_joined_and_empty_ones_left_out(tmp_path: Path) -> Non
 def test_ranks_have_names_of_their_own(tmp_path: Path) -> None:
     weights = {"a.weight": FIRST, "b.weight": LAST}
     trace = trace_of(tmp_path / "t", [weights], batches=[[part(2, 0)]], ranks=2)
-    assert recorded_batches(trace) == [("step 0, rank 0", 2), ("step 0, rank 1", 2)]
-    assert checkpoints(trace) == ["step 0, rank 0"]
+    assert RecordedTensors(trace, graph_with()).batch_sizes == {
+        "step 0, rank 0": 2,
+        "step 0, rank 1": 2,
+    }
+    assert RecordedTensors(trace, graph_with()).checkpoints == ["step 0, rank 0"]
 
 
 def test_a_batch_without_labels_is_not_replayed(tmp_path: Path) -> None:
     weights = {"a.weight": FIRST, "b.weight": LAST}
     unlabelled = {"input": np.zeros((2, 3), np.float32)}
     trace = trace_of(tmp_path / "t", [weights], batches=[[part(2, 0), unlabelled]])
-    assert recorded_batches(trace) == []
+    assert RecordedTensors(trace, graph_with()).batch_sizes == {}
 
 
 def test_a_second_input_is_refused(tmp_path: Path) -> None:
@@ -240,11 +243,11 @@ def test_a_second_input_is_refused(tmp_path: Path) -> None:
     two = {**part(2, 0), "input.mask": np.zeros((2, 3), np.float32)}
     trace = trace_of(tmp_path / "t", [weights], batches=[[two]])
     with pytest.raises(NoVerdictError, match=r"input\.mask"):
-        examples_at(trace, "step 0", (3,))
+        RecordedTensors(trace, graph_with()).examples("step 0")
 
 
 def test_examples_of_another_shape_are_refused(tmp_path: Path) -> None:
     weights = {"a.weight": FIRST, "b.weight": LAST}
     trace = trace_of(tmp_path / "t", [weights], batches=[[part(2, 0)]])
     with pytest.raises(NoVerdictError, match="reshape"):
-        examples_at(trace, "step 0", (1, 3))
+        RecordedTensors(trace, dag((1, 3), [("o", Activation("relu"), ("x",))])).examples("step 0")

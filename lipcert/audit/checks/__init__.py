@@ -25,7 +25,6 @@ from lipcert.audit.checks.released import released
 from lipcert.audit.checks.schedule import schedule
 from lipcert.audit.checks.seed_reuse import seed_reuse
 from lipcert.audit.prepared_job import Ready
-from lipcert.audit.recorded import examples_gap
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace, verify
 from lipcert.audit.trace.spelling import FaultKind
@@ -59,12 +58,11 @@ _INTACT: Final = Check("LC320", "trace-integrity", "take an intact copy, or reco
 
 def run_checks(ready: Ready) -> Checked:
     """Everything that can be checked of a job besides norms."""
-    if ready.trace is None:
+    if ready.recorded is None:
         weights = parameters_of(ready.claims.engine.graph)
         return Checked(tuple(file_weights(ready.claims, weights)))
-    other = _other_model(ready.trace, ready.model.sha256)
-    found = check_recorded_run(ready.claims, ready.trace, ready.job.device, ready.data)
-    return joined(other, found)
+    other = _other_model(ready.recorded.trace, ready.model.sha256)
+    return joined(other, _checked(RecordedRun(ready.claims, ready.recorded, ready.job.device)))
 
 
 def check_recorded_run(
@@ -75,18 +73,21 @@ def check_recorded_run(
     Args:
         data: the data set, for a trace that names its examples.
     """
+    return _checked(RecordedRun.of(claims, trace, device, data))
+
+
+def _checked(run: RecordedRun) -> Checked:
+    trace = run.trace
     intact = integrity(trace)
     if any(report.verdict is not Verdict.PASS for report in intact.reports):
         return intact
-    run = RecordedRun(claims, trace, device, data)
     missing: list[str] = []
     if trace.manifest.redaction is not None:
         missing.append(
             "the trace is redacted: checks of tensors that it no longer holds are left out"
         )
-    gap = examples_gap(trace, data)
-    if gap is not None:
-        missing.append(f"replay: {gap}")
+    if run.tensors.gap is not None:
+        missing.append(f"replay: {run.tensors.gap}")
     if not run.steps:
         missing.append(f"{schedule.check.name}: the trace has no steps")
     return joined(intact, Checked(not_done=tuple(missing)), *(_each(run) if run.steps else ()))

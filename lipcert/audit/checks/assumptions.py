@@ -33,7 +33,7 @@ from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import Claims, are_made_anew
 from lipcert.audit.checks.functions import MIXING
 from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_check
-from lipcert.audit.recorded import INPUT, checkpoints
+from lipcert.audit.recorded import INPUT
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.weight_norms import Excess, excesses, storage_unit
@@ -93,7 +93,7 @@ def file_weights(claims: Claims, weights: Mapping[str, FloatArray]) -> Iterator[
 @run_check(_CONSTRAINT)
 def recorded_weights(run: RecordedRun) -> Iterator[Finding]:
     """Every recorded set of weights."""
-    names = checkpoints(run.trace)
+    names = run.tensors.checkpoints
     if run.settings.scope == "point" and not are_made_anew(run.settings):
         yield from _at_the_point(run, names)
     elif constraints_of(run.graph, run.settings) and not names:

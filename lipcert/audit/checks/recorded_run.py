@@ -24,7 +24,7 @@ import numpy.typing as npt
 from lipcert.analysis.release import known_plan, planned_multiplier
 from lipcert.audit.audited_weights import Settled, settled_at
 from lipcert.audit.bounds import Claims, GroupBound
-from lipcert.audit.recorded import examples_at, names_in, recorded_batches, step_name, weights_at
+from lipcert.audit.recorded import RecordedTensors, step_name
 from lipcert.audit.recorded_names import Match
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
@@ -63,15 +63,24 @@ def joined(*parts: Checked) -> Checked:
 @final
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
-    """A recorded run and the claims that are made of it.
-
-    device: where gradients are computed. data: the data set, for a trace that names its examples.
-    """
+    """A recorded run and the claims that are made of it; device: where gradients are computed."""
 
     claims: Claims
-    trace: Trace
+    tensors: RecordedTensors
     device: str = "cpu"
-    data: Readable | None = None
+
+    @classmethod
+    def of(
+        cls, claims: Claims, trace: Trace, device: str = "cpu", data: Readable | None = None
+    ) -> RecordedRun:
+        """The run of a trace; data: the data set, for a trace that names its examples."""
+        graph, settings = claims.engine.graph, claims.settings
+        return cls(claims, RecordedTensors(trace, graph, data, settings), device)
+
+    @property
+    def trace(self) -> Trace:
+        """What was recorded, line by line."""
+        return self.tensors.trace
 
     @property
     def settings(self) -> Settings:
@@ -121,12 +130,12 @@ class RecordedRun:
     @cached_property
     def whole_batches(self) -> frozenset[str]:
         """The names of the steps that are replayed."""
-        return frozenset(name for name, _ in recorded_batches(self.trace, self.data))
+        return frozenset(self.tensors.batch_sizes)
 
-    @cached_property
+    @property
     def names(self) -> Mapping[str, Match]:
         """The recorded tensor of each parameter of the graph."""
-        return names_in(self.trace, self.graph)
+        return self.tensors.names
 
     def name(self, step: Step) -> str:
         """What a step is called."""
@@ -134,11 +143,11 @@ class RecordedRun:
 
     def weights(self, name: str) -> Mapping[str, FloatArray]:
         """Weights by the graph's names."""
-        return weights_at(self.trace, name, self.graph)
+        return self.tensors.weights(name)
 
     def settled(self, name: str) -> Settled:
         """Weights, drawn into their constraints where rounding left them outside, and claims."""
-        return settled_at(self.claims, self.trace, name)
+        return settled_at(self.claims, self.tensors, name)
 
 
 Finding: TypeAlias = CheckReport | str
@@ -351,7 +360,7 @@ def batch_of(run: RecordedRun, step: Step) -> Batch | str | None:
     name = run.name(step)
     if name not in run.whole_batches:
         return None
-    examples = examples_at(run.trace, name, run.graph.input_shape, run.data, run.settings)
+    examples = run.tensors.examples(name)
     labels = checked_labels(run.claims.engine.loss, examples.y, run.graph.output_shape)
     scales: list[tuple[slice, Scale]] = []
     start = 0

@@ -236,7 +236,9 @@ PLANTED: dict[str, Callable[[str, int, torch.Tensor, float], torch.Tensor]] = {
 @pytest.mark.parametrize("name", PLANTED)
 def test_faults_of_the_noise_in_recorded_runs(name: str, tmp_path: Path) -> None:
     KEPT.clear()
-    run = RecordedRun(*recorded(tmp_path / "t", Plan(noise_of=PLANTED[name], steps=60, detail=1)))
+    run = RecordedRun.of(
+        *recorded(tmp_path / "t", Plan(noise_of=PLANTED[name], steps=60, detail=1))
+    )
     found = Checked((*noise(run).reports, *seed_reuse(run).reports))
     expected = {"right": set(), "repeats": {("LC315", "seed-reuse")}}
     assert bad(found) == expected.get(name, {("LC314", "noise")})
