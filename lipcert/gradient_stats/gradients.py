@@ -15,7 +15,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core import program as p
-from lipcert.core.program import FloatArray
+from lipcert.core.program import FloatArray, Shape
 from lipcert.gradient_stats.network import Network, View
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.operand_gradients import OperandGradient, operand_gradients
@@ -52,15 +52,26 @@ class ParameterGradient:
         return np.asarray(np.sum(parts, axis=0))
 
 
+Values = Mapping[str, FloatArray]
+"""of the steps of a program, [examples, *shape], by their outputs"""
+
+
+def passed(
+    program: p.Program, x: FloatArray, output_shape: Shape, seeds: Seeds
+) -> tuple[Values, Values]:
+    """The values of all steps at a stack of examples, and the gradients of the losses by them."""
+    values = evaluate_batch(program, x.reshape(len(x), *program.shapes[program.input]))
+    output = values[program.output]
+    at_output = seeds(output.reshape(len(x), *output_shape)).reshape(output.shape)
+    return values, cotangents(program, pulls(program, values), {program.output: at_output})
+
+
 def parameter_gradients(
     network: Network, x: FloatArray, seeds: Seeds
 ) -> Mapping[str, ParameterGradient]:
     """By parameter, of those that the output depends on."""
     program = network.program
-    values = evaluate_batch(program, x.reshape(len(x), *program.shapes[program.input]))
-    output = values[program.output]
-    at_output = seeds(output.reshape(len(x), *network.output_shape)).reshape(output.shape)
-    found = cotangents(program, pulls(program, values), {program.output: at_output})
+    values, found = passed(program, x, network.output_shape, seeds)
     shown: dict[str, list[tuple[View, OperandGradient]]] = {}
     for step in program.steps:
         views = network.views[step.output]

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, final
 
 import numpy as np
@@ -19,10 +20,9 @@ from lipcert.core.ledger import BackpropClipping
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.program import FloatArray
 from lipcert.errors import LipCertError
+from lipcert.gradient_stats.gradients import passed
 from lipcert.gradient_stats.labels import checked_labels
-from lipcert.graph.evaluate import evaluate_batch
 from lipcert.losses import loss_gradients
-from lipcert.search.pullbacks import cotangents, pulls
 from lipcert.settings.patterns import literal
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions import written
@@ -160,10 +160,13 @@ def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
             return ()
         x = np.asarray(examples.x[:_EXAMPLES], np.float64)
         labels = checked_labels(found.loss, examples.y[:_EXAMPLES], found.graph.output_shape)
-        values, gradients = _passed(analyst.base, x, labels)
+        program = analyst.base.file_program
+        seeds = partial(loss_gradients, found.loss, labels=labels)
+        with np.errstate(all="ignore"):
+            values, gradients = passed(program, x, found.graph.output_shape, seeds)
     except (LipCertError, TypeError):
         return ()
-    program, owners = analyst.base.file_program, _owners(found)
+    owners = _owners(found)
     radii = []
     for layer in mechanism.layers:
         start, end = layer.ends
@@ -178,20 +181,6 @@ def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
             bound = found.derived.facts[start].norm
             radii.append(LayerRadii(_layer(min(names)), reads, receives, bound))
     return tuple(radii)
-
-
-def _passed(
-    base: Bounded, x: FloatArray, labels: FloatArray
-) -> tuple[Mapping[str, FloatArray], Mapping[str, FloatArray]]:
-    """Values and gradients of the network without clips, by name."""
-    program = base.file_program
-    with np.errstate(all="ignore"):
-        values = evaluate_batch(program, x.reshape(len(x), *program.shapes[program.input]))
-        output = values[program.output]
-        shape = base.graph.output_shape
-        seeds = loss_gradients(base.loss, output.reshape(len(x), *shape), labels)
-        seeds = seeds.reshape(output.shape)
-        return values, cotangents(program, pulls(program, values), {program.output: seeds})
 
 
 def _owners(found: Bounded) -> Mapping[str, str]:
