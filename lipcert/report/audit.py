@@ -1,16 +1,14 @@
-"""An audit in words, as a document for people, and as findings and test cases for CI systems.
+"""An audit in words, as a document for people.
 
-What enters: an audit. What leaves: a `Document` whose first lines are the verdict and what it is
-worth, or a `CiReport` with one case for the verdict, one for the units of work, and one for each
-group, value and check; strings are verbatim, and the writers make them safe. Invariants: what
-violates or is undecided is shown before anything else, and never left out in favour of what holds;
-the case of the verdict passes for a pass alone, so that no format can show another audit in green.
+Its first lines are the verdict and what it is worth. What violates or is undecided is shown before
+anything else, and never left out in favour of what holds; strings are verbatim, and the writers
+make them safe.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lipcert.analysis.records import Usefulness
@@ -25,27 +23,19 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
-from lipcert.diagnostics import Level
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.audit_findings import (
+    ORDER,
+    OUTCOMES,
     QUANTITIES,
-    Held,
+    audit_cases,
     audit_findings,
     held_group,
-    held_items,
     held_value,
     rank,
 )
-from lipcert.report.ci import (
-    Case,
-    CiReport,
-    Finding,
-    Outcome,
-    gate_cases,
-    gate_sentence,
-    gate_statements,
-)
+from lipcert.report.ci import CiReport, gate_sentence, gate_statements
 from lipcert.report.document import Line, told_once
 from lipcert.report.numbers import (
     at_most,
@@ -57,44 +47,21 @@ from lipcert.settings.gates import GateOutcome
 
 _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8
-TONES: Final = {
-    Verdict.PASS: doc.Tone.GOOD,
-    Verdict.VIOLATION: doc.Tone.BAD,
-    Verdict.EXCEEDED: doc.Tone.BAD,
-    Verdict.INCONCLUSIVE: doc.Tone.OPEN,
-    Verdict.MISMATCH: doc.Tone.OPEN,
-    Verdict.PARTIAL: doc.Tone.OPEN,
-}
-_OUTCOMES: Final = {
-    Verdict.PASS: Outcome.PASSED,
-    Verdict.VIOLATION: Outcome.FAILED,
-    Verdict.EXCEEDED: Outcome.FAILED,
-    Verdict.INCONCLUSIVE: Outcome.ERROR,
-    Verdict.MISMATCH: Outcome.ERROR,
-    Verdict.PARTIAL: Outcome.ERROR,
-}
-_CHECK_ORDER: Final = (
-    Verdict.VIOLATION,
-    Verdict.EXCEEDED,
-    Verdict.MISMATCH,
-    Verdict.INCONCLUSIVE,
-    Verdict.PARTIAL,
-    Verdict.PASS,
+_UNSETTLED: Final = (
+    doc.Column("undecided", True, rank=4, optional=True),
+    doc.Column("worst example", least=16, rank=6, optional=True),
 )
-GROUP: Final = doc.Column("group", least=16)
-DIMENSION: Final = doc.Column("dimension", True, rank=5)
-MEASURED: Final = (
+_GROUP_COLUMNS: Final = (
+    doc.Column("group", least=16),
+    doc.Column("dimension", True, rank=5),
+    doc.Column("bound", True),
     doc.Column("observed", True),
     doc.Column("attacked", True, rank=2, optional=True),
     doc.Column("tightness", True),
     doc.Column("error noticed", True, rank=3),
     doc.Column("violations", True),
+    *_UNSETTLED,
 )
-_UNSETTLED: Final = (
-    doc.Column("undecided", True, rank=4, optional=True),
-    doc.Column("worst example", least=16, rank=6, optional=True),
-)
-_GROUP_COLUMNS: Final = (GROUP, DIMENSION, doc.Column("bound", True), *MEASURED, *_UNSETTLED)
 _VALUE_COLUMNS: Final = (
     doc.Column("value", least=16),
     doc.Column("node", least=16, rank=5),
@@ -105,12 +72,12 @@ _VALUE_COLUMNS: Final = (
     doc.Column("violations", True),
     *_UNSETTLED,
 )
-ERROR_NOTICED: Final = (
+_ERROR_NOTICED: Final = (
     "error noticed",
     "the smallest error that this audit would have noticed: a bound too small by this factor",
 )
-GRADIENT_NORM: Final = (
-    QUANTITIES[Quantity.COTANGENT_NORM],
+_GRADIENT_NORM: Final = (
+    QUANTITIES[Quantity.COTANGENT_NORM].title,
     "of the gradient of the loss with respect to the layer's output (the cotangent)",
 )
 _DIGITS: Final = 3
@@ -123,8 +90,9 @@ Rows = list[tuple[str, str]]
 
 def audit_document(report: AuditReport, most: int | None = None) -> doc.Document:
     """What people read of an audit; tables of at most so many rows."""
-    tone = TONES[report.verdict]
-    found = [
+    tone = OUTCOMES[report.verdict].tone
+    use = report.usefulness
+    lines = told_once(
         Line(
             (item.level.value, item.code),
             f"{item.kind} {item.place}" if item.place else "",
@@ -132,65 +100,61 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
             item.remedy,
         )
         for item in audit_findings(report)
-    ]
-    lines = told_once(found)
-    shown = [doc.Findings(lines[:most], len(lines) - len(lines[:most]))]
+    )
     more = [doc.explained(lines[0].label[1])] if lines else []
+    answers = [doc.Answer(text, tone) for text in _answers(report)]
+    if use is not None:
+        answers.append(doc.Answer(use.sentence, VERDICTS[use.verdict]))
+    file = f"{report.model}  ·  sha256 {report.model_sha256[:12]}"
+    groups = chosen_groups(report, most)
+    values = chosen_values(report, most)
+    checks = sorted(report.checks, key=lambda check: ORDER.index(check.verdict))
     return doc.Document(
         "LipCert audit",
-        (
-            doc.Answer(answer(report), tone),
-            doc.Answer(meaning(report), tone),
-            *_usefulness(report),
-            doc.Answer(file_line(report), doc.Tone.SUBJECT),
-        ),
+        (*answers, doc.Answer(file, doc.Tone.SUBJECT)),
         sections=doc.sections_of(
             doc.Section("Gates", (gate_statements(report.gates),)),
             doc.Section(
-                "The whole gradient of one example", (doc.Statements.of(gradient_rows(report)),)
+                "The whole gradient of one example", (doc.Statements.of(_gradient(report)),)
             ),
-            doc.Section("Why", (_listing(report.reasons, most),)),
-            doc.Section("Findings", (*shown, *more)),
+            doc.Section("Why", (doc.Listing(report.reasons).first(most),)),
+            doc.Section("Findings", (doc.Findings(lines).first(most), *more)),
             doc.Section(
                 "Groups: the largest gradient norm of one example against its bound",
-                (_groups(report, most), _legend(ERROR_NOTICED, report.groups)),
+                (
+                    doc.table(
+                        _GROUP_COLUMNS, list(map(_group, groups)), len(report.groups) - len(groups)
+                    ),
+                    doc.Statements.of([_ERROR_NOTICED] if groups else []),
+                ),
             ),
-            doc.Section("How much of each bound was reached", (_reached(report),)),
+            doc.Section(
+                "How much of each bound was reached",
+                (
+                    doc.Ranking(
+                        tuple(
+                            _bar(group, group.tightness)
+                            for group in chosen_groups(report, _MOST_BARS)
+                            if group.tightness is not None
+                        )
+                    ),
+                ),
+            ),
             doc.Section(
                 "Inside the network: the bounds that were reached the furthest",
-                (values_table(report, most), _legend(GRADIENT_NORM, report.values)),
+                (
+                    doc.table(
+                        _VALUE_COLUMNS, list(map(_value, values)), len(report.values) - len(values)
+                    ),
+                    doc.Statements.of([_GRADIENT_NORM] if report.values else []),
+                ),
             ),
-            doc.Section("Checks", (checks_of(report),)),
-            doc.Section("What could not be checked", (_listing(report.notes, most),)),
-            doc.Section("What was audited", (doc.Statements.of(fact_rows(report)),)),
+            doc.Section("Checks", (doc.Statements(tuple(map(_check, checks))),)),
+            doc.Section("What could not be checked", (doc.Listing(report.notes).first(most),)),
+            doc.Section("What was audited", (doc.Statements.of(_facts(report)),)),
         ),
         word=report.verdict.value.upper(),
     )
-
-
-def worth_of(report: AuditReport) -> tuple[str, ...]:
-    """What the noise of the bounds costs, in a sentence, where it is known."""
-    return () if report.usefulness is None else (report.usefulness.sentence,)
-
-
-def _usefulness(report: AuditReport) -> Iterator[doc.Answer]:
-    if report.usefulness is not None:
-        yield doc.Answer(report.usefulness.sentence, VERDICTS[report.usefulness.verdict])
-
-
-def _listing(sentences: Sequence[str], most: int | None) -> doc.Listing:
-    return doc.Listing(tuple(sentences[:most]), len(sentences) - len(sentences[:most]))
-
-
-def _legend(row: tuple[str, str], rows: Sequence[object]) -> doc.Statements:
-    """What a word of a table means, where there is a table."""
-    return doc.Statements.of([row] if rows else [])
-
-
-def _groups(report: AuditReport, most: int | None) -> doc.Table:
-    shown = chosen_groups(report, most)
-    hidden = len(report.groups) - len(shown)
-    return doc.table(_GROUP_COLUMNS, [group_cells(group) for group in shown], hidden)
 
 
 def chosen_groups(report: AuditReport, most: int | None) -> Sequence[GroupAudit]:
@@ -209,7 +173,7 @@ def chosen_values(report: AuditReport, most: int | None) -> Sequence[ValueAudit]
     return ranked[: min(most, bad + _TIGHTEST)]
 
 
-def group_cells(group: GroupAudit) -> tuple[str, ...]:
+def _group(group: GroupAudit) -> tuple[str, ...]:
     """A group: its name and dimension, its bound, what was measured, what is not settled."""
     norms = (group.max_observed, group.max_attacked)
     factor = group.detectable_error_factor
@@ -225,41 +189,25 @@ def group_cells(group: GroupAudit) -> tuple[str, ...]:
     )
 
 
-def values_table(report: AuditReport, most: int | None = None) -> doc.Table:
-    """The values inside the network; of many, what is broken and the tightest."""
-    shown = chosen_values(report, most)
-    rows: list[tuple[doc.Cell, ...]] = [
-        (
-            value.value,
-            value.node or "input",
-            QUANTITIES[value.quantity],
-            *beside(value.bound, value.max_observed),
-            share_of(value),
-            f"{value.violations:,}",
-            f"{value.undecided:,}",
-            _reference(value.worst_example),
-        )
-        for value in shown
-    ]
-    return doc.table(_VALUE_COLUMNS, rows, len(report.values) - len(rows))
+def _value(value: ValueAudit) -> tuple[str, ...]:
+    return (
+        value.value,
+        value.node or "input",
+        QUANTITIES[value.quantity].title,
+        *beside(value.bound, value.max_observed),
+        share_of(value),
+        f"{value.violations:,}",
+        f"{value.undecided:,}",
+        _reference(value.worst_example),
+    )
 
 
 def _reference(example: ExampleReference | None) -> str:
     return "" if example is None else f"{example.index} at {example.weights}"
 
 
-def _reached(report: AuditReport) -> doc.Ranking:
-    """Tightness as bars; what exceeds the bound fills its bar and says so."""
-    return doc.Ranking(
-        tuple(
-            _bar(group, share)
-            for group in chosen_groups(report, _MOST_BARS)
-            if (share := group.tightness) is not None
-        )
-    )
-
-
 def _bar(group: GroupAudit, share: float) -> doc.Bar:
+    """Tightness as a bar; what exceeds the bound fills its bar and says so."""
     if not math.isfinite(share):
         return doc.Bar(group.name, measured(share), 1.0, "", "not finite", doc.Tone.BAD)
     tone = doc.Tone.BAD if group.violations else doc.Tone.PLAIN
@@ -269,43 +217,29 @@ def _bar(group: GroupAudit, share: float) -> doc.Bar:
     return doc.Bar(group.name, share_of(group), share, "", "", tone)
 
 
-def checks_of(report: AuditReport) -> doc.Statements:
-    """What was checked besides the bounds; those that did not pass first."""
-    checks = sorted(report.checks, key=lambda check: _CHECK_ORDER.index(check.verdict))
-    return doc.Statements(
-        tuple(
-            doc.Statement(item.name, _sentence(item), item.verdict.value, TONES[item.verdict])
-            for item in checks
-        )
-    )
-
-
-def _sentence(check: CheckReport) -> str:
-    """Where, what was found, and the two numbers."""
+def _check(check: CheckReport) -> doc.Statement:
+    """What was checked besides the bounds: where, what was found, and the two numbers."""
     where = f"{check.where}: " if check.where else ""
     numbers = (("measured", check.measured), ("expected", check.expected))
-    told = [f"{name} {measured(value)}" for name, value in numbers if value is not None]
-    return f"{where}{check.message}" + (f" ({', '.join(told)})" if told else "")
+    shown = [f"{name} {measured(value)}" for name, value in numbers if value is not None]
+    text = f"{where}{check.message}" + (f" ({', '.join(shown)})" if shown else "")
+    verdict = check.verdict
+    return doc.Statement(check.name, text, verdict.value, OUTCOMES[verdict].tone)
 
 
 def audit_ci(report: AuditReport) -> CiReport:
     """What CI systems show of an audit."""
-    findings, worth = audit_findings(report), report.usefulness
+    findings, use = audit_findings(report), report.usefulness
     return CiReport(
         verb="audit",
         file=report.model,
-        headline=" ".join([answer(report), meaning(report), *worth_of(report)]),
+        headline=" ".join([*_answers(report), *([] if use is None else [use.sentence])]),
         holds=report.verdict is Verdict.PASS,
         findings=findings,
-        cases=(
-            *_run(report, findings),
-            *gate_cases(report.gates),
-            *_bounded(report, findings),
-            *_checks(report),
-        ),
+        cases=tuple(audit_cases(report, findings)),
         properties={
             "verdict": report.verdict.value,
-            **({} if worth is None else {"usefulness": worth.verdict}),
+            **({} if use is None else {"usefulness": use.verdict}),
             "examples": str(report.examples),
             "model_sha256": report.model_sha256,
             "bounds_from": report.bounds_from,
@@ -316,96 +250,41 @@ def audit_ci(report: AuditReport) -> CiReport:
     )
 
 
-def _run(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
-    outcome = _OUTCOMES[report.verdict]
-    errors = [f for f in findings if f.kind == "audit" and f.level is Level.ERROR]
-    reason = report.reasons[0] if report.reasons else ""
-    first = findings[0] if findings else None
-    code = first.code if first and outcome is not Outcome.PASSED else ""
-    text = reason or (first.message if first else "") or answer(report)
-    yield Case("run", "verdict", outcome, text, code)
-    done = report.units_done >= report.units
-    lost = next((finding for finding in errors if finding.code == "LC318" and not done), None)
-    outcome = Outcome.PASSED if done else Outcome.ERROR
-    yield Case("run", "units", outcome, lost.message if lost else "", "LC318")
-    for finding in errors:
-        if finding is not lost:
-            yield Case("run", finding.code, Outcome.ERROR, finding.message, finding.code)
-
-
-def _bounded(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
-    told = {(f.kind, f.place, f.quantity): f for f in reversed(findings)}
-    untried = {group.name for group in report.untried_groups}
-    for item in held_items(report):
-        suite, name = ("groups", item.place) if item.kind == "group" else ("values", item.subject)
-        finding = told.get((item.kind, item.place, item.quantity))
-        yield _case(suite, name, item, finding, item.kind == "group" and name in untried)
-
-
-def _case(suite: str, name: str, held: Held, finding: Finding | None, hardly_tried: bool) -> Case:
-    """Without a bound, or tried by no example, neither right nor wrong: skipped."""
-    message, code = (finding.message, finding.code) if finding else ("", "")
-    outcome = Outcome.PASSED
-    if held.audit.violations:
-        outcome = Outcome.FAILED
-    elif held.audit.undecided:
-        outcome = Outcome.ERROR
-    elif held.bound is None or held.norm is None:
-        outcome = Outcome.SKIPPED
-        message = message or ("no bound to hold" if held.bound is None else "not tried")
-    elif hardly_tried:
-        outcome = Outcome.ERROR
-    return Case(suite, name, outcome, message, code)
-
-
-def _checks(report: AuditReport) -> Iterator[Case]:
-    for check in report.checks:
-        name = f"{check.name}: {check.where}" if check.where else check.name
-        yield Case("checks", name, _OUTCOMES[check.verdict], check.message, check.code)
-
-
-def answer(report: AuditReport) -> str:
-    """The verdict and what it rests on, in one sentence."""
-    match report.verdict:
-        case Verdict.PASS | Verdict.PARTIAL:
-            whole = "" if report.recording is None else str(report.recording)
-            return f"Pass{whole}: {_tried(report)}, and {_held(report)}."
-        case Verdict.VIOLATION:
-            return f"Violation: {_violations(report)}."
-        case Verdict.EXCEEDED:
-            return f"Over a limit: {_exceeded(report)}."
-        case Verdict.INCONCLUSIVE:
-            return f"Inconclusive: {_tried(report)}, and that does not settle it."
-        case Verdict.MISMATCH:
-            return "Mismatch: what was given does not belong to what was bounded."
-
-
-def meaning(report: AuditReport) -> str:
-    """What the answer is worth, in one sentence."""
+def _answers(report: AuditReport) -> tuple[str, str]:
+    """The verdict and what it rests on, in one sentence, and what that is worth, in another."""
     match report.verdict:
         case Verdict.PASS:
-            return _worth(report)
+            return _passed(report), _worth(report)
         case Verdict.PARTIAL:
-            return (
+            return _passed(report), (
                 "This is no pass of the run: what it did besides is not known. If it was killed "
                 "there, say so with --interrupted."
             )
         case Verdict.VIOLATION:
-            return _broken(report)
+            return f"Violation: {_violations(report)}.", _broken(report)
         case Verdict.EXCEEDED:
-            return "No bound is violated, but what was asked of them does not hold."
+            return (
+                f"Over a limit: {_exceeded(report)}.",
+                "No bound is violated, but what was asked of them does not hold.",
+            )
         case Verdict.INCONCLUSIVE:
-            return _unsettled(report)
+            return (
+                f"Inconclusive: {_tried(report)}, and that does not settle it.",
+                _unsettled(report),
+            )
         case Verdict.MISMATCH:
-            return "This is no pass: nothing was learnt about the bounds."
+            return (
+                "Mismatch: what was given does not belong to what was bounded.",
+                "This is no pass: nothing was learnt about the bounds.",
+            )
 
 
-def file_line(report: AuditReport) -> str:
-    """Which file was audited."""
-    return f"{report.model}  ·  sha256 {report.model_sha256[:12]}"
+def _passed(report: AuditReport) -> str:
+    whole = "" if report.recording is None else str(report.recording)
+    return f"Pass{whole}: {_tried(report)}, and {_held(report)}."
 
 
-def gradient_rows(report: AuditReport) -> Rows:
+def _gradient(report: AuditReport) -> Rows:
     """The bound of the gradient of one example, beside what examples had."""
     found = report.gradient
     if not found.examples:
@@ -437,7 +316,7 @@ def _noise_rows(found: Usefulness | None) -> Rows:
     return [("noise", said), ("noise over signal", over)]
 
 
-def fact_rows(report: AuditReport) -> Rows:
+def _facts(report: AuditReport) -> Rows:
     """What was audited, and how."""
     modes = report.modes
     attack = f"{modes.attack_steps} steps towards large gradients"

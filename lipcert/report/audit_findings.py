@@ -1,8 +1,7 @@
-"""Findings of an audit: what speaks against a pass, each under its code, worst first.
+"""Findings of an audit, what speaks against a pass, worst first; and its cases for CI systems.
 
-What enters: an audit. What leaves: groups and values as what both are, norms held against bounds,
-and `Finding`s of these, of checks and of the audit as a whole. Invariant: an audit that is not a
-pass has at least one finding of level error, even where nothing but its verdict says so.
+Groups and values are both norms that are compared with bounds. An audit that is not a pass has at
+least one finding of level error, even where nothing but its verdict says so.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final, NamedTuple, final
 
 from lipcert.audit.records import (
     AuditReport,
@@ -24,19 +23,39 @@ from lipcert.audit.records import (
     largest,
 )
 from lipcert.diagnostics import CODES, Level
-from lipcert.report.ci import Finding, by_level, gate_findings
+from lipcert.report.ci import Case, Finding, Outcome, by_level, gate_cases, gate_findings
 from lipcert.report.numbers import at_most, beside, measured
 
-QUANTITIES: Final = MappingProxyType(
-    {Quantity.OUTPUT_NORM: "norm", Quantity.COTANGENT_NORM: "gradient norm"}
-)
-_SUBJECTS: Final = MappingProxyType(
+OUTCOMES: Final[Mapping[Verdict, Outcome]] = MappingProxyType(
     {
-        Quantity.OUTPUT_NORM: "the norm of",
-        Quantity.COTANGENT_NORM: "the norm of the gradient with respect to",
+        Verdict.VIOLATION: Outcome.FAILED,
+        Verdict.EXCEEDED: Outcome.FAILED,
+        Verdict.MISMATCH: Outcome.ERROR,
+        Verdict.INCONCLUSIVE: Outcome.ERROR,
+        Verdict.PARTIAL: Outcome.ERROR,
+        Verdict.PASS: Outcome.PASSED,
     }
 )
-_CODES: Final = MappingProxyType({Quantity.OUTPUT_NORM: "LC302", Quantity.COTANGENT_NORM: "LC303"})
+"""of a verdict, the worst first"""
+ORDER: Final = tuple(OUTCOMES)
+
+
+class QuantityWords(NamedTuple):
+    """The title of a quantity in tables, the subject of a sentence, and the code of a violation."""
+
+    title: str
+    subject: str
+    code: str
+
+
+QUANTITIES: Final = MappingProxyType(
+    {
+        Quantity.OUTPUT_NORM: QuantityWords("norm", "the norm of", "LC302"),
+        Quantity.COTANGENT_NORM: QuantityWords(
+            "gradient norm", "the norm of the gradient with respect to", "LC303"
+        ),
+    }
+)
 _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
     {
         "LC102": "bound the node that the analysis names, or freeze these parameters",
@@ -109,10 +128,9 @@ def held_group(group: GroupAudit) -> Held:
 def held_value(value: ValueAudit) -> Held:
     """The norm of a value or of its cotangent; it is placed at the node that computes it."""
     kind, place = ("node", value.node) if value.node else ("value", value.value)
-    subject = f"{_SUBJECTS[value.quantity]} {value.value}"
-    quantity = f"{value.quantity.value} {value.value}"
-    code, norm = _CODES[value.quantity], value.max_observed
-    return Held(value, code, kind, place, subject, quantity, value.bound, norm)
+    words, quantity = QUANTITIES[value.quantity], f"{value.quantity.value} {value.value}"
+    subject, norm = f"{words.subject} {value.value}", value.max_observed
+    return Held(value, words.code, kind, place, subject, quantity, value.bound, norm)
 
 
 def rank(item: Held) -> tuple[bool, bool, float]:
@@ -225,3 +243,62 @@ def _unexplained(report: AuditReport) -> Finding:
 
 def _whole(code: str, message: str) -> Finding:
     return Finding(code, Level.ERROR, "audit", "", message, _REMEDIES.get(code, ""), code)
+
+
+def audit_cases(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
+    """One for the verdict, one for the units of work, and one for each group, value and check.
+
+    The case of the verdict passes for a pass alone, so that no format can show another audit in
+    green.
+    """
+    yield from _run(report, findings)
+    yield from gate_cases(report.gates)
+    yield from _bounded(report, findings)
+    yield from _check_cases(report)
+
+
+def _run(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
+    outcome = OUTCOMES[report.verdict]
+    errors = [f for f in findings if f.kind == "audit" and f.level is Level.ERROR]
+    reason = report.reasons[0] if report.reasons else ""
+    first = next(iter(findings), None)
+    code = first.code if first and outcome is not Outcome.PASSED else ""
+    yield Case("run", "verdict", outcome, reason or (first.message if first else ""), code)
+    done = report.units_done >= report.units
+    lost = next((finding for finding in errors if finding.code == "LC318" and not done), None)
+    outcome = Outcome.PASSED if done else Outcome.ERROR
+    yield Case("run", "units", outcome, lost.message if lost else "", "LC318")
+    for finding in errors:
+        if finding is not lost:
+            yield Case("run", finding.code, Outcome.ERROR, finding.message, finding.code)
+
+
+def _bounded(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
+    told = {(f.kind, f.place, f.quantity): f for f in reversed(findings)}
+    untried = {group.name for group in report.untried_groups}
+    for item in held_items(report):
+        suite, name = ("groups", item.place) if item.kind == "group" else ("values", item.subject)
+        finding = told.get((item.kind, item.place, item.quantity))
+        yield _case(suite, name, item, finding, item.kind == "group" and name in untried)
+
+
+def _case(suite: str, name: str, held: Held, finding: Finding | None, hardly_tried: bool) -> Case:
+    """Without a bound, or tried by no example, neither right nor wrong: skipped."""
+    message, code = (finding.message, finding.code) if finding else ("", "")
+    outcome = Outcome.PASSED
+    if held.audit.violations:
+        outcome = Outcome.FAILED
+    elif held.audit.undecided:
+        outcome = Outcome.ERROR
+    elif held.bound is None or held.norm is None:
+        outcome = Outcome.SKIPPED
+        message = message or ("no bound to hold" if held.bound is None else "not tried")
+    elif hardly_tried:
+        outcome = Outcome.ERROR
+    return Case(suite, name, outcome, message, code)
+
+
+def _check_cases(report: AuditReport) -> Iterator[Case]:
+    for check in report.checks:
+        name = f"{check.name}: {check.where}" if check.where else check.name
+        yield Case("checks", name, OUTCOMES[check.verdict], check.message, check.code)

@@ -20,7 +20,7 @@ from lipcert.core.codec import Codec, CodecError, Form, member
 from lipcert.diagnostics import CODES
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit_findings import audit_findings
-from lipcert.report.json import FieldError, JsonObject, dump
+from lipcert.report.json import MEMBERS, FieldError, JsonObject, dump
 
 AUDIT_SCHEMA: Final = "lipcert.audit/1"
 _Path = tuple[str | int, ...]
@@ -102,6 +102,7 @@ AUDIT: Final = Codec(
         Histogram: Form(lambda found: _BINS.write(_Bins(found.counts)), _histogram),
     },
     members={
+        **MEMBERS,
         "AuditReport.model": member("model.path"),
         "AuditReport.model_sha256": member("model.sha256"),
         "AuditReport.warnings": member(optional=True),
@@ -109,11 +110,6 @@ AUDIT: Final = Codec(
         "AuditReport.gates": member(optional=True),
         "AuditReport.gradient": member(optional=True),
         "AuditReport.usefulness": member(optional=True),
-        "Observed.clipped_over_signal": member(optional=True),
-        "Observed.of_norms": member(optional=True),
-        "Observed.signal_interval": member(optional=True),
-        "Usefulness.noise_to_signal_interval": member(optional=True),
-        "Usefulness.relative_cost_interval": member(optional=True),
         "AuditReport.recording": member(optional=True),
         "Modes.data_sha256": member(optional=True),
         "Modes.data_sha256_of": member(optional=True),

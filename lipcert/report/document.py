@@ -151,6 +151,10 @@ class Listing:
     rows: tuple[str, ...]
     hidden: int = 0
 
+    def first(self, most: int | None) -> Listing:
+        """Without what comes after so many."""
+        return Listing(self.rows[:most], len(self.rows) - len(self.rows[:most]))
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -159,6 +163,10 @@ class Findings:
 
     rows: tuple[Line, ...]
     hidden: int = 0
+
+    def first(self, most: int | None) -> Findings:
+        """Without what comes after so many."""
+        return Findings(self.rows[:most], len(self.rows) - len(self.rows[:most]))
 
 
 Cell: TypeAlias = str | float | tuple[float | None, ...] | None

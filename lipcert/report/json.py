@@ -34,24 +34,26 @@ def _word_or_number(value: Any) -> str | float:
     return found
 
 
+MEMBERS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "Analysis.privacy": member(apart=True),
+    "Analysis.usefulness": member(optional=True),
+    "Analysis.gates": member(optional=True),
+    "Observed.clipped_over_signal": member(optional=True),
+    "Observed.of_norms": member(optional=True),
+    "Observed.signal_interval": member(optional=True),
+    "Usefulness.noise_to_signal_interval": member(optional=True),
+    "Usefulness.relative_cost_interval": member(optional=True),
+    "Assumptions.eval_layers": member("eval_mode", optional=True),
+    "Assumptions.input_ids": member(optional=True),
+    "Assumptions.input_parts": member("inputs", optional=True),
+    "Assumptions.frozen": member(optional=True),
+    "Assumptions.fixed": member(optional=True),
+}
+"""members that are not named as their fields, or that older versions did not write"""
 DOCUMENT: Final = Codec(
     FieldError,
     {float: DECIMAL, str | float: Form(lambda value: value, _word_or_number)},
-    members={
-        "Analysis.privacy": member(apart=True),
-        "Analysis.usefulness": member(optional=True),
-        "Analysis.gates": member(optional=True),
-        "Observed.clipped_over_signal": member(optional=True),
-        "Observed.of_norms": member(optional=True),
-        "Observed.signal_interval": member(optional=True),
-        "Usefulness.noise_to_signal_interval": member(optional=True),
-        "Usefulness.relative_cost_interval": member(optional=True),
-        "Assumptions.eval_layers": member("eval_mode", optional=True),
-        "Assumptions.input_ids": member(optional=True),
-        "Assumptions.input_parts": member("inputs", optional=True),
-        "Assumptions.frozen": member(optional=True),
-        "Assumptions.fixed": member(optional=True),
-    },
+    members=MEMBERS,
     nulls=True,
     extra=True,
     largest=1 << 63,
