@@ -123,22 +123,21 @@ def analysis_document(
         "LipCert analysis",
         tuple(answers),
         sections=doc.sections_of(
-            doc.Section("Assumptions", (doc.Statements.of(assumption_rows(analysis)),)),
-            doc.Section("Gates", (gate_statements(analysis.gates),)),
-            doc.Section("Answer (every norm is a 2-norm)", (bounds,)),
-            doc.Section("Privacy of the run", (doc.Statements.of(rows),)),
-            doc.Section(
+            ("Assumptions", doc.Statements.of(assumption_rows(analysis))),
+            ("Gates", gate_statements(analysis.gates)),
+            ("Answer (every norm is a 2-norm)", bounds),
+            ("Privacy of the run", doc.Statements.of(rows)),
+            (
                 "Nodes, in data-flow order",
-                (nodes, doc.Statements.of([COTANGENT] if nodes.rows else [])),
+                nodes,
+                doc.Statements.of([COTANGENT] if nodes.rows else []),
             ),
-            doc.Section("Parameters", (parameters,)),
-            doc.Section("Ways to split the noise, at the same privacy", (_allocations(analysis),)),
-            doc.Section(
-                "Where the bound is lost: largest stretch", (_ranking(stretches(analysis), False),)
-            ),
-            doc.Section("Largest shares of G²", (_ranking(largest),)),
-            doc.Section("Largest shares of the noise energy", (_ranking(noise_shares(analysis)),)),
-            doc.Section("Diagnostics", (doc.Findings(diagnostics_told(analysis.diagnostics)),)),
+            ("Parameters", parameters),
+            ("Ways to split the noise, at the same privacy", _allocations(analysis)),
+            ("Where the bound is lost: largest stretch", _ranking(stretches(analysis), False)),
+            ("Largest shares of G²", _ranking(largest)),
+            ("Largest shares of the noise energy", _ranking(noise_shares(analysis))),
+            ("Diagnostics", doc.Findings(diagnostics_told(analysis.diagnostics))),
         ),
         word=_word(analysis),
     )

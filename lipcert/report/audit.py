@@ -101,7 +101,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
         )
         for item in audit_findings(report)
     )
-    more = [doc.explained(lines[0].label[1])] if lines else []
+    more = doc.explained(lines[0].label[1]) if lines else doc.Commands(())
     answers = [doc.Answer(text, tone) for text in _answers(report)]
     if use is not None:
         answers.append(doc.Answer(use.sentence, VERDICTS[use.verdict]))
@@ -113,45 +113,37 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
         "LipCert audit",
         (*answers, doc.Answer(file, doc.Tone.SUBJECT)),
         sections=doc.sections_of(
-            doc.Section("Gates", (gate_statements(report.gates),)),
-            doc.Section(
-                "The whole gradient of one example", (doc.Statements.of(_gradient(report)),)
-            ),
-            doc.Section("Why", (doc.Listing(report.reasons).first(most),)),
-            doc.Section("Findings", (doc.Findings(lines).first(most), *more)),
-            doc.Section(
+            ("Gates", gate_statements(report.gates)),
+            ("The whole gradient of one example", doc.Statements.of(_gradient(report))),
+            ("Why", doc.Listing(report.reasons).first(most)),
+            ("Findings", doc.Findings(lines).first(most), more),
+            (
                 "Groups: the largest gradient norm of one example against its bound",
-                (
-                    doc.table(
-                        _GROUP_COLUMNS, list(map(_group, groups)), len(report.groups) - len(groups)
-                    ),
-                    doc.Statements.of([_ERROR_NOTICED] if groups else []),
+                doc.table(
+                    _GROUP_COLUMNS, list(map(_group, groups)), len(report.groups) - len(groups)
                 ),
+                doc.Statements.of([_ERROR_NOTICED] if groups else []),
             ),
-            doc.Section(
+            (
                 "How much of each bound was reached",
-                (
-                    doc.Ranking(
-                        tuple(
-                            _bar(group, group.tightness)
-                            for group in chosen_groups(report, _MOST_BARS)
-                            if group.tightness is not None
-                        )
-                    ),
+                doc.Ranking(
+                    tuple(
+                        _bar(group, group.tightness)
+                        for group in chosen_groups(report, _MOST_BARS)
+                        if group.tightness is not None
+                    )
                 ),
             ),
-            doc.Section(
+            (
                 "Inside the network: the bounds that were reached the furthest",
-                (
-                    doc.table(
-                        _VALUE_COLUMNS, list(map(_value, values)), len(report.values) - len(values)
-                    ),
-                    doc.Statements.of([_GRADIENT_NORM] if report.values else []),
+                doc.table(
+                    _VALUE_COLUMNS, list(map(_value, values)), len(report.values) - len(values)
                 ),
+                doc.Statements.of([_GRADIENT_NORM] if report.values else []),
             ),
-            doc.Section("Checks", (doc.Statements(tuple(map(_check, checks))),)),
-            doc.Section("What could not be checked", (doc.Listing(report.notes).first(most),)),
-            doc.Section("What was audited", (doc.Statements.of(_facts(report)),)),
+            ("Checks", doc.Statements(tuple(map(_check, checks)))),
+            ("What could not be checked", doc.Listing(report.notes).first(most)),
+            ("What was audited", doc.Statements.of(_facts(report))),
         ),
         word=report.verdict.value.upper(),
     )

@@ -81,11 +81,11 @@ def certification_document(issued: Issued, target: Path) -> doc.Document:
         "LipCert certification",
         (doc.Answer(f"{target}: written, and accepted by the checker", doc.Tone.SUBJECT),),
         sections=doc.sections_of(
-            doc.Section("", (doc.Statements.of(bounds),)),
-            doc.Section("Warnings", (doc.Findings(diagnostics_told(found)),)),
-            doc.Section("It holds if", (doc.Statements(assumed),)),
-            doc.Section("", (doc.Listing((f"Not checked: {NOT_CHECKED}.",)),)),
-            doc.Section("", (doc.Commands((("", command),)),)),
+            ("", doc.Statements.of(bounds)),
+            ("Warnings", doc.Findings(diagnostics_told(found))),
+            ("It holds if", doc.Statements(assumed)),
+            ("", doc.Listing((f"Not checked: {NOT_CHECKED}.",))),
+            ("", doc.Commands((("", command),))),
         ),
     )
 
@@ -192,20 +192,18 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
         "LipCert certificate",
         tuple(answers),
         sections=doc.sections_of(
-            doc.Section(
+            (
                 "It holds if",
-                (
-                    doc.Statements(
-                        tuple(
-                            doc.Statement(item.id, item.text, item.status, _tone(item.status))
-                            for item in certificate.assumptions
-                        )
-                    ),
+                doc.Statements(
+                    tuple(
+                        doc.Statement(item.id, item.text, item.status, _tone(item.status))
+                        for item in certificate.assumptions
+                    )
                 ),
             ),
-            doc.Section("Claims", (doc.Statements.of(_bounds(certificate)),)),
-            doc.Section("Groups", (doc.table(_GROUPS, groups[:most], len(groups[most:])),)),
-            doc.Section("Values", (doc.table(_VALUES, values[:most], len(values[most:])),)),
+            ("Claims", doc.Statements.of(_bounds(certificate))),
+            ("Groups", doc.table(_GROUPS, groups[:most], len(groups[most:]))),
+            ("Values", doc.table(_VALUES, values[:most], len(values[most:]))),
         ),
         word="CLAIMED",
     )
@@ -270,11 +268,11 @@ def check_document(check: Check) -> doc.Document:
         "LipCert check",
         tuple(doc.Answer(text, outcome.tone) for text in sentences),
         sections=doc.sections_of(
-            doc.Section("Why", (doc.Listing(check.reasons),)),
-            doc.Section("What is assumed", (doc.Statements(tuple(assumed)),)),
-            doc.Section(
+            ("Why", doc.Listing(check.reasons)),
+            ("What is assumed", doc.Statements(tuple(assumed))),
+            (
                 "What was done",
-                (doc.Statements.of((x.name, "yes" if x.ok else "no") for x in check.steps),),
+                doc.Statements.of((x.name, "yes" if x.ok else "no") for x in check.steps),
             ),
         ),
         word=check.verdict.upper(),

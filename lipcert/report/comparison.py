@@ -420,9 +420,9 @@ def comparison_document(comparison: Comparison) -> doc.Document:
         "LipCert comparison",
         (doc.Answer(_answer(comparison), tone),),
         sections=doc.sections_of(
-            doc.Section("", (doc.Statements.of(facts),)),
-            doc.Section("Numbers that changed", (doc.table(_NUMBER_COLUMNS, _rows(comparison)),)),
-            doc.Section("Assumptions that changed", (doc.Statements(tuple(assumed)),)),
+            ("", doc.Statements.of(facts)),
+            ("Numbers that changed", doc.table(_NUMBER_COLUMNS, _rows(comparison))),
+            ("Assumptions that changed", doc.Statements(tuple(assumed))),
         ),
     )
 

@@ -293,11 +293,11 @@ class Document:
 
     def charted(self, figures: Iterable[Figure]) -> Document:
         """With figures behind its first section, in place of the rankings that text shows."""
-        sections = [
-            replace(item, parts=tuple(x for x in item.parts if not isinstance(x, Ranking)))
+        sections: list[tuple[str, *tuple[Part, ...]]] = [
+            (item.title, *(part for part in item.parts if not isinstance(part, Ranking)))
             for item in self.sections
         ]
-        sections.insert(1, Section("Charts", (Charts(tuple(figures)),)))
+        sections.insert(1, ("Charts", Charts(tuple(figures))))
         return replace(self, sections=sections_of(*sections))
 
 
@@ -335,12 +335,12 @@ def _field(cell: str | float | None) -> str:
     return "" if cell is None or not math.isfinite(cell) else repr(float(cell))
 
 
-def sections_of(*sections: Section) -> tuple[Section, ...]:
-    """Those that say anything, and of each the parts that do."""
-    told = [
-        replace(item, parts=tuple(part for part in item.parts if part.rows)) for item in sections
+def sections_of(*sections: tuple[str, *tuple[Part, ...]]) -> tuple[Section, ...]:
+    """Those of (title, part, …) that say anything, and of each the parts that do."""
+    shown = [
+        Section(title, tuple(part for part in parts if part.rows)) for title, *parts in sections
     ]
-    return tuple(item for item in told if item.parts)
+    return tuple(section for section in shown if section.parts)
 
 
 def explained(code: str) -> Commands:

@@ -203,10 +203,8 @@ def _named(node: Node) -> dict[str, str]:
 def inspection_document(inspection: Inspection) -> doc.Document:
     """What people read of an inspection."""
     answers = [doc.Answer(inspection.path, doc.Tone.SUBJECT)]
-    export = doc.Section("Export", () if inspection.export is None else inspection.export.told())
-    diagnostics = doc.Section(
-        "Diagnostics", (doc.Findings(diagnostics_told(inspection.diagnostics)),)
-    )
+    export = ("Export", *(() if inspection.export is None else inspection.export.told()))
+    diagnostics = ("Diagnostics", doc.Findings(diagnostics_told(inspection.diagnostics)))
     if not inspection.refusals:
         return doc.Document(
             "LipCert inspection",
@@ -214,9 +212,9 @@ def inspection_document(inspection: Inspection) -> doc.Document:
             doc.Statements.of(list(_summary(inspection))),
             doc.sections_of(
                 export,
-                doc.Section("", (_node_table(inspection),)),
-                doc.Section("", (_macros(inspection),)),
-                doc.Section("", (_parameter_table(inspection),)),
+                ("", _node_table(inspection)),
+                ("", _macros(inspection)),
+                ("", _parameter_table(inspection)),
                 diagnostics,
             ),
         )
@@ -231,7 +229,7 @@ def inspection_document(inspection: Inspection) -> doc.Document:
         "LipCert inspection",
         tuple(answers),
         doc.Statements.of([] if outline is None else list(_stated(inspection, outline))),
-        doc.sections_of(export, doc.Section("Reasons", (reasons, more)), diagnostics),
+        doc.sections_of(export, ("Reasons", reasons, more), diagnostics),
     )
 
 

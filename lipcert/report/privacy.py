@@ -253,13 +253,13 @@ def privacy_document(report: PrivacyReport) -> doc.Document:
         "LipCert privacy",
         tuple(answers),
         sections=doc.sections_of(
-            doc.Section("Statement", (doc.Statements.of(run.statement.items()),)),
-            doc.Section("By other means", (doc.Statements.of(comparison_rows(run)),)),
+            ("Statement", doc.Statements.of(run.statement.items())),
+            ("By other means", doc.Statements.of(comparison_rows(run))),
             *(
-                doc.Section(f"ε over {_CURVES.get(name, name)}", (_curve(name, points),))
+                (f"ε over {_CURVES.get(name, name)}", _curve(name, points))
                 for name, points in report.curves.items()
             ),
-            doc.Section("Diagnostics", (doc.Findings(diagnostics_told(report.diagnostics)),)),
+            ("Diagnostics", doc.Findings(diagnostics_told(report.diagnostics))),
         ),
         word="NO FINITE ε" if run.epsilon is None else f"ε ≤ {at_most(run.epsilon)}",
     )

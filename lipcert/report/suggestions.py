@@ -91,39 +91,33 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
         tuple(answers),
         doc.Statements.of(list(_facts(found))),
         doc.sections_of(
-            doc.Section("Recipe: before and after each change", (_recipe_table(found),)),
-            doc.Section("How", (doc.Commands(tuple(_lines(recipe.changes))),)),
-            doc.Section("Then", (doc.Commands(tuple(_next(found))),)),
-            doc.Section("About this network", (doc.Listing(found.remarks),)),
-            doc.Section(
+            ("Recipe: before and after each change", _recipe_table(found)),
+            ("How", doc.Commands(tuple(_lines(recipe.changes)))),
+            ("Then", doc.Commands(tuple(_next(found)))),
+            ("About this network", doc.Listing(found.remarks)),
+            (
                 "The best that was found under each mechanism",
-                (
-                    doc.table(_STEPS, [_row(item) for item in found.recipes]),
-                    doc.Listing((f"{found.unproven}.",) if found.unproven else ()),
-                ),
+                doc.table(_STEPS, [_row(item) for item in found.recipes]),
+                doc.Listing((f"{found.unproven}.",) if found.unproven else ()),
             ),
-            doc.Section("Rehearsal: private runs from the same start", _rehearsal(found)),
-            doc.Section(
+            ("Rehearsal: private runs from the same start", *_rehearsal(found)),
+            (
                 "Other networks, to be written by hand: bounds by weights may be smaller",
-                (doc.Commands(tuple(_edits(found))),),
+                doc.Commands(tuple(_edits(found))),
             ),
-            doc.Section(
+            (
                 "Changes, each by itself, by noise over signal",
-                (
-                    _table(shown, hidden=len(found.suggestions) - len(shown)),
-                    doc.Commands(tuple(_numbered(shown))),
-                ),
+                _table(shown, hidden=len(found.suggestions) - len(shown)),
+                doc.Commands(tuple(_numbered(shown))),
             ),
-            doc.Section(
+            (
                 "Other runs, and less to train: not by noise over signal alone",
-                (
-                    _table(found.others, of_run=True),
-                    doc.Commands(tuple(_numbered(found.others))),
-                    doc.Listing((_APART,) if any(map(_trains_less, found.others)) else ()),
-                ),
+                _table(found.others, of_run=True),
+                doc.Commands(tuple(_numbered(found.others))),
+                doc.Listing((_APART,) if any(map(_trains_less, found.others)) else ()),
             ),
-            doc.Section("Not analysed", (doc.Listing(tuple(_left_out(found))),)),
-            doc.Section("Diagnostics", (doc.Findings(doc.diagnostics_told(found.diagnostics)),)),
+            ("Not analysed", doc.Listing(tuple(_left_out(found)))),
+            ("Diagnostics", doc.Findings(doc.diagnostics_told(found.diagnostics))),
         ),
     )
 
