@@ -57,7 +57,7 @@ def command(
 
 def _rendered(inspection: Inspection, output_format: str, color: bool) -> str:
     if output_format == "json":
-        from lipcert.report.json import inspection_json
+        from lipcert.report.inspection import inspection_json
 
         return inspection_json(inspection)
     from lipcert.report.inspection import inspection_document

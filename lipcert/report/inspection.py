@@ -1,28 +1,27 @@
-"""Inspection: what `lipcert inspect` understood of a file, as a plain record and as a document.
+"""Inspection: what `lipcert inspect` understood of a file, as one record, as JSON and for people.
 
-What enters: an imported model, or the error that refused it. What leaves: an `Inspection`, for a
-refused model with an empty graph and `refusals` that say why; a `Document` of it.
+A refused model has an empty graph, and `refusals` that say why.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
+from lipcert.core.codec import member
 from lipcert.diagnostics import Diagnostic
 from lipcert.errors import Refusal, UnsupportedModelError
+from lipcert.graph.ir import BatchProof, Graph, Node
+from lipcert.graph.modes import EvalLayer
+from lipcert.importer.model import ImportedModel, MacroLayer, Verification
+from lipcert.importer.outline import Outline
 from lipcert.report import document as doc
 from lipcert.report.document import diagnostics_told, refusals_told
 from lipcert.report.export_advice import ExportAdvice, export_advice
+from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.numbers import shape_text
 from lipcert.report.statements import kept_rows
-
-if TYPE_CHECKING:
-    from lipcert.graph.ir import Graph, Node
-    from lipcert.graph.modes import EvalLayer
-    from lipcert.importer.model import ImportedModel
-    from lipcert.importer.outline import Outline
 
 Shape = tuple[int, ...]
 _WIDTH: Final = 44
@@ -75,31 +74,11 @@ class InspectedParameter:
 
 @final
 @dataclass(frozen=True, slots=True)
-class InspectedMacro:
-    """An op that several nodes of the file spell out."""
+class InspectedValue:
+    """An input or output, and its shape in one example."""
 
-    kind: str
-    node: str
-    nodes: tuple[str, ...]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class InspectedBatch:
-    """How it is known that examples stay independent."""
-
-    status: str
-    axis: int
-    witness: str
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class InspectedRun:
-    """The comparison with onnxruntime."""
-
-    examples: int
-    max_difference: float
+    name: str
+    shape: Shape
 
 
 @final
@@ -107,23 +86,31 @@ class InspectedRun:
 class Inspection:
     """Everything that was understood, or why nothing was."""
 
-    path: str
-    sha256: str = ""
-    producer: str = ""
-    opset: Mapping[str, int] = field(default_factory=dict)
-    inputs: tuple[tuple[str, Shape], ...] = ()
-    outputs: tuple[tuple[str, Shape], ...] = ()
+    path: str = field(metadata=member("model.path"))
+    sha256: str = field(default="", metadata=member("model.sha256"))
+    size: int = field(default=0, metadata=member("model.parameters"))
+    opset: Mapping[str, int] = field(default_factory=dict, metadata=member("model.opset"))
+    producer: str = field(default="", metadata=member("model.producer"))
+    inputs: tuple[InspectedValue, ...] = ()
+    outputs: tuple[InspectedValue, ...] = ()
     nodes: tuple[InspectedNode, ...] = ()
     parameters: tuple[InspectedParameter, ...] = ()
-    batch: InspectedBatch | None = None
-    verification: InspectedRun | None = None
-    macros: tuple[InspectedMacro, ...] = ()
+    macros: tuple[MacroLayer, ...] = field(default=(), metadata=member("macro_layers"))
     outline: Outline | None = None
-    refusals: tuple[Refusal, ...] = ()
+    batch: BatchProof | None = None
+    eval_layers: tuple[EvalLayer, ...] = field(
+        default=(), metadata=member("eval_mode", optional=True)
+    )
+    fixed: Mapping[str, str] = field(default_factory=dict, metadata=member(optional=True))
+    export: ExportAdvice | None = field(default=None, metadata=member(optional=True))
+    verification: Verification | None = None
+    refusals: tuple[Refusal, ...] = field(default=(), metadata=member("unsupported"))
     diagnostics: tuple[Diagnostic, ...] = ()
-    eval_layers: tuple[EvalLayer, ...] = ()
-    export: ExportAdvice | None = None
-    fixed: Mapping[str, str] = field(default_factory=dict)
+
+
+def inspection_json(inspection: Inspection) -> str:
+    """The document `lipcert.inspection/1` of an inspection."""
+    return dump({"schema": "lipcert.inspection/1", **DOCUMENT.write(inspection)})
 
 
 def refused_inspection(
@@ -145,22 +132,22 @@ def refused_inspection(
 
 def inspection_of(model: ImportedModel) -> Inspection:
     """The inspection of a model that was imported."""
-    graph, batch, run = model.graph, model.batch, model.verification
+    graph = model.graph
+    parameters = _parameters(graph)
     return Inspection(
         path=model.path,
         sha256=model.sha256,
-        producer=model.producer,
+        size=sum(parameter.size for parameter in parameters),
         opset=model.opset,
-        inputs=graph.arrays or ((graph.input_name, graph.input_shape),),
-        outputs=graph.outputs,
+        producer=model.producer,
+        inputs=_values(graph.arrays or ((graph.input_name, graph.input_shape),)),
+        outputs=_values(graph.outputs),
         nodes=_nodes(graph),
-        parameters=_parameters(graph),
-        batch=InspectedBatch(batch.status.value, batch.axis, batch.witness),
-        verification=InspectedRun(run.examples, run.max_difference),
-        macros=tuple(InspectedMacro(item.kind, item.node, item.nodes) for item in model.macros),
-        diagnostics=model.diagnostics,
-        eval_layers=model.graph.eval_layers,
-        fixed=model.graph.fixed,
+        parameters=parameters,
+        macros=model.macros,
+        batch=model.batch,
+        eval_layers=graph.eval_layers,
+        fixed=graph.fixed,
         export=export_advice(
             model.path,
             model.diagnostics,
@@ -168,7 +155,13 @@ def inspection_of(model: ImportedModel) -> Inspection:
             inputs=() if model.reading is None else model.reading.model.inputs,
             signed=model.signed,
         ),
+        verification=model.verification,
+        diagnostics=model.diagnostics,
     )
+
+
+def _values(found: Iterable[tuple[str, Shape]]) -> tuple[InspectedValue, ...]:
+    return tuple(InspectedValue(name, shape) for name, shape in found)
 
 
 def _nodes(graph: Graph) -> tuple[InspectedNode, ...]:
@@ -252,14 +245,14 @@ def _summary(inspection: Inspection) -> Iterator[tuple[str, str]]:
     """What was understood of the whole."""
     yield from _origin(inspection)
     for topic, values in (("input", inspection.inputs), ("output", inspection.outputs)):
-        yield from ((topic, f"{name} {shape_text(shape)} per example") for name, shape in values)
-    size = sum(parameter.size for parameter in inspection.parameters)
-    yield "parameters", f"{len(inspection.parameters)} tensors, {size:,} numbers"
+        yield from ((topic, f"{x.name} {shape_text(x.shape)} per example") for x in values)
+    yield "parameters", f"{len(inspection.parameters)} tensors, {inspection.size:,} numbers"
     frozen = [parameter.name for parameter in inspection.parameters if not parameter.trainable]
     yield from kept_rows(frozen, inspection.fixed)
     batch, run = inspection.batch, inspection.verification
     if batch is not None:
-        known = "proved" if batch.status == "proved" else f"ASSUMED ({batch.status})"
+        status = batch.status.value
+        known = "proved" if status == "proved" else f"ASSUMED ({status})"
         known += ", in eval mode" if inspection.eval_layers else ""
         yield "batch", f"axis {batch.axis}; examples independent of each other: {known}"
         yield "witness", batch.witness

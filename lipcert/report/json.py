@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis
     from lipcert.diagnostics import Diagnostic
     from lipcert.errors import Refusal
-    from lipcert.report.inspection import Inspection
 
 JsonObject = Mapping[str, object]
 
@@ -38,6 +37,10 @@ MEMBERS: Final[Mapping[str, Mapping[str, Any]]] = {
     "Analysis.privacy": member(apart=True),
     "Analysis.usefulness": member(optional=True),
     "Analysis.gates": member(optional=True),
+    "Outline.sha256": member(apart=True),
+    "Outline.producer": member(apart=True),
+    "Outline.opset": member(apart=True),
+    "Outline.signed": member(apart=True),
     "Observed.clipped_over_signal": member(optional=True),
     "Observed.of_norms": member(optional=True),
     "Observed.signal_interval": member(optional=True),
@@ -80,43 +83,6 @@ def analysis_json(analysis: Analysis) -> str:
         run = RunPrivacy.of(analysis.privacy, analysis.assumptions.allocation)
         members["privacy"] = DOCUMENT.write(run)
     return dump({"schema": "lipcert.analysis/1", **members})
-
-
-def inspection_json(inspection: Inspection) -> str:
-    """`lipcert.inspection/1`."""
-    batch, run, layers = inspection.batch, inspection.verification, inspection.eval_layers
-    return dump(
-        {
-            "schema": "lipcert.inspection/1",
-            "model": {
-                "path": inspection.path,
-                "sha256": inspection.sha256,
-                "parameters": sum(parameter.size for parameter in inspection.parameters),
-                "opset": dict(inspection.opset),
-                "producer": inspection.producer,
-            },
-            "inputs": [{"name": name, "shape": list(shape)} for name, shape in inspection.inputs],
-            "outputs": [{"name": name, "shape": list(shape)} for name, shape in inspection.outputs],
-            "nodes": _written(inspection.nodes),
-            "parameters": _written(inspection.parameters),
-            "macro_layers": _written(inspection.macros),
-            "outline": inspection.outline
-            and {
-                "inputs": list(inspection.outline.inputs),
-                "outputs": list(inspection.outline.outputs),
-                "ops": dict(inspection.outline.ops),
-                "tensors": inspection.outline.tensors,
-                "numbers": inspection.outline.numbers,
-            },
-            "batch": batch and DOCUMENT.write(batch),
-            **({"eval_mode": _written(layers)} if layers else {}),
-            **({"fixed": dict(inspection.fixed)} if inspection.fixed else {}),
-            **({"export": DOCUMENT.write(inspection.export)} if inspection.export else {}),
-            "verification": run and DOCUMENT.write(run),
-            "unsupported": _written(inspection.refusals),
-            "diagnostics": _written(inspection.diagnostics),
-        }
-    )
 
 
 def error_json(exit_code: int, message: str, refusals: Sequence[Refusal] = ()) -> str:

@@ -17,13 +17,13 @@ from lipcert.analysis.records import (
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.gradient_stats.measure import Observed, ObservedGroup
+from lipcert.graph.ir import BatchProof, BatchStatus
+from lipcert.importer.model import MacroLayer, Verification
 from lipcert.importer.outline import Outline
 from lipcert.report.inspection import (
-    InspectedBatch,
-    InspectedMacro,
     InspectedNode,
     InspectedParameter,
-    InspectedRun,
+    InspectedValue,
     Inspection,
 )
 
@@ -132,13 +132,14 @@ def inspection(name: str = "conv1") -> Inspection:
         sha256="cd" * 32,
         producer=name,
         opset={name: 17},
-        inputs=((name, (1, 8, 8)),),
-        outputs=((name, (10,)),),
+        size=1024,
+        inputs=(InspectedValue(name, (1, 8, 8)),),
+        outputs=(InspectedValue(name, (10,)),),
         nodes=(InspectedNode(name, "Conv", (name,), name, (16, 8, 8), {"weight": name}),),
         parameters=(InspectedParameter(name, (16, 1, 8, 8), 1024, True, True, (name,)),),
-        batch=InspectedBatch("proved", 0, f"witness {name}"),
-        verification=InspectedRun(8, 1e-7),
-        macros=(InspectedMacro("Gelu", name, (name, name)),),
+        batch=BatchProof(BatchStatus.PROVED, 0, f"witness {name}"),
+        verification=Verification(8, 1e-7),
+        macros=(MacroLayer("Gelu", name, (name, name)),),
         diagnostics=(Diagnostic("LC023", Level.INFO, name, name, name),),
     )
 

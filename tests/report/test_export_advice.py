@@ -19,8 +19,7 @@ from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.importer.outline import outline_of
 from lipcert.report.export_advice import ExportAdvice
-from lipcert.report.inspection import inspection_of, refused_inspection
-from lipcert.report.json import inspection_json
+from lipcert.report.inspection import inspection_json, inspection_of, refused_inspection
 from tests.commands import lipcert
 
 ZOO = Path(__file__).resolve().parents[3] / "shared" / "zoo"
