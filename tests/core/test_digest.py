@@ -25,8 +25,20 @@ def replaced(field, items) -> None:
     field.extend(items)
 
 
+def another_order(nodes, rng):
+    """Nodes in an order of computation, drawn at random."""
+    missing = {name for item in nodes for name in item.output}
+    left, found = list(nodes), []
+    while left:
+        ready = [place for place, item in enumerate(left) if missing.isdisjoint(item.input)]
+        found.append(left.pop(rng.choice(ready)))
+        missing.difference_update(found[-1].output)
+    return found
+
+
 def shuffle(m, rng):
-    for field in (m.graph.node, m.graph.initializer, m.graph.value_info):
+    replaced(m.graph.node, another_order(m.graph.node, rng))
+    for field in (m.graph.initializer, m.graph.value_info):
         replaced(field, rng.sample(list(field), len(field)))
     for node in m.graph.node:
         replaced(node.attribute, rng.sample(list(node.attribute), len(node.attribute)))
