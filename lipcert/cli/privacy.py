@@ -26,7 +26,7 @@ from lipcert.cli.options import (
     output_options,
     together,
 )
-from lipcert.cli.options import given as declared
+from lipcert.cli.options import given as stated
 from lipcert.cli.output import Output, text_width
 from lipcert.cli.sources import from_command_line
 from lipcert.diagnostics import Level
@@ -73,15 +73,6 @@ _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
     }
 )
 """of options that say something else elsewhere"""
-_DECLARED: Final = (
-    "noised_groups",
-    "composition",
-    "sensitivity_for",
-    "sensitivity_of",
-    "noise_on",
-    "divisor",
-    "claim_sampling",
-)
 _REDUCTIONS: Final = ("sum", "mean")
 
 
@@ -148,7 +139,7 @@ def _solve(options: _RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
     plan, declaration, sigma = options.plan(), options.declaration(), options.noise_multiplier
     solved_for = options.solved_for
     if solved_for == "noise_multiplier":
-        if options.declares:
+        if options.declared:
             raise UsageError(
                 "target-epsilon: how the noise is set and claimed can be judged for a noise "
                 "multiplier only; give --noise-multiplier instead"
@@ -225,19 +216,23 @@ def _fill(given: dict[str, Any], known: Mapping[str, object]) -> None:
 @final
 @dataclass(frozen=True, slots=True)
 class _RunOptions:
-    """What was given, by the names of the options; the analysis fills gaps."""
+    """What was given, by the names of the options; the analysis fills gaps.
+
+    declared: how the noise is set or claimed, as far as the user said.
+    """
 
     given: Mapping[str, Any]
-    point_only: bool = False
+    declared: Mapping[str, Any]
+    point_only: bool
 
     @classmethod
     def of(cls, context: click.Context, analysis: Path | None) -> _RunOptions:
         """From the command line, the analysis where there is one, and then the settings."""
-        given = {**declared(context, _DECLARED_KEY), **_read_run(declared(context, _RUN_KEY))}
+        given = _read_run(stated(context, _RUN_KEY))
         point_only = analysis is not None and cls._read(given, analysis)
         settings = chosen_settings(context).settings
         _fill(given, {key: getattr(settings, key) for key in (*_CIRCUMSTANCES, *_QUANTITIES)})
-        return cls(given, point_only)
+        return cls(given, stated(context, _DECLARED_KEY), point_only)
 
     @classmethod
     def _read(cls, given: dict[str, Any], analysis: Path) -> bool:
@@ -288,11 +283,6 @@ class _RunOptions:
         return float(self.given["target_epsilon"])
 
     @property
-    def declares(self) -> bool:
-        """Whether the user said how the noise is set or claimed."""
-        return any(name in self.given for name in _DECLARED)
-
-    @property
     def solved_for(self) -> str:
         """The one of the three that was not given."""
         known = {
@@ -322,15 +312,16 @@ class _RunOptions:
         from lipcert.privacy.noise import Neighbouring, Reduction
         from lipcert.privacy.plan import Sampling
 
-        relation = self.given.get("sensitivity_for")
-        claimed = self.given.get("claim_sampling")
+        said = self.declared
+        relation = said.get("sensitivity_for")
+        claimed = said.get("claim_sampling")
         return Declaration(
-            groups=self.given.get("noised_groups", 1),
-            composition=Composition(self.given.get("composition", "joint")),
+            groups=said.get("noised_groups", 1),
+            composition=Composition(said.get("composition", "joint")),
             sensitivity_for=Neighbouring(relation) if relation else None,
-            sensitivity_of=Reduction(self.given.get("sensitivity_of", "sum")),
-            noise_on=Reduction(self.given.get("noise_on", "sum")),
-            divisor=Divisor(self.given.get("divisor", "constant")),
+            sensitivity_of=Reduction(said.get("sensitivity_of", "sum")),
+            noise_on=Reduction(said.get("noise_on", "sum")),
+            divisor=Divisor(said.get("divisor", "constant")),
             claimed_sampling=Sampling(claimed) if claimed else None,
         )
 
