@@ -57,8 +57,6 @@ _RATES: Final = (0.003, 0.01, 0.03)
 """of Adam: the best in a first run is taken in a second, with other batches and other noise"""
 ACCURACY: Final = "accuracy"
 R_SQUARED: Final = "R²"
-_OF_DISTANCES: Final = frozenset({"mse", "mae", "huber"})
-"""losses of the distance from an output to its target, which R² measures"""
 _WORST: Final = -1.0
 """the least R² of one example: one that is far off does not decide"""
 _POINTS: Final = 8
@@ -270,7 +268,7 @@ def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
         share = np.mean(y > middle, axis=0)
         most = np.mean(np.maximum(share, 1.0 - share))
         return ACCURACY, float(most), lambda z, y: np.mean((z > 0.0) == (y > middle), axis=1)
-    if found.loss.kind in _OF_DISTANCES:
+    if found.loss.of_distances:  # which R² measures
         spread = max(float(np.mean(np.sum((y - np.mean(y, axis=0)) ** 2, axis=1))), _SMALL)
         return (
             R_SQUARED,

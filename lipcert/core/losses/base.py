@@ -95,6 +95,8 @@ class Loss(ABC):
     """the name that users and certificates give it ("cross-entropy")"""
     of_classes: ClassVar[bool] = False
     """whether a label is one of several classes, of which the outputs are the scores"""
+    of_distances: ClassVar[bool] = False
+    """whether it measures how far the outputs are from the labels"""
 
     def __post_init__(self) -> None:
         for name, limit in _limits(type(self)).items():

@@ -57,6 +57,7 @@ class SquaredError(Loss):
     """ℓ = Σ_i (z_i − y_i)², or its mean; times ½ if `half`. Labels have ‖y‖₂ ≤ label_norm."""
 
     kind: ClassVar[str] = "mse"
+    of_distances: ClassVar[bool] = True
     label_norm: NotNegative
     output_reduction: Terms = "mean"
     half: Flag = False
@@ -79,6 +80,7 @@ class AbsoluteError(Loss):
     """ℓ = Σ_i |z_i − y_i|, or its mean."""
 
     kind: ClassVar[str] = "mae"
+    of_distances: ClassVar[bool] = True
     output_reduction: Terms = "mean"
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
@@ -96,6 +98,7 @@ class Huber(Loss):
     """
 
     kind: ClassVar[str] = "huber"
+    of_distances: ClassVar[bool] = True
     huber_delta: Positive = 1.0
     output_reduction: Terms = "mean"
     label_norm: NotNegative | None = None
