@@ -271,7 +271,7 @@ def _rehearsal(found: Suggestions) -> tuple[doc.Part, ...]:
 
 
 def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False) -> doc.Table:
-    """of_run: whether noise over signal of the whole run is told, for runs that differ."""
+    """of_run: whether noise over signal of the whole run is shown, for runs that differ."""
     rows = [
         (
             str(rank),

@@ -55,10 +55,10 @@ def suggest(
 
     examples: at which gradients are measured, which costs privacy that no ε covers where they are
     private; None: random admissible ones. budget: seconds, after which nothing further is tried.
-    With examples whose labels are classes, recipes that have less noise over signal than gradient
-    clipping are rehearsed beside it. probe: rehearse every recipe and the first changes by
-    themselves. observe: is told what is being done. Raises what `bounded` raises for the settings,
-    and UsageError for a probe without examples of classes.
+    With examples, recipes that have less noise over signal than plain gradient clipping are
+    rehearsed beside it. probe: rehearse every recipe and the first changes by themselves. observe:
+    called with what is being done. Raises what `bounded` raises for the settings, and UsageError
+    for a probe without examples that can be rehearsed.
     """
     require_arguments("suggest", model, settings)
     settings = settings.with_inputs(model.graph.inputs)

@@ -1,6 +1,6 @@
 """Module edits: other networks whose bounds may be smaller, as lines that a person can write.
 
-None of them is made or analysed here: whoever writes one exports the network and analyses it. All
+None of them is made or analysed here: a user who writes one exports and analyses the network. All
 are for bounds by weights; gradient clipping needs none of them, except that no private run can
 have a layer that mixes the examples of a batch.
 """

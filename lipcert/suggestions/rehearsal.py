@@ -166,7 +166,7 @@ _Curve = tuple[tuple[int, float], ...]
 
 
 def _watched(title: str, end: float, shown: _Shown) -> Callable[[], None]:
-    """Called at every step: tells of it, and raises NoVerdictError once time is up."""
+    """Called at every step: reports it, and raises NoVerdictError once time is up."""
 
     def watch() -> None:
         shown.step(title)
@@ -184,7 +184,7 @@ class _Shown:
         self._observe, self._total, self._done = observe, total, 0
 
     def step(self, title: str) -> None:
-        """One more."""
+        """Count one more step of a run."""
         self._done += 1
         if self._observe is not None:
             self._observe(f"rehearsal: {title}", self._done, max(self._total, self._done))

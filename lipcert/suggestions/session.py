@@ -318,7 +318,7 @@ class Session:
         """The score of a mechanism by itself, inf where it begins no recipe.
 
         Norms of gradients do not tell what is lost where each group is clipped by itself, and
-        little of how far to clip: C = 1 is taken where others are no better than it beyond doubt.
+        little of how far to clip: C = 1 is taken where none of the others is better beyond doubt.
         """
         score = self._score((family,))
         if not self._of_norms or not mechanisms.clips_gradients(family):

@@ -1,7 +1,7 @@
 """Written: changes as people type them, for the command line and in Python.
 
-What enters: fields of settings, names, steps of a network. What leaves: lines that can be pasted.
-Invariant: a line says what the settings say, or makes the step that was analysed.
+From fields of settings and names come lines that can be pasted. Invariant: a line says what the
+settings say.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def number(value: float) -> str:
 
 
 def upwards(value: float) -> float:
-    """In four digits, upwards."""
+    """The number in four digits, rounded upwards."""
     if not 0.0 < value < math.inf:
         return value
     step = 10.0 ** (math.floor(math.log10(value)) - 3)
