@@ -62,11 +62,11 @@ from lipcert.training.ledger import Ledger
 from lipcert.training.ledger_file import LedgerHeader
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
+from lipcert.training.modes import Rest
 from lipcert.training.network import Example, TrainedNetwork, trained_network
 from lipcert.training.noise_warning import warn_of_noise
 from lipcert.training.private import Private
 from lipcert.training.release import NoiseSource, Release
-from lipcert.training.resting import Rest
 from lipcert.training.run_folder import (
     CERTIFICATE,
     CHECKPOINT,

@@ -29,7 +29,6 @@ from lipcert.training.clipping import (
     check_clips,
     install_clips,
 )
-from lipcert.training.dropout import DropoutMasks, dropouts
 from lipcert.training.mechanisms import (
     BackpropClipping,
     Clipless,
@@ -37,6 +36,7 @@ from lipcert.training.mechanisms import (
     TrainingMechanism,
     WeightClipping,
 )
+from lipcert.training.modes import DropoutMasks, dropouts
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.projection import Projector
 from lipcert.upper import Upper

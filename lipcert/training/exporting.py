@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.importer.metadata import FROZEN, SIGNATURE
-from lipcert.training.dropout import dropouts
+from lipcert.training.modes import dropouts
 from lipcert.training.world import refuse_sharded
 
 _STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"

@@ -28,9 +28,9 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings.settings import Settings
-from lipcert.training.comparing import KeptNumbers, are_equal, is_finite
-from lipcert.training.dropout import refused_parts
-from lipcert.training.inputs import admitted
+from lipcert.training.batches import admitted
+from lipcert.training.composition import KeptNumbers, are_equal, is_finite
+from lipcert.training.modes import refused_parts
 from lipcert.training.same_network import SameNetwork
 
 _KEEPING: Final = ("torch.autograd.graph", "torch.utils.checkpoint")

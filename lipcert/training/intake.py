@@ -29,8 +29,7 @@ from lipcert.graph.ir import Graph
 from lipcert.settings.conversion import whole
 from lipcert.settings.patterns import literal
 from lipcert.settings.settings import Settings
-from lipcert.training.batches import parted
-from lipcert.training.inputs import admitted
+from lipcert.training.batches import admitted, parted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.outputs import joined_labels

@@ -29,10 +29,9 @@ from lipcert.importer.model import ImportedModel
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.settings.patterns import literal
 from lipcert.settings.settings import Settings
-from lipcert.training.dropout import at_rest, refused_parts
 from lipcert.training.exporting import export, tied_names, without_fast_path
+from lipcert.training.modes import at_rest, refused_parts, resting
 from lipcert.training.outputs import Outputs
-from lipcert.training.resting import resting
 from lipcert.training.world import refuse_sharded
 
 _EXAMPLES: Final = 3

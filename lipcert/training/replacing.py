@@ -26,10 +26,9 @@ from lipcert.core.ledger import MECHANISMS
 from lipcert.errors import UsageError
 from lipcert.settings.choices import check_positive
 from lipcert.settings.conversion import number
-from lipcert.training.dropout import MASKED
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.mechanisms import TrainingMechanism
-from lipcert.training.resting import frozen, has_learnt
+from lipcert.training.modes import MASKED, frozen, has_learnt
 
 _MOST_GROUPS: Final = 32
 _LEAST_CHANNELS: Final = 4

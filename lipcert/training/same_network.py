@@ -26,14 +26,17 @@ from torch import Tensor, nn
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import is_shown
-from lipcert.training.clipping.probe import EXAMPLES, Probe, Seen
+from lipcert.training.clipping.probe import (
+    EXAMPLES,
+    Probe,
+    Seen,
+    agree,
+    in_widest,
+    longest_of,
+)
 from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import TrainedNetwork
 
-_ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
-"""relative; a file rounds constants to float32, and float32 may turn a ReLU at its kink"""
-_FAINT: Final = 1e-3
-"""of the longest gradient: what is shorter is compared with that"""
 _ASCENT: Final = 2.0**-30
 """the loss gradient at the output, so short that clips of gradients are idle"""
 _NOT_EVALUATED: Final = (
@@ -188,10 +191,9 @@ def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) 
 def _evaluated(
     network: TrainedNetwork, graph: Graph, *, training: bool | None, examples: Tensor | None = None
 ) -> tuple[Probe, Seen, float]:
-    """The module, in the widest type that it takes, and how far what is equal may differ there."""
-    why = ""
-    for dtype, allowed in _ALLOWED.items():
-        probe = Probe(
+    """The module, as `in_widest` has it."""
+    return in_widest(
+        lambda dtype: Probe(
             network.module,
             graph,
             network.matches,
@@ -201,12 +203,9 @@ def _evaluated(
             ascent=_ASCENT,
             read=network.outputs.joined,
             examples=examples,
-        )
-        live = probe.of_module()
-        if live is not None:
-            return probe, live, allowed
-        why = probe.refused
-    raise NoVerdictError(_NOT_EVALUATED.format(why=why))
+        ),
+        _NOT_EVALUATED,
+    )
 
 
 def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:
@@ -289,18 +288,10 @@ def _beside(first: Seen, second: Seen) -> Seen:
 
 def _compare(live: Seen, expected: Seen, allowed: float, otherwise: str) -> None:
     """NoVerdictError that says `otherwise` of the first thing that is not as expected."""
-    _require("output", live.output, expected.output, allowed * _length(expected.output), otherwise)
-    longest = max(map(_length, expected.gradients.values()))
+    longest = longest_of(expected.gradients.values())
+    pairs = {"output": (live.output, expected.output, 0.0)}
     for name, gradient in expected.gradients.items():
-        scale = max(_length(gradient), _FAINT * longest)
-        what = f"gradient of {name!r}"
-        _require(what, live.gradients[name], gradient, allowed * scale, otherwise)
-
-
-def _require(what: str, found: Tensor, expected: Tensor, allowed: float, otherwise: str) -> None:
-    if found.shape != expected.shape or not _length(found - expected) <= allowed:
-        raise NoVerdictError(f"training: the {what} of the module {otherwise}")
-
-
-def _length(tensor: Tensor) -> float:
-    return float(torch.linalg.vector_norm(tensor.double()))
+        pairs[f"gradient of {name!r}"] = (live.gradients[name], gradient, longest)
+    for what, (found, wanted, largest) in pairs.items():
+        if not agree(found, wanted, allowed, largest):
+            raise NoVerdictError(f"training: the {what} of the module {otherwise}")

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lipcert.training import comparing
-from lipcert.training.comparing import are_equal, first_difference, is_finite
+from lipcert.training import composition
+from lipcert.training.composition import are_equal, first_difference, is_finite
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 SIZES = [0, 1, 7, 2**16 - 1, 2**16, 2**17]
@@ -66,7 +66,7 @@ def test_finite(tensor: Tensor, expected: bool) -> None:
 def test_the_first_pair_that_differs_is_found(
     where: int | None, is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(comparing, "_are_here", lambda tensors: is_here)
+    monkeypatch.setattr(composition, "_are_here", lambda tensors: is_here)
     ones, others = ([torch.arange(4.0) for _ in range(3)] for _ in range(2))
     if where is not None:
         others[where][3] = 0.0

@@ -23,7 +23,7 @@ from lipcert.training import (
     WeightClipping,
 )
 from lipcert.training.clipping import SingleGradients
-from lipcert.training.dropout import dropouts
+from lipcert.training.modes import dropouts
 from tests.commands import lipcert
 from tests.training.runs import BATCH, CLASSES, EXAMPLES, STEPS, clipless, data, private_run, train
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from lipcert.errors import NoVerdictError
 from lipcert.settings.settings import Settings
-from lipcert.training.inputs import admitted
+from lipcert.training.batches import admitted
 
 BALL = Settings(input_norm=1.0)
 BOX = Settings(input_box=(0.0, 1.0))

@@ -20,8 +20,8 @@ from lipcert.training import (
     WeightClipping,
     make_trainable,
 )
-from lipcert.training.dropout import refused_parts
 from lipcert.training.layers import BoundedGroupNorm
+from lipcert.training.modes import refused_parts
 from tests.training.runs import CLASSES, clipless, private_run, train
 
 CLIP, BACKPROP = GradientClipping(), BackpropClipping()

@@ -26,7 +26,7 @@ from lipcert.training import (
     make_private,
     make_trainable,
 )
-from lipcert.training.resting import has_learnt, resting
+from lipcert.training.modes import has_learnt, resting
 from tests.commands import lipcert as command
 from tests.training.runs import BATCH, CLASSES, DELTA, EXAMPLES, private_run, train
 

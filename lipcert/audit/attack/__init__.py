@@ -19,8 +19,7 @@ import torch
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
 from lipcert.audit.attack.domain import Domain, label_set
 from lipcert.audit.attack.objective import Field
-from lipcert.audit.attack.weight_ascent import climb_weights, weight_starts
-from lipcert.audit.attack.weight_set import WeightSet
+from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.labels import checked_labels

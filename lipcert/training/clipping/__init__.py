@@ -7,10 +7,10 @@ gradients, and hooks that clip what each layer reads and receives.
 from __future__ import annotations
 
 from lipcert.training.clipping.backprop import install_clips
-from lipcert.training.clipping.clip_check import check_clips
+from lipcert.training.clipping.factors import ClipRule
 from lipcert.training.clipping.gradients import ClippedGradients, ClippedSum
 from lipcert.training.clipping.live import LiveNetwork
-from lipcert.training.clipping.rule import ClipRule
+from lipcert.training.clipping.probe import check_clips
 from lipcert.training.clipping.single import SingleGradients
 
 __all__ = [

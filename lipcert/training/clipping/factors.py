@@ -1,26 +1,66 @@
 """Clip factors: by what the gradient of each example is multiplied, so that it is short enough.
 
-What enters: one pass forward and backward over a batch. What leaves: min(1, C_k/‖g_ik‖) for every
-example i and group k, without any per-example gradient. Invariants: the norms are upper bounds, and
-the factors are rounded down, so that c·‖g‖ ≤ C in real arithmetic; an example whose gradient is not
-finite has the factor 0, and says so to nobody.
+A `ClipRule` says which norm the gradient of one example may keep, and of which parameters together:
+the radius that is enforced is the very number that the noise rests on. From one pass forward and
+backward over a batch follow the factors min(1, C_k/‖g_ik‖) of every example i and group k, without
+any per-example gradient. Invariants: the norms are upper bounds, and the factors are rounded down,
+so that c·‖g‖ ≤ C in real arithmetic; an example whose gradient is not finite has the factor 0.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Self, final
 
 import torch
 from torch import Tensor
 
+from lipcert.analysis.bounded import Bounded
+from lipcert.core.losses.base import Loss
 from lipcert.errors import NoVerdictError
 from lipcert.measure.gradient_norms.engine import Passed, exact_arithmetic
 from lipcert.measure.gradient_norms.squares import Squares
+from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.privacy.noise import Group
+from lipcert.settings.choices import check_nonnegative
 from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products, weight_squares
-from lipcert.training.clipping.rule import ClipRule
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ClipRule:
+    """∇ℓ_i + λθ of every group, scaled down to its radius, which is the bound of the group.
+
+    loss_clip: the norm to which ∂ℓ/∂logits is clipped before, None where it is not. weight_decay:
+    λ, 0 where decay is no business of the clip.
+    """
+
+    groups: tuple[Group, ...]
+    loss: Loss
+    loss_clip: float | None = None
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_nonnegative("clipping: weight-decay", self.weight_decay)
+
+    @classmethod
+    def of(cls, run: Bounded, weight_decay: float = 0.0) -> Self:
+        """As analysed. C for all parameters together, C/√K for each of K groups; less where the
+        network itself bounds the gradient by less, and the noise was set for that."""
+        return cls(run.groups, run.loss, run.loss_clip, weight_decay)
+
+    @property
+    def radii(self) -> list[float]:
+        """To which the gradients of the groups are clipped."""
+        return [group.grad_norm.value for group in self.groups]
+
+    def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
+        """ℓ of every example; labels as `checked_labels` returns them.  # [examples]"""
+        clipped = logits if self.loss_clip is None else clipped_gradient(logits, self.loss_clip)
+        return per_example_loss(self.loss, clipped, labels)
+
 
 OUTWARD: Final = 1.0 + 2.0**-40
 _SHARE: Final = 1.0 - 2.0**-20

@@ -1,10 +1,11 @@
 """ClippedGradients: the sum of clipped gradients of a batch, from one pass forward and backward.
 
-What enters: a batch with its labels. What leaves: Σ_i c_ik(∇_k ℓ_i + λθ_k) for every trained
-parameter. Cotangents go down unscaled, and only a parameter's own gradient sees c_ik·b_i, so that
-every group has factors of its own (book-keeping: Bu et al., 2023). Invariant: norms and sums are
-those of the same tensors: an example moves the sum by at most the radius of each group, up to the
-rounding of the additions, however inexact the pass itself was.
+That is Σ_i c_ik(∇_k ℓ_i + λθ_k) for every trained parameter. Cotangents go down unscaled, and only
+a parameter's own gradient sees c_ik·b_i, so that every group has factors of its own (book-keeping:
+Bu et al., 2023): one product for each matrix or kernel, no second forward pass; gradients of other
+operands are small, and differentiated by autograd. Invariant: norms and sums are those of the same
+tensors: an example moves the sum by at most the radius of each group, up to the rounding of the
+additions, however inexact the pass itself was.
 """
 
 from __future__ import annotations
@@ -17,12 +18,56 @@ import torch
 from torch import Tensor
 
 from lipcert.analysis.bounded import Bounded
+from lipcert.graph.operand import Operand
+from lipcert.measure.gradient_norms.convolution import KernelGradient, library_gradient, readable
+from lipcert.measure.gradient_norms.dense import DenseWeight
 from lipcert.measure.gradient_norms.engine import Caught, NormEngine, Passed, exact_arithmetic
+from lipcert.measure.gradient_norms.entrywise import BiasGradient
+from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
 from lipcert.measure.lowering import LoweredNetwork
-from lipcert.training.clipping.factors import clip_factors
+from lipcert.measure.lowering.network import operand_tensor
+from lipcert.training.clipping.factors import ClipRule, clip_factors
 from lipcert.training.clipping.live import LiveNetwork
-from lipcert.training.clipping.local import in_parameter, summed_gradient
-from lipcert.training.clipping.rule import ClipRule
+
+
+def summed_gradient(
+    network: LoweredNetwork, trained: OperandPlan, value: Tensor | None, cotangent: Tensor
+) -> Tensor:
+    """Σ_i ∂⟨cotangent_i, output_i⟩/∂operand, of the operand's shape.
+
+    value: None only where the gradient needs none.
+    """
+    use, value = trained.use, None if value is None else value.to(cotangent.dtype)
+    a, b = arranged(use.node, value, cotangent)
+    shape = use.operand.shape
+    if isinstance(trained.gradient, BiasGradient):
+        return b.sum_to_size((1, *trained.gradient.placed)).reshape(shape)
+    if value is None or a is None:
+        raise ValueError(f"node {use.node.name!r}: its value was not kept")
+    match trained.gradient:
+        case DenseWeight():
+            return b.flatten(0, -2).mT @ a.flatten(0, -2)
+        case KernelGradient(geometry, groups, transposed):
+            a, b = (b, a) if transposed else (a, b)
+            return library_gradient(readable(a, geometry), b, shape, geometry, groups)
+    with torch.enable_grad():
+        operand = network.operands(use.node)[use.slot].detach().clone().requires_grad_()
+        operands = {**network.operands(use.node), use.slot: operand}
+        output = network.lowered(use.node, [value], operands)
+        (gradient,) = torch.autograd.grad(output, operand, cotangent)
+    return gradient
+
+
+def in_parameter(operand: Operand, gradient: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """The gradient of an operand as one of its parameter: the adjoint of the view."""
+    if operand.places is None:
+        moved = gradient.reshape(shape)
+        return moved if operand.scale == 1.0 else moved * operand.scale
+    with torch.enable_grad():
+        whole = gradient.new_zeros(shape).requires_grad_()
+        view = operand_tensor(operand, {operand.parameter or "": whole}, gradient)
+        (moved,) = torch.autograd.grad(view, whole, gradient)
+    return moved
 
 
 @final

@@ -1,13 +1,18 @@
 """Probe: one evaluation of a live module, and one of the graph that was bounded, on equal numbers.
 
-What enters: a module with hooks, the graph with its clips, a dtype. What leaves: what every clip
-saw, the output, and all gradients, of both. Invariant: the module is left as it was: it computes
-with copies of its tensors, and the random state is restored.
+A `Seen` is what every clip saw on its way forward and backward, the output, and all gradients, of
+either. The module is left as it was: it computes with copies of its tensors, in float64 where it
+allows that, and the random state is restored.
+
+`check_clips` compares the clips of the two. A clip depends on what it is given and on nothing else.
+So where every clip of the module is given what its counterpart in the graph is given, example by
+example, the two compute the same at all other inputs too, also where a clip that happens to be idle
+here takes effect.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, Final, TypeAlias, final
@@ -19,11 +24,16 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
 from lipcert.audit.recorded_names import Match
+from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph, Node, example
 from lipcert.measure.lowering import LoweredNetwork
-from lipcert.training.clipping.backprop import HookedLayer
-from lipcert.training.dropout import at_rest
+from lipcert.training.clipping.backprop import HookedLayer, hooked_layers
+from lipcert.training.modes import at_rest
 
+ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
+"""relative; a file rounds constants to float32, and float32 may turn a ReLU at its kink"""
+FAINT: Final = 1e-3
+"""of the longest of its kind: what is shorter is compared with that"""
 EXAMPLES: Final = 3
 """random ones"""
 _ALL: Final = slice(None)
@@ -289,3 +299,84 @@ def _copied(tensor: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tenso
     if not plain.is_floating_point():
         return plain
     return plain.to(dtype).requires_grad_(requires_grad)
+
+
+def check_clips(
+    module: nn.Module,
+    graph: Graph,
+    matches: Mapping[str, Match],
+    read: Callable[[object], Tensor | None] | None = None,
+) -> None:
+    """graph: as bounded, with its clips. matches: as `install_clips` had. read: as of a `Probe`."""
+    layers = hooked_layers(module, graph, matches)
+    probe, live, allowed = in_widest(
+        lambda dtype: Probe(module, graph, matches, layers, dtype, read=read),
+        "clipping: the module cannot be evaluated with copies of its weights in float64 or "
+        "float32 ({why}), so nothing tells whether its clips stand where they were bounded",
+    )
+    _compare(live, probe.of_graph(), allowed)
+
+
+def in_widest(made: Callable[[torch.dtype], Probe], otherwise: str) -> tuple[Probe, Seen, float]:
+    """The module in the widest type that it takes, and how far what is equal may differ there.
+
+    Raises:
+        NoVerdictError: with the text of `otherwise` and why no type is taken.
+    """
+    why = ""
+    for dtype, allowed in ALLOWED.items():
+        probe = made(dtype)
+        live = probe.of_module()
+        if live is not None:
+            return probe, live, allowed
+        why = probe.refused
+    raise NoVerdictError(otherwise.format(why=why))
+
+
+def agree(found: Tensor, expected: Tensor, allowed: float, longest: float = 0.0) -> bool:
+    """Whether two tensors agree, relative to the second or a share of the longest of its kind."""
+    if found.shape != expected.shape:
+        return False
+    scale = max(length(expected), FAINT * longest)
+    return length(found - expected) <= allowed * scale
+
+
+def longest_of(tensors: Iterable[Tensor]) -> float:
+    """The largest length of some tensors."""
+    return max(map(length, tensors))
+
+
+def length(tensor: Tensor) -> float:
+    """The 2-norm of all entries together."""
+    return float(torch.linalg.vector_norm(tensor.double()))
+
+
+def _compare(live: Seen, bounded: Seen, allowed: float) -> None:
+    for layer, found in live.inputs.items():
+        if len(found) != 1 or layer not in live.cotangents:
+            raise NoVerdictError(
+                f"clipping: the layer {layer!r} is called {len(found)} times, and was bounded for "
+                "one call: its clips do not act where its parameters do"
+            )
+        for expected in bounded.inputs[layer]:
+            _require((layer, "reads"), found[0], expected, allowed, 0.0)
+    longest = longest_of(bounded.cotangents.values())
+    for layer, cotangent in bounded.cotangents.items():
+        _require((layer, "receives"), live.cotangents[layer], cotangent, allowed, longest)
+    _require(("output", "returns"), live.output, bounded.output, allowed, 0.0)
+    longest = longest_of(bounded.gradients.values())
+    for name, gradient in bounded.gradients.items():
+        _require((name, "has as its gradient"), live.gradients[name], gradient, allowed, longest)
+
+
+def _require(
+    what: tuple[str, str], found: Tensor, expected: Tensor, allowed: float, longest: float
+) -> None:
+    if agree(found, expected, allowed, longest):
+        return
+    name, verb = what
+    raise NoVerdictError(
+        f"clipping: what {name!r} {verb} in the module {tuple(found.shape)} is not what it {verb} "
+        f"in the network that was bounded {tuple(expected.shape)}, so the clips of the two differ; "
+        "call each layer with the whole batch as first axis, once, and on nothing but tensors"
+    )

@@ -18,9 +18,8 @@ from torch.func import functional_call, grad, vmap
 
 from lipcert.errors import NoVerdictError
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
-from lipcert.training.clipping.factors import OUTWARD, factors_of
-from lipcert.training.clipping.rule import ClipRule
-from lipcert.training.dropout import DropoutMasks
+from lipcert.training.clipping.factors import OUTWARD, ClipRule, factors_of
+from lipcert.training.modes import DropoutMasks
 
 _CHUNK: Final = 2**26
 """so many numbers of gradients are held at once"""

@@ -12,10 +12,8 @@ constraint on the weight holds the norm of the convolution itself).
 
 from __future__ import annotations
 
-from lipcert.training.layers.attention import BoundedSelfAttention
 from lipcert.training.layers.gradient_clip import LossGradientClip
 from lipcert.training.layers.inputs import ColourSpace, InputClip, InputNormalization
-from lipcert.training.layers.mixer import MixerBlock
 from lipcert.training.layers.normalization import (
     BoundedGroupNorm,
     BoundedLayerNorm,
@@ -31,6 +29,7 @@ from lipcert.training.layers.sums import (
     Residual,
     ScaledResidual,
 )
+from lipcert.training.layers.tokens import BoundedSelfAttention, MixerBlock
 
 __all__ = [
     "AddBias",

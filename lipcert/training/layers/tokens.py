@@ -1,8 +1,9 @@
-"""Self-attention without biases, whose scores keep to a stated scale.
+"""Layers of tokens [examples, tokens, width], of norm 1 at most behind `UnitLayerNorm`.
 
-What enters: tokens [examples, tokens, width], of norm 1 at most behind `UnitLayerNorm`. What
-leaves: the same shape. Invariant: scores are the products of queries and keys as they are, times
-`scale`, which does not shrink with the width: behind unit tokens it is what bounds the slope.
+Neither has a bias. The scores of the attention are the products of queries and keys as they are,
+times `scale`, which does not shrink with the width: behind unit tokens it is what bounds the slope.
+A block of the Lipschitz MLP-Mixer is orthogonal layers along tokens, then along features, without
+normalisation, so that with orthogonal weights every step preserves norms in both directions.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from torch import Tensor, nn
 from lipcert.errors import UsageError
 from lipcert.settings.choices import check_positive
 from lipcert.training.layers.axes import divided, unflattened
+from lipcert.training.layers.sorting import MaxMin
+from lipcert.training.layers.sums import HalfResidual
 
 
 @final
@@ -61,3 +64,49 @@ class BoundedSelfAttention(nn.Module):
     def extra_repr(self) -> str:
         """Width, heads and scale."""
         return f"{self.width}, heads={self.heads}, scale={self.scale:g}"
+
+
+@final
+class MixerBlock(nn.Module):
+    """Dense, MaxMin, dense along the tokens, and the same along the features.
+
+    Lipschitz constant Π‖W‖ of the four weights, output norm X·Π‖W‖: 1 and X with orthogonal
+    weights, as they are at first (Béthune et al. 2024, C.2.4: square weights, no LayerNorm). Proof:
+    the same matrix acts on every column, or row, of the tokens. half_residual: ½(x + f(x)) around
+    both halves, with constants (1 + ‖W₁‖‖W₂‖)/2 each.
+    """
+
+    def __init__(self, tokens: int, width: int, *, half_residual: bool = False) -> None:
+        super().__init__()
+        halves: list[nn.Module] = [_Mixing(tokens, axis=1), _Mixing(width, axis=2)]
+        if half_residual:
+            halves = [HalfResidual(half) for half in halves]
+        self.token_mixing, self.feature_mixing = halves
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Tokens mixed, then features."""
+        mixed: Tensor = self.feature_mixing(self.token_mixing(x))
+        return mixed
+
+
+@final
+class _Mixing(nn.Module):
+    """Along the tokens (axis 1) or the features (axis 2)."""
+
+    def __init__(self, size: int, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+        self.first = _orthogonal(size)
+        self.sort = MaxMin(axis=-1)
+        self.second = _orthogonal(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lines = x.transpose(self.axis, 2)
+        mixed: Tensor = self.second(self.sort(self.first(lines)))
+        return mixed.transpose(self.axis, 2)
+
+
+def _orthogonal(size: int) -> nn.Linear:
+    layer = nn.Linear(size, size, bias=False)
+    nn.init.orthogonal_(layer.weight)
+    return layer
