@@ -37,7 +37,6 @@ from lipcert.core.certificate import (
 )
 from lipcert.core.check import Choices, check
 from lipcert.core.claims import (
-    GroupBound,
     clipped_gradient,
     group_bounds,
     joint_multiplier,
@@ -282,7 +281,7 @@ class _Draft:
             for group in self._analysis.groups
         )
 
-    def _released(self, bare: Certificate, bounds: tuple[GroupBound, ...]) -> Certificate:
+    def _released(self, bare: Certificate, bounds: tuple[GroupClaim, ...]) -> Certificate:
         """With sensitivities, noise for the multiplier of the analysis, and ε."""
         if not bounds:
             return bare
@@ -299,15 +298,10 @@ class _Draft:
         if allocated is None:
             raise NoVerdictError("certify: the noise exceeds the range of float64")
         groups = tuple(
-            replace(
-                group,
-                grad_norm=bound.grad_norm,
-                sensitivity=bound.sensitivity,
-                noise_std=noised.noise_std.value,
-            )
-            for group, bound, noised in zip(bare.groups, bounds, allocated.groups, strict=True)
+            replace(bound, noise_std=noised.noise_std.value)
+            for bound, noised in zip(bounds, allocated.groups, strict=True)
         )
-        effective = joint_multiplier(groups, bounds)
+        effective = joint_multiplier(groups)
         if effective < multiplier * _SLIGHTLY_LESS:
             raise CertificationError(
                 f"the allocated noise amounts to a multiplier of {effective!r}, not {multiplier!r}"

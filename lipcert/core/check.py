@@ -21,11 +21,11 @@ from lipcert.core.certificate import (
     Certificate,
     CertificateFormatError,
     ExternalFile,
+    GroupClaim,
     ValueClaim,
     read_certificate,
 )
 from lipcert.core.claims import (
-    GroupBound,
     cotangent_faults,
     group_bounds,
     joint_multiplier,
@@ -110,7 +110,7 @@ class _State:
     program: Program
     proved: Proved
     derived: Derived
-    groups: tuple[GroupBound, ...]
+    groups: tuple[GroupClaim, ...]
 
     def __init__(self, data: bytes, path: Path, choices: Choices) -> None:
         self.data = data
@@ -278,7 +278,7 @@ def _privacy(state: _State) -> Iterator[str]:
         return
     from lipcert.core.spending import derived_epsilon  # noqa: PLC0415  only where ε is claimed
 
-    multiplier = joint_multiplier(state.certificate.groups, state.groups)
+    multiplier = joint_multiplier(state.groups)
     if state.premises.stepwise is not None:
         multiplier = min(multiplier, state.premises.stepwise)
     derived = derived_epsilon(claim, run, multiplier, state.premises.relation)

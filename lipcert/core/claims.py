@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import final
+from dataclasses import replace
 
 from lipcert.core.accounting.sensitivity import (
     effective_multiplier,
@@ -43,23 +42,15 @@ def cotangent_faults(certificate: Certificate, derived: Derived) -> Iterator[str
     )
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class GroupBound:
-    """What is derived for parameters noised together."""
-
-    grad_norm: float
-    sensitivity: float
-
-
 def group_bounds(
     certificate: Certificate,
     gradients: Mapping[str, float],
     premises: Premises,
     *,
     drops: bool = False,
-) -> tuple[GroupBound, ...]:
-    """The joint gradient bound of each group and what it can move of the released sum or mean.
+) -> tuple[GroupClaim, ...]:
+    """The groups as they are derived: their joint gradient bounds, and what these can move of the
+    released sum or mean; with the noise that is claimed.
 
     Proof: the gradient with respect to several tensors is their concatenation. One example more
     or less moves a sum by at most G; one replaced by another moves it by at most 2G; a public
@@ -79,7 +70,7 @@ def group_bounds(
         )
         reduction = "sum" if premises.divisor is None else "mean"
         moved = sensitivity_up(bound, reduction, premises.divisor, premises.relation)
-        found.append(GroupBound(bound, moved))
+        found.append(replace(group, grad_norm=bound, sensitivity=moved))
     return tuple(found)
 
 
@@ -109,7 +100,7 @@ def clipped_group(bound: float, groups: int, premises: Premises, *, lasts: bool)
 def output_faults(
     certificate: Certificate,
     gradients: Mapping[str, float],
-    groups: tuple[GroupBound, ...],
+    groups: tuple[GroupClaim, ...],
     sizes: Mapping[str, int],
     premises: Premises,
     *,
@@ -128,7 +119,7 @@ def output_faults(
     yield from _below("gradient", "network", network.grad_norm, total)
     moved = total_sensitivity([bound.sensitivity for bound in groups])
     yield from _below("sensitivity", "network", network.sensitivity, moved)
-    multiplier = joint_multiplier(certificate.groups, groups)
+    multiplier = joint_multiplier(groups)
     if network.noise_multiplier is not None and not network.noise_multiplier <= multiplier:
         yield (
             f"the noise multiplier is claimed to be {network.noise_multiplier!r}, but the noise of "
@@ -136,10 +127,10 @@ def output_faults(
         )
 
 
-def joint_multiplier(claims: tuple[GroupClaim, ...], bounds: tuple[GroupBound, ...]) -> float:
+def joint_multiplier(groups: tuple[GroupClaim, ...]) -> float:
     """The noise multiplier of the whole release: the groups of a step are one mechanism."""
-    moved = [bound.sensitivity for bound in bounds]
-    return effective_multiplier(moved, [claim.noise_std for claim in claims])
+    moved = [group.sensitivity for group in groups]
+    return effective_multiplier(moved, [group.noise_std for group in groups])
 
 
 def _dimension_fault(group: GroupClaim, sizes: Mapping[str, int]) -> Iterator[str]:

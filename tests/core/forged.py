@@ -114,15 +114,7 @@ class Forgery:
             network=NetworkClaim(None, None, None, None),
         )
         bounds = group_bounds(bare, gradients, self.premises)
-        groups = tuple(
-            replace(
-                group,
-                grad_norm=bound.grad_norm,
-                sensitivity=bound.sensitivity,
-                noise_std=self.noise * bound.sensitivity,
-            )
-            for group, bound in zip(groups, bounds, strict=True)
-        )
+        groups = tuple(replace(bound, noise_std=self.noise * bound.sensitivity) for bound in bounds)
         circumstances = Circumstances(
             batch_proved=program.batch_proved,
             frozen=frozen_tensors(program, frozenset(self.trained)),
@@ -134,7 +126,7 @@ class Forgery:
         claim = None
         if self.premises.run is not None:
             claim = PrivacyClaim("own", 0.0, Fraction(1, 100000), "recomputed")
-            multiplier = joint_multiplier(groups, bounds)
+            multiplier = joint_multiplier(groups)
             epsilon = derived_epsilon(claim, self.premises.run, multiplier, self.premises.relation)
             claim = replace(claim, epsilon=epsilon)
         assumptions = self.premises.assumptions(circumstances)

@@ -38,7 +38,7 @@ def tight(certificate: Certificate, path: Path) -> Certificate:
     if network.sensitivity is not None:
         network = replace(network, sensitivity=total_sensitivity([g.sensitivity for g in groups]))
     if network.noise_multiplier is not None:
-        joint = joint_multiplier(certificate.groups, groups)
+        joint = joint_multiplier(groups)
         network = replace(network, noise_multiplier=joint)
     return replace(
         certificate,
@@ -50,10 +50,7 @@ def tight(certificate: Certificate, path: Path) -> Certificate:
             )
             for claim in certificate.parameters
         ),
-        groups=tuple(
-            replace(claim, grad_norm=bound.grad_norm, sensitivity=bound.sensitivity)
-            for claim, bound in zip(certificate.groups, groups, strict=True)
-        ),
+        groups=groups,
         network=network,
     )
 
