@@ -6,7 +6,7 @@
 
 pytest loads this module wherever LipCert is installed, so it imports nothing that is heavy. What
 enters: what `lipcert audit` takes. What leaves: the report of a pass; with any other the test
-fails, and shows it. Invariant: what is not settled is no pass, and is never skipped.
+fails, and shows it. Invariant: what is not settled does not pass, and is never skipped.
 """
 
 from __future__ import annotations

@@ -116,7 +116,7 @@ def certify(
         raise ModelFileError(f"{asked.name!r} is a folder; name a file in it")
     target = Path(asked.name).with_suffix(".lipcert.json") if out is None else Path(out)
     if not is_certificate(target):
-        raise UsageError(f"certify: {target} is no name of a certificate, as net.lipcert.json is")
+        raise UsageError(f"certify: {target} does not name a certificate, as net.lipcert.json does")
     with asked.imported() as (network, settings):
         issued = issue(network, settings, *asked.more, **options)
         file = Path(network.path)
@@ -274,8 +274,8 @@ class _Asked:
     ) -> _Asked:
         """From the arguments of a call; options lose those that are read here.
 
-        Raises UsageError, which says what to write, for what is no network, a module without an
-        example, or settings that are none.
+        Raises UsageError, which says what to write, for what is not a network, a module without an
+        example, or settings of another type.
         """
         from lipcert.importer.model import ImportedModel
         from lipcert.settings.settings import Settings
@@ -300,7 +300,7 @@ class _Asked:
                 )
         elif not isinstance(source, str | os.PathLike | ImportedModel):
             raise UsageError(
-                f"{verb}: a {type(source).__name__} is no network: give an ONNX file, or a "
+                f"{verb}: a {type(source).__name__} is not a network: give an ONNX file, or a "
                 f"module with an example: {asks_for}"
             )
         settings = taken("settings")
@@ -308,7 +308,7 @@ class _Asked:
             settings = Settings()
         if not isinstance(settings, Settings):
             raise UsageError(
-                f"{verb}: a {type(settings).__name__} is no settings; give "
+                f"{verb}: a {type(settings).__name__} is not a Settings; give "
                 "lipcert.Settings(input_norm=1.0), say"
             )
         return cls(verb, source, example, settings, tuple(arguments))
@@ -320,7 +320,7 @@ class _Asked:
 
     @property
     def name(self) -> str:
-        """What reports call it."""
+        """The name that reports give it."""
         source: Any = self.source
         if self.is_module:
             return type(source).__name__
@@ -392,7 +392,9 @@ def _job(
 
     known = {item.name for item in fields(Job)} - {"model", "settings", "certificate"}
     if unknown := words.keys() - known:
-        raise UsageError(f"audit: {min(unknown)!r} is no word of it; it knows {sorted(known)}")
+        raise UsageError(
+            f"audit: unknown argument {min(unknown)!r}; expected one of {sorted(known)}"
+        )
     plain = {
         name: os.fspath(value) if isinstance(value, os.PathLike) else value
         for name, value in words.items()

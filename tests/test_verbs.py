@@ -151,9 +151,9 @@ def test_what_does_not_fit_together_is_told_with_what_to_write(
     for given, reason in (
         ((net,), call),
         ((net, SETTINGS), call),
-        ((net, X[:1], 3), r"a int is no settings"),
-        ((3, SETTINGS), rf"a int is no network.*{call}"),
-        ((path_of("digits_mlp"), X[:1]), r"a Tensor is no settings"),
+        ((net, X[:1], 3), r"a int is not a Settings"),
+        ((3, SETTINGS), rf"a int is not a network.*{call}"),
+        ((path_of("digits_mlp"), X[:1]), r"a Tensor is not a Settings"),
         (("none.onnx", SETTINGS), r"none\.onnx"),
     ):
         with pytest.raises(LipCertError, match=reason):
@@ -165,9 +165,9 @@ def test_words_of_certificates_and_audits(net: nn.Module, tmp_path: Path) -> Non
     certificate = tmp_path / "net.lipcert.json"
     for call, reason in (
         (lambda: lipcert.certify(net, X[:1], SETTINGS), "out="),
-        (lambda: lipcert.certify(net, X[:1], SETTINGS, out="net.onnx"), "no name of a certificate"),
+        (lambda: lipcert.certify(net, X[:1], SETTINGS, out="net.onnx"), "does not name a certificate"),
         (lambda: lipcert.audit(net, X[:1], SETTINGS), "nothing to audit"),
-        (lambda: lipcert.audit(net, X[:1], steps=3), "'steps' is no word"),
+        (lambda: lipcert.audit(net, X[:1], steps=3), "unknown argument 'steps'"),
         (lambda: lipcert.audit(net, X[:1], cluster="local", attack_steps=1), "are for files"),
         (
             lambda: lipcert.audit(net, X[:1], model="net.onnx", attack_steps=1),

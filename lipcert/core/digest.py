@@ -1,11 +1,11 @@
 """The structural digest of a model: one for all files that spell the same computation.
 
-What enters: a `Model`. What leaves: a SHA-256 that does not change when a model is saved again,
-when its nodes stand in another order of computation or its initializers in any other, its tensors,
-nodes or symbolic dimensions renamed, its numbers stored elsewhere (raw, one by one, in external
-files), or texts for people edited; and that changes with anything that may change what is computed: an operator, an operand or their
-order, an attribute, a number by one ulp, a type, a shape, an operator set, the order of graph
-inputs and outputs, which uses share one initializer.
+Input: a `Model`. Output: a SHA-256 that does not change when a model is saved again, when its nodes
+stand in another order of computation or its initializers in any other, its tensors, nodes or
+symbolic dimensions renamed, its numbers stored elsewhere (raw, one by one, in external files), or
+texts for people edited; and that changes with anything that may change what is computed: an
+operator, an operand or their order, an attribute, a number by one ulp, a type, a shape, an operator
+set, the order of graph inputs and outputs, which uses share one initializer.
 
 Canonical form. Model inputs keep their order, initializers and nodes are sorted, and everything
 is named by its position: the form lists the operator sets, the inputs (type, dimensions with

@@ -4,7 +4,7 @@ What enters: an object, or `package.module:function`, which is called without ar
 leaves: a source. A data set of known length is asked for examples by their numbers; a loader of one
 is read through its data set and `collate_fn`, whatever it shuffles; anything else is gone through
 in order, anew for each reading. This module does not import torch: what an object is was imported
-by whoever made it.
+by its author.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def source_of_function(where: str, columns: Columns) -> Source:
             raise NoVerdictError(f"{where}: {module_name} has no {part!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise NoVerdictError(f"{where} is no function; give one that returns the data set")
+        raise NoVerdictError(f"{where} is not a function; give one that returns the data set")
     return source_of_object(_asked(where, "failed", found), where, columns, again=found)
 
 
@@ -112,7 +112,7 @@ class Indexed(Source):
             yield self._some(range(at, min(at + rows, self.count or 0)))
 
     def take(self, index: npt.NDArray[np.int64]) -> Block:
-        """By their numbers."""
+        """The examples of these numbers, in this order."""
         return self._some(map(int, index))
 
     def identity(self) -> Identity:
@@ -173,7 +173,7 @@ class Stream(Source):
                 yield x[passed:], y[passed:]
 
     def identity(self) -> Identity:
-        """Of the first examples."""
+        """The identity of the first examples."""
         probed: list[Block] = []
         for x, y in self.blocks():
             left = _PROBED - sum(len(held) for held, _ in probed)

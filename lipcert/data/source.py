@@ -231,17 +231,17 @@ class Arrays(Source):
         self._sha256 = sha256
 
     def blocks(self, start: int = 0) -> Iterator[Block]:
-        """Views."""
+        """Views of the arrays, from an example on."""
         rows = rows_of_block(self._x)
         for at in range(start, len(self._x), rows):
             yield self._x[at : at + rows], self._y[at : at + rows]
 
     def take(self, index: npt.NDArray[np.int64]) -> Block:
-        """At once."""
+        """The examples of these numbers, in this order."""
         return self._x[index], self._y[index]
 
     def identity(self) -> Identity:
-        """Of every byte."""
+        """A digest of every byte."""
         if self._sha256:
             return Identity(self._sha256, "the file")
         return Identity(digest_of([(self._x, self._y)], [len(self._x)]), "the arrays")
@@ -293,7 +293,7 @@ class Shards(Source):
         return x[places], y[places]
 
     def identity(self) -> Identity:
-        """As it was given."""
+        """The identity that it was given."""
         return self._identity
 
     def _require_kind(self, x: Array, y: Array, name: str) -> None:
@@ -341,7 +341,7 @@ def rows_of_shape(shape: Shape) -> int:
 
 
 def joined(blocks: Sequence[Block]) -> Block:
-    """Blocks as one."""
+    """The blocks, joined into a single one."""
     if len(blocks) == 1:
         return blocks[0]
     return np.concatenate([x for x, _ in blocks]), np.concatenate([y for _, y in blocks])
@@ -379,7 +379,7 @@ def digest_of(blocks: Iterable[Block], about: object) -> str:
 
 
 def identity_of_files(files: Sequence[Path], folder: Path) -> Identity:
-    """Of names, sizes and times of change: whoever rewrites a file changes it."""
+    """Of names, sizes and times of change: rewriting a file changes it."""
     told = []
     for file in files:
         state = file.stat()

@@ -25,8 +25,8 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "is not what gradient training differentiates. Export the float model.",
         "LC006": "An input of whole numbers may choose rows of a constant table (embeddings of "
         "token ids: Gather along axis 0), be compared with constants (padding masks, ids != 0), or "
-        "be cast to floats (pixels). Nothing else is computed with it: bounds speak of real "
-        "numbers, of no division that drops what is left, and no sum that wraps around.",
+        "be cast to floats (pixels). Nothing else is computed with it: bounds apply to "
+        "real numbers, not to divisions that drop a remainder or sums that wrap around.",
         "LC007": "Differential privacy here rests on the gradient of one example. Where examples "
         "influence each other (batch statistics, a reduction over the batch axis), no such "
         "gradient exists. Use a normalization per example (GroupNorm, LayerNorm), or export in "
@@ -87,7 +87,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "training moves it, its gradient is not bounded. An export by torch with dynamo=True says "
         "which tensors are parameters, and leaves nothing to guess.",
         "LC028": "Every bound is derived by the core, which reads the file itself and refuses what "
-        "has two readings or what none of its rules speaks of. The message says what it met. Write "
+        "has two readings or what none of its rules covers. The message says what it met. Write "
         "the layer in plain operators, or report the file.",
         "LC101": "The rule of this node does not apply on the values that can reach it (for "
         "example a division by an interval that holds 0). The message says which assumption would "
@@ -124,9 +124,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "release, --max-epsilon the ε of the run, --max-slack the bound over the largest "
         "gradient norm that an example had, --max-noise-to-signal the noise over the norm of the "
         "mean gradient. The bound may be right, and the number is larger than you allow: the "
-        "result leaves with 1. `lipcert suggest MODEL` lists what makes it smaller, or raise the "
+        "command exits with 1. `lipcert suggest MODEL` lists what makes it smaller, or raise the "
         "limit.",
-        "LC111": "A gate passes for a number that is known, and for no other: the result leaves "
+        "LC111": "A gate passes only for a number that is known: otherwise the command exits "
         "with 3. G and Δ are not known where a group has no finite bound, ε where no run is "
         "described, slack and noise to signal where no gradient of an example was measured, and "
         "numbers of a certificate where the checker did not prove it. Describe the run, give data "
@@ -161,7 +161,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC209": "Multipliers that prove no quadratic form do not belong in a certificate. With "
         "--weights: a trained tensor is not within its constraint, or another one differs.",
         "LC300": "No example was replayed, or a group was tried by none, so that the audit says "
-        "nothing of it. An empty audit is no pass. Give data with at least one example, a trace "
+        "nothing of it. An empty audit does not pass. Give data with at least one example, a trace "
         "with recorded weights, or an attack.",
         "LC301": "An admissible example was found whose gradient, computed with all its rounding "
         "accounted for, is longer than the certified bound. The noise computed from that bound is "
@@ -187,15 +187,15 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC307": "An audit tells a bound to be wrong only where the gradient of an example comes "
         "near it. The largest norm that this group had is a small share of its bound, or 0, or no "
         "example tried it: had the bound been too small by a factor of a thousand (or what "
-        "--max-detectable-factor says), nothing would have been seen. That is no evidence, so it "
-        "is no pass. Look for bad examples with --attack pga (with --attack-weights too), or give "
-        "more and other data. Where the bound itself is that far from what occurs, its noise is "
-        "too: `lipcert suggest MODEL` lists ways to a smaller one. Parameters whose gradient is "
+        "--max-detectable-factor says), nothing would have been seen. That is not evidence, so the "
+        "audit does not pass. Look for bad examples with --attack pga (with --attack-weights "
+        "too), or give more and other data. Where the bound itself is that far from what occurs, "
+        "its noise is too: `lipcert suggest MODEL` lists ways to a smaller one. Parameters whose gradient is "
         "always 0 learn nothing: leave them out, or freeze them (--trainable).",
         "LC310": "Bounds of a constraint set hold for weights in it. At a recorded step a weight "
         "was outside: the projection is missing, runs before the optimizer's step, or does not "
         "reach this tensor. Project after every step, before the next forward pass.",
-        "LC311": "The accountant was told a number of steps, a sampling rate, a noise multiplier, "
+        "LC311": "The accountant was given a number of steps, a sampling rate, a noise multiplier, "
         "a divisor or a way of drawing batches that is not that of the recorded run, so its ε is "
         "that of another run. Account for what was done.",
         "LC312": "What one example adds to the quantity that is noised is larger than the "
@@ -263,8 +263,8 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "--dataset-size N; examples are then drawn with the rate B/N, however many there are. Or "
         "state the relation zero-out, in which an example is replaced by nothing and N stays.",
         "LC410": "Gradients were measured at examples, and what is chosen by them (a clip, a "
-        "network, a mechanism) depends on these examples. The ε of the run speaks of what the run "
-        "releases, and of nothing that was looked up before. Give --data public examples, or ones "
+        "network, a mechanism) depends on these examples. The ε of the run covers what the run "
+        "releases, and nothing that was looked up before. Give --data public examples, or ones "
         "that were generated to the declared domain; or count the look as a release of its own.",
         "LC420": "With reflected or repeated borders one input entry can meet a tap of the same "
         "window more than once, and the published sensitivity (input clip times cotangent clip) "

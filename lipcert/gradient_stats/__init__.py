@@ -1,1 +1,1 @@
-"""Signal: gradients of single examples, measured, to hold noise and bounds against. No bounds."""
+"""Signal: gradients of single examples, measured, to compare noise and bounds with. No bounds."""

@@ -40,7 +40,7 @@ class Examples:
 
     source: where they come from, for messages.
     is_private: whether what is learned from them costs privacy, as it does of all but drawn ones.
-    is_drawn: whether they are no data, and their labels random.
+    is_drawn: whether they were drawn instead of read, with random labels.
     """
 
     x: npt.NDArray[Any]
@@ -54,7 +54,7 @@ class Examples:
 
     @property
     def count(self) -> int:
-        """How many there are."""
+        """The number of examples read."""
         return len(self.x)
 
     def read(self, start: int, stop: int) -> Examples:
@@ -89,7 +89,7 @@ class DataSet:
     def read(self, start: int, stop: int) -> Examples:
         """Those from start to stop − 1, or to the end of the data.
 
-        Whoever goes on where the last call ended goes through the source once.
+        A caller that goes on where the last call ended reads the source once.
         """
         if start != self._at:
             self._blocks, self._rest, self._at = self._source.blocks(start), [], start
@@ -155,7 +155,7 @@ def checked_examples(
     bad = _first_bad(x)
     if bad is not None:
         raise NoVerdictError(
-            f"{source}, x: example {first + bad} holds NaN or infinity; no bound speaks of it, so "
+            f"{source}, x: example {first + bad} holds NaN or infinity; no bound covers it, so "
             "remove it, or find out where training got it from"
         )
     return Examples(x, y, source)

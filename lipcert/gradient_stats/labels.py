@@ -1,4 +1,4 @@
-"""Labels, checked against the loss: bounds speak of admissible labels only.
+"""Labels, checked against the loss: bounds cover admissible labels only.
 
 What enters: an array of labels, one for each example. What leaves: class numbers [examples] for a
 loss over several classes, otherwise float64 targets [examples, *output shape]; of several outputs a
@@ -36,11 +36,13 @@ def checked_labels(
     array = np.asarray(labels)
     if array.dtype.kind not in "biuf":
         raise NoVerdictError(
-            f"labels of type {array.dtype} are no numbers: give class numbers or targets as "
+            f"labels of type {array.dtype} are not numbers: give class numbers or targets as "
             "integers or floats"
         )
     if array.ndim == 0:
-        raise NoVerdictError("labels: one number is no list of labels; give one for each example")
+        raise NoVerdictError(
+            "labels: one number is not a list of labels; give one for each example"
+        )
     if isinstance(loss, Joint):
         return _of_parts(loss, array, first)
     if not isinstance(loss, ClassLoss):
@@ -89,7 +91,7 @@ def _of_part(part: Part, own: _Labels, first: int) -> FloatArray:
             own = own.reshape(len(own), *shape)
         elif own.dtype.kind == "f":  # class numbers among targets are whole numbers all the same
             whole = np.all(own == np.round(own), axis=1)
-            _require(whole, own, first, "is no whole number, and no class")
+            _require(whole, own, first, "is not a whole number, so not a class")
             own = own.astype(np.int64)
         found = checked_labels(part.loss, own, shape, first)
     except NoVerdictError as error:
@@ -116,7 +118,7 @@ def _class_numbers(loss: Loss, array: _Labels, classes: int, first: int) -> npt.
         )
     column = numbers[:, 0]
     _require(
-        (column >= 0) & (column < classes), column, first, f"is no class from 0 to {classes - 1}"
+        (column >= 0) & (column < classes), column, first, f"is not a class from 0 to {classes - 1}"
     )
     found: npt.NDArray[np.int64] = column.astype(np.int64)
     return found
@@ -138,7 +140,7 @@ def _of_tokens(loss: Loss, array: _Labels, scores: Scores, first: int) -> npt.ND
         )
     rows = array.reshape(len(array), scores.tokens).astype(np.int64)
     known = (rows == NO_LABEL) | ((rows >= 0) & (rows < scores.classes))
-    what = f"has a token whose label is no class from 0 to {scores.classes - 1}, nor {NO_LABEL}"
+    what = f"has a token whose label is not a class from 0 to {scores.classes - 1}, nor {NO_LABEL}"
     _require(np.all(known, axis=1), rows, first, what)
     return rows
 

@@ -63,7 +63,7 @@ class Declaration:
     sensitivity_for: the neighbouring relation it was computed for (None: that of the plan).
     sensitivity_of, noise_on: whether it is that of the sum or of the mean over B, and which of the
         two receives the noise.
-    claimed_sampling: what the accountant was told (None: the truth).
+    claimed_sampling: what the accountant was given (None: the truth).
     """
 
     groups: int = 1

@@ -125,7 +125,7 @@ def _event(plan: TrainingPlan, noise_multiplier: float, accountant: Accountant) 
     Its PLD of a Gaussian event of multiplier z compares, under replace-one, the means −1 and +1
     at standard deviation z: z is the noise per *bound of one gradient*, s/G = 2s/Δ = 2σ. Its RDP
     is α/(2z²) under every relation: there z is s/Δ = σ. Under add-remove and zero-out Δ = G, and
-    both read σ. (Tests hold all of them against closed forms.)
+    both read σ. (Tests compare all of them with closed forms.)
 
     Poisson samples under replace-one, PLD: the pair (1−q)N(0)+qN(−1), (1−q)N(0)+qN(+1) at
     deviation z dominates every pair with means a, b, ‖a‖, ‖b‖ ≤ 1 in any dimension.

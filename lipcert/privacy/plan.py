@@ -203,7 +203,9 @@ class TrainingPlan:
                 f"sampling-rate: {self.sampling.value} sampling has none besides B/N; leave it out"
             )
         if not 2.0**-53 <= self.rate <= 1.0:
-            raise UsageError(f"sampling-rate: {self.rate!r} is no probability; give 1/45, say")
+            raise UsageError(
+                f"sampling-rate: {self.rate!r} is not a probability; give for example 1/45"
+            )
 
     def _check_length(self) -> None:
         if (self.steps is None) == (self.epochs is None):

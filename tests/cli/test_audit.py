@@ -325,7 +325,7 @@ def of_no_example(path: Path) -> None:
         (pickled, "is no .npz file"),
         (of_another_shape, "reshape x to [examples, 64]"),
         (with_nan, "example 4 holds NaN"),
-        (with_a_wrong_label, "example 8: 10 is no class from 0 to 9"),
+        (with_a_wrong_label, "example 8: 10 is not a class from 0 to 9"),
         (Path.touch, "is no .npz file"),
     ],
 )

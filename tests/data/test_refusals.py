@@ -119,7 +119,7 @@ HALF = [[1.0] * 6, [1.0] * 5]
         (lambda _: "s3://bucket/a.npz?signature=secret", "s3://bucket/a.npz is a URL; what is"),
         (lambda _: "no.such.module:function", "cannot be imported: ModuleNotFoundError"),
         (lambda _: "tests.data.written:none", "has no 'none'"),
-        (lambda _: "tests.data.written:X", "is no function"),
+        (lambda _: "tests.data.written:X", "is not a function"),
         (lambda _: "tests.data.written:failing", "failed: KeyError: 'no such split'"),
         (lambda _: "tests.data.written:failing_on_its_way", "RuntimeError: worker died"),
         (lambda _: "tests.data.written:npz", "failed: TypeError"),

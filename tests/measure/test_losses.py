@@ -211,11 +211,11 @@ def test_one_label_for_each_example():
 
 NAN, OVER = float("nan"), 1.0 + 1e-6
 REFUSED = [
-    (CrossEntropy(), [0, 1, 5], (5,), r"example 2: 5 is no class from 0 to 4 \(1 of 3"),
-    (CrossEntropy(), [0, -100, 1], (5,), "example 1: -100 is no class"),
+    (CrossEntropy(), [0, 1, 5], (5,), r"example 2: 5 is not a class from 0 to 4 \(1 of 3"),
+    (CrossEntropy(), [0, -100, 1], (5,), "example 1: -100 is not a class"),
     (CrossEntropy(), [0.0, 1.0], (5,), "class numbers are integers"),
     (CrossEntropy(), [True, False], (2,), "class numbers are integers"),
-    (CrossEntropy(), ["cat"], (5,), "are no numbers"),
+    (CrossEntropy(), ["cat"], (5,), "are not numbers"),
     (CrossEntropy(), [[0.5, 0.5], [0.0, 1.0]], (2,), r"example 0: .* is not one-hot"),
     (CrossEntropy(), [[1, 1], [0, 1]], (2,), r"example 0: .* is not one-hot"),
     (CrossEntropy(), [[0, 0], [0, 1]], (2,), r"example 0: .* is not one-hot"),
@@ -223,7 +223,7 @@ REFUSED = [
     (CrossEntropy(), [[0, 1, 2]], (5,), "one class number, or one one-hot row of 5"),
     (CrossEntropy(), [0], (1,), "use the loss bce"),
     (CrossEntropy(), [0], (2, 3), "which of its axes"),
-    (CrossEntropy(), 3, (5,), "is no list of labels"),
+    (CrossEntropy(), 3, (5,), "is not a list of labels"),
     (BinaryCrossEntropy(), [0.0, 1.25], (1,), r"example 1: \[1.25\] is outside \[0, 1\]"),
     (BinaryCrossEntropy(), [[0, 1]], (3,), "one target for each output"),
     (BinaryCrossEntropy(), [NAN], (1,), "not finite"),
@@ -247,7 +247,7 @@ def test_refused_labels(loss, labels, shape, message):
 
 
 def test_the_first_bad_label_is_counted_from_the_first_example():
-    with pytest.raises(NoVerdictError, match="example 102: 7 is no class"):
+    with pytest.raises(NoVerdictError, match="example 102: 7 is not a class"):
         checked_labels(CrossEntropy(), np.array([0, 1, 7]), (5,), first=100)
 
 

@@ -118,8 +118,8 @@ def test_a_stated_rate_is_that_of_the_loader() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rate": 0.0}, "no probability"),
-        ({"rate": 1.5}, "no probability"),
+        ({"rate": 0.0}, "not a probability"),
+        ({"rate": 1.5}, "not a probability"),
         ({"rate": 0.1, "sampling": Sampling.FULL_BATCH, "batch_size": None}, "besides B/N"),
     ],
 )

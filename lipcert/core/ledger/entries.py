@@ -114,7 +114,7 @@ _SIZES: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class Run:
-    """The training run that ε speaks of.
+    """The training run that ε is stated for.
 
     participations: the largest number of steps whose batches hold one example (of a shuffle).
     size: where N comes from; None where an earlier certificate does not say.

@@ -63,7 +63,7 @@ class ClippedLayer:
 
     @property
     def ends(self) -> LayerEnds:
-        """Both values."""
+        """The value that it reads, and the one that it computes."""
         return self.input, self.output
 
 
@@ -115,7 +115,7 @@ class Mechanism:
 
     @property
     def text(self) -> str:
-        """A-MECHANISM in words."""
+        """The text of the assumption A-MECHANISM."""
         return "Gradients are what backpropagation finds."
 
     def record(self) -> dict[str, Any]:
@@ -329,7 +329,7 @@ class GradientClipping(Mechanism):
 
     @property
     def text(self) -> str:
-        """With the radius."""
+        """The text of A-MECHANISM, with the radius."""
         return (
             f"The gradient of every example is clipped to {self.clip_norm!r} ({self.clip_scope}), "
             f"decay {self.decay}."

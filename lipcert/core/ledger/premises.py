@@ -65,7 +65,7 @@ class InputPart:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The text of the assumption."""
         found = _admitted(self.norm, self.box)
         return f"the input {self.name} {f'has {found}' if found else 'may be anything'}"
 
@@ -90,7 +90,7 @@ class LossPart:
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The text of the assumption."""
         return f"{self.weight!r} times {_described(self.kind, self.parameters, self.output)}"
 
 
@@ -231,7 +231,7 @@ class Premises:
 
     @property
     def layer_clip(self) -> BackpropClipping | None:
-        """The clips round layers."""
+        """The mechanism, if it clips around layers."""
         return self.mechanism if isinstance(self.mechanism, BackpropClipping) else None
 
     def assumptions(self, known: Circumstances) -> tuple[Assumption, ...]:

@@ -63,7 +63,8 @@ class SoftmaxDomain:
     def _square_on_simplex(self, smoothing: Fraction) -> Fraction:
         """sup ‖p − t‖² over all distributions p.
 
-        Proof: a convex function is largest at a vertex e_j, and j ≠ 0 is no better than j = 0.
+        Proof: a convex function is largest at a vertex e_j, and no j ≠ 0 has a larger value than
+        j = 0.
         Attained: in the limit of growing logits.
         """
         return _square(smoothing, Fraction(0), (Fraction(1), 1), (Fraction(0), self.classes - 2))

@@ -32,7 +32,7 @@ _ROUNDED: Final = Fraction(1, 1 << 64)
 
 
 def definite_float(matrix: FloatMatrix, least: Fraction) -> bool:
-    """In float64."""
+    """Whether `definite` holds, proved in float64."""
     shift = _shift(matrix, least)
     if shift is None:
         return False
@@ -43,7 +43,7 @@ def definite_float(matrix: FloatMatrix, least: Fraction) -> bool:
 
 
 def definite_exact(matrix: FloatMatrix, least: Fraction) -> bool:
-    """In integers."""
+    """Whether `definite` holds, proved in integers."""
     from lipcert.core.norms import layers  # noqa: PLC0415  for this engine only
 
     shift = _shift(matrix, least)

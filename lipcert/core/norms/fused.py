@@ -39,14 +39,14 @@ def fused_norm_at_most(
 ) -> bool:
     """Whether ‖A‖₂ ≤ claim could be proved, A the linear part from first input to last output.
 
-    shapes: of all values, as in `Program`. False where the steps are no such run.
+    shapes: of all values, as in `Program`. False where the steps are not such a run.
     """
     kernel = fused_kernel(steps, shapes)
     return kernel is not None and kernel.norm_at_most(claim, witness, check)
 
 
 def fused_kernel(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
-    """The run as one kernel, None where the steps are no run.
+    """The run as one kernel, None where the steps are not a run.
 
     Hypotheses (checked): each step reads only the one before, or is the sum of that and of the
     input of the run; exactly one is a Dense or Conv; the others are a Scale or BatchNorm with a

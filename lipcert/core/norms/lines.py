@@ -61,7 +61,7 @@ class Axis:
 
     @property
     def length(self) -> int:
-        """Number of shifts."""
+        """The number of shifts along the axis."""
         return int(self.shift.max(initial=0)) + 1
 
     def fits(self, count: int, twist: int) -> bool:
@@ -115,7 +115,7 @@ def _live_kernel(convolution: Convolution) -> Array:
 
 
 def axes_of(convolution: Convolution) -> list[Axis]:
-    """All axes, in order."""
+    """All axes of the convolution, in order."""
     return [Axis.of(convolution, axis) for axis in range(len(convolution.size))]
 
 

@@ -32,7 +32,7 @@ _TERMS: Final = 80
 def half_turns(count: int) -> ComplexArray:
     """exp(iπm/count) for 0 ≤ m < 2·count; real and imaginary part are each within 2^-53."""
     if not 1 <= count <= MAX_COUNT:
-        raise ValueError(f"{count} is no number of parts of a half turn")
+        raise ValueError(f"{count} cannot be a number of parts of a half turn")
     half_turn = _half_turn()
     return np.array([_exponential(half_turn * m // count) for m in range(2 * count)])
 

@@ -47,7 +47,7 @@ class Strip:
 def strips_at_most_float(strips: Sequence[Strip], columns: int, claim: float) -> bool:
     """Whether ‖T‖₂ ≤ claim could be proved of the matrix of these strips.
 
-    ValueError for a claim that is no bound, or numbers that are not finite.
+    ValueError for a claim that is not a bound, or numbers that are not finite.
     """
     spend()
     if not (math.isfinite(claim) and claim >= 0.0):

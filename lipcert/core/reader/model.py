@@ -3,7 +3,7 @@
 Refused, because the checker would have to interpret more than it can justify: sparse tensors,
 training graphs, and whatever has two readings or none: names defined twice or never, cycles,
 attributes with two values, unknown fields, two models in one file. Bodies of loops, tensors of text
-and inputs that are no tensors of numbers are kept as they are: what depends on them is refused.
+and inputs that are not tensors of numbers are kept as they are: what depends on them is refused.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ class Tensor:
 
     @staticmethod
     def item_size(dtype: str) -> int:
-        """Bytes of one number."""
+        """The bytes of one number of this type."""
         return np.dtype(_STORED[dtype]).itemsize
 
     def values(self) -> npt.NDArray[Any]:
@@ -195,9 +195,10 @@ def with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
 @final
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A graph input; a dimension is a number, a symbol or "" (unknown), dims None is no shape.
+    """A graph input; a dimension is a number, a symbol or "" (unknown).
 
-    dtype: "unread …" for one that is no tensor of numbers.
+    dims: None where the file states no shape. dtype: "unread …" for one that is not a tensor of
+    numbers.
     """
 
     name: str

@@ -33,7 +33,7 @@ DTYPES: Final = {
 }
 """types by their number in TensorProto.DataType"""
 UNREAD: Final = frozenset({8, 14, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26})
-"""the others: text, complex numbers, and those of a byte or less that are no plain integers"""
+"""the others: text, complex numbers, and those of a byte or less that are not plain integers"""
 
 _INT32_DATA: Final = frozenset(
     {"int8", "int16", "int32", "uint8", "uint16", "bool", "float16", "bfloat16"}

@@ -18,8 +18,8 @@ def example_axis(layer: str, axis: int, x: Tensor) -> int:
     found = axis + x.dim() if axis < 0 else axis
     if not 0 < found < x.dim():
         raise UsageError(
-            f"{layer}: axis {axis} of a batch of shape {tuple(x.shape)} is no axis of one example; "
-            f"choose one of 1 to {x.dim() - 1}, or count from the last with -1"
+            f"{layer}: axis {axis} of a batch of shape {tuple(x.shape)} is not an axis of one "
+            f"example; choose one of 1 to {x.dim() - 1}, or count from the last with -1"
         )
     return found
 

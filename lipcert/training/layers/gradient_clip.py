@@ -24,7 +24,7 @@ class LossGradientClip(nn.Module):
 
     What is compared with the radius is what arrives: for a sum over the batch that is divided by a
     constant B, clip to C by radius C/B. The file that such a network exports to holds the identity,
-    so that nobody who reads it knows of the clip: where the loss gradient at the output is to be
+    so that no reader of the file knows of the clip: where the loss gradient at the output is to be
     clipped, state the mechanism's loss_clip instead, which analysis, certificate and audit share.
     """
 
@@ -34,11 +34,11 @@ class LossGradientClip(nn.Module):
         self.radius = radius
 
     def forward(self, x: Tensor) -> Tensor:
-        """x itself."""
+        """x itself: only the gradient is clipped."""
         if is_exporting():
             return x
         return with_clipped_cotangent(x, self.radius)
 
     def extra_repr(self) -> str:
-        """The radius."""
+        """What `print` shows of it: the radius."""
         return f"{self.radius}"

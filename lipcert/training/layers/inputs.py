@@ -44,11 +44,11 @@ class InputClip(nn.Module):
         self.radius = radius
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drawn into the ball."""
+        """The inputs, projected onto the ball."""
         return x / (_lengths(x) / self.radius).clamp(min=1.0)
 
     def extra_repr(self) -> str:
-        """The radius."""
+        """What `print` shows of it: the radius."""
         return f"{self.radius}"
 
 
@@ -57,7 +57,7 @@ class InputNormalization(nn.Module):
     """radius·x/max(‖x‖, norm_floor) for the whole of each example: of norm radius, from
     norm_floor on.
 
-    Lipschitz constant radius/norm_floor, which is no concern of layers above an input; output norm
+    Lipschitz constant radius/norm_floor, which does not matter at an input; output norm
     min(radius, X·radius/norm_floor). Proof: as for `normalization`, without the mean. 0 gives 0.
     """
 
@@ -69,11 +69,11 @@ class InputNormalization(nn.Module):
         self.norm_floor = norm_floor
 
     def forward(self, x: Tensor) -> Tensor:
-        """Drawn onto the sphere."""
+        """The inputs, scaled to the radius."""
         return x / (_lengths(x) / self.radius).clamp(min=self.norm_floor / self.radius)
 
     def extra_repr(self) -> str:
-        """Radius and floor."""
+        """What `print` shows of it: radius and floor."""
         return f"{self.radius}, norm_floor={self.norm_floor}"
 
 
@@ -116,5 +116,5 @@ class ColourSpace(nn.Module):
         return functional.conv2d(x, self.matrix)
 
     def extra_repr(self) -> str:
-        """The space."""
+        """What `print` shows of it: the space."""
         return self.space

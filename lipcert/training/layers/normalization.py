@@ -57,7 +57,7 @@ class BoundedGroupNorm(nn.Module):
         return y * self.weight.reshape(per_channel) + self.bias.reshape(per_channel)
 
     def extra_repr(self) -> str:
-        """Groups, channels and floor."""
+        """What `print` shows of it: groups, channels and floor."""
         return f"{self.groups}, {self.channels}, norm_floor={self.norm_floor}"
 
 
@@ -86,7 +86,7 @@ class BoundedLayerNorm(nn.Module):
         return y if self.weight is None or self.bias is None else y * self.weight + self.bias
 
     def extra_repr(self) -> str:
-        """Shape and floor."""
+        """What `print` shows of it: shape and floor."""
         return f"{self.shape}, norm_floor={self.norm_floor}"
 
 
@@ -110,7 +110,7 @@ class UnitLayerNorm(nn.Module):
         return functional.layer_norm(x, self.shape, eps=1.0 / entries) / math.sqrt(entries)
 
     def extra_repr(self) -> str:
-        """Shape."""
+        """What `print` shows of it: shape."""
         return f"{self.shape}"
 
 
@@ -135,7 +135,7 @@ class UnitGroupNorm(nn.Module):
         return functional.group_norm(x, self.groups, eps=1.0 / entries) / math.sqrt(entries)
 
     def extra_repr(self) -> str:
-        """Groups and channels."""
+        """What `print` shows of it: groups and channels."""
         return f"{self.groups}, {self.channels}"
 
 

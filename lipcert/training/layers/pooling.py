@@ -59,7 +59,7 @@ class ScaledL2NormPool2d(nn.Module):
         return lengths
 
     def extra_repr(self) -> str:
-        """The window."""
+        """What `print` shows of it: the window."""
         return f"{self.kernel_size}"
 
 

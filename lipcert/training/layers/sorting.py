@@ -36,7 +36,7 @@ class GroupSort(nn.Module):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        """Sorted within groups."""
+        """The entries, sorted within each group."""
         axis = example_axis("GroupSort", self.axis, x)
         groups = divided("GroupSort", "entries", x.shape[axis], self.size)
         grouped = unflattened(x, axis, groups, self.size)
@@ -48,7 +48,7 @@ class GroupSort(nn.Module):
         return ordered.flatten(axis, axis + 1)
 
     def extra_repr(self) -> str:
-        """Size and axis."""
+        """What `print` shows of it: size and axis."""
         return f"{self.size}, axis={self.axis}"
 
 
@@ -76,7 +76,7 @@ class MaxMin(nn.Module):
         return torch.cat(ordered, dim=axis)
 
     def extra_repr(self) -> str:
-        """The axis."""
+        """What `print` shows of it: the axis."""
         return f"axis={self.axis}"
 
 
@@ -118,7 +118,7 @@ class Householder(nn.Module):
         length = torch.linalg.vector_norm(vector)
         if vector.dim() != 1 or len(vector) < 1 or not 0.0 < float(length) < float("inf"):
             raise UsageError(
-                f"Householder: {tuple(direction)} is no direction: give numbers, not 0"
+                f"Householder: {tuple(direction)} is not a direction: give numbers, not all 0"
             )
         self.axis = axis
         self.direction = tuple(direction)
@@ -148,7 +148,7 @@ class Householder(nn.Module):
         return unflattened(back, 2, groups, *x.shape[2:]).flatten(1, 2)
 
     def extra_repr(self) -> str:
-        """Direction and axis."""
+        """What `print` shows of it: direction and axis."""
         return f"{self.direction}, axis={self.axis}"
 
 

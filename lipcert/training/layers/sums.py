@@ -35,7 +35,7 @@ class AddBias(nn.Module):
         self.bias = nn.Parameter(torch.zeros(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shifted."""
+        """The input plus the bias."""
         rank = self.bias.dim()
         if x.shape[1 : 1 + rank] != self.bias.shape:
             raise UsageError(
@@ -45,7 +45,7 @@ class AddBias(nn.Module):
         return x + self.bias.reshape((*self.bias.shape, *[1] * (x.dim() - 1 - rank)))
 
     def extra_repr(self) -> str:
-        """Shape of the bias."""
+        """What `print` shows of it: shape of the bias."""
         return ", ".join(map(str, self.bias.shape))
 
 
@@ -70,7 +70,7 @@ class LayerCentering(nn.Module):
         return x - x.mean(dim=inside, keepdim=True)
 
     def extra_repr(self) -> str:
-        """The axes."""
+        """What `print` shows of it: the axes."""
         return f"axes={self.axes}"
 
 
@@ -83,7 +83,7 @@ class Residual(nn.Module):
         self.branch = branch
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum."""
+        """The sum of input and block."""
         return x + _same_shape(x, self.branch(x))
 
 
@@ -97,7 +97,7 @@ class HalfResidual(nn.Module):
         self.branch = branch
 
     def forward(self, x: Tensor) -> Tensor:
-        """Half of the sum."""
+        """Half of the sum of input and block."""
         return 0.5 * (x + _same_shape(x, self.branch(x)))
 
 
@@ -120,7 +120,7 @@ class ScaledResidual(nn.Module):
         return x + _same_shape(x, self.branch(x)) / (2.0 * self.depth)
 
     def extra_repr(self) -> str:
-        """The depth."""
+        """What `print` shows of it: the depth."""
         return f"depth={self.depth}"
 
 

@@ -62,7 +62,7 @@ class BoundedSelfAttention(nn.Module):
         return unflattened(x, 2, self.heads, self.width // self.heads).transpose(1, 2)
 
     def extra_repr(self) -> str:
-        """Width, heads and scale."""
+        """What `print` shows of it: width, heads and scale."""
         return f"{self.width}, heads={self.heads}, scale={self.scale:g}"
 
 
@@ -84,7 +84,7 @@ class MixerBlock(nn.Module):
         self.token_mixing, self.feature_mixing = halves
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tokens mixed, then features."""
+        """The input with its tokens mixed, then its features."""
         mixed: Tensor = self.feature_mixing(self.token_mixing(x))
         return mixed
 

@@ -42,9 +42,9 @@ def test_centering_does_not_read_the_batch():
     assert float((published[0] - published[1]).norm()) > 1.0
     here = [LayerCentering()(v)[1:] for v in (x, other)]
     assert torch.equal(here[0], here[1])
-    with pytest.raises(UsageError, match="no axis of one example"):
+    with pytest.raises(UsageError, match="not an axis of one example"):
         LayerCentering((0,))(x)
-    with pytest.raises(UsageError, match="no axis of one example"):
+    with pytest.raises(UsageError, match="not an axis of one example"):
         LayerCentering((-2,))(x)
 
 
