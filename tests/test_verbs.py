@@ -165,7 +165,10 @@ def test_words_of_certificates_and_audits(net: nn.Module, tmp_path: Path) -> Non
     certificate = tmp_path / "net.lipcert.json"
     for call, reason in (
         (lambda: lipcert.certify(net, X[:1], SETTINGS), "out="),
-        (lambda: lipcert.certify(net, X[:1], SETTINGS, out="net.onnx"), "does not name a certificate"),
+        (
+            lambda: lipcert.certify(net, X[:1], SETTINGS, out="net.onnx"),
+            "does not name a certificate",
+        ),
         (lambda: lipcert.audit(net, X[:1], SETTINGS), "nothing to audit"),
         (lambda: lipcert.audit(net, X[:1], steps=3), "unknown argument 'steps'"),
         (lambda: lipcert.audit(net, X[:1], cluster="local", attack_steps=1), "are for files"),

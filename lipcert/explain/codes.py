@@ -184,14 +184,15 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC306": "A norm that is NaN or infinite in float64 lies within no bound: a weight is not "
         "finite, or the network overflows or divides by zero at this example. What overflows in a "
         "shorter format alone is replayed in float64, and judged there.",
-        "LC307": "An audit tells a bound to be wrong only where the gradient of an example comes "
-        "near it. The largest norm that this group had is a small share of its bound, or 0, or no "
-        "example tried it: had the bound been too small by a factor of a thousand (or what "
-        "--max-detectable-factor says), nothing would have been seen. That is not evidence, so the "
-        "audit does not pass. Look for bad examples with --attack pga (with --attack-weights "
-        "too), or give more and other data. Where the bound itself is that far from what occurs, "
-        "its noise is too: `lipcert suggest MODEL` lists ways to a smaller one. Parameters whose gradient is "
-        "always 0 learn nothing: leave them out, or freeze them (--trainable).",
+        "LC307": "An audit tells a bound to be wrong only where the gradient of an example "
+        "comes near it. The largest norm that this group had is a small share of its bound, or "
+        "0, or no example tried it: had the bound been too small by a factor of a thousand (or "
+        "what --max-detectable-factor says), nothing would have been seen. That is not evidence, "
+        "so the audit does not pass. Look for bad examples with --attack pga (with "
+        "--attack-weights too), or give more and other data. Where the bound itself is that far "
+        "from what occurs, its noise is too: `lipcert suggest MODEL` lists ways to a smaller "
+        "one. Parameters whose gradient is always 0 learn nothing: leave them out, or freeze "
+        "them (--trainable).",
         "LC310": "Bounds of a constraint set hold for weights in it. At a recorded step a weight "
         "was outside: the projection is missing, runs before the optimizer's step, or does not "
         "reach this tensor. Project after every step, before the next forward pass.",
