@@ -16,7 +16,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard, final, overload
 
 from lipcert.errors import ModelFileError, NoVerdictError, UsageError
+from lipcert.process.files import write_whole
 from lipcert.version import TESTED_TORCH
 
 if TYPE_CHECKING:
@@ -377,10 +377,7 @@ def _named_like(certificate: Path) -> Path:
 def _put(target: Path, data: bytes) -> None:
     """Write a file, or leave what was there as it was."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder:
-        written = Path(folder) / target.name
-        written.write_bytes(data)
-        os.replace(written, target)
+    write_whole(target, data)
 
 
 def _job(

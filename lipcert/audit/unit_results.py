@@ -13,7 +13,6 @@ refused; a unit that is done twice counts once.
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +25,7 @@ from lipcert.audit.trace.files import open_regular
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
 from lipcert.core.codec import Codec, CodecError, Form
 from lipcert.errors import NoVerdictError
+from lipcert.process.files import write_whole
 
 _SCHEMA: Final = "lipcert.audit-unit/5"
 _STAMP: Final = "job.json"
@@ -179,12 +179,7 @@ def _content(path: Path) -> bytes:
 def _place(path: Path, line: bytes) -> None:
     """Write a file that appears complete or not at all, and survives a crash."""
     try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(line)
-            stream.flush()
-            os.fsync(stream.fileno())
-        Path(name).replace(path)
+        write_whole(path, line, private=True)
     except OSError as error:
         raise NoVerdictError(f"audit: cannot write {path}: {error.strerror or error}") from error
 

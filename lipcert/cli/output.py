@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ import click
 
 from lipcert.cli.paths import path_of, require_writable
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.process.files import write_whole
 
 Destination = tuple[str, Path]
 """a format and the file that receives it"""
@@ -41,7 +41,7 @@ def write(text: str | bytes, file: Path | None = None) -> None:
         if file.exists() and not file.is_file():  # a pipe or a device is no file to be replaced
             _write_to_device(text, file)
         else:
-            _write_atomically(text, file)
+            write_whole(file, text)
     except OSError as error:
         why = error.strerror or str(error)
         if error.errno == errno.ENXIO:
@@ -125,26 +125,3 @@ def _opened(device: Path) -> int:
             if error.errno != errno.ENXIO or time.monotonic() > end:
                 raise
         time.sleep(0.02)
-
-
-def _write_atomically(text: bytes, file: Path) -> None:
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(text)
-            stream.flush()
-            os.fsync(stream.fileno())
-        temporary.chmod(_permissions(file))
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _permissions(file: Path) -> int:
-    """Those of the file that is replaced, else what the umask gives a new file."""
-    if file.exists():
-        return file.stat().st_mode & 0o777
-    mask = os.umask(0)
-    os.umask(mask)
-    return 0o666 & ~mask

@@ -14,7 +14,6 @@ import json
 import math
 import os
 import stat
-import tempfile
 import time
 from pathlib import Path
 from typing import Final, final
@@ -23,6 +22,7 @@ import numpy as np
 
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.steps import Kernel
+from lipcert.process.files import write_whole
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
 from lipcert.settings.choices import TierName
@@ -83,7 +83,7 @@ class ProposalCache:
         try:
             self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             if self._is_private():
-                _write_atomically(self._file(key), _entry(key, claims))
+                write_whole(self._file(key), _entry(key, claims), private=True, durable=False)
         except OSError:
             return
 
@@ -138,14 +138,3 @@ def _weakness(status: os.stat_result) -> str:
     if status.st_mode & _OTHERS_WRITE:
         return f"others may write to it (mode {stat.S_IMODE(status.st_mode):04o}; chmod 700 it)"
     return ""
-
-
-def _write_atomically(file: Path, content: bytes) -> None:
-    handle, name = tempfile.mkstemp(dir=file.parent, prefix=".", suffix=".part")
-    temporary = Path(name)
-    try:
-        with os.fdopen(handle, "wb") as stream:
-            stream.write(content)
-        temporary.replace(file)
-    finally:
-        temporary.unlink(missing_ok=True)

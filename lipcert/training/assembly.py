@@ -31,6 +31,7 @@ from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.audit.recorder import Chosen
 from lipcert.core.certificate import Certificate
 from lipcert.privacy.accounting import accountant_named
+from lipcert.process.files import write_whole
 from lipcert.process.progress import ProgressReport
 from lipcert.settings.choices import AccountantName, SamplingName, check_positive
 from lipcert.settings.conversion import whole
@@ -79,7 +80,6 @@ from lipcert.training.run_folder import (
     opened,
     settings_text,
     usable,
-    write_whole,
 )
 from lipcert.training.same_network import SameNetwork, require_gradients
 from lipcert.training.sampling import Sampler, Seed
@@ -374,7 +374,7 @@ def _certificate(
     if isinstance(made, str):
         (stage / UNCERTIFIED).write_text(f"{made}\n", encoding="utf-8")
         return None
-    write_whole(stage / CERTIFICATE, lambda file: file.write(made.data))
+    write_whole(stage / CERTIFICATE, made.data)
     return made.certificate
 
 
@@ -416,6 +416,6 @@ def _write_down(
         private.restore()
     if private.world.is_first:
         settings = settings_text(private.settings).encode()
-        write_whole(place / SETTINGS, lambda file: file.write(settings))
+        write_whole(place / SETTINGS, settings)
     if record_every is not None:
         private.record(place / TRACE, place / MODEL, record_every, store_data=store_data)

@@ -12,17 +12,17 @@ checkpoint.
 from __future__ import annotations
 
 import json
-import os
 import pickle
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
 
 import torch
 
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.process.files import write_whole
 from lipcert.settings.settings import FOUND, NO_CLIP, Settings
 
 MODEL: Final = "model.onnx"
@@ -70,23 +70,13 @@ def opened(folder: Path, stage: Path) -> None:
             shutil.move(stage / name, folder / name)
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
-    """Write the file in one go: whoever reads it finds the old content or all of the new."""
-    partial = path.with_suffix(".partial")
-    with partial.open("wb") as file:
-        write(file)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(partial, path)
-
-
 def copy_file(source: Path, path: Path) -> None:
     """Copy a file in one go; NoVerdictError where it cannot be read."""
     try:
         data = source.read_bytes()
     except OSError as error:
         raise NoVerdictError(f"training: cannot read {source}: {error.strerror}") from error
-    write_whole(path, lambda file: file.write(data))
+    write_whole(path, data)
 
 
 def settings_text(settings: Settings) -> str:

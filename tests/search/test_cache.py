@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import stat
+import tempfile
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +22,6 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.steps import Kernel
 from lipcert.core.reader.model import read_model
-from lipcert.search import cache as caching
 from lipcert.search.cache import ProposalCache
 from lipcert.search.norms import find_norms
 from lipcert.search.proposals import proposals
@@ -259,7 +259,7 @@ def test_a_directory_that_cannot_be_written_is_harmless(folder, monkeypatch):
         raise PermissionError
 
     folder.mkdir(mode=0o500)
-    monkeypatch.setattr(caching.tempfile, "mkstemp", denied)  # root may write anywhere
+    monkeypatch.setattr(tempfile, "mkstemp", denied)  # root may write anywhere
     assert eager(folder)(kernel_of(CONV), "fast") == proposals(kernel_of(CONV), "fast")
     assert list(folder.iterdir()) == []
     assert eager(Path("/proc/no/such"))(kernel_of(CONV), "fast")

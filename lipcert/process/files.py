@@ -1,0 +1,49 @@
+"""Files that are written whole: whoever reads one finds the old content, or all of the new."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+
+def write_whole(
+    file: Path,
+    content: bytes | Callable[[BinaryIO], object],
+    *,
+    private: bool = False,
+    durable: bool = True,
+) -> None:
+    """Write a file in one go; content: or what writes it.
+
+    private: nobody else can read it; else it has the permissions of the file that it replaces, or
+    those of any new file. durable: it survives a crash of the system.
+    Raises: OSError, and what `content` raises; then the old file is as it was.
+    """
+    handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name[:64]}.")
+    temporary = Path(name)
+    try:
+        with os.fdopen(handle, "wb") as stream:
+            if isinstance(content, bytes):
+                stream.write(content)
+            else:
+                content(stream)
+            if durable:
+                stream.flush()
+                os.fsync(stream.fileno())
+        if not private:
+            temporary.chmod(_permissions(file))
+        temporary.replace(file)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _permissions(file: Path) -> int:
+    """Those of the file that is replaced, else what the umask gives a new file."""
+    if file.exists():
+        return file.stat().st_mode & 0o777
+    mask = os.umask(0)
+    os.umask(mask)
+    return 0o666 & ~mask
