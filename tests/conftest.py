@@ -147,7 +147,7 @@ def _function(nodeid: str) -> str:
 
 # What writes slow.txt --------------------------------------------------------------------------
 
-LIMIT = 0.25
+LIMIT = 0.15
 """seconds of processor time that all parameters of a test may take together"""
 
 
