@@ -2,19 +2,17 @@
 
     Model → provenance → one initializer for each parameter → Program → Graph
 
-What enters: a model and the choices of the user. What leaves: the graph, not yet compared with the
-program of the file. Operators are understood by the
-core alone; here it is decided which tensors are what training changes. Invariant: the same model
-gives the same graph, in this process or another.
+Operators are understood by the core alone; here it is decided which tensors training changes.
+Invariant: the same model gives the same graph, in this process or another.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import PurePath
-from typing import Final, final
+from typing import Final, TypeAlias
 
 from lipcert.core.coverage import tensors
 from lipcert.core.lower.errors import MixingError, Unsupported
@@ -45,10 +43,10 @@ from lipcert.importer.metadata import (
     read_provenance,
     training_refusals,
 )
-from lipcert.importer.model import MacroLayer
-from lipcert.importer.nodes import followed_nodes, label, needed_values
-from lipcert.importer.origins import Reader, unseen
-from lipcert.importer.reading import Reading
+from lipcert.importer.model import ImportedModel, MacroLayer, Verification
+from lipcert.importer.nodes import NotedNode, followed, label, needed_nodes, needed_values
+from lipcert.importer.origins import unseen
+from lipcert.importer.reading import Reading, external_digests
 from lipcert.importer.schema import format_refusals, number_refusals
 from lipcert.importer.shared import separate_shared
 from lipcert.importer.survey import (
@@ -68,6 +66,7 @@ from lipcert.importer.trained import (
 )
 from lipcert.settings.choices import nearest
 
+Verify: TypeAlias = Callable[[Reading, Program], Verification]
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "
 _FOLDED: Final = (
     "the exporter computed other tensors from trained parameters that the file does not hold, and"
@@ -98,40 +97,25 @@ _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 """operators that spell nothing"""
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Assembled:
-    """A graph, what is to be said about it, and what the core reads in the file itself.
+def assemble(
+    stored: Model, path: str, outputs: Sequence[str], verify: Verify, *, as_exported: bool
+) -> ImportedModel:
+    """Translate the model in a file; the other arguments are those of `load_model`.
 
-    program: the one of the graph, which is that of the file unless the model was rewritten.
+    verify: what compares the reading of the file, and the program of the graph, with onnxruntime.
     """
-
-    graph: Graph
-    batch: BatchProof
-    diagnostics: tuple[Diagnostic, ...]
-    macros: tuple[MacroLayer, ...]
-    scattered: frozenset[str]
-    reading: Reading
-    program: Program
-    signed: bool
-    """whether the exporter says which tensors are parameters"""
-
-
-def assemble(stored: Model, outputs: Sequence[str], *, as_exported: bool) -> Assembled:
-    """Translate a model; the other arguments are those of `load_model`."""
-    raw = followed_nodes(stored)
-    _check_format(stored, raw)
+    file = followed(stored)
+    _check_format(stored, file)
     provenance = read_provenance(stored)
-    targets, sources = _ends(stored, raw, outputs)
+    targets, sources = _ends(file, outputs)
     source = sources[0]  # the batch is that of all inputs
     separated = separate_shared(stored, provenance)
     found = with_computed(separated.model, _trainable(separated.model, provenance))
     bound = with_bindings(found.model, provenance, found.views)
     found = replace(found, model=bound.model)
-    program = _program(raw, found.model, source, targets)
+    program = _program(file, found.model, source, targets)
     _check_apart(found.model, program, source)
-    live = needed_values(raw, *targets)
-    needed = [node for node in raw if not live.isdisjoint(node.outputs)]
+    needed = needed_nodes(file, *targets)
     missing = provenance.missing(bound.names, needed, targets)
     own = {name for node in stored.nodes for name in node.outputs}
     marks = Marks(
@@ -158,7 +142,7 @@ def assemble(stored: Model, outputs: Sequence[str], *, as_exported: bool) -> Ass
     graph = replace(
         graph,
         parameters={**trained.parameters, **made},
-        eval_layers=eval_layers(raw, *targets),
+        eval_layers=eval_layers(file, *targets),
         fixed=trained.fixed,
     )
     diagnostics = (
@@ -174,17 +158,21 @@ def assemble(stored: Model, outputs: Sequence[str], *, as_exported: bool) -> Ass
     trainable = [name for name, item in graph.parameters.items() if item.trainable]
     scattered = (bound.scattered | separated.tied).intersection(trainable)
     same = found.model is stored
-    reading = Reading(stored, program if same else _program(raw, stored, source, targets), targets)
-    macros = tuple(_macros(found.model, program))
-    return Assembled(
-        graph,
-        _proof(program, source),
-        diagnostics,
-        macros,
-        scattered,
-        reading,
-        program,
-        provenance.signed,
+    reading = Reading(stored, program if same else _program(file, stored, source, targets), targets)
+    return ImportedModel(
+        graph=graph,
+        path=path,
+        sha256=stored.sha256,
+        opset={name or "ai.onnx": version for name, version in stored.opset.items()},
+        producer=stored.producer,
+        batch=_proof(program, source),
+        verification=verify(reading, program),
+        diagnostics=diagnostics,
+        external=external_digests(stored),
+        macros=tuple(_macros(found.model, program)),
+        scattered=scattered,
+        reading=reading,
+        signed=provenance.signed,
     )
 
 
@@ -193,50 +181,48 @@ def _left(found: Computed) -> dict[str, Tensor]:
     return {name: item for name, item in tensors(found.model).items() if name not in found.names}
 
 
-def _readers(model: Model, needed: Sequence[Node]) -> Iterator[Reader]:
+def _readers(model: Model, needed: Sequence[Node]) -> Iterator[NotedNode]:
     """The nodes of the file, with the tensors that they read in the model."""
     read = {node.outputs[0]: frozenset(node.inputs) for node in model.nodes}
     for node in needed:
-        yield Reader(node, read.get(node.outputs[0], frozenset()))
+        yield NotedNode(node, read.get(node.outputs[0], frozenset()))
 
 
-def _check_format(model: Model, nodes: Sequence[Node]) -> None:
+def _check_format(stored: Model, file: Model) -> None:
     """Refuse nodes that contradict the definition of the format, with all that is found besides."""
-    found = list(format_refusals(model))
+    found = list(format_refusals(stored))
     if found:
-        live = {*model.initializers, *needed_values(nodes, *model.outputs)}
-        found += number_refusals(model, nodes, live)
-        found += operator_refusals(model, nodes, model.outputs)
+        live = {*file.initializers, *needed_values(file, *file.outputs)}
+        found += number_refusals(file, live)
+        found += operator_refusals(file, file.outputs)
         raise UnsupportedModelError(distinct(found))
 
 
-def _ends(
-    model: Model, nodes: Sequence[Node], outputs: Sequence[str]
-) -> tuple[tuple[str, ...], list[Input]]:
+def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[Input]]:
     """The outputs and the inputs that lead to them, or every reason why they are not read."""
-    targets, is_chosen = model.outputs, False
+    targets, is_chosen = file.outputs, False
     sources, found = list[Input](), list[Refusal]()
     try:
-        targets, is_chosen = _chosen_outputs(model, nodes, outputs), True
-        sources = [_checked(item) for item in _inputs(model, nodes, targets)]
+        targets, is_chosen = _chosen_outputs(file, outputs), True
+        sources = [_checked(item) for item in _inputs(file, targets)]
     except UnsupportedModelError as error:
         found += error.refusals
-    found += number_refusals(model, nodes, needed_values(nodes, *targets))
+    found += number_refusals(file, needed_values(file, *targets))
     if found:
         each = [targets] if is_chosen else [(output,) for output in targets]
-        against = [list(operator_refusals(model, nodes, names)) for names in each]
+        against = [list(operator_refusals(file, names)) for names in each]
         if all(against):  # where one output is free, what stands against others is no reason
             found += (item for items in against for item in items)
-        raise UnsupportedModelError(distinct([*training_refusals(model, nodes), *found]))
+        raise UnsupportedModelError(distinct([*training_refusals(file), *found]))
     return targets, sources
 
 
-def _program(nodes: Sequence[Node], model: Model, source: Input, outputs: Sequence[str]) -> Program:
+def _program(file: Model, model: Model, source: Input, outputs: Sequence[str]) -> Program:
     """What the core makes of a model, or everything that stands against it.
 
-    nodes: those of the file, while the model may have been rewritten.
+    The model may have been rewritten, unlike the file.
     """
-    found = list(training_refusals(model, nodes))
+    found = list(training_refusals(file))
     error = None
     if not found:
         try:
@@ -245,7 +231,7 @@ def _program(nodes: Sequence[Node], model: Model, source: Input, outputs: Sequen
             error = refusal
     batched = (source.dims or ("",))[0] != 1 or isinstance(error, MixingError)
     found += node_refusals(model, *outputs, batched=batched)
-    found += operator_refusals(model, nodes, outputs)
+    found += operator_refusals(file, outputs)
     if error is not None and (error.node is None or not found):
         found.append(refused(error))
     raise UnsupportedModelError(distinct(found))
@@ -374,7 +360,7 @@ def _meant(asked: str, outputs: Sequence[str], listed: str) -> str:
     return nearest(asked, outputs) or f"known: {listed} (-o names the file to write)"
 
 
-def _chosen_outputs(model: Model, nodes: Sequence[Node], asked: Sequence[str]) -> tuple[str, ...]:
+def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
     """The outputs asked for; otherwise the only one that no other output is computed from."""
     outputs = model.outputs
     listed = ", ".join(repr(name) for name in outputs[:8])
@@ -385,17 +371,16 @@ def _chosen_outputs(model: Model, nodes: Sequence[Node], asked: Sequence[str]) -
             )
     if asked:
         return tuple(asked)
-    final = _final_outputs(model, nodes)
+    final = _final_outputs(model)
     if len(final) == 1:
         return (final[0],)
     reason = f"the model has {len(outputs)} outputs: {listed}"
     raise UnsupportedModelError((Refusal("LC012", "", "", reason, _WHICH),))
 
 
-def _final_outputs(model: Model, nodes: Sequence[Node]) -> list[str]:
+def _final_outputs(model: Model) -> list[str]:
     """The outputs from which no other output is computed."""
-    live = needed_values(nodes, *model.outputs)
-    read = {name for node in nodes if not live.isdisjoint(node.outputs) for name in node.inputs}
+    read = {name for node in needed_nodes(model, *model.outputs) for name in node.inputs}
     return [name for name in model.outputs if name not in read]
 
 
@@ -410,8 +395,8 @@ def _output_notes(model: Model, targets: Sequence[str]) -> tuple[Diagnostic, ...
     return (Diagnostic("LC012", Level.WARNING, "", message, _WHICH),)
 
 
-def _inputs(model: Model, nodes: Sequence[Node], outputs: Sequence[str]) -> list[Input]:
-    needed = needed_values(nodes, *outputs)
+def _inputs(model: Model, outputs: Sequence[str]) -> list[Input]:
+    needed = needed_values(model, *outputs)
     inputs = [item for item in model.inputs if item.name in needed]
     if inputs:
         return inputs

@@ -19,12 +19,12 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from lipcert.core.reader.records import Node
+from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.graph.modes import EvalLayer
 from lipcert.importer.calls import call_of
 from lipcert.importer.metadata import NAMESPACE, statistic_owner
-from lipcert.importer.nodes import label, needed_values
+from lipcert.importer.nodes import label, needed_nodes
 
 _BATCH_NORM: Final = "BatchNormalization"
 _DROPOUT: Final = "Dropout"
@@ -37,12 +37,11 @@ _CALLS: Final = "aten."
 _MOST_NAMES: Final = 8
 
 
-def eval_layers(nodes: Sequence[Node], *outputs: str) -> tuple[EvalLayer, ...]:
+def eval_layers(model: Model, *outputs: str) -> tuple[EvalLayer, ...]:
     """The layers behind outputs that were exported in evaluation mode, in order."""
-    live = needed_values(nodes, *outputs)
     found: dict[tuple[str, str], EvalLayer] = {}
-    for node in nodes:
-        layer = None if live.isdisjoint(node.outputs) else _layer(node)
+    for node in needed_nodes(model, *outputs):
+        layer = _layer(node)
         if layer is not None:
             first = found.setdefault((layer.kind, layer.name), layer)
             found[layer.kind, layer.name] = first if first.node else layer

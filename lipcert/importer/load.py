@@ -23,10 +23,10 @@ from typing import Any, Final, final
 
 import numpy as np
 from onnx import defs
+from onnx.onnx_ml_pb2 import ModelProto
 
-from lipcert.core.reader.records import Model
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
-from lipcert.importer.assemble import Assembled, assemble
+from lipcert.importer.assemble import Verify, assemble
 from lipcert.importer.child import run_in_child
 from lipcert.importer.limits import Budget
 from lipcert.importer.model import ImportedModel, Verification
@@ -37,18 +37,6 @@ from lipcert.settings.settings import Settings
 _DOUBTFUL: Final = frozenset({"LC007", "LC008", "LC025", "LC028"})
 """codes of files whose nodes do not fit each other, or that are read otherwise than they are run"""
 _AGAIN: Final = "export the model again; what its nodes state has no meaning in ONNX"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Request:
-    path: str
-    outputs: Sequence[str]
-    as_exported: bool
-    input_norm: float | None
-    input_box: tuple[float, float] | None
-    input_norms: Mapping[str, float]
-    input_boxes: Mapping[str, tuple[float, float]]
 
 
 @final
@@ -74,26 +62,33 @@ def load_model(
     """Import an ONNX file.
 
     output: name of the output to follow, where there are several, or names of all those that a sum
-    of losses reads (`Settings.outputs`). as_exported: take the tensors
-    of the file for the trained parameters even where the exporter folded others into them.
+    of losses reads (`Settings.outputs`). as_exported: take the tensors of the file for the trained
+    parameters even where the exporter folded others into them.
     trusted: import the file in this process alone, without limits of memory and time.
     input_norm, input_box: the inputs that one example may have, as in `Settings`; where they are
     declared, the readings of the file are compared on some of them.
     """
     outputs = () if output is None else (output,) if isinstance(output, str) else tuple(output)
-    norms: dict[str, Any] = (
-        dict(input_norm) if isinstance(input_norm, Mapping) else {"": input_norm}
-    )
-    boxes: dict[str, Any] = dict(input_box) if isinstance(input_box, Mapping) else {"": input_box}
-    norm, box = norms.pop("", None), boxes.pop("", None)
-    request = _Request(str(path), outputs, as_exported, norm, box, norms, boxes)
-    if trusted:
-        return _compared(request)
-    rehearsal = _rehearsed(request)
-    model, _ = stored_model(Path(request.path))
-    if (model.sha256, external_digests(model)) != (rehearsal.sha256, rehearsal.external):
-        raise ModelFileError(f"{request.path!r} changed while it was read")
-    return _result(request, _assembled(request, model), rehearsal.verification)
+    norms = dict(input_norm) if isinstance(input_norm, Mapping) else {"": input_norm}
+    boxes = dict(input_box) if isinstance(input_box, Mapping) else {"": input_box}
+    asked = {"output": outputs, "as_exported": as_exported}
+    asked |= {"input_norm": norms, "input_box": boxes}
+    found = None if trusted else _rehearsed(str(path), asked)
+    model, proto = stored_model(Path(path))
+    if found is None:
+        verify = _comparison(proto, Path(path).parent, norms, boxes)
+    elif (model.sha256, external_digests(model)) == (found.sha256, found.external):
+        verify = lambda *_: found.verification  # noqa: E731
+    else:
+        raise ModelFileError(f"{str(path)!r} changed while it was read")
+    del proto  # which the comparison alone needs
+    try:
+        return assemble(model, str(path), outputs, verify, as_exported=as_exported)
+    except UnsupportedModelError as error:
+        why = _rejected(path, error) if trusted else None
+        if why is None:
+            raise
+        raise why from None
 
 
 def load_under(
@@ -110,71 +105,41 @@ def load_under(
     )
 
 
-def _compared(request: _Request) -> ImportedModel:
-    """Import a file, and compare its readings with each other and with onnxruntime.
+def _rejected(path: str | Path, error: UnsupportedModelError) -> ModelFileError | None:
+    """What to say of a file that is refused for what it may mean, if onnxruntime rejects it too."""
+    from lipcert.importer.runtime import rejection  # noqa: PLC0415  see above
 
-    A file that is refused for what it may mean, and that onnxruntime rejects as well, is none.
-    """
-    try:
-        return _read_and_compared(request)
-    except UnsupportedModelError as error:
-        from lipcert.importer.runtime import rejection  # noqa: PLC0415  see above
-
-        doubtful = [item for item in error.refusals if item.code in _DOUBTFUL]
-        why = rejection(Path(request.path)) if doubtful else ""
-        if not why:
-            raise
-        node = f": node {doubtful[0].node!r} ({doubtful[0].op})" if doubtful[0].node else ""
-        reason = f"{request.path!r} is not a valid model{node}: {why}"
-        raise ModelFileError(reason, "LC016", _AGAIN) from None
+    doubtful = [item for item in error.refusals if item.code in _DOUBTFUL]
+    why = rejection(Path(path)) if doubtful else ""
+    if not why:
+        return None
+    node = f": node {doubtful[0].node!r} ({doubtful[0].op})" if doubtful[0].node else ""
+    return ModelFileError(f"{str(path)!r} is not a valid model{node}: {why}", "LC016", _AGAIN)
 
 
-def _read_and_compared(request: _Request) -> ImportedModel:
+def _comparison(
+    proto: ModelProto,
+    folder: Path,
+    norms: Mapping[str, float | None],
+    boxes: Mapping[str, tuple[float, float] | None],
+) -> Verify:
+    """The comparison with onnxruntime, on inputs of these norms and boxes."""
     from lipcert.importer.agreement import Domain, check_agreement  # noqa: PLC0415  see above
 
-    norms = {"": request.input_norm, **request.input_norms}
-    boxes = {"": request.input_box, **request.input_boxes}
     parts = {
         name: Domain(norms.get(name), None if box is None else (box[0], box[1]))
-        for name in {**norms, **boxes}
+        for name in {"": None, **norms, **boxes}
         for box in [boxes.get(name)]
     }
     domain = replace(parts.pop(""), parts=parts)
-    path = Path(request.path)
-    model, proto = stored_model(path)
-    found = _assembled(request, model)
-    verification = check_agreement(found.reading, proto, path.parent, domain, found.program)
-    return _result(request, found, verification)
+    return lambda reading, program: check_agreement(reading, proto, folder, domain, program)
 
 
-def _assembled(request: _Request, model: Model) -> Assembled:
-    return assemble(model, request.outputs, as_exported=request.as_exported)
-
-
-def _result(request: _Request, assembled: Assembled, verification: Verification) -> ImportedModel:
-    model = assembled.reading.model
-    return ImportedModel(
-        graph=assembled.graph,
-        path=request.path,
-        sha256=model.sha256,
-        opset={name or "ai.onnx": version for name, version in model.opset.items()},
-        producer=model.producer,
-        batch=assembled.batch,
-        verification=verification,
-        diagnostics=assembled.diagnostics,
-        macros=assembled.macros,
-        external=external_digests(model),
-        scattered=assembled.scattered,
-        reading=assembled.reading,
-        signed=assembled.signed,
-    )
-
-
-def _rehearsed(request: _Request) -> _Rehearsal:
+def _rehearsed(path: str, asked: Mapping[str, Any]) -> _Rehearsal:
     """The whole import in a child process; its refusals are raised here."""
     _load_what_both_need()
-    budget = Budget.of_path(Path(request.path))
-    answer = run_in_child(rehearse, json.dumps(asdict(request)), budget, request.path)
+    request = json.dumps({"path": path, **asked})
+    answer = run_in_child(rehearse, request, Budget.of_path(Path(path)), path)
     found = json.loads(answer)
     if "file" in found:
         told = found["file"]
@@ -197,9 +162,8 @@ def _load_what_both_need() -> None:
 @one_thread()
 def rehearse(text: str) -> str:
     """The work of the child: a request in, what became of it out, both as JSON."""
-    request = _Request(**json.loads(text))
     try:
-        found = _compared(request)
+        found = load_model(**json.loads(text), trusted=True)
     except ModelFileError as error:
         return json.dumps({"file": asdict(error.refusals[0])})
     except UnsupportedModelError as error:

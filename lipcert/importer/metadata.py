@@ -210,7 +210,7 @@ def _frozen(text: str) -> frozenset[str]:
     return frozenset(names) if is_list else frozenset()
 
 
-def training_refusals(model: Model, nodes: Sequence[Node]) -> tuple[Refusal, ...]:
+def training_refusals(model: Model) -> tuple[Refusal, ...]:
     """Signs that a network was exported in training mode although its ops do not show it."""
     remedy = f"export it in evaluation mode: {EXPORT}"
     refusals = [
@@ -219,7 +219,7 @@ def training_refusals(model: Model, nodes: Sequence[Node]) -> tuple[Refusal, ...
     ]
     refusals += [
         Refusal("LC011", label(node), node.op_type, f"it was exported from {call}", remedy)
-        for node in nodes
+        for node in model.nodes
         for call in _TRAINING_CALLS
         if call in node.metadata.get(FX_NODE, "")
     ]

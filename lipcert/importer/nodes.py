@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import final
 
 from lipcert.core.lower.lower import branches_taken
 from lipcert.core.reader.records import Branch, Model, Node
 
 
-def followed_nodes(model: Model) -> tuple[Node, ...]:
-    """The nodes, with each If replaced by the branch that it takes and an Identity per result.
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class NotedNode:
+    """A node with its exporter's notes, and stored tensors that it reads."""
 
-    So the other branch is no reason for a refusal. An If of which the core does not know which
+    node: Node
+    tensors: frozenset[str]
+
+
+def followed(model: Model) -> Model:
+    """The model with each If replaced by the branch that it takes and an Identity per result.
+
+    So the other branch is not a reason for a refusal. An If of which the core does not know which
     branch it takes stays as it is, and reads what both branches read.
     """
     taken = branches_taken(model)
-    return tuple(_followed(model.nodes, taken)) if taken else model.nodes
+    return replace(model, nodes=tuple(_followed(model.nodes, taken))) if taken else model
 
 
 def _followed(nodes: Iterable[Node], taken: Mapping[str, Branch]) -> Iterator[Node]:
@@ -42,10 +52,16 @@ def label(node: Node) -> str:
     return node.name or f"{node.op_type}_{output_names(node)[0]}"
 
 
-def needed_values(nodes: Sequence[Node], *outputs: str) -> set[str]:
+def needed_values(model: Model, *outputs: str) -> set[str]:
     """The names of the values that the outputs are computed from."""
     live = set(outputs)
-    for node in reversed(nodes):
+    for node in reversed(model.nodes):
         if any(name in live for name in node.outputs):
             live.update(filter(None, node.inputs))
     return live
+
+
+def needed_nodes(model: Model, *outputs: str) -> list[Node]:
+    """The nodes that the outputs are computed from, in order."""
+    live = needed_values(model, *outputs)
+    return [node for node in model.nodes if not live.isdisjoint(output_names(node))]

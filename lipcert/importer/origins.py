@@ -42,7 +42,7 @@ import numpy as np
 from lipcert.core.reader.records import Node, Tensor
 from lipcert.importer.calls import FX_NODE, Call, call_of
 from lipcert.importer.metadata import Provenance, is_anonymous
-from lipcert.importer.nodes import label, output_names
+from lipcert.importer.nodes import NotedNode, label, output_names
 
 _NUMBER: Final = re.compile(r"_\d+$")
 """what tells the results of several calls of one kind apart"""
@@ -70,15 +70,6 @@ _SIZED: Final = frozenset({"Resize", "Upsample"})
 
 
 @final
-@dataclass(frozen=True, slots=True, eq=False)
-class Reader:
-    """A node as its exporter noted it, and the stored tensors that it reads."""
-
-    raw: Node
-    tensors: frozenset[str]
-
-
-@final
 @dataclass(slots=True, eq=False)
 class _Group:
     """The nodes of one call, and the float tensors that they read."""
@@ -88,7 +79,7 @@ class _Group:
 
 
 def unseen(
-    notes: Provenance, stored: Mapping[str, Tensor], readers: Sequence[Reader]
+    notes: Provenance, stored: Mapping[str, Tensor], readers: Sequence[NotedNode]
 ) -> frozenset[str]:
     """The tensors of which not every use is seen, and those computed from them.
 
@@ -98,12 +89,12 @@ def unseen(
     if not notes.signed:
         return _unnamed(notes, floats, readers)
     everything = notes.targets | floats.keys() - notes.listed
-    results = {name for item in readers for name in output_names(item.raw)}
-    calls = [call for item in readers if (call := call_of(item.raw)) is not None]
+    results = {name for item in readers for name in output_names(item.node)}
+    calls = [call for item in readers if (call := call_of(item.node)) is not None]
     known = results.union(notes.inputs, (call.result for call in calls))
     found: set[str] = set()
     for item in readers:
-        if call_of(item.raw) is None:
+        if call_of(item.node) is None:
             found |= _computed(notes, item.tensors & floats.keys())
     for group in _groups(readers, floats):
         lost = [
@@ -152,12 +143,12 @@ def _may_read(result: str, floats: Mapping[str, Tensor]) -> bool:
     return not _is(_ITEM, result) and (result in floats or not _is(_MADE, result))
 
 
-def _groups(readers: Iterable[Reader], floats: Mapping[str, Tensor]) -> Iterable[_Group]:
+def _groups(readers: Iterable[NotedNode], floats: Mapping[str, Tensor]) -> Iterable[_Group]:
     groups: dict[str, _Group] = {}
     for item in readers:
-        call = call_of(item.raw)
+        call = call_of(item.node)
         if call is not None:
-            group = groups.setdefault(item.raw.metadata[FX_NODE], _Group(call))
+            group = groups.setdefault(item.node.metadata[FX_NODE], _Group(call))
             group.tensors |= item.tensors & floats.keys()
     return groups.values()
 
@@ -219,17 +210,17 @@ def _is(kinds: re.Pattern[str], result: str) -> bool:
 
 
 def _unnamed(
-    notes: Provenance, floats: Mapping[str, Tensor], readers: Iterable[Reader]
+    notes: Provenance, floats: Mapping[str, Tensor], readers: Iterable[NotedNode]
 ) -> frozenset[str]:
     names = {name: name for name in floats.keys() & notes.stored}
     for item in readers:
-        for given in item.raw.inputs if item.raw.op_type not in _SIZED else ():
+        for given in item.node.inputs if item.node.op_type not in _SIZED else ():
             name = names.get(given, "")
-            if not notes.is_made_up(name, label(item.raw)):
+            if not notes.is_made_up(name, label(item.node)):
                 continue
-            if item.raw.op_type == "Identity":
-                names[item.raw.outputs[0]] = name  # a tensor of equal numbers, stored once
-            elif not is_anonymous(name) or not _is_copy(notes, item.raw, floats[name]):
+            if item.node.op_type == "Identity":
+                names[item.node.outputs[0]] = name  # a tensor of equal numbers, stored once
+            elif not is_anonymous(name) or not _is_copy(notes, item.node, floats[name]):
                 return frozenset(name for name in floats if not notes.is_statistic(name))
     return frozenset()
 

@@ -7,7 +7,7 @@ depends on them. −∞ is refused where it is used: the mask of an attention ma
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Set
 
 import numpy as np
 from onnx import defs
@@ -53,12 +53,12 @@ def _fault(node: Node, version: int) -> str:
     return ""
 
 
-def number_refusals(model: Model, nodes: Sequence[Node], live: Set[str]) -> Iterator[Refusal]:
+def number_refusals(model: Model, live: Set[str]) -> Iterator[Refusal]:
     """The stored tensors behind these values that do not hold numbers."""
     for name, tensor in model.initializers.items():
         if name in live:
             yield from _of_tensor(tensor, f"initializer {name!r}")
-    for node in nodes:
+    for node in model.nodes:
         if not live.isdisjoint(node.outputs):
             for name, item in node.attributes.items():
                 if isinstance(item.value, Tensor):

@@ -16,7 +16,7 @@ from lipcert.core.lower.values import FIXED, Data
 from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
-from lipcert.importer.nodes import label, needed_values, output_names
+from lipcert.importer.nodes import label, needed_nodes, output_names
 from lipcert.importer.operators import refusal_of
 
 _SHAPES: Final = frozenset({"Shape", "Size"})
@@ -84,19 +84,15 @@ def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
 
 
 def operator_refusals(
-    model: Model, nodes: Sequence[Node], outputs: Sequence[str], allowed: Set[str] = _DEPENDS
+    model: Model, outputs: Sequence[str], allowed: Set[str] = _DEPENDS
 ) -> Iterator[Refusal]:
     """The operators on the way from any input to these outputs that have no bound anywhere.
 
-    nodes: of the model, `followed_nodes`. allowed: those of which it depends on others whether they
-    have one.
+    allowed: those of which it depends on others whether they have one.
     """
-    live = needed_values(nodes, *outputs)
     data = {item.name for item in model.inputs}
-    for node in nodes:
-        if node.op_type in _SHAPES or live.isdisjoint(node.outputs):
-            continue
-        if data.isdisjoint(node.inputs):
+    for node in needed_nodes(model, *outputs):
+        if node.op_type in _SHAPES or data.isdisjoint(node.inputs):
             continue
         data.update(output_names(node))
         is_allowed = node.op_type in allowed and not node.domain

@@ -23,6 +23,7 @@ from lipcert.graph.ir import Parameter
 from lipcert.importer.calls import FX_NODE
 from lipcert.importer.computed import Computed
 from lipcert.importer.metadata import Provenance, is_anonymous
+from lipcert.importer.nodes import NotedNode
 
 _WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})
@@ -34,15 +35,6 @@ _CALCULATING: Final = frozenset(
 """operators that make a number of a formula of what is trained"""
 _QUICK_GELU: Final = 1.702
 _NEAR: Final = 1e-3
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Noted:
-    """A node on the way of the data, with the exporter's notes and the tensors behind it."""
-
-    raw: Node
-    tensors: frozenset[str]
 
 
 @final
@@ -70,7 +62,7 @@ class Marks:
 
     provenance: Provenance
     missing: frozenset[str]
-    nodes: Sequence[Noted]
+    nodes: Sequence[NotedNode]
     hidden: bool
     unseen: frozenset[str]
     as_exported: bool
@@ -84,7 +76,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     literals = not notes.signed or bool(marks.missing) or marks.as_exported
     mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks)
     limits = set[str]().union(
-        *(item.tensors for item in marks.nodes if item.raw.op_type in _LIMITS)
+        *(item.tensors for item in marks.nodes if item.node.op_type in _LIMITS)
     )
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
@@ -123,7 +115,7 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     return Trained(parameters, tuple(sorted(lost)), tuple(sorted(numbers)), fixed)
 
 
-def _of_module(model: Model, notes: Provenance, noted: Sequence[Noted]) -> frozenset[str]:
+def _of_module(model: Model, notes: Provenance, noted: Sequence[NotedNode]) -> frozenset[str]:
     """What may be trained also where it enters as a plain number, where no notes say what is.
 
     A tensor of several numbers that a node moves or calculates with is none of a formula, but for
@@ -131,7 +123,7 @@ def _of_module(model: Model, notes: Provenance, noted: Sequence[Noted]) -> froze
     of the code has none there. Scales of quantised numbers are not trained.
     """
     scales = scales_of_quantised(model)
-    read = (item.tensors for item in noted if item.raw.op_type in _CALCULATING)
+    read = (item.tensors for item in noted if item.node.op_type in _CALCULATING)
     several = {
         name
         for name in set[str]().union(*read) & model.initializers.keys()
@@ -228,13 +220,13 @@ def _formula_numbers(program: Program, stored: Mapping[str, Tensor]) -> Iterator
                 yield name
 
 
-def noted_nodes(model: Model, program: Program) -> Iterator[Noted]:
+def noted_nodes(model: Model, program: Program) -> Iterator[NotedNode]:
     """The nodes that depend on the data, in order."""
     behind = {name: frozenset([name]) for name in model.initializers}
     for node, role in zip(model.nodes, program.covered, strict=True):
         read = frozenset[str]().union(*(behind.get(name, ()) for name in node.inputs))
         if role in {"step", "part"}:
-            yield Noted(node, read)
+            yield NotedNode(node, read)
         else:
             own = read if any(node.inputs) else frozenset(node.outputs)
             behind.update(dict.fromkeys(node.outputs, own))
@@ -245,9 +237,9 @@ def _mixed(found: Computed, stored: Mapping[str, Tensor], marks: Marks) -> froze
     notes, missing = marks.provenance, marks.missing
     everything = frozenset(name for name in stored if not notes.is_statistic(name))
     mixed = set(found.absorbed)
-    touched = [item for item in marks.nodes if notes.is_folded(item.raw, missing)]
+    touched = [item for item in marks.nodes if notes.is_folded(item.node, missing)]
     mixed.update(*(item.tensors for item in touched))
-    mentioned = {name for item in marks.nodes for name in notes.mentioned(item.raw)}
+    mentioned = {name for item in marks.nodes for name in notes.mentioned(item.node)}
     if marks.hidden or missing - mentioned:
         mixed |= everything  # nobody knows where they went
     elif missing:
@@ -255,12 +247,12 @@ def _mixed(found: Computed, stored: Mapping[str, Tensor], marks: Marks) -> froze
     return frozenset(mixed | marks.unseen | _unread(notes, marks.nodes))
 
 
-def _unread(provenance: Provenance, nodes: Sequence[Noted]) -> set[str]:
+def _unread(provenance: Provenance, nodes: Sequence[NotedNode]) -> set[str]:
     """Parameters that a call reads, while its nodes read other numbers in their place."""
     read: dict[str, set[str]] = {}
     said: dict[str, set[str]] = {}
     for item in nodes:
-        note = item.raw.metadata.get(FX_NODE, "")
+        note = item.node.metadata.get(FX_NODE, "")
         read.setdefault(note, set()).update(item.tensors)
-        said.setdefault(note, set()).update(provenance.mentioned(item.raw))
+        said.setdefault(note, set()).update(provenance.mentioned(item.node))
     return {name for note in said for name in said[note] - read[note]}
