@@ -1,15 +1,25 @@
-"""Tests of the noise by chance: right noise is not accused, and wrong noise is."""
+"""Noise of one step and of many: right noise is left alone, and each fault of it is seen."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import mpmath
 import numpy as np
 import pytest
+import torch
+from scipy.stats import chi2, norm
 
 from lipcert.audit.checks.chance import ChanceTest
-from lipcert.audit.checks.noise import AddedNoise, Pool
-from lipcert.audit.records import Verdict
+from lipcert.audit.checks.correlation import Piece, Sketches
+from lipcert.audit.checks.noise import AddedNoise, CountedNoise, Pool, noise
+from lipcert.audit.checks.recorded_run import Checked, RecordedRun
+from lipcert.audit.checks.seed_reuse import seed_reuse
+from lipcert.audit.records import CheckReport, Verdict
+from lipcert.audit.trace.writing import PrivateDataWarning
+from tests.audit.checks.runs import Plan, bad, recorded
 
 
 def added(d: np.ndarray, clean: np.ndarray | None = None) -> AddedNoise:
@@ -60,7 +70,7 @@ def test_noise_that_takes_back_the_gradient() -> None:
     assert found["violation the noise is corre"] < 1e-9
 
 
-def test_rounding_of_the_stored_type_is_no_evidence() -> None:
+def test_rounding_at_one_step_is_no_evidence() -> None:
     """Noise far below the spacing of the stored numbers: the difference says nothing."""
     d = np.zeros(2000)
     d[::2] = 64.0
@@ -72,3 +82,228 @@ def test_no_noise_where_none_is_stated() -> None:
     item = AddedNoise("s", 0, 0, "w", np.ones(5), np.ones(5), np.zeros(5), 0.0)
     (test,) = shown(item)
     assert test.verdict is Verdict.INCONCLUSIVE
+
+
+SIZES = {"weight": 120, "bias": 3}
+Drawn = Callable[[np.random.Generator, str, int], np.ndarray]
+
+
+def right(random: np.random.Generator, name: str, _step: int) -> np.ndarray:
+    return random.standard_normal(SIZES[name])
+
+
+def pooled(drawn: Drawn, steps: int = 60, seed: int = 0, moved: float = 0.0) -> Pool:
+    """The noise of a run, of a deviation that changes from step to step."""
+    random = np.random.default_rng(seed)
+    pool = Pool()
+    for step in range(steps):
+        std = 0.1 * (1 + step)
+        items = []
+        for name, size in SIZES.items():
+            z, clean = drawn(random, name, step), random.standard_normal(size)
+            slack = np.full(size, moved * std)
+            items.append(AddedNoise(f"step {step}", 0, step, name, std * z, clean, slack, std))
+        pool.take(items)
+    return pool
+
+
+def failed(drawn: Drawn, **changes: float) -> tuple[CheckReport, ...]:
+    return tuple(r for r in pooled(drawn, **changes).reports() if r.verdict is not Verdict.PASS)
+
+
+def scaled(random: np.random.Generator, name: str, _step: int) -> np.ndarray:
+    z = random.standard_normal(SIZES[name])
+    return z * math.sqrt(len(z)) / np.linalg.norm(z)
+
+
+FAULTS: dict[str, tuple[Drawn, str]] = {
+    "half on the small tensor": (
+        lambda random, name, _: right(random, name, 0) * (0.5 if name == "bias" else 1.0),
+        "bias: the noise has 0.5",
+    ),
+    "8 % too little": (lambda random, name, _: 0.92 * right(random, name, 0), "the noise has 0.9"),
+    "uniform": (
+        lambda random, name, _: random.uniform(-math.sqrt(3), math.sqrt(3), SIZES[name]),
+        "lie beyond",
+    ),
+    "Laplace": (
+        lambda random, name, _: random.laplace(0.0, math.sqrt(0.5), SIZES[name]),
+        "lie beyond",
+    ),
+    "clamped": (lambda random, name, _: np.clip(right(random, name, 0), -2.5, 2.5), "lie beyond"),
+    "scaled": (scaled, "too much the same"),
+    "of two sizes": (
+        lambda random, name, step: right(random, name, 0) * (0.6 if step % 2 else 1.2806),
+        "changes more",
+    ),
+    "signs": (
+        lambda random, name, _: (
+            random.choice([-1.0, 1.0], SIZES[name]) * np.sqrt(random.chisquare(3, SIZES[name]) / 3)
+        ),
+        "",
+    ),
+    "mean": (lambda random, name, _: right(random, name, 0) + 0.15, "the mean 0.1"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_of_all_steps_is_seen(name: str) -> None:
+    drawn, says = FAULTS[name]
+    found = failed(drawn)
+    assert {report.verdict for report in found} == {Verdict.VIOLATION}
+    assert any(says in report.message for report in found), found
+    assert {(report.code, report.name) for report in found} == {("LC314", "noise")}
+
+
+def test_too_much_noise_is_inconclusive() -> None:
+    found = failed(lambda random, name, _: 1.3 * right(random, name, 0))
+    assert {report.verdict for report in found} == {Verdict.INCONCLUSIVE}
+
+
+def test_noise_along_the_gradient_is_seen() -> None:
+    """It takes a hundredth part of the length of every step away."""
+    random = np.random.default_rng(3)
+    pool = Pool()
+    for step in range(60):
+        clean = random.standard_normal(5000)
+        z = random.standard_normal(5000) - 1.5 * clean / np.linalg.norm(clean)
+        pool.take([AddedNoise("s", 0, step, "w", z, clean, np.zeros(5000), 1.0)])
+    (report,) = pool.reports()
+    assert (report.verdict, "correlated" in report.message) == (Verdict.VIOLATION, True)
+
+
+def test_right_noise_passes_and_says_what_would_have_been_seen() -> None:
+    (report,) = pooled(right).reports()
+    assert report.verdict is Verdict.PASS
+    assert report.measured == pytest.approx(1.0, abs=0.05)
+    assert "(steps: 60, tensors: 2, entries: 7380)" in report.message
+    for word in ("% too small", "of 180 entries", "uniform", "Laplace", "clamped", "scaled"):
+        assert word in report.message.partition("Would have been seen")[2]
+
+
+def test_few_entries_say_what_they_cannot_show() -> None:
+    (report,) = pooled(right, steps=1).reports()
+    assert report.verdict is Verdict.PASS
+    seen, _, unseen = report.message.partition("; not: ")
+    assert "scaled" in unseen
+    assert "Laplace" in unseen
+    assert "uniform" not in seen.partition("Would have been seen")[2]
+
+
+@pytest.mark.parametrize(("entries", "about"), [(10_000, 5.5), (100_000, 1.75)])
+def test_the_stated_power_is_right(entries: int, about: float) -> None:
+    """Of runs with noise too small by what is stated, 99 in 100 are found: χ² at its quantile."""
+    pool = Pool()
+    z, clean = np.random.default_rng(5).standard_normal((2, entries))
+    pool.take([AddedNoise("s", 0, 0, "w", z, clean, np.zeros(entries), 1.0)])
+    (report,) = pool.reports()
+    shown = float(report.message.partition("seen: noise ")[2].partition(" %")[0])
+    assert shown == pytest.approx(about, rel=0.05)
+    factor = 1.0 - shown / 100.0
+    worst = z * math.sqrt(chi2.ppf(0.99, entries)) / np.linalg.norm(z)
+    tests = int(report.message.partition(" tests of all")[0])
+    for slight, is_seen in ((0.9985, True), (1.0015, False)):
+        noise = CountedNoise.of(slight * factor * worst, np.zeros(entries), z)
+        chance = min(test.log_chance for test in noise.tests() if test.kind == "size")
+        assert (chance < math.log(2.5e-7 / tests)) is is_seen
+
+
+@pytest.mark.parametrize("degrees", [1, 3, 180, 7380])
+def test_tails_of_chi_square_are_accurate(degrees: int) -> None:
+    """Against 50 digits, where the thresholds lie."""
+    for chance in (1e-6, 1e-8, 1e-12):
+        value = float(chi2.ppf(chance, degrees))
+        with mpmath.workdps(50):
+            true = mpmath.gammainc(degrees / 2, 0, mpmath.mpf(value) / 2, regularized=True)
+        assert chi2.logcdf(value, degrees) == pytest.approx(float(mpmath.log(true)), abs=1e-3)
+
+
+def kinds(pool: Pool) -> Iterator[tuple[str, float]]:
+    for item in (pool.whole, *pool.tensors.values()):
+        for test in item.tests():
+            yield test.kind, test.log_chance
+
+
+def test_chances_of_right_noise_are_those_stated() -> None:
+    """Each kind of test gives a chance below 0.05 to about a twentieth, or to fewer."""
+    runs = [list(kinds(pooled(right, steps=6, seed=seed))) for seed in range(150)]
+    for place, (kind, _) in enumerate(runs[0]):
+        share = np.mean([run[place][1] < math.log(0.05) for run in runs])
+        assert share < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / len(runs)), kind
+    exact = {"size", "mean", "leak", "regularity"}
+    assert {
+        kind
+        for place, (kind, _) in enumerate(runs[0])
+        if any(run[place][1] < math.log(0.05) for run in runs)
+    } >= exact
+
+
+def test_rounding_of_the_stored_type_is_no_evidence() -> None:
+    """Noise of which nothing is left but multiples of a coarse unit."""
+    assert failed(lambda random, name, _: np.round(right(random, name, 0) / 2) * 2, moved=1.0) == ()
+    assert failed(lambda random, name, _: np.round(right(random, name, 0) / 2) * 2) != ()
+
+
+def test_a_sketch_of_normal_numbers_is_normal_and_keeps_cosines() -> None:
+    random = np.random.default_rng(1)
+    sketches = Sketches.of("w", 5000, 1 << 17)
+    assert sketches.size == 32
+    first = random.standard_normal(5000)
+    for step in range(300):
+        noise = first if step in {0, 250} else random.standard_normal(5000)
+        sketches.take(f"step {step}", Piece(noise, np.zeros(5000)), 2.0)
+    entries = 2.0 * sketches.in_time().noise
+    assert np.var(entries) == pytest.approx(1.0, abs=0.05)
+    assert abs(np.mean(entries)) < 0.04
+    assert np.mean(np.abs(entries) > 2.0) == pytest.approx(2 * norm.sf(2.0), abs=0.01)
+    like, one, other = sketches.most_alike()
+    assert (one, other) == ("step 0", "step 250")
+    assert like.cosine == pytest.approx(1.0)
+    assert like.chance < 1e-60
+
+
+def test_independent_noises_are_not_alike() -> None:
+    random = np.random.default_rng(2)
+    least = []
+    for _ in range(100):
+        sketches = Sketches.of("w", 40, 1)
+        for step in range(12):
+            sketches.take(str(step), Piece(random.standard_normal(40), np.zeros(40)), None)
+        assert sketches.in_time() is None
+        least.append(sketches.most_alike()[0].chance * sketches.pairs)
+    assert np.mean(np.array(least) < 0.1) < 0.22
+    assert min(least) > 1e-6
+
+
+def scaled_to(std: float, drawn: torch.Tensor) -> torch.Tensor:
+    return drawn * (std * math.sqrt(drawn.numel()) / drawn.norm())
+
+
+KEPT: dict[tuple[str, int], torch.Tensor] = {}
+"""first noises, of which the last fault makes all others"""
+PLANTED: dict[str, Callable[[str, int, torch.Tensor, float], torch.Tensor]] = {
+    "right": lambda _n, _s, drawn, _std: drawn,
+    "half on one tensor": lambda n, _s, drawn, _std: drawn * (0.5 if n == "last.weight" else 1.0),
+    "8 % too little": lambda _n, _s, drawn, _std: 0.92 * drawn,
+    "uniform": lambda _n, _s, drawn, std: math.sqrt(12) * std * (torch.rand(drawn.shape) - 0.5),
+    "Laplace": lambda _n, _s, drawn, std: drawn.sign() * std * math.sqrt(0.5)
+    * -torch.rand(drawn.shape).clamp_min(1e-9).log(),
+    "clamped": lambda _n, _s, drawn, std: drawn.clamp(-2.5 * std, 2.5 * std),
+    "scaled": lambda _n, _s, drawn, std: scaled_to(std, drawn),
+    "repeats": lambda n, s, drawn, _std: KEPT.setdefault((n, s % 30), drawn.clone()),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings(
+    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
+)
+@pytest.mark.parametrize("name", PLANTED)
+def test_faults_of_the_noise_in_recorded_runs(name: str, tmp_path: Path) -> None:
+    KEPT.clear()
+    run = RecordedRun.of(
+        *recorded(tmp_path / "t", Plan(noise_of=PLANTED[name], steps=60, detail=1))
+    )
+    found = Checked((*noise(run).reports, *seed_reuse(run).reports))
+    expected = {"right": set(), "repeats": {("LC315", "seed-reuse")}}
+    assert bad(found) == expected.get(name, {("LC314", "noise")})
+    assert {r.verdict for r in found.reports} <= {Verdict.PASS, Verdict.VIOLATION}
