@@ -385,15 +385,10 @@ def largest_gradients(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
     )
 
 
-def noise_shares(analysis: Analysis) -> list[Share]:
+def noise_shares(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
     """Groups with the largest share of the noise energy Σ d·s²."""
-    return _top(
-        [
-            Share(group.name, "", group.noise_energy_share, group.noise_energy_share)
-            for group in analysis.groups
-            if group.noise_energy_share is not None
-        ]
-    )
+    known = [(group.name, group.noise_energy_share) for group in analysis.groups]
+    return _top([Share(name, "", share, share) for name, share in known if share is not None], most)
 
 
 def _stretch(node: NodeReport) -> float:

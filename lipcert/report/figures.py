@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final, TypeAlias, TypeVar
 
 from lipcert.analysis.records import Analysis, GroupReport
 from lipcert.audit.records import BINS_PER_OCTAVE, AuditReport, GroupAudit, Quantity
@@ -23,8 +22,8 @@ from lipcert.privacy.accounting import (
     epsilon_over_noise,
     epsilon_over_steps,
 )
-from lipcert.report.analysis import Share, largest_gradients, stretches
-from lipcert.report.certificate import Claimed, ClaimedRun, claimed_values
+from lipcert.report.analysis import Share, largest_gradients, noise_shares, stretches
+from lipcert.report.certificate import Bounded, Claimed, ClaimedRun, claimed_values
 from lipcert.report.charts import (
     Bar,
     BarChart,
@@ -74,120 +73,86 @@ _TITLES: Final = {
 
 def analysis_figures(analysis: Analysis, run: RunPrivacy | None) -> Iterator[Figure]:
     """Of an analysis, and of the run that it describes."""
-    yield from _bounds(list(map(_stated, analysis.groups)))
+    yield from _bounds(analysis.groups)
     yield from privacy_figures(run, {})
-    yield from _stretches(stretches(analysis, _MOST))
-    yield from _shares(largest_gradients(analysis, _MOST))
-    for quantity in Quantity:
-        yield from _profile(
-            quantity,
-            [
-                _Value(
-                    item.output,
-                    item.name,
-                    item.output_norm if quantity is Quantity.OUTPUT_NORM else item.cotangent_norm,
-                )
-                for item in analysis.nodes
-            ],
-        )
-    yield from _noise(analysis.groups)
+    found = stretches(analysis, _MOST)
+    yield from _ranked(
+        ("stretch", "Which node loses most", "factor by which a node may stretch a change"),
+        f"The {len(found)} nodes with the largest Lipschitz constants above 1; their factors "
+        "multiply along a path.",
+        found,
+        as_factor=True,
+    )
+    yield from _ranked(
+        ("shares", "Which parameter the gradient bound comes from", "share of G²"),
+        "The share of a parameter in the squared gradient bound of one example.",
+        largest_gradients(analysis, _MOST),
+    )
+    yield from _profiles(
+        [(x.output, x.name, x.op, x.output_norm, x.cotangent_norm) for x in analysis.nodes]
+    )
+    yield from _ranked(
+        ("noise", "Where the noise goes", "share of the noise energy Σ d·s²"),
+        "The share of a group in the expected squared norm of the noise of one step.",
+        noise_shares(analysis, _MOST) if len(analysis.groups) > 1 else (),
+    )
 
 
 def certificate_figures(claimed: Claimed) -> Iterator[Figure]:
     """Of a certificate alone, without an analysis."""
-    groups = claimed.certificate.groups
-    yield from _bounds(list(map(_stated, groups)))
+    yield from _bounds(claimed.certificate.groups)
     yield from privacy_figures(claimed.run, {})
-    for quantity in Quantity:
-        yield from _profile(
-            quantity,
-            [
-                _Value(value, node, norm if quantity is Quantity.OUTPUT_NORM else cotangent)
-                for value, node, _, norm, cotangent in claimed_values(claimed.certificate)
-            ],
-        )
-    yield from _noise(groups)
+    yield from _profiles(list(claimed_values(claimed.certificate)))
 
 
 def audit_figures(report: AuditReport) -> Iterator[Figure]:
     """Of an audit: bounds, and how they were tried."""
-    rows = [_Row(group.name, group.grad_norm_bound, group) for group in report.groups]
-    yield from _bounds(rows, "audited-")
-    tried = [row for row in rows if _tightness(row) is not None]
+    yield from _bounds(report.groups, "audited-")
+    tried = [group for group in report.groups if group.tightness is not None]
     if tried:
         yield _tightnesses(tried)
-    counted = [row for row in rows if row.audit and row.audit.histogram.counts]
+    counted = [group for group in report.groups if group.histogram.counts]
     if counted:
         yield from _histograms(counted)
     for quantity in Quantity:
         found = [value for value in report.values if value.quantity is quantity]
         seen = {x.value: x.max_observed for x in found if x.max_observed is not None}
-        values = [_Value(value.value, value.node, value.bound) for value in found]
-        yield from _profile(quantity, values, seen, "audited-")
+        bounds = [(value.value, value.node, value.bound) for value in found]
+        yield from _profile(quantity, bounds, seen, "audited-")
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A group, its bound, and what was measured of it."""
-
-    name: str
-    grad_norm: float | None
-    audit: GroupAudit | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A value of the network, the node that computes it, and a bound."""
-
-    value: str
-    node: str
-    bound: float | None
-
-
-def _stated(group: GroupReport | GroupClaim) -> _Row:
-    return _Row(group.name, group.grad_norm)
-
-
-def _noise(groups: Sequence[GroupReport | GroupClaim]) -> Iterator[Figure]:
-    """Which groups receive the noise."""
-    energies = {
-        group.name: group.dimension * (group.noise_std * group.noise_std)
-        for group in groups
-        if group.noise_std is not None
-    }
-    whole = sum(energies.values())
-    if len(energies) < max(len(groups), 2) or not 0.0 < whole < math.inf:
+def _ranked(
+    names: tuple[str, str, str], caption: str, shares: Sequence[Share], *, as_factor: bool = False
+) -> Iterator[Figure]:
+    """Where most of something is. names: the key and the title of the figure, and its axis."""
+    if not shares:
         return
-    shares = {name: energy / whole for name, energy in energies.items()}
-    rows, note = _shown(list(map(_stated, groups)), lambda row: shares[row.name], "largest shares")
-    bars = tuple(Bar(row.name, shares[row.name], percent(shares[row.name])) for row in rows)
-    known = {group.name: group for group in groups}
+    key, title, axis = names
+    texts = [f"{at_most(x.value, 4)}×" if as_factor else percent(x.value) for x in shares]
+    bars = tuple(Bar(x.name, x.value, text) for x, text in zip(shares, texts, strict=True))
+    floor = 1.0 if as_factor else None
     yield Figure(
-        "noise",
-        "Where the noise goes",
-        f"The share of every group in the expected squared norm of the noise of one step.{note}",
-        bar_chart(BarChart("share of the noise energy Σ d·s²", bars, is_linear=True)),
-        _span("Shares", [shares[row.name] for row in rows]),
-        (" group", "dimension", "noise std", "noise energy"),
-        [
-            (name, f"{known[name].dimension:,}", known[name].noise_std, percent(shares[name]))
-            for name in (row.name for row in rows)
-        ],
+        key,
+        title,
+        caption,
+        bar_chart(BarChart(axis, bars, is_linear=not as_factor, floor=floor)),
+        f"The largest is {texts[0]}, at {shares[0].name}.",
+        (" name", " op", axis),
+        [(x.name, x.op, text) for x, text in zip(shares, texts, strict=True)],
     )
 
 
-def _bounds(every: Sequence[_Row], kind: str = "") -> Iterator[Figure]:
+def _bounds(every: Sequence[_Group], kind: str = "") -> Iterator[Figure]:
     """The gradient bound of every group, what was observed laid over it."""
     if not every:
         return
-    rows, note = _shown(every, lambda row: row.grad_norm or 0.0, "largest bounds")
-    marks = {row.name: _marks(row) for row in rows}
-    roles = {role for found in marks.values() for role, _ in found}
+    rows, note = _shown(every, lambda row: _bound(row) or 0.0, "largest bounds")
+    marks = [_marks(row) for row in rows]
+    roles = {role for found in marks for role, _ in found}
     legend = ((Role.BOUND, "bound G"), *(item for item in _TRIED if item[0] in roles))
     bars = tuple(
-        Bar(row.name, row.grad_norm, at_most(row.grad_norm, 4), marks[row.name]) for row in rows
+        Bar(row.name, _bound(row), at_most(_bound(row), 4), found)
+        for row, found in zip(rows, marks, strict=True)
     )
     caption = "The bars say that no admissible example has a larger gradient."
     if roles:
@@ -199,16 +164,21 @@ def _bounds(every: Sequence[_Row], kind: str = "") -> Iterator[Figure]:
         "Gradient bound per group",
         caption + note,
         bar_chart(BarChart("gradient norm of one example", bars, legend)),
-        _span("Bounds", [row.grad_norm for row in rows]),
+        _span("Bounds", [_bound(row) for row in rows]),
         (" group", "bound", "observed", "attacked"),
-        [(row.name, row.grad_norm, *_observed(row)) for row in rows],
+        [
+            (row.name, _bound(row), measured(row.max_observed), measured(row.max_attacked))
+            if isinstance(row, GroupAudit)
+            else (row.name, row.grad_norm, "", "")
+            for row in rows
+        ],
     )
 
 
-def _tightnesses(every: Sequence[_Row]) -> Figure:
+def _tightnesses(every: Sequence[GroupAudit]) -> Figure:
     """How near to its bound each group came, and which error of the bound would be noticed."""
-    rows, note = _shown(every, lambda row: -(_tightness(row) or 0.0), "least tried")
-    bars = tuple(_tightness_bar(row) for row in rows)
+    rows, note = _shown(every, lambda row: -(row.tightness or 0.0), "least tried")
+    bars = tuple(map(_tightness_bar, rows))
     chart = BarChart("largest norm found / bound", bars, reference=(1.0, "bound"), is_linear=True)
     return Figure(
         "tightness",
@@ -217,20 +187,20 @@ def _tightnesses(every: Sequence[_Row]) -> Figure:
         "Near 1 the audit is strong; a large factor means that the data hardly tried the bound."
         + note,
         bar_chart(chart),
-        _span("Ratios", [_tightness(row) for row in rows]),
+        _span("Ratios", [row.tightness for row in rows]),
         (" group", "tightness", "error noticed"),
-        [(row.name, measured(_tightness(row)), _factor(row)) for row in rows],
+        [(row.name, measured(row.tightness), _factor(row)) for row in rows],
     )
 
 
-def _histograms(every: Sequence[_Row]) -> Iterator[Figure]:
+def _histograms(every: Sequence[GroupAudit]) -> Iterator[Figure]:
     """Observed norms relative to their bounds, of all groups together and of each."""
     total: dict[int, int] = {}
     for row in every:
         for number, count in _counts(row).items():
             total[number] = total.get(number, 0) + count
     size, lowest = sum(total.values()), lowest_bin(total, BINS_PER_OCTAVE)
-    whole = Strip("", total, "", any(not _is_good(row) for row in every))
+    whole = Strip("", total, "", any(row.violations for row in every))
     yield Figure(
         "histogram",
         "Observed norms against the bound",
@@ -242,9 +212,9 @@ def _histograms(every: Sequence[_Row]) -> Iterator[Figure]:
         ("observed / bound", "observations"),
         [_bin(k, total[k]) for k in sorted(total)],
     )
-    rows, note = _shown(every, lambda row: _tightness(row) or 0.0, "tightest")
+    rows, note = _shown(every, lambda row: row.tightness or 0.0, "tightest")
     strips = [
-        Strip(row.name, _counts(row), measured(_tightness(row), 3), not _is_good(row))
+        Strip(row.name, _counts(row), measured(row.tightness, 3), row.violations > 0)
         for row in rows
     ]
     yield Figure(
@@ -255,74 +225,64 @@ def _histograms(every: Sequence[_Row]) -> Iterator[Figure]:
         strip_chart(strips, BINS_PER_OCTAVE, lowest),
         "One strip per group.",
         (" group", "observations", "largest observed / bound"),
-        [(row.name, f"{sum(_counts(row).values()):,}", measured(_tightness(row))) for row in rows],
+        [(row.name, f"{sum(_counts(row).values()):,}", measured(row.tightness)) for row in rows],
     )
+
+
+_Group: TypeAlias = GroupReport | GroupClaim | GroupAudit
+_AnyGroup = TypeVar("_AnyGroup", bound=_Group)
+
+
+def _bound(group: _Group) -> float | None:
+    return group.grad_norm_bound if isinstance(group, GroupAudit) else group.grad_norm
 
 
 def _shown(
-    rows: Sequence[_Row], weight: Callable[[_Row], float], what: str
-) -> tuple[list[_Row], str]:
+    rows: Sequence[_AnyGroup], weight: Callable[[_AnyGroup], float], what: str
+) -> tuple[list[_AnyGroup], str]:
     """The groups of most weight, in their order, and a sentence; violations before all."""
-    ranked = sorted(
-        range(len(rows)), key=lambda i: (_is_good(rows[i]), -_finite(weight(rows[i])), i)
-    )
-    shown = [rows[i] for i in sorted(ranked[:_MOST_BARS])]
+
+    def rank(place: int) -> tuple[bool, float, int]:
+        row, size = rows[place], weight(rows[place])
+        is_bad = isinstance(row, GroupAudit) and row.violations > 0
+        return not is_bad, -(math.inf if math.isnan(size) else size), place
+
+    shown = [rows[i] for i in sorted(sorted(range(len(rows)), key=rank)[:_MOST_BARS])]
     if len(shown) == len(rows):
         return shown, ""
     return shown, f" Shown: {len(shown)} of {len(rows):,} groups, the {what}."
 
 
-def _is_good(row: _Row) -> bool:
-    return row.audit is None or row.audit.violations == 0
-
-
-def _finite(value: float) -> float:
-    return math.inf if math.isnan(value) else value
-
-
-def _marks(row: _Row) -> tuple[tuple[Role, float], ...]:
+def _marks(row: _Group) -> tuple[tuple[Role, float], ...]:
     """What was observed, as far as it can be drawn; a cross where it is above the bound."""
-    if row.audit is None:
+    if not isinstance(row, GroupAudit):
         return ()
-    found = ((Role.OBSERVED, row.audit.max_observed), (Role.ATTACKED, row.audit.max_attacked))
-    bound = math.inf if row.grad_norm is None else row.grad_norm
+    found = ((Role.OBSERVED, row.max_observed), (Role.ATTACKED, row.max_attacked))
+    bound = math.inf if row.grad_norm_bound is None else row.grad_norm_bound
     return tuple(
-        (Role.OVER if norm > bound and not _is_good(row) else role, norm)
+        (Role.OVER if norm > bound and row.violations else role, norm)
         for role, norm in found
         if norm is not None and math.isfinite(norm)
     )
 
 
-def _observed(row: _Row) -> tuple[str, str]:
-    audit = row.audit
-    if audit is None:
-        return ("", "")
-    return measured(audit.max_observed), measured(audit.max_attacked)
-
-
-def _tightness(row: _Row) -> float | None:
-    return None if row.audit is None else row.audit.tightness
-
-
-def _tightness_bar(row: _Row) -> Bar:
-    ratio = _tightness(row)
+def _tightness_bar(row: GroupAudit) -> Bar:
+    ratio = row.tightness
     if ratio is None or not math.isfinite(ratio):
         return Bar(row.name, None, measured(ratio), role=Role.OVER)
-    role = Role.OVER if ratio > 1.0 and not _is_good(row) else Role.OBSERVED
+    role = Role.OVER if ratio > 1.0 and row.violations else Role.OBSERVED
     return Bar(row.name, ratio, _factor(row), role=role)
 
 
-def _factor(row: _Row) -> str:
-    if not _is_good(row):
+def _factor(row: GroupAudit) -> str:
+    if row.violations:
         return "violation"
-    factor = None if row.audit is None else row.audit.detectable_error_factor
+    factor = row.detectable_error_factor
     return "–" if factor is None else f"{at_most(factor, 3)}×"
 
 
-def _counts(row: _Row) -> dict[int, int]:
-    if row.audit is None:
-        return {}
-    return {place: min(count, _COUNTLESS) for place, count in row.audit.histogram.counts.items()}
+def _counts(row: GroupAudit) -> dict[int, int]:
+    return {place: min(count, _COUNTLESS) for place, count in row.histogram.counts.items()}
 
 
 def _bin(number: int, count: int) -> tuple[str, str]:
@@ -338,54 +298,32 @@ def _span(what: str, values: Sequence[float | None]) -> str:
     return f"{what} of {len(known)} groups, from {min(known):.4g} to {max(known):.4g}."
 
 
-def _stretches(found: Sequence[Share]) -> Iterator[Figure]:
-    """The nodes that stretch a change most: where the bound is lost."""
-    if not found:
-        return
-    bars = tuple(Bar(share.name, share.value, f"{at_most(share.value, 4)}×") for share in found)
-    yield Figure(
-        "stretch",
-        "Which node loses most",
-        f"The {len(found)} nodes with the largest Lipschitz constants above 1; their factors "
-        "multiply along a path.",
-        bar_chart(BarChart("factor by which a node may stretch a change", bars, floor=1.0)),
-        f"The largest is {found[0].value:.4g}, at {found[0].name}.",
-        (" node", " op", "Lipschitz"),
-        [(share.name, share.op, share.value) for share in found],
-    )
-
-
-def _shares(found: Sequence[Share]) -> Iterator[Figure]:
-    """The parameters that make up the squared gradient bound."""
-    if not found:
-        return
-    bars = tuple(Bar(share.name, share.value, percent(share.value)) for share in found)
-    yield Figure(
-        "shares",
-        "Which parameter the gradient bound comes from",
-        "The share of every parameter in the squared gradient bound of one example.",
-        bar_chart(BarChart("share of G²", bars, is_linear=True)),
-        f"The largest share is that of {found[0].name}.",
-        (" parameter", "share of G²"),
-        [(share.name, percent(share.value)) for share in found],
-    )
+def _profiles(values: Sequence[Bounded]) -> Iterator[Figure]:
+    """How both norms of values grow along the network."""
+    norms = [(value, node, norm) for value, node, _, norm, _ in values]
+    cotangents = [(value, node, cotangent) for value, node, _, _, cotangent in values]
+    yield from _profile(Quantity.OUTPUT_NORM, norms)
+    yield from _profile(Quantity.COTANGENT_NORM, cotangents)
 
 
 def _profile(
     quantity: Quantity,
-    values: Sequence[_Value],
+    values: Sequence[tuple[str, str, float | None]],
     seen: Mapping[str, float] = MappingProxyType({}),
     kind: str = "",
 ) -> Iterator[Figure]:
-    """The bounds of values or cotangents from input to output, with what was observed."""
-    places = [(float(place), item) for place, item in enumerate(values, start=1)]
-    line = tuple((place, item.bound) for place, item in places if item.bound and item.bound > 0.0)
+    """The bounds of (value, node, bound) from input to output, with what was observed."""
+    line = tuple(
+        (float(place), bound)
+        for place, (_, _, bound) in enumerate(values, start=1)
+        if bound is not None and bound > 0.0
+    )
     if len(line) < 2:
         return
     dots = tuple(
-        (place, seen[item.value])
-        for place, item in places
-        if 0.0 < seen.get(item.value, 0.0) < math.inf
+        (float(place), seen[value])
+        for place, (value, _, _) in enumerate(values, start=1)
+        if 0.0 < seen.get(value, 0.0) < math.inf
     )
     key, title, axis, caption = _TITLES[quantity]
     series = [Series("bound", Role.BOUND, line, has_marks=True)]
@@ -402,7 +340,7 @@ def _profile(
         line_chart(LineChart(across, axis, tuple(series), x_low=1.0)),
         f"{len(line)} bounds between {low:.4g} and {high:.4g}.",
         (" value", " node", "bound", "observed"),
-        [(x.value, x.node, x.bound, measured(seen.get(x.value))) for x in values],
+        [(value, node, bound, measured(seen.get(value))) for value, node, bound in values],
     )
 
 
