@@ -57,7 +57,7 @@ def command(
         statements.append(read_statement(str(path), document, data))
     comparison = compared(statements[0], statements[1], tolerance)
     result.write(partial(_rendered, comparison))
-    if fail_on_regression and comparison.is_regression:
+    if fail_on_regression and comparison.regression:
         return ExitCode.NEGATIVE
     return ExitCode.HOLDS
 

@@ -9,10 +9,11 @@ Displayed bounds are rounded up; where that hides a change, they are shown in fu
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Final, NamedTuple, TypeAlias, final
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
 
 from lipcert.analysis.records import Analysis
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
@@ -22,12 +23,13 @@ from lipcert.core.certificate import (
     PrivacyClaim,
     read_certificate,
 )
+from lipcert.core.codec import member
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import is_stepwise
 from lipcert.core.ledger.premises import InputPart, spelt
 from lipcert.errors import NoVerdictError
 from lipcert.report import document as doc
-from lipcert.report.json import JsonObject, dump
+from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.numbers import NO_BOUND, at_most
 from lipcert.report.privacy import RunPrivacy
 from lipcert.report.sources import ANALYSIS, read_analysis
@@ -72,7 +74,7 @@ class Assumed:
 
     text: str
     checked: bool = False
-    slack: tuple[float, ...] | None = None
+    slack: tuple[float, ...] | None = field(default=None, metadata=member(apart=True))
 
 
 @final
@@ -84,13 +86,13 @@ class Statement:
     words of the document; terms: the same in words that both kinds share.
     """
 
-    kind: str
     path: str
+    kind: str
     sha256: str
     structure: str | None
-    numbers: Mapping[Place, Number | None]
-    assumptions: Mapping[str, Assumed]
-    terms: Mapping[str, Assumed] = field(default_factory=dict)
+    numbers: Mapping[Place, Number | None] = field(metadata=member(apart=True))
+    assumptions: Mapping[str, Assumed] = field(metadata=member(apart=True))
+    terms: Mapping[str, Assumed] = field(default_factory=dict, metadata=member(apart=True))
 
 
 def read_statement(path: str, document: Mapping[str, object], data: bytes) -> Statement:
@@ -127,8 +129,8 @@ def _certified(path: str, certificate: Certificate) -> Statement:
         loss["clip"] = premises.loss_clip
     run, multiplier = premises.run, certificate.network.noise_multiplier
     return Statement(
-        kind="certificate",
         path=path,
+        kind="certificate",
         sha256=certificate.model.sha256,
         structure=certificate.model.structure,
         numbers=dict(_numbers(certificate, multiplier, certificate.privacy)),
@@ -166,8 +168,8 @@ def _analysed(path: str, document: Mapping[str, object]) -> Statement:
         assumptions["run"] = Assumed(_run_words(asdict(run)))
     multiplier = facts.noise_multiplier if run is None else run.noise_multiplier
     return Statement(
-        kind="analysis",
         path=path,
+        kind="analysis",
         sha256=analysis.model.sha256,
         structure=None,
         numbers=dict(_numbers(analysis, multiplier, run)),
@@ -290,115 +292,93 @@ def _plain(value: object) -> object:
 @final
 @dataclass(frozen=True, slots=True)
 class Change:
-    """A number that is not the same on both sides; None: no bound there."""
+    """A number that is not the same on both sides; None: no bound there.
 
-    place: Place
-    old: Number | None
-    new: Number | None
+    change: what happened to it. regression: whether less is stated: a larger bound, a smaller noise
+    multiplier, or none at all. More noise in a group is not a regression by itself, but what asked
+    for it is one.
+    """
 
-    @property
-    def kind(self) -> str:
-        """What happened to it."""
-        if self.old is None:
-            return "appeared"
-        if self.new is None:
-            return "disappeared"
-        return "grew" if self.new > self.old else "shrank"
-
-    @property
-    def is_bound(self) -> bool:
-        """Whether it is an upper bound of something; noise is what a release needs or has."""
-        return self.place.quantity not in {_NOISE, _MULTIPLIER}
-
-    def is_regression(self, tolerance: Fraction) -> bool:
-        """Whether less is stated: a larger bound, a smaller noise multiplier, or none at all.
-
-        More noise in a group is no regression by itself: whatever asked for it is one.
-        """
-        if self.place.quantity == _NOISE or self.old is None:
-            return False
-        if self.new is None:
-            return True
-        old, new = Fraction(self.old), Fraction(self.new)
-        if self.place.quantity == _MULTIPLIER:
-            old, new = new, old
-        return new > old * (1 + tolerance)
+    section: str
+    name: str
+    quantity: str
+    change: str
+    old: float | None
+    new: float | None
+    regression: bool
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class AssumptionChange:
-    """An assumption that is not the same on both sides; None: not assumed there."""
+    """An assumption that is not the same on both sides; None: not assumed there.
 
-    name: str
+    regression: whether more may be assumed than before; where no order is known, it may be.
+    """
+
+    id: str
+    change: str
     old: Assumed | None
     new: Assumed | None
-
-    @property
-    def kind(self) -> str:
-        """What happened to it."""
-        if self.old is None:
-            return "added"
-        return "dropped" if self.new is None else "changed"
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether more may be assumed than before; where nobody can tell, it may be."""
-        if self.new is None or self.new.checked:
-            return False
-        if self.old is None or self.old.slack is None or self.new.slack is None:
-            return True
-        pairs = zip(self.old.slack, self.new.slack, strict=True)
-        return self.old.checked or any(new < old for old, new in pairs)
+    regression: bool
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """Two statements, what differs, and by what factor more than 1 a bound may grow."""
+    """Two statements and what differs, written to JSON by its fields.
 
+    regression: whether anything states less, or assumes more. tolerance: by what fraction a bound
+    may grow. model: whether both are about one model. counts: bounds by what happened to them;
+    noise is not a bound, but what a release needs or has.
+    """
+
+    regression: bool
+    tolerance: float
     old: Statement
     new: Statement
-    tolerance: float
+    model: Literal["same", "saved-again", "other"]
+    counts: Mapping[str, int]
     changes: tuple[Change, ...]
     assumptions: tuple[AssumptionChange, ...]
-
-    @property
-    def regressions(self) -> tuple[Change, ...]:
-        """Numbers that state less than before."""
-        allowed = Fraction(self.tolerance)
-        return tuple(change for change in self.changes if change.is_regression(allowed))
-
-    @property
-    def is_regression(self) -> bool:
-        """Whether anything states less, or assumes more."""
-        return bool(self.regressions) or any(item.is_regression for item in self.assumptions)
-
-    @property
-    def model(self) -> str:
-        """Whether both speak of one model: "same", "saved-again" or "other"."""
-        if self.old.sha256 == self.new.sha256:
-            return "same"
-        structure = self.old.structure
-        return "saved-again" if structure and structure == self.new.structure else "other"
-
-    def count(self, kind: str) -> int:
-        """How many bounds changed in this way."""
-        return sum(change.is_bound and change.kind == kind for change in self.changes)
 
 
 def compared(old: Statement, new: Statement, tolerance: float = 0.0) -> Comparison:
     """Everything that differs between two statements."""
+    changes = tuple(_changes(old, new, Fraction(tolerance)))
+    assumptions = tuple(_assumption_changes(old, new))
+    is_saved_again = old.structure is not None and old.structure == new.structure
+    model: Literal["saved-again", "other"] = "saved-again" if is_saved_again else "other"
+    bounds = Counter(x.change for x in changes if x.quantity not in {_NOISE, _MULTIPLIER})
     return Comparison(
-        old, new, tolerance, tuple(_changes(old, new)), tuple(_assumption_changes(old, new))
+        regression=any(x.regression for x in changes) or any(x.regression for x in assumptions),
+        tolerance=tolerance,
+        old=old,
+        new=new,
+        model="same" if old.sha256 == new.sha256 else model,
+        counts={kind: bounds[kind] for kind in ("grew", "shrank", "appeared", "disappeared")},
+        changes=changes,
+        assumptions=assumptions,
     )
 
 
-def _changes(old: Statement, new: Statement) -> Iterator[Change]:
+def _changes(old: Statement, new: Statement, tolerance: Fraction) -> Iterator[Change]:
     for place in dict.fromkeys([*old.numbers, *new.numbers]):
         before, after = old.numbers.get(place), new.numbers.get(place)
-        if before != after:
-            yield Change(place, before, after)
+        if before == after:
+            continue
+        if before is None:
+            kind, is_worse = "appeared", False
+        elif after is None:
+            kind, is_worse = "disappeared", True
+        else:
+            kind = "grew" if after > before else "shrank"
+            less, more = Fraction(before), Fraction(after)
+            if place.quantity == _MULTIPLIER:
+                less, more = more, less
+            is_worse = more > less * (1 + tolerance)
+        is_worse = is_worse and place.quantity != _NOISE
+        yield Change(*place, kind, _float(before), _float(after), is_worse)
 
 
 def _assumption_changes(old: Statement, new: Statement) -> Iterator[AssumptionChange]:
@@ -406,14 +386,29 @@ def _assumption_changes(old: Statement, new: Statement) -> Iterator[AssumptionCh
     same = old.kind == new.kind
     before, after = (old.assumptions, new.assumptions) if same else (old.terms, new.terms)
     for name in dict.fromkeys([*before, *after]):
-        if before.get(name) != after.get(name):
-            yield AssumptionChange(name, before.get(name), after.get(name))
+        was, now = before.get(name), after.get(name)
+        if was != now:
+            kind = "added" if was is None else "dropped" if now is None else "changed"
+            yield AssumptionChange(name, kind, was, now, _assumes_more(was, now))
+
+
+def _assumes_more(old: Assumed | None, new: Assumed | None) -> bool:
+    if new is None or new.checked:
+        return False
+    if old is None or old.slack is None or new.slack is None:
+        return True
+    return old.checked or any(now < was for was, now in zip(old.slack, new.slack, strict=True))
+
+
+def comparison_json(comparison: Comparison) -> str:
+    """The document `lipcert.comparison/1` of a comparison."""
+    return dump({"schema": "lipcert.comparison/1", **DOCUMENT.write(comparison)})
 
 
 def comparison_document(comparison: Comparison) -> doc.Document:
     """What people read of a comparison."""
     old, new = comparison.old, comparison.new
-    tone = doc.Tone.BAD if comparison.is_regression else doc.Tone.GOOD
+    tone = doc.Tone.BAD if comparison.regression else doc.Tone.GOOD
     assumed = [row for item in comparison.assumptions for row in _changed(item)]
     facts = [("old", _source(old)), ("new", _source(new)), ("model", _MODELS[comparison.model])]
     return doc.Document(
@@ -421,61 +416,25 @@ def comparison_document(comparison: Comparison) -> doc.Document:
         (doc.Answer(_answer(comparison), tone),),
         sections=doc.sections_of(
             ("", doc.Statements.of(facts)),
-            ("Numbers that changed", doc.table(_NUMBER_COLUMNS, _rows(comparison))),
+            (
+                "Numbers that changed",
+                doc.table(_NUMBER_COLUMNS, list(map(_row, comparison.changes))),
+            ),
             ("Assumptions that changed", doc.Statements(tuple(assumed))),
         ),
     )
 
 
-def comparison_json(comparison: Comparison) -> str:
-    """`lipcert.comparison/1`."""
-    regressions = comparison.regressions
-    return dump(
-        {
-            "schema": "lipcert.comparison/1",
-            "regression": comparison.is_regression,
-            "tolerance": comparison.tolerance,
-            "old": _identity(comparison.old),
-            "new": _identity(comparison.new),
-            "model": comparison.model,
-            "counts": {
-                kind: comparison.count(kind)
-                for kind in ("grew", "shrank", "appeared", "disappeared")
-            },
-            "changes": [
-                {
-                    **change.place._asdict(),
-                    "change": change.kind,
-                    "old": _float(change.old),
-                    "new": _float(change.new),
-                    "regression": change in regressions,
-                }
-                for change in comparison.changes
-            ],
-            "assumptions": [
-                {
-                    "id": item.name,
-                    "change": item.kind,
-                    "old": _assumed(item.old),
-                    "new": _assumed(item.new),
-                    "regression": item.is_regression,
-                }
-                for item in comparison.assumptions
-            ],
-        }
-    )
-
-
 def _answer(comparison: Comparison) -> str:
     """The first line."""
-    counts = [(kind, comparison.count(kind)) for kind in ("grew", "shrank")]
-    counts += [(kind, comparison.count(kind)) for kind in ("disappeared", "appeared")]
+    kinds = ("grew", "shrank", "disappeared", "appeared")
+    counts = [(kind, comparison.counts[kind]) for kind in kinds]
     first, *rest = [(kind, count) for kind, count in counts if count or kind in {"grew", "shrank"}]
     words = [f"{first[1]} {'bound' if first[1] == 1 else 'bounds'} {first[0]}"]
     words += [f"{count} {kind}" for kind, count in rest]
     found = len(comparison.assumptions)
     words.append(f"{found} {'assumption' if found == 1 else 'assumptions'} changed")
-    verdict = "a regression" if comparison.is_regression else "no regression"
+    verdict = "a regression" if comparison.regression else "no regression"
     return f"{', '.join(words)}: {verdict}"
 
 
@@ -483,35 +442,24 @@ def _source(statement: Statement) -> str:
     return f"{statement.path}, {statement.kind} of the model {statement.sha256[:12]}"
 
 
-def _rows(comparison: Comparison) -> list[tuple[str, ...]]:
-    regressions = comparison.regressions
-    return [_row(change, change in regressions) for change in comparison.changes]
-
-
-def _row(change: Change, is_regression: bool) -> tuple[str, ...]:
-    place = change.place
-    where = f"{place.section} {place.name}".strip()
-    mark = "worse" if is_regression else ""
+def _row(change: Change) -> tuple[str, ...]:
+    where = f"{change.section} {change.name}".strip()
     old, new = _shown(change.old), _shown(change.new)
     if old == new:
-        old, new = repr(_float(change.old)), repr(_float(change.new))
-    return mark, where, place.quantity, old, new, _growth(change)
-
-
-def _growth(change: Change) -> str:
-    old, new = _float(change.old), _float(change.new)
-    if not old or new is None:
-        return change.kind
-    return f"{100.0 * ((new - old) / old):+.3g}%"
+        old, new = repr(change.old), repr(change.new)
+    growth = change.change
+    if change.old and change.new is not None:
+        growth = f"{100.0 * ((change.new - change.old) / change.old):+.3g}%"
+    return "worse" if change.regression else "", where, change.quantity, old, new, growth
 
 
 def _changed(item: AssumptionChange) -> Iterator[doc.Statement]:
     """What was assumed, and what is."""
-    status = f"{item.kind} (worse)" if item.is_regression else item.kind
+    status = f"{item.change} (worse)" if item.regression else item.change
     told = [("old", item.old), ("new", item.new)]
     words = [f"{name}: {_status(assumed)}" for name, assumed in told if assumed is not None]
-    tone = doc.Tone.BAD if item.is_regression else doc.Tone.PLAIN
-    yield doc.Statement(item.name, words[0], status, tone)
+    tone = doc.Tone.BAD if item.regression else doc.Tone.PLAIN
+    yield doc.Statement(item.id, words[0], status, tone)
     yield from (doc.Statement("", text) for text in words[1:])
 
 
@@ -519,17 +467,9 @@ def _status(assumed: Assumed) -> str:
     return f"{assumed.text} (checked)" if assumed.checked else assumed.text
 
 
-def _identity(statement: Statement) -> JsonObject:
-    return {name: getattr(statement, name) for name in ("path", "kind", "sha256", "structure")}
-
-
-def _assumed(assumed: Assumed | None) -> JsonObject | None:
-    return assumed and {"text": assumed.text, "checked": assumed.checked}
-
-
 def _float(number: Number | None) -> float | None:
     return None if number is None else float(number)
 
 
-def _shown(number: Number | None) -> str:
-    return NO_BOUND if number is None else at_most(float(number))
+def _shown(number: float | None) -> str:
+    return NO_BOUND if number is None else at_most(number)
