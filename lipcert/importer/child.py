@@ -1,8 +1,8 @@
 """A child process of limited memory and time: what goes wrong there stays there.
 
-What enters: a module-level function from text to text, its argument and a budget. What leaves:
-the function's answer; ModelFileError (LC002) where the budget did not suffice and (LC001) where
-native code crashed; ChildError where the function raised: a fault of LipCert.
+`run_in_child` returns what a module-level function makes of a text. It raises ModelFileError
+(LC002) where the budget did not suffice and (LC001) where native code crashed, and ChildError where
+the function raised: a fault of LipCert.
 
 On Linux the process forks, which costs milliseconds. Where other Python threads run (a fork might
 inherit their locks) and on other systems a fresh interpreter is started, which costs a second.
@@ -18,16 +18,18 @@ import math
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, final
 
+from lipcert.core.reader.files import MAX_BYTES
 from lipcert.errors import ModelFileError
-from lipcert.importer.limits import Budget
 
 if sys.platform != "win32":
     import resource
@@ -38,6 +40,61 @@ _ANSWER: Final = "answer"
 _MEMORY: Final = "memory"
 _FAULT: Final = "fault"
 _OUT_OF_TIME: Final = frozenset({"SIGXCPU", "SIGKILL"})
+_MIB: Final = 1 << 20
+_BASE_SECONDS: Final = 8
+"""of one processor, whatever the size of the file"""
+_DENSE_SECONDS: Final = 32
+"""per MiB of nodes, which are small and take long, unlike weights"""
+_DENSE_BYTES: Final = 2 * _MIB
+"""bytes of a file that may all be nodes"""
+_MODEL_WITH_DATA_ELSEWHERE: Final = 64 * _MIB
+"""bytes of a file that may keep most of its weights in others"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What the import of one file may take in a child process, far above honest use.
+
+    A small file may take 2 GiB and eight seconds of one processor; larger ones more, by size.
+    """
+
+    bytes: int
+    """address space beyond that of an idle interpreter"""
+    seconds: int
+    """of one processor"""
+
+    @classmethod
+    def of_file(cls, size: int) -> Budget:
+        """The budget of a file of this many bytes, as it lies on the disk."""
+        dense = min(size, _DENSE_BYTES)
+        seconds = _BASE_SECONDS + _DENSE_SECONDS * dense // _MIB + size // (5 * _MIB)
+        return cls(2048 * _MIB + 16 * size, seconds)
+
+    @classmethod
+    def of_path(cls, path: Path) -> Budget:
+        """By the size of the model with its external data: large files beside it that it names."""
+        try:
+            size = path.stat().st_size
+            if path.is_file() and 0 < size <= _MODEL_WITH_DATA_ELSEWHERE:
+                size += sum(_sizes_of_named(path.parent, path.read_bytes()))
+        except (OSError, ValueError):
+            size = 0
+        return cls.of_file(min(size, MAX_BYTES))
+
+    @property
+    def patience(self) -> float:
+        """Seconds of wall-clock time, enough for a busy machine."""
+        return 20.0 + 4.0 * self.seconds
+
+
+def _sizes_of_named(folder: Path, model: bytes) -> Iterator[int]:
+    """Sizes of the files whose name stands in the model, as the places of external data do."""
+    for item in folder.iterdir():
+        found = item.lstat()
+        is_large = stat.S_ISREG(found.st_mode) and found.st_size >= _MIB
+        if is_large and os.fsencode(item.name) in model:
+            yield found.st_size
 
 
 class ChildError(RuntimeError):

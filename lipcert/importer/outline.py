@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import final
 
 from lipcert.errors import NoVerdictError
-from lipcert.importer.child import run_in_child
-from lipcert.importer.limits import Budget
+from lipcert.importer.child import Budget, run_in_child
 from lipcert.importer.metadata import read_provenance
 from lipcert.importer.reading import stored_model
 

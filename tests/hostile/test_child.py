@@ -8,8 +8,7 @@ import pytest
 
 from lipcert.errors import ModelFileError
 from lipcert.importer import child, load
-from lipcert.importer.child import ChildError, run_in_child
-from lipcert.importer.limits import Budget
+from lipcert.importer.child import Budget, ChildError, run_in_child
 from lipcert.importer.load import load_model
 from tests.hostile.kinds import WEIGHT, matmul
 from tests.hostile.work import chatter, crash, devour, echo, fail, sleep, spin, vanish

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from lipcert.core.reader.files import MAX_BYTES
-from lipcert.importer.limits import Budget
+from lipcert.importer.child import Budget
 
 MIB = 1 << 20
 
