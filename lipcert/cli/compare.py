@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import math
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import output_options
-from lipcert.cli.output import Output, text_width
+from lipcert.cli.output import Output
 from lipcert.errors import UsageError
-from lipcert.report.formats import document_text
-
-if TYPE_CHECKING:
-    from lipcert.report.comparison import Comparison
 
 
 @click.command("compare")
@@ -49,24 +43,19 @@ def command(
     if not 0.0 <= tolerance < math.inf:
         raise UsageError("--tolerance: give a number of at least 0, say 0.01")
     result.require_writable([old, new])
-    from lipcert.report.comparison import compared, read_statement
+    from lipcert.report.comparison import (
+        compared,
+        comparison_document,
+        comparison_json,
+        read_statement,
+    )
 
     statements = []
     for path in (old, new):
         data, document = paths.read_json(path)
         statements.append(read_statement(str(path), document, data))
     comparison = compared(statements[0], statements[1], tolerance)
-    result.write(partial(_rendered, comparison))
+    result.show(comparison_document, comparison, json=comparison_json)
     if fail_on_regression and comparison.regression:
         return ExitCode.NEGATIVE
     return ExitCode.HOLDS
-
-
-def _rendered(comparison: Comparison, output_format: str, color: bool) -> str:
-    from lipcert.report.comparison import comparison_document, comparison_json
-
-    if output_format == "json":
-        return comparison_json(comparison)
-    return document_text(
-        comparison_document(comparison), output_format, width=text_width(), color=color
-    )

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import output_options
-from lipcert.cli.output import Output, text_width
+from lipcert.cli.output import Output
 from lipcert.errors import UnsupportedModelError
-from lipcert.report.formats import document_text
 from lipcert.settings.settings import AS_EXPORTED
-
-if TYPE_CHECKING:
-    from lipcert.report.inspection import Inspection
 
 
 @click.command("inspect")
@@ -45,22 +39,16 @@ def command(
     result.require_writable([model])
     from lipcert.importer.load import load_model
     from lipcert.importer.outline import outline_of
-    from lipcert.report.inspection import inspection_of, refused_inspection
+    from lipcert.report.inspection import (
+        inspection_document,
+        inspection_json,
+        inspection_of,
+        refused_inspection,
+    )
 
     try:
         inspection = inspection_of(load_model(model, output=output, as_exported=as_exported))
     except UnsupportedModelError as error:
         inspection = refused_inspection(str(model), error, outline_of(model))
-    result.write(partial(_rendered, inspection))
+    result.show(inspection_document, inspection, json=inspection_json)
     return ExitCode.NO_VERDICT if inspection.refusals else ExitCode.HOLDS
-
-
-def _rendered(inspection: Inspection, output_format: str, color: bool) -> str:
-    if output_format == "json":
-        from lipcert.report.inspection import inspection_json
-
-        return inspection_json(inspection)
-    from lipcert.report.inspection import inspection_document
-
-    document = inspection_document(inspection)
-    return document_text(document, output_format, width=text_width(), color=color)

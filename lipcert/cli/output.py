@@ -14,13 +14,17 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, final
+from typing import TYPE_CHECKING, Final, final
 
 import click
 
 from lipcert.cli.paths import path_of, require_writable
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.process.files import write_whole
+from lipcert.report.formats import document_text
+
+if TYPE_CHECKING:
+    from lipcert.report.document import Document
 
 Destination = tuple[str, Path]
 """a format and the file that receives it"""
@@ -79,6 +83,18 @@ class Output:
         for name, file in self.further:
             write(rendered(name, False), file)
         write(rendered(self.format, self.file is None and use_color(self.color)), self.file)
+
+    def show(
+        self, document: Callable[..., Document], *found: object, **files: Callable[..., str]
+    ) -> None:
+        """The same of what was found, by what writes it: a document, or a file for programs."""
+
+        def rendered(name: str, color: bool) -> str:
+            if name in files:
+                return files[name](*found)
+            return document_text(document(*found), name, width=text_width(), color=color)
+
+        self.write(rendered)
 
 
 def parse_report(word: str, formats: tuple[str, ...]) -> Destination:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, final
@@ -27,11 +26,10 @@ from lipcert.cli.options import (
     together,
 )
 from lipcert.cli.options import given as stated
-from lipcert.cli.output import Output, text_width
+from lipcert.cli.output import Output
 from lipcert.cli.sources import from_command_line
 from lipcert.diagnostics import Level
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.report.formats import document_text
 from lipcert.settings.choices import check_choice
 from lipcert.settings.lacking import asks_of_run, listed
 from lipcert.settings.settings import CHOICES
@@ -126,7 +124,9 @@ def command(
     """
     result.require_writable([analysis])
     report = _solve(_RunOptions.of(context, analysis), curves)
-    result.write(partial(_rendered, report))
+    from lipcert.report.privacy import privacy_csv, privacy_document, privacy_json
+
+    result.show(privacy_document, report, json=privacy_json, csv=privacy_csv)
     return _outcome(report)
 
 
@@ -177,18 +177,6 @@ def _outcome(report: PrivacyReport) -> ExitCode:
     if too_small:
         return ExitCode.NEGATIVE
     return ExitCode.NO_VERDICT if report.privacy.epsilon is None else ExitCode.HOLDS
-
-
-def _rendered(report: PrivacyReport, output_format: str, color: bool) -> str:
-    from lipcert.report.privacy import privacy_csv, privacy_document, privacy_json
-
-    match output_format:
-        case "json":
-            return privacy_json(report)
-        case "csv":
-            return privacy_csv(report)
-    document = privacy_document(report)
-    return document_text(document, output_format, width=text_width(), color=color)
 
 
 def _read_run(given: Mapping[str, object]) -> dict[str, Any]:

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import output_options
-from lipcert.cli.output import Output, text_width
-from lipcert.report.formats import document_text
-
-if TYPE_CHECKING:
-    from lipcert.report.document import Document
+from lipcert.cli.output import Output
 
 _FOLDER = click.argument("folder", metavar="DIR", type=paths.FILE)
 
@@ -36,7 +30,7 @@ def info(folder: Path, result: Output) -> ExitCode:
     from lipcert.report.trace import summary_document, summary_json
 
     summary = summary_of(read_trace(folder))
-    _write(result, summary_json, summary_document, folder, summary)
+    result.show(summary_document, str(folder), summary, json=summary_json)
     return ExitCode.HOLDS if sum(summary.steps) else ExitCode.NO_VERDICT
 
 
@@ -54,7 +48,7 @@ def verify_trace(folder: Path, result: Output) -> ExitCode:
     from lipcert.report.trace import verification_document, verification_json
 
     found = verify(folder)
-    _write(result, verification_json, verification_document, folder, found)
+    result.show(verification_document, str(folder), found, json=verification_json)
     if found.faults:
         return ExitCode.NEGATIVE
     return ExitCode.HOLDS if found.steps else ExitCode.NO_VERDICT
@@ -78,23 +72,5 @@ def redact_trace(folder: Path, out: Path, keep_weights: bool, result: Output) ->
 
     redact(folder, out, keep_weights=keep_weights)
     found = verify(out)
-    _write(result, redaction_json, redaction_document, out, found)
+    result.show(redaction_document, str(out), found, json=redaction_json)
     return ExitCode.NEGATIVE if found.faults else ExitCode.HOLDS
-
-
-def _write(
-    result: Output,
-    as_json: Callable[[str, Any], str],
-    as_document: Callable[[str, Any], Document],
-    folder: Path,
-    found: object,
-) -> None:
-    """What was found in a folder, as JSON or as text."""
-
-    def rendered(name: str, color: bool) -> str:
-        if name == "json":
-            return as_json(str(folder), found)
-        document = as_document(str(folder), found)
-        return document_text(document, name, width=text_width(), color=color)
-
-    result.write(rendered)
