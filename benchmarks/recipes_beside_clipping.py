@@ -38,6 +38,8 @@ from lipcert.training import GradientClipping, TrainingMechanism, make_private
 RATES: Final = (0.003, 0.01, 0.03)
 EPSILON: Final = 3.0
 BATCH: Final = 128
+BUDGET: Final = 1200.0
+"""seconds: nothing is left out where other work slows the machine"""
 EPOCHS: Final = 10
 NODES: Final = 8
 FEATURES: Final = 4
@@ -283,7 +285,12 @@ def compared(name: str, seeds: int, folder: Path) -> str:
     example = _given(tuple(item[:1] for item in problem.train[0]))
     inputs, labels = problem.public
     found = lipcert.suggest(
-        module, example, problem.settings, public=(_given(inputs), labels), progress=False
+        module,
+        example,
+        problem.settings,
+        public=(_given(inputs), labels),
+        budget=BUDGET,
+        progress=False,
     )
     seconds = time.process_time() - begun
     plain = GradientClipping(clip_norm=1.0, input_box=problem.box)

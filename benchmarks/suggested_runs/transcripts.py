@@ -20,6 +20,8 @@ from lipcert.settings.settings import Settings
 from lipcert.training import GradientClipping, make_trainable
 from lipcert.training.network import imported_network
 
+_BUDGET = 1200.0
+"""seconds: nothing is left out where other work slows the machine"""
 _ABOUT = """# Five networks: before, suggested, after
 
 Written by `python -m benchmarks.suggested_runs.transcripts`, for runs at ε = 3 and the first 256
@@ -43,7 +45,7 @@ def main() -> int:
 def _section(problem: Problem) -> list[str]:
     settings = problem.planned(3.0)
     module, x = problem.fresh(0), problem.split().images[:1]
-    found = lipcert.suggest(module, x, settings, problem.examples(), progress=False)
+    found = lipcert.suggest(module, x, settings, problem.examples(), budget=_BUDGET, progress=False)
     private = make_trainable(module, GradientClipping()).module
     return [
         f"## {problem.title}",

@@ -246,9 +246,9 @@ def _edit(what: str, lines: Iterable[tuple[str, str]]) -> Iterator[ModuleEdit]:
 
 def _loop(what: str, names: Iterable[str], code: str) -> Iterator[ModuleEdit]:
     """One edit that does the same to everything of these names."""
-    listed = "".join(f'"{name}", ' for name in dict.fromkeys(names))
+    listed = ", ".join(f'"{name}"' for name in dict.fromkeys(names))
     if listed:
-        yield ModuleEdit(what, f"for name in ({listed.rstrip()}): {code}")
+        yield ModuleEdit(what, f"for name in [{listed}]: {code}")
 
 
 def _named(places: list[str]) -> str:
