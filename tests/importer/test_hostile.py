@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from onnx import TensorProto, helper
+from onnx import helper
 
 from lipcert.core.reader import files
 from lipcert.errors import ModelFileError, UnsupportedModelError, UsageError
@@ -53,16 +53,6 @@ def test_truncated_at_every_place(tmp_path):
             load_model(path, trusted=True)
 
 
-def test_two_models_in_one_file(tmp_path):
-    refused(tmp_path, sound().SerializeToString() * 2, "LC001")
-
-
-def test_bytes_that_add_a_node(tmp_path):
-    extra = model([node("Relu", ["y"], ["z"])], ("N", 4)).graph.SerializeToString()
-    tail = bytes([7 << 3 | 2, len(extra)]) + extra
-    refused(tmp_path, sound().SerializeToString() + tail, "LC001")
-
-
 def test_gzip(tmp_path, monkeypatch):
     path = tmp_path / "model.onnx.gz"
     path.write_bytes(gzip.compress(sound().SerializeToString()))
@@ -76,63 +66,11 @@ def test_gzip(tmp_path, monkeypatch):
         load_model(path)
 
 
-def test_cycle_missing_and_duplicate_values(tmp_path):
-    a, b = node("Relu", ["b"], ["a"]), node("Relu", ["a"], ["b"])
-    refused(tmp_path, model([a, b, node("Add", ["x", "b"], ["y"])], ("N", 4)), "LC001")
-    refused(tmp_path, model([node("Relu", ["nobody"], ["y"])], ("N", 4)), "LC001")
-    twice = [node("Relu", ["x"], ["y"]), node("Abs", ["x"], ["y"])]
-    refused(tmp_path, model(twice, ("N", 4)), "LC001")
-    refused(tmp_path, model([node("Relu", ["x"], ["x"])], ("N", 4), outputs=["x"]), "LC001")
-
-
-def test_duplicate_initializer(tmp_path):
-    proto = sound()
-    proto.graph.initializer.append(proto.graph.initializer[0])
-    refused(tmp_path, proto, "LC016")
-
-
 @pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf])
 def test_numbers_that_are_none(tmp_path, number):
     array = weights(4, 3)
     array[1, 2] = number
     refused(tmp_path, model([node("MatMul", ["x", "w"], ["y"])], ("N", 4), {"w": array}), "LC014")
-
-
-def test_bad_tensors(tmp_path):
-    def broken(**changes):
-        proto = sound()
-        for name, value in changes.items():
-            if name == "dims":
-                del proto.graph.initializer[0].dims[:]
-                proto.graph.initializer[0].dims.extend(value)
-            elif name == "float_data":
-                proto.graph.initializer[0].float_data.extend(value)
-            else:
-                setattr(proto.graph.initializer[0], name, value)
-        return proto
-
-    for changes in (
-        {"dims": [2**40]},
-        {"dims": [-1, 3]},
-        {"dims": [2**27, 2**27]},
-        {"dims": [5, 3]},
-        {"data_type": 0},
-        {"data_type": 999},
-        {"data_type": TensorProto.STRING},
-        {"raw_data": b"123"},
-        {"float_data": [1.0]},
-    ):
-        refused(tmp_path, broken(**changes), "LC0")
-
-
-def test_external_data_is_never_opened(tmp_path):
-    proto = sound()
-    tensor = proto.graph.initializer[0]
-    tensor.ClearField("raw_data")
-    tensor.data_location = TensorProto.EXTERNAL
-    entry = tensor.external_data.add()
-    entry.key, entry.value = "location", "../../../dev/zero"
-    refused(tmp_path, proto, "LC015")
 
 
 def bomb(depth):
@@ -153,13 +91,6 @@ def test_function_bomb(tmp_path):
     refused(tmp_path, bomb(31), "LC002")
     assert time.perf_counter() - start < 5.0
     assert len(load_model(saved(bomb(3), tmp_path)).graph.nodes) == 8
-
-
-def test_recursive_function(tmp_path):
-    proto = bomb(2)
-    proto.functions[1].node[0].op_type = "f0"
-    proto.functions[1].node[0].domain = "f"
-    refused(tmp_path, proto, "LC001")
 
 
 @pytest.mark.parametrize(
@@ -253,24 +184,6 @@ def test_inputs_and_outputs(tmp_path):
 def test_nonsense_attributes(tmp_path, attributes):
     op = node("Conv", ["x", "w"], ["y"], **attributes)
     refused(tmp_path, model([op], ("N", 2, 5, 5), {"w": weights(4, 2, 3, 3)}), "LC0")
-
-
-def test_negative_epsilon(tmp_path):
-    op = node("LayerNormalization", ["x", "s"], ["y"], epsilon=-1.0)
-    refused(tmp_path, model([op], ("N", 4), {"s": weights(4)}), "LC016")
-
-
-def test_huge_constants_are_not_made(tmp_path):
-    tensors = {"s": np.array([2**20, 2**20])}
-    big = node("ConstantOfShape", ["s"], ["c"])
-    refused(tmp_path, model([big, node("Add", ["x", "c"], ["y"])], ("N", 4), tensors), "LC016")
-    expand = node("Expand", ["x", "s"], ["y"])
-    refused(tmp_path, model([expand], ("N", 1), tensors), "LC0")
-
-
-def test_names_with_control_characters_stay_on_one_line(tmp_path):
-    proto = model([node("Round", ["x"], ["y"], name="a\n::error::b\x1b[31m")], ("N", 4))
-    refused(tmp_path, proto, "LC005")
 
 
 @given(position=st.integers(0, 10_000), byte=st.integers(0, 255), cut=st.integers(0, 3))
