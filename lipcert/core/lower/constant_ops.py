@@ -34,7 +34,6 @@ from lipcert.core.lower.size_ops import (
     within,
 )
 from lipcert.core.lower.spelling import reduced_axes, without_axes
-from lipcert.core.lower.types import is_held, or_rounded
 from lipcert.core.lower.values import (
     FIXED,
     Constant,
@@ -174,6 +173,31 @@ def _root(call: Call) -> Value:
         raise Unsupported("a root of a negative number")
     found = _square_root(known)
     return Constant(found.lo, found.hi, sum_of_sources(constant), constant.place)
+
+
+def is_held(array: Array, *, halves: bool) -> bool:
+    """Whether float32 holds the numbers, and with `halves` float16 and bfloat16 do too.
+
+    Proof: a bfloat16 number is a float32 number whose lower 16 bits are 0.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        single = array.astype(np.float32)
+        same = np.array_equal(single, array)
+        if not halves:
+            return same
+        narrow = np.array_equal(array.astype(np.float16), array)
+    return same and narrow and not (single.view(np.uint32) & 0xFFFF).any()
+
+
+def or_rounded(known: Interval) -> Interval:
+    """The real numbers, and those that float32 or float64 arithmetic has in their place.
+
+    Proof: rounding to nearest is monotone, so a number in [lo, hi] is rounded to one between what
+    the ends are rounded to; float64 holds the ends, and moves no number across them.
+    """
+    with np.errstate(over="ignore", under="ignore"):
+        low, high = (ends.astype(np.float32).astype(np.float64) for ends in (known.lo, known.hi))
+    return Interval(np.minimum(known.lo, low), np.maximum(known.hi, high))
 
 
 def _cast(call: Call) -> Value:

@@ -24,7 +24,6 @@ from lipcert.core.lower.macros import rewritten
 from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
 from lipcert.core.lower.reals import literal
 from lipcert.core.lower.rewriter import needed_steps
-from lipcert.core.lower.types import has_halves
 from lipcert.core.lower.values import (
     Constant,
     Data,
@@ -44,13 +43,15 @@ from lipcert.core.program import (
     Step,
     kept_entries,
 )
-from lipcert.core.reader.records import Branch, Input, Model, Node, shown, with_nested
+from lipcert.core.reader.records import Branch, Input, Model, Node, Tensor, shown, with_nested
 
 if TYPE_CHECKING:
     from lipcert.core.lower.branches import Splicer
     from lipcert.core.lower.guards import Guards
 
 _VERSIONS: Final = range(7, 27)
+_HALVES: Final = frozenset({"float16", "bfloat16"})
+_HALF_CODES: Final = frozenset({10, 16})
 _SPELT: Final = frozenset({"untruth", "hiding"})
 """kinds of values of which a step has others than the tensor of the file"""
 
@@ -76,6 +77,24 @@ def lower(model: Model, *outputs: str) -> Program:
         if mixes or not isinstance(first, int):
             raise
     return _lowered(Walk.of(model, *outputs, batched=False), outputs)
+
+
+def has_halves(model: Model) -> bool:
+    """Whether a tensor of the file, or one that its nodes compute, may be narrower than float32.
+
+    Proof: the type of a result is that of an input, of a tensor in an attribute, or is named by an
+    attribute `to` or `dtype` of its node.
+    """
+    types = {tensor.dtype for tensor in model.initializers.values()}
+    types.update(item.dtype for item in model.inputs)
+    codes = set()
+    for node in with_nested(model.nodes):
+        for name, attribute in node.attributes.items():
+            if isinstance(attribute.value, Tensor):
+                types.add(attribute.value.dtype)
+            if name in {"to", "dtype"}:
+                codes.add(attribute.value)
+    return not codes.isdisjoint(_HALF_CODES) or not types.isdisjoint(_HALVES)
 
 
 def branches_taken(model: Model) -> dict[str, Branch]:

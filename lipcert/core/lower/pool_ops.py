@@ -8,8 +8,9 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import images, norm_order
+from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value, check_size, indices
-from lipcert.core.lower.windows import check_covered, ends_within, windows
+from lipcert.core.lower.windows import windows
 from lipcert.core.program import AveragePool, LpPool, MaxPool, Op, Shape, Window
 
 
@@ -18,7 +19,7 @@ def pool(call: Call) -> Value:
     value = images(call)
     sizes = value.shape[2:]
     window, end = windows(call, sizes, tuple(call.integers("kernel_shape") or ()))
-    check_covered(window, sizes)
+    _check_covered(window, sizes)
     op: Op
     match call.node.op_type:
         case "MaxPool":
@@ -26,7 +27,7 @@ def pool(call: Call) -> Value:
             op = MaxPool(window)
         case "AveragePool":
             counts = bool(call.integer("count_include_pad", 0))
-            if counts and not ends_within(window, sizes, end):
+            if counts and not _ends_within(window, sizes, end):
                 value, window = _padded(call, value, window, end)
                 counts = False
             op = AveragePool(window, counts)
@@ -41,3 +42,31 @@ def _padded(call: Call, value: Data, window: Window, end: Shape) -> tuple[Data, 
     check_size(tuple(size + sum(pad) for size, pad in zip(value.shape, widths, strict=True)))
     index = np.pad(indices(value.shape), widths, constant_values=-1)
     return call.moved(value, index, value.place), replace(window, before=(0,) * len(end))
+
+
+def _check_covered(window: Window, sizes: Shape) -> None:
+    """Refuse a pool with a window in the padding only."""
+    for axis, size in enumerate(sizes):
+        check_size((window.outputs[axis], window.taps[axis]))
+        places = range(0, window.taps[axis] * window.dilations[axis], window.dilations[axis])
+        for output in range(window.outputs[axis]):
+            start = output * window.strides[axis] - window.before[axis]
+            if not any(0 <= start + place < size for place in places):
+                raise Unsupported("a window has no position inside of the input")
+
+
+def _ends_within(window: Window, sizes: Shape, end: Shape) -> bool:
+    """Whether no window reaches beyond the padding at the end."""
+    return all(
+        (count - 1) * stride + dilation * (tap - 1) - before < size + last
+        for count, stride, dilation, tap, before, size, last in zip(
+            window.outputs,
+            window.strides,
+            window.dilations,
+            window.taps,
+            window.before,
+            sizes,
+            end,
+            strict=True,
+        )
+    )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.values import check_size
 from lipcert.core.program import Shape, Window
 
 
@@ -59,34 +58,6 @@ def windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
             count -= 1  # it would begin in the padding at the end
         outputs.append(count)
     return Window(taps, strides, dilations, begin, tuple(outputs)), end
-
-
-def check_covered(window: Window, sizes: Shape) -> None:
-    """Refuse a pool with a window in the padding only."""
-    for axis, size in enumerate(sizes):
-        check_size((window.outputs[axis], window.taps[axis]))
-        places = range(0, window.taps[axis] * window.dilations[axis], window.dilations[axis])
-        for output in range(window.outputs[axis]):
-            start = output * window.strides[axis] - window.before[axis]
-            if not any(0 <= start + place < size for place in places):
-                raise Unsupported("a window has no position inside of the input")
-
-
-def ends_within(window: Window, sizes: Shape, end: Shape) -> bool:
-    """Whether no window reaches beyond the padding at the end."""
-    return all(
-        (count - 1) * stride + dilation * (tap - 1) - before < size + last
-        for count, stride, dilation, tap, before, size, last in zip(
-            window.outputs,
-            window.strides,
-            window.dilations,
-            window.taps,
-            window.before,
-            sizes,
-            end,
-            strict=True,
-        )
-    )
 
 
 def adjoint_windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
