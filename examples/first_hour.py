@@ -5,7 +5,7 @@
 Three networks as people write them: a convolutional one with batch normalisation (digits of
 scikit-learn), a classifier of token sequences with an embedding and attention (sequences made
 here), and a perceptron on standardised columns (breast cancer data of scikit-learn). Each is
-analysed, changed as `lipcert.suggest` says, trained under differential privacy, checked and
+analysed, prepared as `lipcert.suggest` says, trained under differential privacy, checked and
 audited; behind every step stand the seconds of processor time that it took.
 """
 

@@ -61,8 +61,8 @@ _LAST: Final = 2
 """mechanisms that are tried last"""
 _FROZEN: Final = "frozen layer"
 _AFFINE: Final = "affine"
-_OF_RUN: Final = frozenset({"allocation", "run"})
-_KEEPING: Final = _OF_RUN | {_AFFINE}
+_RUN: Final = "run"
+_KEEPING: Final = frozenset({_AFFINE, "allocation", _RUN})
 """topics of changes that help mechanisms which bound any network"""
 
 
@@ -208,7 +208,7 @@ class Session:
 
     def _plain(self, clipping: Recipe) -> Recipe:
         """Gradient clipping at C = 1 of everything, in the run of another clipping recipe."""
-        of_run = [change for change in clipping.changes if change.topic in _OF_RUN]
+        of_run = [change for change in clipping.changes if change.topic == _RUN]
         changes = (self.rival, *of_run)
         return clipping if clipping.changes == changes else self._recipe(changes)
 

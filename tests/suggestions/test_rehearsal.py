@@ -329,6 +329,8 @@ def test_another_clip_that_is_worse_gives_way_to_plain_clipping(
     assert (found.recipe.settings.clip_norm == 1.0) is not stays
     assert found.recipe.accuracy_probe == (0.5 + margin if stays else 0.5)
     assert len({item.mechanism for item in found.recipes}) == len(found.recipes)
+    if not stays:
+        assert {change.topic for change in found.recipe.changes} <= {"mechanism", "run"}
 
 
 def by_median(session: Session, family: Change) -> float:
