@@ -42,7 +42,8 @@ def claims_of(graph: Graph, settings: Settings) -> Claims:
 
 def unclaimed(case: Case) -> Claims:
     """A network of which nothing is claimed, each parameter a group."""
-    engine: Any = SimpleNamespace(graph=case.graph, loss=case.loss)
+    premises = SimpleNamespace(clip=None)
+    engine: Any = SimpleNamespace(graph=case.graph, loss=case.loss, premises=premises)
     groups = tuple(GroupBound(name, (name,), 1, None) for name in case.graph.parameters)
     return Claims("test", Settings(), engine, {}, {}, {}, groups)
 
