@@ -29,7 +29,15 @@ from lipcert.report.certificate import (
     certificate_document,
     check_document,
 )
-from lipcert.report.document import Commands, Document, Section, Statements
+from lipcert.report.document import (
+    Commands,
+    Document,
+    Findings,
+    Line,
+    Section,
+    Statements,
+    sections_of,
+)
 from lipcert.report.figures import (
     analysis_figures,
     audit_figures,
@@ -60,12 +68,13 @@ class ReadAnalysis(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Source:
     """A document: its path ("": it is in no file), its kind, the object in it, and what that was
-    read as."""
+    read as. later: findings whose codes are those of a later version, which the record lacks."""
 
     path: str
     schema: str
     document: Mapping[str, object]
     record: Any
+    later: tuple[Line, ...] = ()
 
 
 def read_source(path: str, document: Mapping[str, object], data: bytes = b"") -> Source:
@@ -85,7 +94,10 @@ def read_source(path: str, document: Mapping[str, object], data: bytes = b"") ->
         )
     kind = KINDS[schema]
     try:
-        return Source(path, schema, document, kind.read(document, data))
+        known, later = document, tuple[Line, ...]()
+        if schema in {ANALYSIS, PRIVACY}:
+            known, later = _split(document)
+        return Source(path, schema, document, kind.read(known, data), later)
     except NoVerdictError as error:
         raise NoVerdictError(f"{path}: {error}") from error
     except FieldError as error:
@@ -106,17 +118,28 @@ def read_analysis(document: Mapping[str, object]) -> ReadAnalysis:
 
     Findings with codes of later versions are left out.
     """
-    levels = {level.value for level in Level}
-    listed = DOCUMENT.read_any(
-        tuple[_Finding, ...], document.get("diagnostics"), "analysis.diagnostics"
-    )
-    known = [DOCUMENT.write(item) for item in listed if item.code in CODES and item.level in levels]
-    found = DOCUMENT.read(Analysis, {**document, "diagnostics": known}, "analysis", privacy=None)
+    known, _ = _split(document)
+    found = DOCUMENT.read(Analysis, known, "analysis", privacy=None)
     loss = {name: said for name, said in found.assumptions.loss.items() if name != "reduction"}
     run: RunPrivacy | None = DOCUMENT.read_any(
         RunPrivacy | None, document.get("privacy"), "analysis.privacy"
     )
     return ReadAnalysis(replace(found, assumptions=replace(found.assumptions, loss=loss)), run)
+
+
+def _split(document: Mapping[str, object]) -> tuple[Mapping[str, object], tuple[Line, ...]]:
+    """A document with the findings that this version knows, and the others."""
+    levels = {level.value for level in Level}
+    listed: tuple[_Finding, ...] = DOCUMENT.read_any(
+        tuple[_Finding, ...], document.get("diagnostics"), "diagnostics"
+    )
+    known = [item for item in listed if item.code in CODES and item.level in levels]
+    later = tuple(
+        Line((item.level, item.code), item.node, item.message, item.remedy)
+        for item in listed
+        if item not in known
+    )
+    return {**document, "diagnostics": [DOCUMENT.write(item) for item in known]}, later
 
 
 @final
@@ -263,26 +286,40 @@ def study_facts(study: Study) -> Statements:
 
 
 def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
-    """What the verbs said, with charts; tables of at most so many rows. Then, how it is made."""
+    """What the verbs said, with charts; tables of at most so many rows. Then, how it is made.
+
+    NoVerdictError where a record says something that its verb never does.
+    """
     for schema, source in study.by_kind.items():
-        found = source.record
-        match schema:
-            case "lipcert.analysis/1":
-                run = None if PRIVACY in study.by_kind else found.run
-                document = analysis_document(found.analysis, most, found.run)
-                yield document.charted(analysis_figures(found.analysis, run))
-            case "lipcert.certificate/1":
-                document = certificate_document(found, most, is_checked=CHECK in study.by_kind)
-                is_alone = ANALYSIS not in study.by_kind
-                yield document.charted(certificate_figures(found) if is_alone else ())
-            case "lipcert.check/1":
-                yield check_document(found)
-            case "lipcert.audit/1":
-                yield audit_document(found, most).charted(audit_figures(found))
-            case "lipcert.privacy/1":
-                yield privacy_document(found).charted(privacy_figures(found.privacy, found.curves))
+        try:
+            document = _document(study, schema, most)
+        except (LookupError, TypeError, ValueError) as error:
+            raise NoVerdictError(
+                f"{source.path}: not a complete document ({error}); write it again with "
+                f"`{KINDS[schema].command}`"
+            ) from error
+        later = sections_of(("Findings of a later version", Findings(source.later)))
+        yield replace(document, sections=(*document.sections, *later))
     again = Section("", (Commands(commands_of(study)),))
     yield Document("How to make this again", (), sections=(again,))
+
+
+def _document(study: Study, schema: str, most: int | None) -> Document:
+    found = study.record(schema)
+    match schema:
+        case "lipcert.analysis/1":
+            run = None if PRIVACY in study.by_kind else found.run
+            document = analysis_document(found.analysis, most, found.run)
+            return document.charted(analysis_figures(found.analysis, run))
+        case "lipcert.certificate/1":
+            document = certificate_document(found, most, is_checked=CHECK in study.by_kind)
+            is_alone = ANALYSIS not in study.by_kind
+            return document.charted(certificate_figures(found) if is_alone else ())
+        case "lipcert.check/1":
+            return check_document(found)
+        case "lipcert.audit/1":
+            return audit_document(found, most).charted(audit_figures(found))
+    return privacy_document(found).charted(privacy_figures(found.privacy, found.curves))
 
 
 def study_object(study: Study) -> JsonObject:

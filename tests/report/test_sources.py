@@ -129,6 +129,23 @@ def test_the_status_of_assumptions_is_that_of_the_check() -> None:
     assert [row.status for row in assumed.rows] == ["accepted", "declared", "checked"]
 
 
+def test_findings_of_a_later_version_are_shown() -> None:
+    later = {"code": "LC998", "level": "error", "node": "fc", "message": "new", "remedy": "update"}
+    analysis = json.loads(analysis_json(sample()))
+    analysis["diagnostics"].append(later)
+    for source in (read_source("a.json", analysis), privacy_source(diagnostics=[later])):
+        text = study_report(joined([source]), "markdown")
+        assert "| error | LC998 | fc | new | update |" in text
+
+
+def test_an_assumption_that_no_verb_makes_is_refused() -> None:
+    analysis = json.loads(analysis_json(sample()))
+    analysis["assumptions"]["neighbours"] = "sideways"
+    study = joined([read_source("a.json", analysis)])
+    with pytest.raises(NoVerdictError, match=r"a\.json: not a complete document .*sideways"):
+        study_report(study, "html")
+
+
 values = st.one_of(
     st.none(),
     st.booleans(),
@@ -161,7 +178,7 @@ def test_a_damaged_document_is_refused_or_printed(data: st.DataObject, value: ob
     document.pop("privacy", None)  # its curves take long
     try:
         sources[which] = read_source("damaged.json", document)
-        study = joined(list(sources))
+        page = study_report(joined(list(sources)), "html")
     except LipCertError:
         return
-    assert "</html>" in study_report(study, "html")
+    assert "</html>" in page
