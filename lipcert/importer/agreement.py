@@ -40,7 +40,7 @@ _LOSSES: Final = 32.0
 """times what the program loses in that arithmetic"""
 _REWRITTEN_SHARE: Final = 1e-6
 """of the largest number, where both sides compute in float64"""
-_REMEDY: Final = "report this file; bounds would speak of another function"
+_REMEDY: Final = "report this file; the bounds would describe another function"
 
 
 @final

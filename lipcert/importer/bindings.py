@@ -1,8 +1,8 @@
 """Tensors that the exporter renamed, shared, copied or dropped, as their parameters again.
 
-What enters: a model and the exporter's notes. What leaves: the model whose nodes read initializers
-that are named after the parameters that they hold. Invariant: a tensor gets the name of a parameter
-only where it holds that parameter's own numbers, perhaps transposed or with further axes of size 1.
+`with_bindings` returns the model with nodes that read initializers named after the parameters that
+they hold. Invariant: a tensor gets the name of a parameter only where it holds that parameter's own
+numbers, perhaps transposed or with further axes of size 1.
 
 An optimiser stores equal tensors once, transposes weights, and drops a bias of zeros: the note of
 the call says which parameters the node reads. Only calls whose ONNX nodes take them unchanged are

@@ -1,8 +1,8 @@
 """Calls: what torch.export noted about the call that a node was made from.
 
-What enters: the metadata of a node. What leaves: the name of the call and its arguments as they
-were written, such as `%x`, `[1, -1]` or `1e-05`; a name behind `%` is that of a placeholder or of
-another call. Invariant: nothing is guessed; a note of another form is no call.
+A `Call` holds the name of the call and its arguments as they were written, such as `%x`, `[1, -1]`
+or `1e-05`; a name behind `%` is that of a placeholder or of another call. Invariant: nothing is
+guessed; a note of another form is ignored.
 """
 
 from __future__ import annotations

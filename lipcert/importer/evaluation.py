@@ -1,7 +1,7 @@
 """Evaluation mode: layers that a file computes in another way than a network in training mode.
 
-What enters: the nodes that the output is computed from, and what the exporter noted about them.
-What leaves: the layers of which the file shows that it was exported in evaluation mode:
+Among the nodes that the output is computed from, these show that a layer was exported in evaluation
+mode:
 
 * nodes BatchNormalization (frozen statistics, where training takes those of the batch) and
   Dropout (the identity, where training drops entries at random);

@@ -1,8 +1,7 @@
 """The graph of a program: its steps under the names of the file, with views of the parameters.
 
-What enters: the program of a model, the model, and which of its initializers are parameters. What
-leaves: an `ir.Graph` of the same values under the same names, but for those between a scaling and
-a shift by one node of the file.
+The graph has the values of the program under the same names, but for those between a scaling and a
+shift by one node of the file.
 """
 
 from __future__ import annotations

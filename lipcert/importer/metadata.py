@@ -1,9 +1,9 @@
 """Provenance: what the exporter noted about parameters, buffers and the mode of export.
 
-What enters: the metadata of the graph and its nodes. What leaves: for every tensor of the file,
-whether it is a trained parameter, and under which name. torch.export writes a graph signature
-(placeholder, kind, target) and, per node, the call it came from; without a signature the names of
-initializers are taken for those of parameters.
+The metadata of the graph and its nodes say which tensors of the file are trained parameters, and
+under which names. torch.export writes a graph signature (placeholder, kind, target) and, per node,
+the call it came from; without a signature the names of initializers are taken for those of
+parameters.
 
 Invariant: a tensor is only ever called a parameter of the network if it holds that parameter's
 own numbers; tensors into which an optimiser folded others are reported as folded.
@@ -113,7 +113,7 @@ class Provenance:
         return name in self.targets if self.signed else _STATE.match(name) is not None
 
     def is_literal(self, name: str, size: int) -> bool:
-        """Whether it is no parameter unless it stands in the slot of a weight."""
+        """Whether it is only a parameter if it stands in the slot of a weight."""
         if self.signed:
             return name not in self.targets
         return size == 1 and _RESULT.match(name) is not None
@@ -121,7 +121,7 @@ class Provenance:
     def is_made_up(self, name: str, node: str) -> bool:
         """Whether an exporter of torch made up the name, of a copy or of new numbers.
 
-        node: the name of one that reads it, by which the exporter is told.
+        node: the name of one that reads it, which identifies the exporter.
         """
         if not self.is_torch:
             return name.startswith("onnx::")
@@ -171,7 +171,7 @@ class Provenance:
 
 
 def read_provenance(model: Model) -> Provenance:
-    """Read the exporter's notes."""
+    """Read what the exporter noted in a model."""
     signature = model.metadata.get(SIGNATURE, "")
     frozen = _frozen(model.metadata.get(FROZEN, ""))
     parameters: dict[str, str] = {}

@@ -25,7 +25,7 @@ _DISCRETE: Final = (
     _JUMPS,
     "export the network before quantisation or without its discrete head",
 )
-_RANDOM: Final = ("LC003", "random numbers: the output is no function of the input", "")
+_RANDOM: Final = ("LC003", "random numbers: the output is not a function of the input", "")
 _CONTROL: Final = (
     "LC004",
     "control flow and recurrence have no bound here",

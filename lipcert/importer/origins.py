@@ -1,8 +1,7 @@
 """Origins: of which trained parameters a stored tensor may be computed, as far as notes tell.
 
-What enters: the exporter's notes, the stored tensors, and the nodes that read them. What leaves:
-the tensors of which not every use is seen, as an exporter computed others from them or left out a
-call that read them. Their gradients have no bound.
+`unseen` returns the tensors of which not every use is seen, as an exporter computed others from
+them or left out a call that read them. Their gradients have no bound.
 
 torch.export notes the call that each node was made from, with the names of what the call reads, and
 the optimiser of onnxscript notes for each tensor that it computes all names that went into it, also
@@ -66,7 +65,7 @@ _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
 """operators that read vectors of normalizations and activations with further axes of size 1"""
 _LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _SIZED: Final = frozenset({"Resize", "Upsample"})
-"""operators whose constants are sizes, also where they are no whole numbers"""
+"""operators whose constants are sizes, also where they are fractions"""
 
 
 @final

@@ -1,7 +1,6 @@
 """Outline: what can be said of a file without understanding it, for one that is refused.
 
-What enters: a path. What leaves: the facts that the file states, or None where it cannot be read.
-Like every import this happens in a child process first; only plain text comes back.
+Like every import this happens in a child process; only plain text comes back.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Which tensors of a file are one parameter, where an exporter merged or copied them.
 
-What enters: a model. What leaves: the same model with one initializer per trained parameter, as far
-as the file tells. Two traps of the TorchScript exporter of torch, which leaves no signature:
+`separate_shared` returns the same model with one initializer per trained parameter, as far as the
+file shows. The TorchScript exporter of torch, which leaves no signature, sets two traps:
 
 1. It stores equal tensors once and gives the others by Identity nodes, whose outputs carry the
-   names of the state_dict. Running statistics, which are no parameters, get tensors of their own.
+   names of the state_dict. Running statistics, which nobody trains, get tensors of their own.
    Tensors whose entries are all the same number (the ones and zeros of untrained normalization
    layers) are taken for parameters of their own, and the report says so.
    Other equal tensors stay tied: from a scripted module one parameter with two names is written

@@ -1,7 +1,6 @@
 """Survey: everything that stands against a model, so that who repairs it sees it all at once.
 
-What enters: a model that is refused. What leaves: refusals. Nodes whose inputs are not known for
-want of an earlier one are judged by their operators alone.
+Nodes whose inputs are not known for want of an earlier one are judged by their operators alone.
 """
 
 from __future__ import annotations

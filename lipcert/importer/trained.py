@@ -1,10 +1,9 @@
 """Trained: which initializers of a model are parameters of the network, and which are folded.
 
-What enters: a model with one initializer per tensor that training may change, its program, and the
-exporter's notes. What leaves: the parameters in the order of use, each `folded` where its numbers
-are not what is trained, or where not all of its uses are seen. Invariant: a tensor is a parameter
-without being folded only if all its uses are operands of steps, or numbers for which the core
-knows no bound.
+`trained_of` takes a model with one initializer per tensor that training may change, and returns the
+parameters in the order of use, each `folded` where its numbers are not what is trained, or where
+not all of its uses are seen. Invariant: a tensor is a parameter without being folded only if all
+its uses are operands of steps, or numbers for which the core knows no bound.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class View:
 
 
 def view_of(constant: Constant | p.Operand, stored: Mapping[str, Tensor]) -> View | None:
-    """What a constant shows; None where it is no view of one of these tensors."""
+    """What a constant shows; None where it does not show one of these tensors alone."""
     origin, *others = constant.sources or [""]
     tensor, acts = stored.get(origin), constant.acts
     if tensor is None or others or acts is None:

@@ -1,6 +1,5 @@
 """Files of untrusted names: opened below one folder, without following a link, and read once.
 
-What enters: a folder and a location written in a model. What leaves: the bytes and their SHA-256.
 Invariants: nothing outside the folder is opened, nothing but a regular file with a single name
 (a hard link may be another file's content) is read, and all files together keep to a budget.
 """

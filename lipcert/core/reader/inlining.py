@@ -1,9 +1,9 @@
 """Calls of model-local functions and branches of If, in the one space of names of a graph.
 
-What enters: nodes as they stand in a file, and the functions that the file defines. What leaves:
-nodes that call no function, each name of a body under a new name; of an If, the branches as nodes
-of such names, and the names that they read from outside behind its condition. Invariants: nothing
-is inlined beyond `MAX_NODES` nodes and `_MAX_NAMES` characters of new names; tensors are shared.
+An `Inliner` replaces calls by the nodes of the function, each name of a body by a new name. The
+branches of an If become nodes of such names; the names that they read from outside stand behind its
+condition. Invariants: nothing is inlined beyond `MAX_NODES` nodes, `MAX_BYTES` bytes of tensors in
+them and `_MAX_NAMES` characters of new names; tensors are shared.
 """
 
 from __future__ import annotations
