@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final
 
 from benchmarks.reproductions.rows import Row
-from lipcert.privacy.noise import Allocation, NoiseGroup, allocate
+from lipcert.privacy.noise import Allocation, Group, allocate
 from lipcert.upper import Upper
 
 __all__ = ["rows"]
@@ -47,7 +47,7 @@ def rows() -> Iterator[Row]:
 def energy(groups: Groups, allocation: Allocation) -> float:
     """Σ d·s² for σ = 1."""
     noised = [
-        NoiseGroup(f"layer {k}", size, Upper(sensitivity))
+        Group(f"layer {k}", size, Upper(sensitivity))
         for k, (sensitivity, size) in enumerate(groups)
     ]
     found = allocate(noised, 1.0, allocation)
