@@ -4,11 +4,11 @@
     lipcert.analyze(lipcert.load_model("net.onnx"), settings)
     lipcert.analyze(module, x[:1], settings)
 
-What enters: an ONNX file, an `ImportedModel`, or an `nn.Module` with one batch [examples, …] that
-shows what it reads (a tuple of them where it reads several), and settings; none: those of
-`Settings()`. What leaves: what the verb finds. Invariants: for files torch is loaded by audits
-alone; a module is exported and imported as `make_private` does it, found to compute what its file
-computes, and left as it was; what of it needs no gradient is taken for frozen.
+Args: an ONNX file, an `ImportedModel`, or an `nn.Module` with one batch [examples, …] that shows
+what it reads (a tuple of them where it reads several); and settings, by default `Settings()`.
+Invariants: for files torch is loaded by audits alone; a module is exported and imported as
+`make_private` does it, found to compute what its file computes, and left as it was; its parameters
+that need no gradient are frozen.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Bounded: what the core derives of a network under the settings of a run, before any noise.
+"""Bounds: what the core derives of a network under the settings of a run, before any noise.
 
     file → program → premises, scope → evidence (searched, proved) → derivation → groups
 
-What enters: an imported model and `Settings`. What leaves: all bounds, as the checker would derive
-them from a certificate.
+They are those that the checker would derive from a certificate of the run.
 """
 
 from __future__ import annotations
@@ -309,7 +308,7 @@ def _derived(
     try:
         norms, evidence, derived = shared.proof(program, premises, scope, proved)
     except Unsupported as error:
-        raise NoVerdictError(f"no rule speaks of this network: {error}") from error
+        raise NoVerdictError(f"no rule applies to this network: {error}") from error
     unspoken = unspoken_tensors(declared, reading.model, program)
     known = {name: why for name, why in unspoken.items() if name not in file.left_out}
     silent = _silent(graph, tensors, known)

@@ -1,9 +1,8 @@
 """Clip points: where backpropagation clipping acts, written into the graph.
 
-What enters: a graph and the settings. What leaves: the graph that a clipped run evaluates, in which
-every trained layer stands before a clip of its upstream cotangent and, unless the settings leave
-its input as it is, behind a clip of that; and the ends and radii of every layer, which become a
-premise that the core states in words.
+In the graph that a clipped run evaluates, every trained layer is followed by a clip of its upstream
+cotangent and, unless the settings leave its input as it is, preceded by a clip of that. The ends
+and radii of every layer become a premise that the core states in words.
 """
 
 from __future__ import annotations
@@ -229,7 +228,7 @@ def clipped_layers(
             (start,) = makers[start].inputs
         if unknown := {start, end} - known:
             raise NoVerdictError(
-                f"a clip stands at {min(unknown)!r}, which is no value of its own in the program"
+                f"a clip stands at {min(unknown)!r}, which is not a value of its own in the program"
             )
         reads, receives = layer.input_radius(settings), settings.cotangent_radius(layer.names)
         yield ClippedLayer(start, end, reads, receives)

@@ -1,8 +1,4 @@
-"""Findings: what a reader must know besides the numbers of an analysis.
-
-What enters: the settings and what was derived. What leaves: diagnostics; every
-absent bound has one.
-"""
+"""Findings: what a reader must know besides the numbers of an analysis, such as absent bounds."""
 
 from __future__ import annotations
 
@@ -68,7 +64,7 @@ def findings(found: Bounded, absence: Absence, settings: Settings) -> Iterator[D
 
 
 def absence_of(found: Bounded) -> Absence:
-    """Why bounds are absent."""
+    """Why bounds of this network are absent."""
     scope = found.scope
     held = {item.tensor for item in scope.constraints}
     names = {tensor: name for name, tensors in found.tensors.items() for tensor in tensors}

@@ -1,8 +1,7 @@
 """The loss of a planned run, chosen by the settings and the end of the network.
 
-What enters: the settings and the graph. What leaves: a `Loss` that fits the output, or a
-UsageError that says which would; and, where nobody stated a loss, what speaks against the one
-that is assumed.
+A loss that does not fit the output is a UsageError that says which one would; of a loss that nobody
+stated, this module says what makes the assumed one doubtful.
 """
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ def doubt_of_loss(graph: Graph, *, per_token: bool = False) -> tuple[str, str]:
     if kind in _BOUNDED:
         ends = f"the network ends in {kind}, whose outputs lie between {_BOUNDED[kind]}"
         if kind == "Tanh":
-            return f"{ends} and are no scores", _REGRESSION
+            return f"{ends} and are not scores", _REGRESSION
         return (
-            f"{ends} and are no scores: bce and cross-entropy take logits",
+            f"{ends} and are not scores: bce and cross-entropy take logits",
             f"{_REGRESSION}; or bce, if the network is exported without its {kind}",
         )
     if long > 1 and not per_token:
-        said = f"the output of shape {list(shape)} is no vector of class scores"
+        said = f"the output of shape {list(shape)} is not a vector of class scores"
         return (
             said,
             f"{_REGRESSION}; cross-entropy with --per-token mean, if each token has a label",

@@ -1,8 +1,7 @@
 """Observing: gradients of examples under the mechanism of the settings, beside its bounds.
 
-What enters: the bounds of a network, the settings, and examples, or none. What leaves: `Observed`
-gradients with intervals over draws, at the weights of the file scaled into the constraints that
-training enforces, and what a reader must know of private examples.
+They are measured at the weights of the file, scaled into the constraints that training enforces,
+with intervals over draws; findings say what a reader must know of private examples.
 """
 
 from __future__ import annotations
@@ -180,7 +179,7 @@ def told(
     if outside:
         message = (
             f"{outside} of {len(examples)} examples of {examples.source} lie outside the declared "
-            "input domain: no bound speaks of them"
+            "input domain: no bound applies to them"
         )
         remedy = "prepare them as training does, or declare the domain that the pipeline enforces"
         found.append(Diagnostic("LC304", Level.WARNING, "", message, remedy))

@@ -93,11 +93,11 @@ def require_arguments(what: str, model: object, settings: object) -> None:
     """UsageError for a path in place of a model, or for settings that are none."""
     if not isinstance(model, ImportedModel):
         raise UsageError(
-            f"{what}: {model!r} is no imported model; give lipcert.load_model('model.onnx')"
+            f"{what}: {model!r} is not an imported model; give lipcert.load_model('model.onnx')"
         )
     if not isinstance(settings, Settings):
         raise UsageError(
-            f"{what}: {settings!r} are no settings; give lipcert.Settings(input_norm=1.0), say"
+            f"{what}: {settings!r} are not settings; give lipcert.Settings(input_norm=1.0), say"
         )
 
 

@@ -1,7 +1,6 @@
 """Analysis: the answer to `lipcert analyze`, as plain records that every report format prints.
 
-What enters: an imported model and the settings of a planned run. What leaves: an `Analysis`, whose
-numbers are certified upper bounds; None stands for "no bound" and always has a diagnostic.
+Numbers are certified upper bounds; None stands for "no bound" and always has a diagnostic.
 """
 
 from __future__ import annotations

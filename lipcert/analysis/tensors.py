@@ -1,8 +1,7 @@
 """Tensors: which initializers of the file hold which parameter of the network.
 
-What enters: the importer's graph, whose parameters are named as in the training program, and the
-core's model and program. What leaves: for each parameter its tensors. A pairing by equal numbers
-only ever joins more than is one parameter, which makes a sum of gradient bounds larger.
+The importer names parameters as the training program does, the core as the file does. A pairing by
+equal numbers can only join more than one parameter, which makes a sum of gradient bounds larger.
 """
 
 from __future__ import annotations
@@ -68,8 +67,8 @@ def tensors_of(
 def with_biases(graph: Graph, program: Program) -> tuple[Program, frozenset[str]]:
     """The program with the biases of zeros that an exporter left out of the file, and which.
 
-    Also with those that the file computes from one number that is no parameter. A step is found by
-    its output, or by its weight where no step has an output of this name.
+    Also with those that the file computes from one number that is not a parameter. A step is found
+    by its output, or by its weight where no step has an output of this name.
     """
     zeros: dict[str, Bias] = {}
     for node in graph.nodes:

@@ -1,8 +1,7 @@
 """Usefulness: the noise of a release against its rival, and against the gradients it hides.
 
-What enters: the noise of a release, the settings, and gradients of examples where they were
-measured. What leaves: a `Usefulness`, whose verdict says first what a bound is good for: a class of
-a ratio, or two of them where the interval of the ratio touches both.
+The verdict says first what a bound is good for: a class of a ratio, or two of them where the
+interval of the ratio touches both.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`lipcert audit`: replay batches, and hold every per-example gradient against its bound."""
+"""`lipcert audit`: replay batches, and compare every per-example gradient with its bound."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _AS_GIVEN: Final = (
 _OPTIONS: Final = (
     option(
         "--model",
-        "The ONNX file that the certificate TARGET speaks of.  [default: beside it, with the "
+        "The ONNX file that the certificate TARGET is about.  [default: beside it, with the "
         "ending .onnx]",
         type=paths.FILE,
     ),
@@ -261,7 +261,7 @@ def _require_inputs(job: Job) -> None:
     if job.trace is not None:
         paths.require_folder(Path(job.trace))
         if not (Path(job.trace) / MANIFEST).exists():
-            raise NoVerdictError(f"audit: {job.trace} is no trace: it holds no {MANIFEST}")
+            raise NoVerdictError(f"audit: {job.trace} is not a trace: it has no {MANIFEST}")
 
 
 def _job_of(

@@ -1,4 +1,4 @@
-"""`lipcert check`: hold a certificate against a model, with the independent checker."""
+"""`lipcert check`: compare a certificate with a model, by the independent checker."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PROGRAM: Final = (
 
 @click.command("check")
 @click.argument("certificate", type=paths.FILE, required=False)
-@option("--model", "The ONNX file it speaks of.", type=paths.FILE)
+@option("--model", "The ONNX file it is about.", type=paths.FILE)
 @option(
     "--weights",
     "Weights (ONNX or safetensors) that are to lie within the certificate's constraints.",
@@ -99,18 +99,18 @@ def command(
     result: Output,
     **words: object,
 ) -> ExitCode:
-    """Check CERTIFICATE against the model it speaks of, independently of what wrote it.
+    """Check CERTIFICATE against the model that it is about, independently of what wrote it.
 
-    The last line is the verdict: VALID (leaves with 0), INVALID (1), CONDITIONAL on assumptions
-    that are declared and not accepted, or UNKNOWN (both 3). A gate that is exceeded leaves with 1,
-    one whose number is not proved with 3.
+    The last line is the verdict: VALID (exits with 0), INVALID (1), CONDITIONAL on assumptions
+    that are declared and not accepted, or UNKNOWN (both 3). A gate that is exceeded exits with
+    1, one whose number is not proved with 3.
     """
     gates = gates_of(words)
     if tcb and certificate is None:
         write("\n".join(trusted_lines(trusted_base())) + "\n", result.file)
         return ExitCode.HOLDS
     if certificate is None or model is None:
-        raise UsageError("check: give a certificate and --model, the ONNX file it speaks of")
+        raise UsageError("check: give a certificate and --model, the ONNX file it is about")
     paths.require_file(certificate)
     result.require_writable([certificate, model, weights])
     if tcb:

@@ -49,7 +49,7 @@ class Knob:
 
     @property
     def variable(self) -> str:
-        """Name in the environment."""
+        """Name of its environment variable."""
         return f"LIPCERT_{self.field.upper()}"
 
 

@@ -1,8 +1,8 @@
 """The command group: loads verbs lazily and turns every outcome into an exit code.
 
-What enters: the command line. What leaves: a result on stdout and one of the codes of
-`exit_codes`. Invariant: no exception leaves `cli.main`; `lipcert --help` loads click and the
-declarations of the verbs, and nothing that computes.
+Invariant: no exception leaves `cli.main`, which prints a result on stdout and exits with one of the
+codes of `exit_codes`; `lipcert --help` loads click and the declarations of the verbs, and nothing
+that computes.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Output: results to standard output or, atomically, into files.
+"""Output: finished text to standard output or, atomically, into files.
 
-What enters: finished text. What leaves: bytes on stdout or a complete file. Invariant: a regular
-file either keeps its old content or holds the whole new one, and stdout carries results only.
+Invariant: a regular file either keeps its old content or holds the whole new one, and stdout
+carries results only.
 """
 
 from __future__ import annotations

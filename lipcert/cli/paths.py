@@ -1,10 +1,9 @@
-"""Paths: what a command line names is there and of its kind, before anything slow begins.
+"""Paths: what a command line names exists and is of its kind, before anything slow begins.
 
-What enters: words of a command line, and paths. What leaves: the path that a word is, or the usage
-error that no system has a file of such a name; of a path nothing, or the error that names it; of a
-document that LipCert wrote, read with limits, its bytes and the object in them. What other files
-hold is found out by who reads them. Every option and argument that names a file, a folder or where
-data are is declared with `FILE` or `WHERE`.
+A word that no file can be named by is a usage error; a path that does not exist is an error that
+names it; a document that LipCert wrote is read within limits. The content of other files is for
+their readers to judge. Every option and argument that names a file, a folder or where data are is
+declared with `FILE` or `WHERE`.
 """
 
 from __future__ import annotations

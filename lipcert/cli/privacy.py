@@ -252,7 +252,7 @@ class _RunOptions:
 
     @property
     def accountant(self) -> str:
-        """auto, pld or rdp."""
+        """The accountant: auto, pld or rdp."""
         return str(self.given.get("accountant", "auto"))
 
     @property

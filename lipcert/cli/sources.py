@@ -1,8 +1,7 @@
 """Sources: where settings come from, and which one wins.
 
-What enters: options given on the command line, the environment, a TOML file. What leaves:
-`Settings` and, for each key, its origin. Precedence: command line > LIPCERT_* > file > default.
-Invariant: an unknown key in any source is an error, never ignored.
+Precedence: command line > LIPCERT_* > TOML file > default; every key keeps its origin. Invariant:
+an unknown key in any source is an error, never ignored.
 """
 
 from __future__ import annotations

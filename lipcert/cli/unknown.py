@@ -1,8 +1,8 @@
 """Words that the command line does not know: what is meant.
 
-What enters: a word, or click's error about it. What leaves: one line that names what people mean
-by it. Of an option, in this order: those that other tools call so, those of other verbs, those of
-which the word is a choice or a part, those that are spelt alike.
+One line names what people mean by such a word. For an option, in this order: those that other tools
+call so, those of other verbs, those of which the word is a choice or a part, those that are spelt
+alike.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 """Accounting: the ε of a planned run, by the dp-accounting library and nothing else.
 
-What enters: a plan, and the noise multiplier σ = s/Δ of one release, where Δ is the sensitivity
-under the neighbouring relation *of the plan* (G for add-remove and zero-out, 2G for replace-one).
-What leaves: an ε for the δ of the plan. Invariant: the one place that turns σ into an event of
-dp-accounting. The library measures a Gaussian event in two ways, see `_event`.
+The noise multiplier of one release is σ = s/Δ, where Δ is the sensitivity under the neighbouring
+relation *of the plan* (G for add-remove and zero-out, 2G for replace-one). Invariant: this is the
+only place that turns σ into an event of dp-accounting. The library measures a Gaussian event in two
+ways, see `_event`.
 
-Calibrated are a σ, or a number of steps, that a target ε allows: one whose own ε was evaluated and
-found at most the target. Nothing is returned by interpolation, on curves of ε neither.
+A σ, or a number of steps, that a target ε allows is one whose own ε was evaluated and found at most
+the target. Nothing is returned by interpolation, on curves of ε neither.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Plan: how a training run draws its batches, how long it is, and what privacy is asked of it.
 
-What enters: the numbers of a run, as planned. What leaves: a frozen, consistent record with the
-number of releases and the number of them in which one example takes part. Invariant: an instance
-names a combination of sampling and neighbouring relation for which a proof is known; every other
-one is a `UsageError` that says what to change.
+A plan knows the number of releases, and of those in which one example takes part. Invariant: an
+instance names a combination of sampling and neighbouring relation for which a proof is known; every
+other one is a `UsageError` that says what to change.
 """
 
 from __future__ import annotations

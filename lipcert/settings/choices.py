@@ -1,8 +1,8 @@
 """Choices: the words and numbers that settings admit.
 
-What enters: a value as it was given. What leaves: nothing, or a `UsageError` that names the key
-and what would do. Invariant: every word of the command line stands
-in exactly one place: a `Literal` here, or the table of losses.
+A value that they do not admit is a `UsageError` that names the key and what would do. Invariant:
+every word of the command line stands in exactly one place: a `Literal` here, or the table of
+losses.
 """
 
 from __future__ import annotations

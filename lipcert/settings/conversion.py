@@ -1,9 +1,9 @@
-"""Conversion: values as people hand them over in Python, as the types that records declare.
+"""Conversion: values as people write them in Python, as the types that records declare.
 
-What enters: anything: integers for floats, scalars of numpy or torch, lists for tuples, text for
-constraints. What leaves: exactly the declared type with exactly the same value, or a `UsageError`
-that names the key and says what to give. Invariant: nothing is rounded, and nothing is guessed: a
-bool is no number, a text is no number, a float with a fraction is no count.
+Integers become floats, scalars of numpy or torch plain numbers, lists tuples, texts constraints; a
+value of another type is a `UsageError` that names the key and says what to give. Invariant: nothing
+is rounded, and nothing is guessed: a bool or a text is not a number, a float with a fraction is not
+a count.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def number(key: str, value: object) -> float:
     except OverflowError:
         found = math.inf
     if found != plain and not math.isnan(found):
-        raise UsageError(f"{key}: {plain} is no float64; give a number that is one")
+        raise UsageError(f"{key}: {plain} is not a float64; give a number that is one")
     return found
 
 
@@ -54,7 +54,7 @@ def whole(key: str, value: object) -> int:
 
 
 def switch(key: str, value: object) -> bool:
-    """A bool."""
+    """True or False, and nothing else."""
     plain = _plain(value)
     if not isinstance(plain, bool):
         raise UsageError(f"{key}: {_shown(value)} is neither true nor false")
@@ -62,14 +62,14 @@ def switch(key: str, value: object) -> bool:
 
 
 def word(key: str, value: object) -> str:
-    """A text."""
+    """A text as it is given."""
     if not isinstance(value, str):
         raise UsageError(f"{key}: {_shown(value)} is not a name; give a text")
     return value
 
 
 def pair(key: str, value: object) -> tuple[float, float]:
-    """Two numbers."""
+    """Two numbers, such as two ends."""
     items = _items(value)
     if items is None or len(items) != _PAIR:
         raise UsageError(f"{key}: {_shown(value)} is not a pair; give (LO, HI), such as (0.0, 1.0)")
@@ -80,7 +80,7 @@ def names(key: str, value: object) -> tuple[str, ...]:
     """Texts; one alone is a list of one."""
     items = [value] if isinstance(value, str) else _items(value)
     if items is None:
-        raise UsageError(f"{key}: {_shown(value)} is no list of names; give ('NAME', 'GLOB*')")
+        raise UsageError(f"{key}: {_shown(value)} is not a list of names; give ('NAME', 'GLOB*')")
     return tuple(word(key, item) for item in items)
 
 
@@ -89,7 +89,7 @@ def table(key: str, value: object, kind: Callable[[str, object], _T]) -> tuple[t
     items = list(value.items()) if isinstance(value, Mapping) else _items(value)
     pairs = [] if items is None else [_items(item) for item in items]
     if items is None or any(item is None or len(item) != _PAIR for item in pairs):
-        raise UsageError(f"{key}: {_shown(value)} is no table; give {{'NAME or GLOB': value}}")
+        raise UsageError(f"{key}: {_shown(value)} is not a table; give {{'NAME or GLOB': value}}")
     return tuple((word(key, item[0]), kind(f"{key}, {item[0]}", item[1])) for item in pairs if item)
 
 

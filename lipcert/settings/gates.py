@@ -1,8 +1,6 @@
 """Gates: limits that a user sets to numbers of a report; over one, the result does not hold.
 
-What enters: the limits, and of each limited number what was found. What leaves: results, one for
-each limit. Invariant: a number that is not known never passes a gate. This module loads nothing
-heavy.
+Invariant: a number that is not known never passes a gate. This module loads nothing heavy.
 """
 
 from __future__ import annotations

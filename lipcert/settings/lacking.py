@@ -1,8 +1,4 @@
-"""What is missing of a request: all of it in one message, in the words of the command line.
-
-What enters: what was given. What leaves: `Asks`, options in words under what needs them, and a
-`UsageError` that lists them.
-"""
+"""What a request lacks: all of it in one message, in the words of the command line."""
 
 from __future__ import annotations
 

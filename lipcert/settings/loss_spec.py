@@ -1,8 +1,7 @@
-"""Heads: a loss for each of several outputs, as one text: `cls=cross-entropy,reg=0.5*mse`.
+"""Losses of several outputs as one text: `cls=cross-entropy,reg=0.5*mse`.
 
-What enters: such a text, or a mapping from outputs to losses. What leaves: `HeadLoss` for each, and
-the text in its one spelling. Which losses there are, and which parameters these have, is not known
-here; which outputs there are neither.
+A mapping from outputs to losses says the same; the text has one spelling. Which losses and outputs
+there are, and which parameters the losses have, is not known here.
 """
 
 from __future__ import annotations
@@ -102,7 +101,8 @@ def weighted(heads: Iterable[HeadLoss], weights: Mapping[str, float]) -> str:
     unknown = weights.keys() - {head.output for head in found}
     if unknown:
         raise UsageError(
-            f"loss-weight: {min(unknown)!r} is no output that --loss names; give --loss NAME=LOSS,…"
+            f"loss-weight: {min(unknown)!r} is not an output that --loss names; give --loss "
+            "NAME=LOSS,…"
         )
     return ",".join(
         str(_head(head.output, head.kind, weights.get(head.output, head.weight), head.parameters))
@@ -144,7 +144,7 @@ def _number(raw: str) -> float:
     try:
         return float(raw)
     except ValueError:
-        raise UsageError(f"loss: {raw!r} is no weight; write it as in {_EXAMPLE!r}") from None
+        raise UsageError(f"loss: {raw!r} is not a weight; write it as in {_EXAMPLE!r}") from None
 
 
 def _text(value: LossParameter) -> str:

@@ -1,7 +1,7 @@
-"""Patterns: names, or globs of names, by which settings speak of parameters, layers and groups.
+"""Patterns: names, or globs of names, by which settings select parameters, layers and groups.
 
-What enters: patterns and names. What leaves: which fit. Invariant: a name fits itself, whatever
-letters it has, and of several patterns the first that fits counts.
+Invariant: a name fits itself, whatever letters it has, and of several patterns the first that fits
+counts.
 """
 
 from __future__ import annotations

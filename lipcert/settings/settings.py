@@ -1,8 +1,8 @@
 """Settings: everything that `analyze` needs to know about a planned run, in plain values.
 
-What enters: values of the right type from the command line, the environment, a TOML file or
-Python. What leaves: a frozen record that is consistent. Invariant: an instance is valid; every
-check of a value stands in this file, and a failure is a `UsageError` that names the key.
+They come from the command line, the environment, a TOML file or Python. Invariant: an instance is
+consistent; every check of a value stands in this file, and a failure is a `UsageError` that names
+the key.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ _CONSTRAINTS: Final = ("--constraint KIND:R or --bias-norm B or a [constraints] 
 def option(
     text: str, metavar: str = "", default: Any = None, check: Callable[..., None] | None = None
 ) -> Any:
-    """A field that users may give, in words. metavar: what is given, where that is no choice.
+    """A field that users may give, in words. metavar: what is given, where that is not a choice.
     check: of a number."""
     return field(default=default, metadata={"text": text, "metavar": metavar, "check": check})
 
@@ -183,7 +183,7 @@ def values_of(record: Any, kind: type[Any] | None = None) -> dict[str, Any]:
 
 
 def loss_parameters(given: LossParameters) -> dict[str, Any]:
-    """Those alone, by name."""
+    """The parameters of losses alone, by name."""
     return values_of(given, LossParameters)
 
 
@@ -551,7 +551,7 @@ class Settings(LossParameters, LossChoice):
             )
         if self.scope == "point" and declared and not self.is_stepwise:
             raise UsageError(
-                "scope: point speaks of the weights in the file alone, but constraints are "
+                "scope: point means the weights in the file alone, but constraints are "
                 "declared; remove them or use --scope constraint-set"
             )
 

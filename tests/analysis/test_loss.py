@@ -51,7 +51,7 @@ def analysis_of(
         (["Sigmoid"], FOUR[:, :1], "bce", "ends in Sigmoid", "without its Sigmoid"),
         (["Tanh"], FOUR, "cross-entropy", "ends in Tanh", "mse, mae or huber"),
         (["Softmax"], FOUR, "cross-entropy", "ends in Softmax", "without it"),
-        (["Reshape:0,2,2"], FOUR, "bce", "[2, 2] is no vector", "mse, mae or huber"),
+        (["Reshape:0,2,2"], FOUR, "bce", "[2, 2] is not a vector", "mse, mae or huber"),
         ([], SIX, "cross-entropy", "autoencoder", "mse, mae or huber"),
         ([], FOUR[:, :1], "bce", "", "--loss bce"),
     ],

@@ -58,7 +58,7 @@ def test_a_model_that_is_none(verb: str, model: str, why: str) -> None:
         ("audit net.onnx --data net.onnx", "net.onnx is no .npz file of arrays x and y"),
         ("audit net.onnx --trace run", "'run' does not exist"),
         ("audit net.onnx --trace data.npz", "'data.npz' is no folder"),
-        ("audit net.onnx --trace folder", "folder is no trace: it holds no manifest.json"),
+        ("audit net.onnx --trace folder", "folder is not a trace: it has no manifest.json"),
         ("audit c.json --model net.onnx --data data.npz", "'c.json' does not exist"),
         ("audit --merge work", "'work' does not exist"),
         ("check c.json --model net.onnx", "'c.json' does not exist"),

@@ -1,9 +1,8 @@
 """Premises: the assumptions of a certificate as numbers and names.
 
-What enters: the assumptions of a certificate. What leaves: `Premises`, from which every number of
-the assumptions reaches the derivation. The premises write the assumptions again, texts included,
-and the two must agree exactly: a text cannot say anything but what its data say, and no assumption
-can be added, dropped or declared checked.
+Every number of the assumptions reaches the derivation through them. The premises write the
+assumptions again, texts included, and the two must agree exactly: a text cannot say anything but
+what its data say, and no assumption can be added, dropped or declared checked.
 """
 
 from __future__ import annotations
