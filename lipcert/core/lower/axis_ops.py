@@ -30,7 +30,7 @@ from lipcert.core.program import (
 
 
 def global_pool(call: Call) -> Value:
-    """Pooling over all positions."""
+    """A pool over all positions of each channel."""
     value = images(call)
     axes = tuple(range(2, len(value.shape)))
     match call.node.op_type:
@@ -120,7 +120,7 @@ def _normalized(call: Call, value: Data, axes: Sequence[int], *, centred: bool =
 
 
 def normalization(call: Call) -> Value:
-    """LayerNormalization, RMSNormalization, InstanceNormalization, GroupNormalization."""
+    """Normalizations of layers, instances and groups, with their factors and offsets."""
     value, kind = call.data(), call.node.op_type
     rank = len(value.shape)
     if kind in {"LayerNormalization", "RMSNormalization"}:

@@ -1,10 +1,12 @@
 """The nodes of a file with the branch that each If takes in its place.
 
-What enters: a walk over the file that has seen no node yet. What leaves: the nodes, with their
-positions in the file. Of an If whose condition is a constant that no batch changes, they are those
-of the branch that it takes and an Identity for each of its results, which reads the condition, too;
-any other If stays, and reads what both branches read. Only what conditions are computed from is
-walked.
+Input: a walk over the file that has seen no node yet. Output: the nodes, with their positions in
+the file. Of an If whose condition is a constant that no batch changes, they are those of the branch
+that it takes and an Identity for each of its results, which reads the condition, too; any other If
+stays, and reads what both branches read. Only what conditions are computed from is walked.
+
+Proof: an If with this condition computes the results of that branch, from names that are unique in
+the file; so what a value depends on is what the nodes behind it read.
 """
 
 from __future__ import annotations

@@ -91,7 +91,7 @@ class Call:
         return found
 
     def values(self) -> list[Value]:
-        """All inputs."""
+        """All inputs, of which none is missing."""
         return [self.value(place) for place in range(len(self._inputs))]
 
     def data(self, place: int = 0) -> Data:

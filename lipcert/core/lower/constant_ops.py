@@ -289,7 +289,7 @@ def _power(call: Call) -> Value:
         return applied(call, constant, "power", exponent)
     constant.check_fixed()
     if exponent not in range(64) or constant.lo.size > _FEW:
-        raise Unsupported("its exponent is no small whole number")
+        raise Unsupported("its exponent is not a small whole number")
     powers = constant.lo.astype(object) ** int(exponent)
     found = within(powers, constant.lo.dtype)
     return Constant(found, found, {}, constant.place)

@@ -59,7 +59,7 @@ def conv(call: Call) -> Value:
 
 
 def batch_norm(call: Call) -> Value:
-    """BatchNormalization with running statistics."""
+    """A batch normalization with its running statistics."""
     value = images(call)
     epsilon = call.real("epsilon", 1e-5)
     call.real("momentum", 0.9)

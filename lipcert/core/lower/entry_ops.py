@@ -165,7 +165,7 @@ def _choice(call: Call) -> Value:
     mask, first, second = call.constant(0), call.value(1), call.value(2)
     mask.check_fixed()
     if mask.lo.dtype.kind != "b":
-        raise Unsupported("the condition is no truth value")
+        raise Unsupported("the condition is not a truth value")
     parts: list[Value] = []
     for flags, value in ((mask.lo, first), (~mask.lo, second)):
         weight = Constant(*2 * (flags.astype(np.float64),), {}, mask.place)

@@ -1,7 +1,7 @@
 """Guards: functions that jump, inside of continuous ones, as exporters write them.
 
-What enters: nodes in order, and the values so far. What leaves: for a node that joins the pieces
-of a continuous function, nodes that compute it and do not jump. Known are
+Input: nodes in order, and the values so far. Output: for a node that joins the pieces of a
+continuous function, nodes that compute it and do not jump. Known are
 
     Where(x > y, x, y)             Max(x, y), or Min with < for >, for any two values
     Where(IsNaN(x), c, x)          x
@@ -16,7 +16,7 @@ tokens, perhaps all of them. Behind that no guard is known but Where(IsNaN(p), 0
 p, as an `Attention` has it: others take a NaN for a number.
 
 All that goes into a function of x is broadcast to the shape of x, with the batch on the same axis,
-which so is that of the output. Numbers that shape the function are no parameters any more
+which so is that of the output. Numbers that shape the function no longer count as parameters
 (`Sink.untracked`), but for the slopes of a PRelu.
 """
 

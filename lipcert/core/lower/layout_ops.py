@@ -57,7 +57,7 @@ def reshape(call: Call) -> Value:
     sizes = [int(item) for item in target.lo.reshape(-1)]
     grows = [False] * len(sizes) if target.grows is None else target.grows.reshape(-1).tolist()
     if target.lo.dtype.kind != "i" or target.lo.ndim != 1 or min(sizes, default=0) < -1:
-        raise Unsupported("the shape is no list of sizes")
+        raise Unsupported("the shape is not a list of sizes")
     if call.integer("allowzero", 0) == 0:
         for axis, size in enumerate(sizes):
             if size == 0:
@@ -132,7 +132,7 @@ def unsqueeze(call: Call) -> Value:
 def permuted(call: Call, value: Value, order: Sequence[int]) -> Value:
     """Axis k of the result is axis order[k]; the batch axis goes where the order puts it."""
     if sorted(order) != list(range(len(value.shape))):
-        raise Unsupported("the axes are no permutation")
+        raise Unsupported("the axes are not a permutation")
     place = value.place and Place(list(order).index(value.place.axis), value.place.before)
     return call.arrange(value, lambda entries: entries.transpose(order), place)
 

@@ -115,7 +115,7 @@ def gemm(call: Call) -> Value:
     for place, name in enumerate(("transA", "transB")):
         value = call.value(place)
         if len(value.shape) != 2:
-            raise Unsupported("a factor is no matrix")
+            raise Unsupported("a factor is not a matrix")
         flipped = call.integer(name, 0)
         factors.append(permuted(call, value, [1, 0]) if flipped else value)
     product = scaled(call, only_data(_multiplied(call, *factors)), call.real("alpha", 1.0))

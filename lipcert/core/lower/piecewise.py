@@ -70,7 +70,7 @@ ZERO: Final[Sum] = {}
 
 
 def number(value: Fraction | int) -> Sum:
-    """A constant."""
+    """The constant function of this value."""
     return {UNIT: Fraction(value)} if value else ZERO
 
 
@@ -80,7 +80,7 @@ def line(slope: Fraction | int, offset: Fraction | int = 0) -> Sum:
 
 
 def plus(first: Sum, second: Sum) -> Sum:
-    """Their sum."""
+    """The sum of two functions."""
     found = dict(first)
     for term, factor in second.items():
         found[term] = found.get(term, Fraction(0)) + factor
@@ -88,12 +88,12 @@ def plus(first: Sum, second: Sum) -> Sum:
 
 
 def minus(first: Sum, second: Sum) -> Sum:
-    """Their difference."""
+    """The first function less the second."""
     return plus(first, times(number(-1), second))
 
 
 def times(first: Sum, second: Sum) -> Sum:
-    """Their product."""
+    """The product of two functions."""
     found: dict[Term, Fraction] = {}
     for a, f in first.items():
         for b, g in second.items():
@@ -170,7 +170,7 @@ class Piecewise:
     def joined(self) -> tuple[list[Fraction], list[Sum]] | None:
         """The breaks at which another piece begins, and the pieces between them.
 
-        None for a function that jumps, or whose values are no real numbers.
+        None for a function that jumps, or whose values are not real numbers.
         """
         pieces = [piece for piece in self.pieces if isinstance(piece, Mapping)]
         if len(pieces) < len(self.pieces):

@@ -15,7 +15,7 @@ from lipcert.core.program import AveragePool, LpPool, MaxPool, Op, Shape, Window
 
 
 def pool(call: Call) -> Value:
-    """Pooling over windows."""
+    """A pool over windows of each channel."""
     value = images(call)
     sizes = value.shape[2:]
     window, end = windows(call, sizes, tuple(call.integers("kernel_shape") or ()))

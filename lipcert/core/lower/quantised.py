@@ -25,7 +25,7 @@ def dequantised(call: Call) -> Value:
     numbers, scale = call.constant(0), call.constant(1)
     axis, block = call.integer("axis", 1), call.integer("block_size", 0)
     if call.integer("output_dtype", 1) not in {0, *REALS} or not scale.is_float:
-        raise Unsupported("its scale or its output are no real numbers")
+        raise Unsupported("its scale or its output are not real numbers")
     shape = numbers.shape
     known = interval(scale)
     low, high = (_spread(end, shape, axis, block) for end in (known.lo, known.hi))

@@ -21,7 +21,7 @@ def expand(call: Call) -> Value:
     value, target, count = call.value(0), call.constant(1), call.sink.count
     sizes = tuple(int(item) for item in target.lo.reshape(-1))
     if target.lo.dtype.kind != "i" or min(sizes, default=1) < 1:
-        raise Unsupported("the shape is no list of sizes")
+        raise Unsupported("the shape is not a list of sizes")
     if value.place is not None and count is not None:
         sizes = _without_batch(value, value.place, sizes, count)
     if isinstance(value, Constant) and value.place is None and is_of_batch(sizes, count):

@@ -72,7 +72,7 @@ def slice_(call: Call) -> Value:
 
 
 def split(call: Call) -> list[Value]:
-    """Parts along an axis."""
+    """The parts that a Split cuts along an axis."""
     value = call.value(0)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     check_kept(value, (axis,))

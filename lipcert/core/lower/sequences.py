@@ -46,7 +46,7 @@ def _parts(call: Call) -> list[Value]:
 
 
 def part(call: Call) -> Value:
-    """SequenceAt."""
+    """The part at a constant position."""
     parts, (place,) = _parts(call), call.whole(1)
     if not -len(parts) <= place < len(parts):
         raise Unsupported("its position is out of range")

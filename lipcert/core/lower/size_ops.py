@@ -70,7 +70,7 @@ def joined(call: Call) -> Value:
 
 
 def marks(constant: Constant) -> Array:
-    """Which entries grow."""
+    """Which entries grow with the batch."""
     return np.zeros(constant.shape, dtype=bool) if constant.grows is None else constant.grows
 
 

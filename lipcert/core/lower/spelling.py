@@ -37,7 +37,7 @@ def number(value: float | Interval) -> Constant:
 
 
 def whole(*items: int) -> Constant:
-    """Sizes, axes or places."""
+    """A constant of sizes, axes or places."""
     array = np.asarray(items, dtype=np.int64)
     return Constant(array, array)
 

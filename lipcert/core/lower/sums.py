@@ -18,7 +18,7 @@ def _plain(number: float, rank: int) -> Operand:
 
 
 def scaled(call: Call, value: Data, factor: float) -> Data:
-    """Times an exact number."""
+    """The value times an exact number."""
     if factor == 1.0:
         return value
     op = Scale(_plain(factor, len(value.shape)))

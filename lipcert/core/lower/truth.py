@@ -37,9 +37,9 @@ _JUDGED = frozenset(
 
 
 def kind_made(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
-    """What a node makes of values that are no real numbers; None: what its rule says.
+    """What a node makes of values that are not real numbers; None: what its rule says.
 
-    Unsupported where it computes with them: rules speak of real numbers, so of no division that
+    Unsupported where it computes with them: rules apply to real numbers, so of no division that
     drops what is left, and of no sum that wraps around. Counts are too small to wrap around.
     """
     kinds: list[Kind] = [value.kind if isinstance(value, Data) else "real" for value in inputs]
@@ -60,7 +60,7 @@ def kind_made(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
 
 
 def cast_whole(call: Call) -> Value:
-    """A Cast of what is no real number, to a type that holds it.
+    """A Cast of what is not a real number, to a type that holds it.
 
     Proof for int32: larger numbers wrap around, so that the file reads rows of a table where the
     program has none; bounds hold for any row.
@@ -128,7 +128,7 @@ def _only_truth(value: Value) -> Data:
 
 
 def opposite(call: Call) -> Value:
-    """Not."""
+    """The opposite of a truth value."""
     return _opposite(_only_truth(call.value(0)))
 
 
@@ -172,7 +172,7 @@ def hidden_sum(call: Call) -> Value:
 
 
 def chosen(call: Call) -> Value:
-    """Where: m·a + (1 − m)·b for a truth value m, which is no real number but 0 and 1."""
+    """Where: m·a + (1 − m)·b for a truth value m, which is not any real number but 0 or 1."""
     condition = _only_truth(call.value(0))
     for value, other, flag in (
         (call.value(1), call.value(2), condition),

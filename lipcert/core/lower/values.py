@@ -57,7 +57,7 @@ class Data:
 
     @property
     def is_real(self) -> bool:
-        """Whether rules, which speak of real numbers, may compute with it."""
+        """Whether rules, which apply to real numbers, may compute with it."""
         return self.kind == "real"
 
 
@@ -191,7 +191,7 @@ def is_finite(array: Array) -> bool:
 
 
 def owner(array: Array) -> Array:
-    """The array whose memory an array shows: itself, if it is no view."""
+    """The array whose memory an array shows: itself, if it is not a view."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
