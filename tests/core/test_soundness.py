@@ -76,7 +76,7 @@ def test_the_adversary_finds_a_lost_factor_of_two(
 def _halved(found: object) -> object:
     match found:
         case Fact():
-            return Fact(found.norm / 2.0, found.box, found.run, found.column)
+            return Fact(found.norm / 2.0, found.box, found.row_norm, found.column_norm)
         case Cotangent():
             return Cotangent(found.norm / 2.0, found.hull)
         case float():
