@@ -1,7 +1,7 @@
 """NumPy files: an .npz with arrays x and y, and folders of .npz files or of pairs of .npy files.
 
-What enters: bytes or paths. What leaves: sources. An .npz file is held in memory while it is read;
-of .npy files a block at a time. Object arrays are refused: nothing is unpickled.
+An .npz file is held in memory while it is read; of .npy files a block at a time. Object arrays are
+refused: nothing is unpickled.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Objects of Python that hold examples: arrays, torch data sets and loaders, and what makes them.
 
-What enters: an object, or `package.module:function`, which is called without arguments. What
-leaves: a source. A data set of known length is asked for examples by their numbers; a loader of one
-is read through its data set and `collate_fn`, whatever it shuffles; anything else is gone through
-in order, anew for each reading. This module does not import torch: what an object is was imported
-by its author.
+`package.module:function` is called without arguments. A data set of known length is asked for
+examples by their numbers; a loader of one is read through its data set and `collate_fn`, whatever
+it shuffles; anything else is gone through in order, anew for each reading. This module does not
+import torch: what an object is was imported by its author.
 """
 
 from __future__ import annotations

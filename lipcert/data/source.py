@@ -1,8 +1,8 @@
 """Source: examples that are read in blocks of a few MiB, whatever they are kept in.
 
-What enters: arrays, shards, or a format of `lipcert.data`. What leaves: blocks of inputs and labels
-in one fixed order. Invariants: a source holds no more than one block, or one shard, at a time;
-nothing is unpickled; shards that disagree about shapes or types are refused by name.
+Blocks of inputs and labels come in one fixed order. A source holds no more than one block, or one
+shard, at a time; nothing is unpickled; shards that disagree about shapes or types are refused by
+name.
 """
 
 from __future__ import annotations

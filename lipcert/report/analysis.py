@@ -1,9 +1,9 @@
 """An analysis as a document for people, as CSV, and as findings and test cases for CI systems.
 
-What enters: an analysis. What leaves: a `Document` whose first lines are the answer, the
-assumptions before everything that rests on them, or a `CiReport` with a case for the whole network
-and one for each group and node. Invariant: what has no bound is an error, never a pass: it was not
-decided.
+The first lines of the document are the answer, and the assumptions stand before everything that
+rests on them. CI systems see a case for the whole network and one for each group and node; what has
+no bound is an error, never a pass: it was not decided. Rankings orient a reader: they are ratios of
+certified bounds, not bounds themselves.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """JSON of an audit, version 1: other tools read these names; they are extended, never renamed.
 
-What enters: an audit, or an object that claims to be one that was written here. What leaves: one
-object with every field of the record and what is derived from it; or the record, exactly, and
-NoVerdictError where a member is missing or of another type. Invariants: nothing is hidden: a number
-that is NaN or infinite is null at its place, and listed in `not_finite` with its path; nothing that
-is derived is believed: tightness, factors and findings are computed anew.
+An audit is one object with every field of the record and what is derived from it. Nothing is
+hidden: a number that is NaN or infinite is null at its place, and listed in `not_finite` with its
+path. An object is read back as the exact record, with NoVerdictError where a member is missing or
+of another type; what is derived is computed anew: tightness, factors and findings.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ _Members = Mapping[str, Any]
 
 
 def audit_json(report: AuditReport) -> str:
-    """`lipcert.audit/1`."""
+    """The document `lipcert.audit/1` of an audit."""
     return dump(audit_document(report))
 
 

@@ -244,7 +244,7 @@ class _Bins:
     stop: float
 
     def edge(self, number: int) -> float:
-        """Where a bin begins."""
+        """The coordinate at which a bin begins."""
         part = (number - self.first) / (self.last + 1 - self.first)
         return self.start + part * (self.stop - self.start)
 

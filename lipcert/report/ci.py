@@ -59,7 +59,7 @@ class Finding:
 
 
 class Outcome(Enum):
-    """How a case ended."""
+    """How the test of a case ended."""
 
     PASSED = "passed"
     FAILED = "failed"
@@ -103,7 +103,7 @@ class Case:
 @final
 @dataclass(frozen=True, slots=True)
 class CiReport:
-    """A result. verb: as on the command line. file: what it speaks of, a path.
+    """A result. verb: as on the command line. file: the path of what it is about.
 
     headline: the answer in one sentence. findings: worst first. seconds: what it took, where known.
     """

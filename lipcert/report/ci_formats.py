@@ -1,8 +1,7 @@
 """The formats of continuous integration: GitHub annotations, JUnit XML and SARIF 2.1.0.
 
-What enters: a `CiReport`. What leaves: text in which no string of a model, a trace or a user has a
-meaning to who reads it: all are made visible first. Invariant: a result that does not hold has an
-error in each.
+In each, a `CiReport` that does not hold has an error, and no string of a model, a trace or a user
+has a meaning to the system that reads it: all are made visible first.
 
 - GitHub: at most ten commands `::error file=…,title=…::…`, the worst findings, and plain lines. No
   string begins a command or ends one: characters with a meaning in commands are escaped.

@@ -1,7 +1,7 @@
 """Export advice: what a file lost on its way out of a module, and the line that exports it again.
 
-What enters: an inspection's findings. What leaves: what was done at the export, why that matters,
-and one line of Python. Every finding counts here whose remedy is to export again.
+From the findings of an inspection whose remedy is to export again: what was done at the export, why
+that matters, and one line of Python.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _TORCHSCRIPT: Final = (
 @final
 @dataclass(frozen=True, slots=True)
 class ExportMistake:
-    """code: of the finding; "" where none tells of it. done: at the export; why: it matters."""
+    """code: of the finding; "" where there is none. done: at the export; why: it matters."""
 
     code: str
     done: str

@@ -1,8 +1,4 @@
-"""Formats: one name, one writer.
-
-What enters: a result, the name of a format, and how text is to look. What leaves: the report.
-Modules of a format are imported when it is named.
-"""
+"""Formats: one name, one writer; its modules are imported when it is named."""
 
 from __future__ import annotations
 

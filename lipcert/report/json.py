@@ -1,8 +1,8 @@
 """JSON reports, version 1: other tools read these names; they are extended, never renamed.
 
-What enters: result records. What leaves: one JSON object with exact names and floats in full
-precision; "no bound" is null and NaN or infinity cannot occur. The text holds nothing but ASCII,
-and no character sequence that a CI log would read as a command.
+A record is one JSON object with exact names and floats in full precision; "no bound" is null, and
+NaN or infinity cannot occur. The text holds nothing but ASCII, and no character sequence that a CI
+log would read as a command.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def dump(document: JsonObject) -> str:
 
 
 def analysis_json(analysis: Analysis) -> str:
-    """`lipcert.analysis/1`."""
+    """The document `lipcert.analysis/1` of an analysis."""
     members = DOCUMENT.write(analysis)
     members["assumptions"]["loss"]["reduction"] = analysis.assumptions.reduction
     members["network"]["attained"] = analysis.network.attained

@@ -1,8 +1,8 @@
 """Markdown: a document as GitHub-flavoured Markdown, for pull requests and step summaries.
 
-What enters: a document. What leaves: Markdown below one mebibyte, in which every string of a
-model, a trace or a user is inert: made safe, and each character with a meaning in Markdown or HTML
-escaped. Figures are left out. Invariant: what was cut is said.
+Every string of a model, a trace or a user is inert: made safe, and each character with a meaning in
+Markdown or HTML escaped. The text is below one mebibyte, and says where it was cut. Figures are
+left out.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CUT: Final = "\n\nThe rest was cut: it does not fit into a step summary.\n"
 
 
 def markdown(*documents: doc.Document) -> str:
-    """Documents, one after another."""
+    """The text of documents, one after another."""
     blocks: list[str] = []
     for document in documents:
         blocks.append(f"# {escaped(document.title)}")

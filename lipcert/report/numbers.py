@@ -1,10 +1,10 @@
 """Numbers for people: a displayed bound is never below the bound.
 
-What enters: certified upper bounds (None: no bound), and measured norms, which may be NaN or
-infinite. What leaves: short decimal text. Invariants: the text of a bound, read as a decimal, is at
-least the number it stands for. Of a norm within its bound the text is never above that of the
-bound, and of a norm above its bound never at or below it; measured numbers are otherwise rounded to
-the nearest. From a million on numbers are powers of ten, in few digits: `4.81·10²²`.
+Certified upper bounds (None: no bound), and measured norms, which may be NaN or infinite, are shown
+as short decimal text. The text of a bound, read as a decimal, is at least the number it stands for.
+Of a norm within its bound the text is never above that of the bound, and of a norm above its bound
+never at or below it; measured numbers are otherwise rounded to the nearest. From a million on
+numbers are powers of ten, in few digits: `4.81·10²²`.
 """
 
 from __future__ import annotations

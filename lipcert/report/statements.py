@@ -1,7 +1,6 @@
 """Statements: assumptions and answers as pairs (topic, sentence), shared by text and markdown.
 
-What enters: an analysis. What leaves: plain strings that still hold model names verbatim: the
-emitter makes them safe.
+Names of a model stand in them verbatim: the writers make them safe.
 """
 
 from __future__ import annotations

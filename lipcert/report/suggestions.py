@@ -1,6 +1,7 @@
 """Suggestions as a document for people, whose first lines say how things stand and what to do.
 
-What enters: suggestions. What leaves: a `Document`. Invariant: every number is that of an analysis.
+Every number is that of an analysis. Besides, suggestions as JSON for programs, and the settings
+file of the recipe, which `--config` reads.
 """
 
 from __future__ import annotations
@@ -385,7 +386,7 @@ def _left_out(found: Suggestions) -> Iterator[str]:
 
 
 def suggestions_json(found: Suggestions) -> str:
-    """`lipcert.suggest/1`."""
+    """The document `lipcert.suggest/1` of suggestions."""
     rehearsal = found.rehearsal
     return dump(
         {

@@ -69,7 +69,7 @@ def text(content: str, x: float, y: float, anchor: str = "start", role: str = ""
 
 
 def line(x1: float, y1: float, x2: float, y2: float, role: str) -> str:
-    """A straight line."""
+    """A straight line of that role."""
     return element("line", {"x1": x1, "y1": y1, "x2": x2, "y2": y2, "class": role})
 
 

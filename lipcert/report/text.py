@@ -1,9 +1,8 @@
 """Text: a document for a person at a terminal.
 
-What enters: a document, a width, whether to use colour. What leaves: text whose first lines are
-the answers. Invariants: strings pass through `safe` and are printed as text, never as markup; a
-number is shown in full or not at all, because a bound that lost its last digits would read as a
-smaller one; no line is a command of a CI log.
+Its first lines are the answers. Strings pass through `safe` and are printed as text, never as
+markup; a number is shown in full or not at all, because a bound that lost its last digits would
+read as a smaller one; no line is a command of a CI log.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _LEVELS: Final = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 def text(document: doc.Document, *, width: int, color: bool) -> str:
-    """The whole document."""
+    """The whole document, in so many columns."""
     console = _canvas(width, color)
     for answer in document.answers:
         console.print(Text(safe(answer.text), _STYLES[answer.tone]))

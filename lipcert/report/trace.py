@@ -1,8 +1,6 @@
 """Traces for people and tools: what one holds, whether it is intact, and what a redacted one keeps.
 
-What enters: a `TraceSummary` or a `Verification`. What leaves: a `Document` whose first lines are
-the answer, or JSON of the schemas "lipcert.trace-info/1", "lipcert.trace-verification/1" and
-"lipcert.trace-redaction/1".
+Each is a `Document` whose first lines are the answer, or JSON.
 """
 
 from __future__ import annotations
@@ -29,7 +27,7 @@ Rows = list[tuple[str, str]]
 
 
 def summary_document(path: str, summary: TraceSummary) -> Document:
-    """`lipcert trace info`."""
+    """What `lipcert trace info` says to people."""
     steps = sum(summary.steps)
     ranks = f" on {len(summary.steps)} ranks" if len(summary.steps) > 1 else ""
     redacted = ", redacted" if summary.manifest.redaction else ""
@@ -52,7 +50,7 @@ def summary_document(path: str, summary: TraceSummary) -> Document:
 
 
 def summary_json(path: str, summary: TraceSummary) -> str:
-    """`lipcert.trace-info/1`."""
+    """The document `lipcert.trace-info/1` of a trace."""
     manifest = summary.manifest
     return dump(
         {
@@ -89,7 +87,7 @@ def summary_json(path: str, summary: TraceSummary) -> str:
 
 
 def verification_document(path: str, found: Verification) -> Document:
-    """`lipcert trace verify`."""
+    """What `lipcert trace verify` says to people."""
     rows: Rows = [
         (fault.kind.value, str(fault)[:_LONGEST]) for fault in found.faults[:_MOST_FAULTS]
     ]
@@ -110,7 +108,7 @@ def verification_document(path: str, found: Verification) -> Document:
 
 
 def verification_json(path: str, found: Verification) -> str:
-    """`lipcert.trace-verification/1`."""
+    """The document `lipcert.trace-verification/1` of a trace."""
     return dump(
         {
             "schema": "lipcert.trace-verification/1",
@@ -127,7 +125,7 @@ def verification_json(path: str, found: Verification) -> str:
 
 
 def redaction_document(path: str, found: Verification) -> Document:
-    """`lipcert trace redact`."""
+    """What `lipcert trace redact` says to people."""
     state = "intact" if not found.faults else str(found.faults[0])
     answer = (
         f"{path}: {_counted(found.steps, 'step')} without the data, {state}. What is kept "
@@ -137,7 +135,7 @@ def redaction_document(path: str, found: Verification) -> Document:
 
 
 def redaction_json(path: str, found: Verification) -> str:
-    """`lipcert.trace-redaction/1`."""
+    """The document `lipcert.trace-redaction/1` of a trace."""
     redaction = found.trace.manifest.redaction
     heads = {} if redaction is None else redaction.heads
     return dump(
