@@ -41,7 +41,8 @@ def completed(model: ImportedModel, names: Iterable[str]) -> bytes | None:
             return None
         for use in uses:
             node, array = nodes.get(use.node.output), use.operand.array
-            is_zero = use.slot == "bias" and array.ndim == 1 and not np.any(array)
+            is_vector = array.shape == model.graph.parameters[name].shape and array.ndim == 1
+            is_zero = use.slot == "bias" and is_vector and not np.any(array)
             if node is None or node.domain or node.op_type not in _BIASED or not is_zero:
                 return None
             if len(node.input) != 2 or types.get(node.input[1]) != TensorProto.FLOAT:
