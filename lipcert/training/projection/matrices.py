@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Final, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -46,19 +46,16 @@ class Matrices(ABC):
     """Of one operand. factor: ‖op‖ ≤ factor · the largest ‖M‖ of the computed M.
 
     spread: entries off by a relative u move every norm by at most u·spread times the largest.
+    is_complex: whether the Gram matrices are.
     """
 
+    is_complex: ClassVar[bool] = False
     operand: Operand
     count: int
     side: int
     longer: int
     factor: float
     spread: float
-
-    @property
-    @abstractmethod
-    def is_complex(self) -> bool:
-        """Whether the Gram matrices are."""
 
     @abstractmethod
     def gram(self, whole: FloatArray, result: Matrix) -> None:
@@ -90,11 +87,6 @@ class RealMatrices(Matrices):
         factor = 1.0 + 2.0 * UNIT_ROUNDOFF * (1.0 + spread)
         return cls(operand, count, side, longer, factor, spread, index)
 
-    @property
-    def is_complex(self) -> bool:
-        """No."""
-        return False
-
     def gram(self, whole: FloatArray, result: Matrix) -> None:
         """One product; of a matrix with itself, of which numpy computes one half only."""
         array = viewed(self.operand, whole)
@@ -115,6 +107,7 @@ class SymbolMatrices(Matrices):
     frequency and shift.
     """
 
+    is_complex: ClassVar[bool] = True
     index: IndexArray
     cosines: FloatArray = field(repr=False)
     sines: FloatArray = field(repr=False)
@@ -166,11 +159,6 @@ class SymbolMatrices(Matrices):
             np.ascontiguousarray(roots.real),
             np.ascontiguousarray(roots.imag),
         )
-
-    @property
-    def is_complex(self) -> bool:
-        """Yes."""
-        return True
 
     def gram(self, whole: FloatArray, result: Matrix) -> None:
         """(C + iS)(C + iS)* = CCᵀ + SSᵀ + i(X − Xᵀ), X = SCᵀ."""
