@@ -3,7 +3,7 @@
 #
 #     sh examples/certify_in_ci.sh MODEL BASELINE
 #
-# Leaves with 0 if the certificate is valid and no worse than BASELINE. Where there is no
+# Exits with 0 if the certificate is valid and no worse than BASELINE. Where there is no
 # BASELINE yet, the certificate becomes it: commit that file.
 set -eu
 model=$1
@@ -18,7 +18,7 @@ certificate=$folder/certificate.json
     --scope constraint-set --constraint spectral:1 --bias-norm 1 --batch-size 256
 
 # What was reviewed by people. An assumption that is not listed makes the verdict CONDITIONAL,
-# which leaves with 3.
+# which exits with 3.
 accepted=A-INPUT,A-LOSS,A-PROJ,A-MECHANISM,A-NEIGH,A-GRAD-AGG,A-RNG,A-NUMERIC
 "$python" -m lipcert.core.main "$certificate" --model "$model" --accept-assumption "$accepted"
 

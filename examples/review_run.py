@@ -4,7 +4,7 @@
 
 The folder is what `make_private(…, folder=FOLDER)` leaves: model.onnx, model.lipcert.json, trace/
 and the key of the trace; DATA is the data set, an .npz file of arrays x and y in its order. Ends
-with FOLDER/audit.html; leaves with 1 if the certificate or a recorded step is wrong.
+with FOLDER/audit.html; exits with 1 if the certificate or a recorded step is wrong.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ class NoVerdictError(LipCertError):
 
 
 class CertificationError(LipCertError):
-    """The engine and the checker disagree: a defect of one of them (exit code 4)."""
+    """LipCert's own check of a result fails: a defect of LipCert (exit code 4)."""
 
 
 @dataclass(frozen=True, slots=True)

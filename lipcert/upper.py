@@ -1,8 +1,7 @@
 """Directed rounding of scalars, and certified reductions of float64 arrays.
 
 Input: float64 numbers taken as exact. Output: `Upper` (never below the real number it
-stands for) and `Lower` (never above it), both non-negative. Together with `interval.py` this is
-the only place of the engine that rounds.
+stands for) and `Lower` (never above it), both non-negative.
 
 Scalar operations are *correctly* rounded in their direction: the round-to-nearest result is
 compared with the exact rational one and moved by one ulp only when it lies on the wrong side.

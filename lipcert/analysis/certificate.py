@@ -367,7 +367,7 @@ def _stated(bound: float) -> float:
     """A derived bound as it is claimed.
 
     Matrix products differ in their last bits from machine to machine, and with them what is
-    derived; a claim of the exact number would hold where it was issued and nowhere else.
+    derived; a claim of the exact number would hold only on the machine that issued it.
     """
     return bound * (1.0 + ROOM)
 

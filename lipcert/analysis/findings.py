@@ -82,7 +82,7 @@ def absence_of(found: Bounded) -> Absence:
 
 
 def unstated(graph: Graph, settings: Settings) -> Iterator[Diagnostic]:
-    """What was assumed because nobody stated it: the input domain, the loss."""
+    """What was assumed because it was not stated: the input domain, the loss."""
     if settings.input_is_assumed:
         yield Diagnostic(
             "LC104",

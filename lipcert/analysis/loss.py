@@ -1,7 +1,7 @@
 """The loss of a planned run, chosen by the settings and the end of the network.
 
-A loss that does not fit the output is a UsageError that says which one would; of a loss that nobody
-stated, this module says what makes the assumed one doubtful.
+A loss that does not fit the output is a UsageError that says which one would; where no loss was
+given, this module says what makes the assumed one doubtful.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SINGLE: Final = CrossEntropy()
 
 
 def assumed_loss(graph: Graph, *, per_token: bool = False) -> str:
-    """The loss where nobody states one.
+    """The loss that is assumed where none is given.
 
     A vector of at least two class scores, or whatever is stated to hold one for each token: nll
     behind LogSoftmax, of which nll is the cross-entropy of the logits, otherwise cross-entropy.
@@ -123,7 +123,7 @@ def _joint_loss(settings: Settings, graph: Graph) -> Joint:
 
 
 def _check_fits(loss: Loss, shape: Shape, name: str = "") -> None:
-    """UsageError where a loss of classes is of an output that is no vector of scores."""
+    """Raise UsageError where a loss over classes is given an output without class scores."""
     if not isinstance(loss, ClassLoss) or _class_count(shape, loss) > 1:
         return
     if loss.per_token is not None:

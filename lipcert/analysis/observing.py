@@ -28,7 +28,7 @@ from lipcert.settings.settings import Settings
 _MOST: Final = 64
 _LEAST: Final = 8
 _WORK: Final = 2e8
-"""floating-point operations that are spent on as many examples as possible, if nobody gave any"""
+"""floating-point operations to spend on as many examples as possible, where none were given"""
 _NARROW: Final = 0.04
 """of a signal or a quotient of two, the half-width of an interval that needs no more examples"""
 _MOST_DRAWN: Final = 4096
@@ -41,7 +41,7 @@ _WORK_OF_LEAST: Final = 5e9
 _MOST_NUMBERS: Final = 1 << 24
 """that are held for one example: 128 MiB, and about as much for a step at a time"""
 _LARGEST_WORK: Final = 3e10
-"""where somebody did: about half a minute"""
+"""floating-point operations to spend where examples were given: about half a minute"""
 _FEW: Final = 64
 _CLEARLY: Final = 1.0 + 1e-6
 """how far outside of the domain an example counts as such, whatever rounding did to it"""

@@ -168,7 +168,7 @@ def constraints_of(graph: Graph, settings: Settings) -> Mapping[str, ConstraintS
 
     A parameter's own entry wins; otherwise biases obey `bias_norm` (a Euclidean norm) and all
     others `constraint`. A tensor that is a bias at one node and a weight at another obeys the
-    weight's, because the rules would otherwise apply a constraint that nobody declared for it.
+    weight's, because the rules would otherwise apply a constraint that was not declared for it.
     """
     found: dict[str, ConstraintSpec] = {}
     slots: dict[str, set[str]] = {}

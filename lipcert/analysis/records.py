@@ -59,8 +59,8 @@ class Assumptions:
     input_parts: of several inputs, in the order of the file, what is assumed of each; `input_box`
         then is None, and `input_norm` that of all of them together.
     notes: further assumptions in words, one sentence each.
-    frozen: parameters that keep their values, as the file says. fixed: other tensors that nobody
-        trains, and why each is taken for one.
+    frozen: parameters that keep their values, as the file says. fixed: other tensors that are
+        not trained, and why each is taken for one.
     """
 
     input_norm: float | None
@@ -236,7 +236,7 @@ class Usefulness:
 
     @property
     def against(self) -> str:
-        """What noise over signal is held against."""
+        """What the ratio of noise to signal is compared with."""
         return signal_words(of_norms=self.observed is not None and self.observed.of_norms)
 
 

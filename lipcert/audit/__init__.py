@@ -1,4 +1,4 @@
-"""Audits: real batches replayed, and every per-example gradient held against its bound.
+"""Audits: replay real batches, and compare every per-example gradient with its bound.
 
 The only part of LipCert, besides training, that loads torch; and of it `records`, `bounds`,
 `precision` and the readers of traces do not. Called as a function, `lipcert.audit(…)`, the package

@@ -1,8 +1,8 @@
 """Admissibility: whether examples lie in the input domain that the bounds are about.
 
-What enters: inputs as they were fed, and the declared domain. What leaves: the indices of those
-outside. Numbers are compared exactly: every float type embeds in float64, and a norm counts as too
-large only where rounding cannot be the reason.
+Input: inputs as they were fed, and the declared domain. Output: the indices of those outside.
+Numbers are compared exactly: every float type embeds in float64, and a norm counts as too large
+only where rounding cannot be the reason.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def _fractions(flat: FloatArray) -> dict[int, str]:
     found = {}
     for index in np.flatnonzero((flat != np.rint(flat)).any(axis=1)):
         worst = flat[index][flat[index] != np.rint(flat[index])][0]
-        found[int(index)] = f"has the entry {worst:.6g}, which is no whole number"
+        found[int(index)] = f"has the entry {worst:.6g}, which is not a whole number"
     return found
 
 

@@ -28,7 +28,7 @@ _MOST_NUMBERS: Final = 2**24
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Settled:
-    """Weights to replay, None for those of the file. claims: that speak of them, if admissible."""
+    """Weights to replay, None for those of the file. claims: those at them, if admissible."""
 
     weights: Mapping[str, FloatArray] | None
     claims: Claims
@@ -36,7 +36,7 @@ class Settled:
 
 
 def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) -> Settled:
-    """The weights that a run would use in place of these, with the claims that speak of them.
+    """The weights that a run would use in place of these, with the claims that apply to them.
 
     What rounding left outside its constraint is scaled down into it; what lies further outside is
     left as it is, and not admissible. Weight clipping scales down everything that is outside, but

@@ -82,9 +82,9 @@ def are_made_anew(settings: Settings) -> bool:
 
 
 def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
-    """The claims that speak of these weights.
+    """The claims that apply to these weights.
 
-    They are the same, unless a run makes them anew: then they are what `lipcert analyze` says at
+    They are the same, unless a run makes them anew: then they are what `lipcert analyze` derives at
     these weights, with which training sets its noise; at the weights of the file those at hand.
     """
     graph = claims.engine.graph
@@ -96,7 +96,7 @@ def claims_at(claims: Claims, weights: Mapping[str, FloatArray]) -> Claims:
 
 
 def bounded_at(claims: Claims, weights: Mapping[str, FloatArray], settings: Settings) -> Claims:
-    """What `lipcert analyze` says of the same network at other weights under these settings."""
+    """What `lipcert analyze` derives for the same network and settings at other weights."""
     found = bounded_again(claims.engine, settings, weights)
     return _claimed(replace(found, graph=graph_at(found.graph, weights)), settings)
 
@@ -120,7 +120,7 @@ def claims_of_certificate(
     origin: str,
     observe: Progress | None = None,
 ) -> Claims:
-    """What a certificate says. NoVerdictError where it speaks of another file."""
+    """The claims of a certificate. NoVerdictError where it is about another file."""
     if certificate.model.sha256 != model.sha256:
         raise NoVerdictError(
             f"audit: {origin} is about the file with SHA-256 {certificate.model.sha256[:16]}…, and "

@@ -285,7 +285,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
         what = f"the gradient of {group.name}"
         yield from _exceeded("LC301", what, group.violations, group.undecided, group.worst_example)
         if group.grad_norm_bound is None:
-            yield Verdict.INCONCLUSIVE, f"[LC300] {what} has no bound to hold anything against"
+            yield Verdict.INCONCLUSIVE, f"[LC300] {what} has no bound to compare norms with"
     for value in report.values:
         is_norm = value.quantity is Quantity.OUTPUT_NORM
         at = value.node or "the input"
@@ -326,7 +326,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
 
 
 def _untried(report: AuditReport) -> str:
-    """Which bounds could be how wrong, and nobody would know."""
+    """Which bounds could be wrong by how much without being noticed."""
     groups = sorted(report.untried_groups, key=lambda group: -_factor(group))
     named = ", ".join(
         f"{group.name} ({_factor(group):.3g})" if math.isfinite(_factor(group)) else group.name
@@ -361,7 +361,7 @@ def _exceeded(
 
 
 def _examined(checks: tuple[CheckReport, ...]) -> bool:
-    """Whether gradients of recorded examples were held against what is claimed of them."""
+    """Whether gradients of recorded examples were compared with what is claimed of them."""
     return any(check.verdict is Verdict.PASS and check.name in _ON_GRADIENTS for check in checks)
 
 

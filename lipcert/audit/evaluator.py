@@ -1,8 +1,8 @@
-"""Bench: the certified graph at one set of weights in one precision, ready to be measured.
+"""Evaluator: the certified graph at one set of weights in one precision, ready to be measured.
 
-What enters: claims, a precision, weights, examples. What leaves: norms of groups, values and
-cotangents of these examples, as the mechanism of the run leaves them; and what measuring them costs
-next to a plain training step, side by side.
+Input: claims, a precision, weights, examples. Output: norms of groups, values and cotangents of
+these examples, after the mechanism of the run; and what measuring them costs next to a plain
+training step, side by side.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Norms:
         return self.count
 
     def of(self, family: Family) -> Mapping[str, Measured]:
-        """Of one family."""
+        """The norms of one family, by name."""
         return self.found[family]
 
     def largest(self, family: Family) -> FloatArray | float:

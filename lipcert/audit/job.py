@@ -82,8 +82,8 @@ class Job:
             raise UsageError(f"audit: --{min(unknown)} is a gate of `lipcert analyze`")
         if not self.max_detectable_factor >= 1.0:
             raise UsageError(
-                f"max-detectable-factor: {self.max_detectable_factor!r} is not a number from 1 on; "
-                "inf is no limit"
+                f"max-detectable-factor: {self.max_detectable_factor!r} is not a number of at "
+                "least 1; give inf to set no limit"
             )
 
     def written(self) -> bytes:

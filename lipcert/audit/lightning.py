@@ -2,10 +2,10 @@
 
     trainer = Trainer(callbacks=[LipCertCallback("trace/", loss="criterion")])
 
-What enters: the hooks of `lightning.pytorch` or `pytorch_lightning`, whichever is installed. What
-leaves: the trace that `Recorder` writes, with the examples of every batch that a DataLoader draws,
-and with the noise where the optimizer is one of Opacus. The module must call itself (`self(x)`) in
-`training_step`, and have one optimizer.
+Uses the hooks of `lightning.pytorch` or `pytorch_lightning`, whichever is installed, and writes the
+trace of `Recorder`, with the examples of every batch that a DataLoader draws, and with the noise
+where the optimizer is one of Opacus. The module must call itself (`self(x)`) in `training_step`,
+and have one optimizer.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _HOMES: Final = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
 class RecordingHooks:
     """The hooks; loss: name of the module's attribute that holds its loss function.
 
-    every, detail, store_data, model_file: as of `Recorder`. declared: what its `declare` is told.
+    every, detail, store_data, model_file: as of `Recorder`. declared: arguments of its `declare`.
     `recorder` is there while the fit runs.
     """
 

@@ -1,12 +1,12 @@
-"""Drawn: which examples a forward pass has, told by the sampler of the loader that they come from.
+"""Which examples a forward pass has, known from the sampler of the loader that they come from.
 
-What enters: a DataLoader that draws batches of indices. What leaves: the indices of each pass of
-training, in the order of the data set. Invariant: the loader gives the batches that it would have
-given; its sampler draws no more and no fewer, and stays an instance of its class.
+Input: a DataLoader that draws batches of indices. Output: the indices of each pass of training, in
+the order of the data set. Invariant: the loader gives the batches that it would have given; its
+sampler draws no more and no fewer, and stays an instance of its class.
 
 Loaders run ahead of training, and may split what was drawn over several passes: batches are queued
 as they are drawn, and passes take as many examples as they have. Where a step does not have what
-was drawn for it, it is not told which examples it has, with a warning; the next epoch begins anew.
+was drawn for it, its examples are not recorded, with a warning; the next epoch begins anew.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Drawn:
         )
 
     def remove(self) -> None:
-        """Watch no longer."""
+        """Stop watching the sampler of the loader."""
         self._sampler.__class__ = self._kind
 
     def _watched(self) -> type:

@@ -1,9 +1,9 @@
 """Observation: what a recorder sees of torch, without touching it.
 
-What enters: tensors, modules, generators; a loss function of logits and labels. What leaves: copies
-in main memory, digests, names and flags; the results of the loss function, its reduction, and,
-where it can be asked for them, the losses of the single examples. Invariant: nothing here draws a
-random number, writes to a tensor, or builds a graph.
+Input: tensors, modules, generators; a loss function of logits and labels. Output: copies in main
+memory, digests, names and flags; the results of the loss function, its reduction, and, where it can
+give them, the losses of the single examples. Invariant: nothing here draws a random number, writes
+to a tensor, or builds a graph.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _bare(tensor: Tensor) -> Tensor:
 
 
 def hookable(optimizer: Optimizer) -> Optimizer:
-    """The optimizer; UsageError for one whose steps nobody can watch."""
+    """The optimizer; UsageError for one whose steps cannot be watched."""
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):
         raise UsageError(
             f"recorder: the steps of {type(optimizer).__name__} cannot be seen, because its "
@@ -84,10 +84,10 @@ def hookable(optimizer: Optimizer) -> Optimizer:
 def unwrapped(module: nn.Module) -> nn.Module:
     """The network inside the wrappers that parallel, private or compiled training puts around.
 
-    Raises UsageError for what is no module.
+    Raises UsageError for what is not a module.
     """
     if not isinstance(module, nn.Module):
-        raise UsageError(f"a {type(module).__name__} is no module: give the network itself")
+        raise UsageError(f"a {type(module).__name__} is not a module: give the network itself")
     names = {kind.__name__ for kind in type(module).__mro__}
     for wrapper, attribute in _WRAPPERS.items():
         inner = getattr(module, attribute, None)
@@ -112,7 +112,7 @@ def innermost(optimizer: Optimizer) -> Optimizer:
 def options_of(
     optimizer: Optimizer, names: Mapping[Tensor, str]
 ) -> tuple[tuple[OptimizerGroup, ...], tuple[str, ...]]:
-    """Its hyper-parameters by group, and which of them are no numbers."""
+    """Its hyper-parameters by group, and which of them are not numbers."""
     groups: list[OptimizerGroup] = []
     unwritten: dict[str, None] = {}
     for group in optimizer.param_groups:
@@ -159,7 +159,7 @@ def _numbers(value: object) -> tuple[float, ...] | None:
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
-    """Of each tensor."""
+    """The shape of each tensor, by name."""
     return {name: tuple(tensor.shape) for name, tensor in tensors.items()}
 
 
@@ -284,7 +284,7 @@ def _numpy_digest() -> str:
 
 @final
 class RecordedLoss:
-    """Calls a function, and then whoever watches it."""
+    """Calls a loss function, and then its observer."""
 
     def __init__(self, loss_fn: Callable[..., Any], observer: Observer) -> None:
         self._loss_fn = loss_fn

@@ -1,16 +1,16 @@
-"""Opacus: the recorder told by the private optimizer itself what it adds to which gradients.
+"""Opacus: record from the private optimizer itself what it adds to which gradients.
 
     model, optimizer, loader = PrivacyEngine().make_private(…)
     recorder = lipcert.Recorder("trace/", model, optimizer)
     attach_opacus(recorder, optimizer, loader)
 
-What enters: a recorder, and the optimizer and loader that `make_private` returned. What leaves:
-noise, generator, clean and noised gradients of every step, the examples of every batch, and the
-run's declaration. Both gradients are those of the sum over examples, before Opacus divides. Opacus
-itself is never imported.
+Given a recorder, and the optimizer and loader that `make_private` returned, it records noise,
+generator, clean and noised gradients of every step, the examples of every batch, and the run's
+declaration. Both gradients are those of the sum over examples, before Opacus divides. Opacus itself
+is never imported.
 
 Flat and per-layer clipping, in the modes "hooks", "functorch", "ew" and "ghost", and batches that
-BatchMemoryManager splits are supported. Refused is what a trace has no words for: radii that adapt
+BatchMemoryManager splits are supported. What a trace cannot describe is refused: radii that adapt
 or differ between layers, and several processes, each of which divides its own sum.
 """
 

@@ -1,8 +1,8 @@
-"""Flight: the step of a recording that is under way, pass by pass.
+"""The step of a recording that is under way, pass by pass.
 
-What enters: what hooks see of forward passes and losses, and what the training loop says of them.
-What leaves: the batches of the step. Invariant: what was said and what was seen agree, or a
-UsageError says how they do not.
+Input: what hooks see of forward passes and losses, and what the training loop states about them.
+Output: the batches of the step. Invariant: what was stated and what was seen agree, or a UsageError
+says how they differ.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Flight:
     def enter(
         self, inputs: Mapping[str, Tensor], said: Batch | None, source: Tensor | None
     ) -> None:
-        """A forward pass begins; said, source: what the loop told of it before."""
+        """A forward pass begins; said, source: what the loop stated about it before."""
         batch = said or Batch()
         if "input" in inputs and inputs["input"].dim():
             batch = _of_size(batch, len(inputs["input"]))
@@ -163,7 +163,7 @@ def described(
     reduction: str | None = None,
     divisor: float | None = None,
 ) -> Batch:
-    """What a loop says of a batch, checked; UsageError otherwise."""
+    """What a loop states about a batch, checked; UsageError otherwise."""
     rate = None if rate is None else number("recorder: rate", rate)
     divisor = None if divisor is None else number("recorder: divisor", divisor)
     check_nonnegative("recorder: rate", rate)

@@ -199,7 +199,7 @@ def _certificate(path: Path) -> Certificate:
     try:
         return read_certificate(read_certificate_file(path))
     except (CertificateFileError, CertificateFormatError) as error:
-        raise NoVerdictError(f"audit: {path} is no certificate: {error}") from error
+        raise NoVerdictError(f"audit: {path} is not a certificate: {error}") from error
 
 
 def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:

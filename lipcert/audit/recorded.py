@@ -104,7 +104,7 @@ class RecordedTensors:
             )
         if named and self._key is None:
             return (
-                f"without the key of the trace, {key_path(self.trace.folder)}, it cannot be told "
+                f"without the key of the trace, {key_path(self.trace.folder)}, it is not known "
                 "whether the examples of --data are those of the run: put it back"
             )
         others = named - len(self._found)
@@ -154,7 +154,7 @@ class RecordedTensors:
             if not np.all(np.isfinite(numbers)):
                 raise NoVerdictError(
                     f"[LC306] the weight {match.recorded!r} recorded at {name} holds NaN or "
-                    "infinity: training had diverged, and no bound speaks of such weights"
+                    "infinity: training had diverged, and no bound applies to such weights"
                 )
             is_frozen = not graph.parameters[parameter].trainable
             if is_frozen and not is_shown(graph, parameter, numbers):
@@ -354,7 +354,7 @@ def _require_statistics(
 
 def _other_statistics(what: str, where: str) -> NoVerdictError:
     return NoVerdictError(
-        f"[LC319] {what} recorded at {where} is not that of the model, so the bounds speak of "
+        f"[LC319] {what} recorded at {where} is not that of the model, so the bounds are for "
         "another network; train with the layer in evaluation mode, or replace it (GroupNorm), and "
         "export that network"
     )

@@ -1,9 +1,9 @@
 """Names: which recorded tensor is which parameter of the graph.
 
-What enters: a graph, the shapes that a trace records, and the recorded numbers where names do not
-suffice. What leaves: for each parameter of the graph the recorded name and its orientation, or a
-NoVerdictError that names what could not be matched. Invariant: nothing is guessed: a name agrees
-up to a prefix, or the numbers agree exactly and with one tensor only.
+Input: a graph, the shapes that a trace records, and the recorded numbers where names do not
+suffice. Output: for each parameter of the graph the recorded name and its orientation, or a
+NoVerdictError that names what could not be matched. Invariant: nothing is guessed: a name agrees up
+to a prefix, or the numbers agree exactly and with one tensor only.
 """
 
 from __future__ import annotations

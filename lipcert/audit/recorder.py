@@ -4,9 +4,9 @@
     loss_fn = recorder.wrap_loss(loss_fn)
     loader = recorder.wrap_loader(loader, sampler="poisson", rate=q)  # or recorder.batch(index=…)
 
-What enters: the model, seen by hooks around its forward pass, and the optimizer, seen by hooks
-around its step. What leaves: one line for each step, and tensors at the steps chosen. Invariant:
-training is not changed: weights come out bit for bit as without it, and no random number is drawn.
+Input: the model, seen by hooks around its forward pass, and the optimizer, seen by hooks around its
+step. Output: one line for each step, and tensors at the steps chosen. Invariant: training is not
+changed: weights come out bit for bit as without it, and no random number is drawn.
 
 Forward passes count while the model is in training mode and gradients are enabled; all of them
 between two steps of the optimizer are batches of the second one. A recorder on a folder that holds

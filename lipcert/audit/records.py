@@ -208,7 +208,7 @@ class Check:
     def passed(
         self, message: str, where: str = "", numbers: tuple[float, float] | None = None
     ) -> CheckReport:
-        """That it holds."""
+        """A report that the check passed."""
         measured, expected = map(float, numbers) if numbers else (None, None)
         return CheckReport(self.code, self.name, Verdict.PASS, message, where, measured, expected)
 
@@ -221,7 +221,7 @@ class Check:
         verdict: Verdict = Verdict.VIOLATION,
         remedy: str = "",
     ) -> CheckReport:
-        """That it does not, or cannot be told. remedy: instead of the general one."""
+        """A report that it failed or is undecided. remedy: instead of the general one."""
         report = replace(self.passed(message, where, numbers), verdict=verdict)
         return replace(report, remedy=remedy or self.remedy)
 
@@ -248,7 +248,7 @@ class Recording:
     """How much of a run its trace shows.
 
     steps: recorded by every rank. declared: by the run or, where it is silent, by the account; None
-    where nobody does. closed: whether every rank says that it came to its end.
+    where neither does. closed: whether every rank states that it came to its end.
     """
 
     steps: int
@@ -283,7 +283,7 @@ class AuditReport:
     nothing is trained, or in what older versions wrote.
     seconds: of replay; plain_step_ratio: over a plain forward and backward pass of the same
     batches, None where it was not measured. notes: what could not be checked, and why.
-    warnings: what was bounded under assumptions that nobody stated, or that training may break.
+    warnings: what was bounded under assumptions that were not stated, or that training may break.
     recording: how much of a recorded run there is; None where none was audited, or in what older
     versions wrote.
     """

@@ -81,8 +81,8 @@ class Replayer:
     """Replays examples at one set of weights.
 
     weights: of the parameters by name; None for those of the file. name: of the weights, for
-    reports. judges: False where the bounds do not speak of these weights: norms are measured, and
-    held against nothing. micro_batch: how many examples are evaluated at once.
+    reports. judges: False where the bounds do not apply to these weights: norms are measured, and
+    not compared with bounds. micro_batch: how many examples are evaluated at once.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class Replayer:
         return replace(found, checks=(*self._unjudged(), *checks))
 
     def _replayed(self, some: Examples, start: int, strangers: _Strangers) -> Findings:
-        """Of a few examples; those of which no bound speaks join the strangers."""
+        """Of a few examples; those to which no bound applies join the strangers."""
         engine = self._claims.engine
         labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
         inputs, settings = engine.graph.inputs, self._claims.settings
@@ -200,8 +200,8 @@ class Replayer:
         constrained = self._claims.settings.scope == "constraint-set"
         return (
             Check("LC310" if constrained else "LC319", "replay").failed(
-                f"the bounds could not be shown to speak of the weights of {self._name}: "
-                "norms were measured there, and held against nothing",
+                f"the bounds could not be shown to apply to the weights of {self._name}: "
+                "norms were measured there, and not compared with any bound",
                 self._name,
                 verdict=Verdict.INCONCLUSIVE,
                 remedy="bound the weights that are audited, with the constraints that they obey",
@@ -270,7 +270,7 @@ def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> Uni
 
 
 def _unobserved(what: str, done: int, total: int) -> None:
-    """Nobody watches."""
+    """Observe nothing."""
     del what, done, total
 
 

@@ -192,7 +192,7 @@ def _done_here(
 
 
 def _with_obstacle(found: Checked, error: NoVerdictError) -> Checked:
-    """What the checks found explains why the run cannot be replayed; both are told."""
+    """What the checks found explains why the run cannot be replayed; both are reported."""
     obstacle = Check("LC318", "replay", "see the other findings first").failed(
         f"no unit counts, because the run cannot be replayed: {error}",
         verdict=Verdict.INCONCLUSIVE,

@@ -128,16 +128,16 @@ class ResultFolder:
             line = _content(path / _STAMP)
         except (OSError, ValueError) as error:
             raise NoVerdictError(
-                f"audit: {path} is no folder of results: {error}; give the one that was passed to "
+                f"audit: {path} is not a folder of results: {error}; give the one passed to "
                 "--results"
             ) from error
         return Job.read(line, str(path / _STAMP))
 
     def kept(self, units: Sequence[Unit]) -> Iterator[UnitResult]:
         """Every result there is, one at a time; units: of the job. Names that begin with a dot, of
-        files that somebody is writing, are passed over.
+        files that are being written, are passed over.
 
-        NoVerdictError where something is no result of one of the units, as it was written.
+        NoVerdictError where something is not a result of one of the units, as it was written.
         """
         named = {f"{unit.number}.json": unit for unit in units}
         try:
@@ -149,8 +149,8 @@ class ResultFolder:
                 continue
             if name not in named:
                 raise NoVerdictError(
-                    f"audit: {str(found[name])!a} is no result of this audit, whose {len(units)} "
-                    "units are numbered from 0 on; move it out of the folder"
+                    f"audit: {str(found[name])!a} is not a result of this audit, whose "
+                    f"{len(units)} units are numbered from 0; move it out of the folder"
                 )
             try:
                 yield UnitResult.read(_content(found[name]), self.digest, named[name])

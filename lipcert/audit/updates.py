@@ -1,8 +1,8 @@
 """Updates: what an optimizer of torch makes of recorded weights, gradients and its own state.
 
-What enters: a recorded step, with the weights that it starts from, the gradients that the optimizer
-took, its class, hyper-parameters and state. What leaves: the weights after it, as torch itself
-computes them once more, in the recorded type and in float64; or why that cannot be done.
+Input: a recorded step, with the weights that it starts from, the gradients that the optimizer took,
+its class, hyper-parameters and state. Output: the weights after it, as torch itself computes them
+once more, in the recorded type and in float64; or why that cannot be done.
 Invariant: nothing is imitated: the class is one of `torch.optim`, by its full name, and every
 hyper-parameter that it takes is the recorded one.
 """
@@ -23,8 +23,8 @@ from lipcert.audit.trace.records import OptimizerRecord, Step
 from lipcert.upper import FloatArray
 
 _OTHERWISE: Final = frozenset({"LBFGS", "Muon", "Optimizer", "SparseAdam"})
-"""of torch.optim: those whose step is no function of one gradient for each parameter, or rounds so
-coarsely that kernels differ"""
+"""of torch.optim: those whose step is not a function of one gradient for each parameter, or rounds
+so coarsely that kernels differ"""
 _HOW: Final = frozenset({"foreach", "fused", "capturable", "differentiable"})
 """options that choose among kernels of one function"""
 _TYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -48,7 +48,7 @@ def updates_of(step: Step) -> Mapping[str, Updated] | str:
     if kind is None:
         return f"{record.kind} is not one of torch.optim whose steps can be done again"
     if record.unwritten:
-        return f"{record.kind} has options or state that are no numbers ({record.unwritten[0]})"
+        return f"{record.kind} has options or state that are not numbers ({record.unwritten[0]})"
     if step.weights_before is None or applied is None:
         return "the step does not record its weights and the gradients that the optimizer took"
     weights, gradients = step.weights_before.tensors(), applied.tensors()

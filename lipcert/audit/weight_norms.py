@@ -154,7 +154,7 @@ def linear_map(node: Node, weight: FloatArray) -> tuple[Dense | Conv, Shape, Sha
         case Conv() as conv:
             kernel = replace(conv, weight=exact, bias=None)
             return kernel, node.given[0], node.step.shape
-    raise TypeError(f"node {node.name!r} is no layer")
+    raise TypeError(f"node {node.name!r} is not a layer")
 
 
 def image_of(node: Node, weight: FloatArray, x: FloatArray) -> FloatArray:

@@ -46,7 +46,7 @@ def command(
     """Bound gradients and sensitivities of MODEL, an ONNX file.
 
     Every option but those about output is also a key of lipcert.toml and a LIPCERT_* variable.
-    Leaves with 0 when the sensitivity is finite and every gate holds, with 1 (after the report)
+    Exits with 0 when the sensitivity is finite and every gate holds, with 1 (after the report)
     when a gate is exceeded, with 3 when there is no finite sensitivity or no number for a gate.
     """
     gates = gates_of(words)

@@ -97,8 +97,8 @@ _OPTIONS: Final = (
         "watch_values",
         default=True,
         show_default=True,
-        help="Hold the norms of layers' outputs, and of gradients with respect to them, against "
-        "their bounds as well.",
+        help="Also compare the norms of layers' outputs, and of gradients with respect to them, "
+        "with their bounds.",
     ),
     option("--limit", "Audit the first N examples only.", "N", type=_COUNT),
     option(
@@ -168,7 +168,7 @@ def command(
     """Audit TARGET, an ONNX file or a certificate, on real batches, a recorded run or an attack.
 
     The bounds are those of `lipcert analyze` with the same options, or those that the certificate
-    claims. Leaves with 0 when every norm is within its bound, with 1 when one is violated or a gate
+    claims. Exits with 0 when every norm is within its bound, with 1 when one is violated or a gate
     exceeded, with 3 when there is no verdict: nothing audited, undecided, bounds that no norm came
     near, data that do not fit, or a recording that does not show the whole run.
     """

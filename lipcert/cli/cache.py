@@ -24,7 +24,7 @@ def open_cache(enabled: bool, environment: Mapping[str, str]) -> ProposalCache |
 def cache_directory(environment: Mapping[str, str]) -> Path | None:
     """LIPCERT_CACHE_DIR, else `lipcert` in XDG_CACHE_HOME or ~/.cache; None without a home.
 
-    Environment only: a settings file may come with somebody else's project, and must not choose
+    Environment only: a settings file may come with another person's project, and must not choose
     what is proposed.
     """
     chosen = environment.get(CACHE_VARIABLE)

@@ -162,7 +162,7 @@ def _judged(gates: Gates, report: Report, data: bytes) -> tuple[GateResult, ...]
 
 
 def _in_its_own_process(words: Sequence[str]) -> tuple[str, ExitCode]:
-    """What `lipcert-check` prints and leaves with, in a process that loads nothing else.
+    """What `lipcert-check` prints and its exit code, in a process that loads nothing else.
 
     What this process has loaded besides would be listed, and the verdict does not rest on it.
     """

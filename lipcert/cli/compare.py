@@ -17,7 +17,7 @@ from lipcert.errors import UsageError
 @click.command("compare")
 @click.argument("old", type=paths.FILE)
 @click.argument("new", type=paths.FILE)
-@click.option("--fail-on-regression", is_flag=True, help="Leave with 1 where NEW states less.")
+@click.option("--fail-on-regression", is_flag=True, help="Exit with 1 where NEW states less.")
 @click.option(
     "--tolerance",
     type=float,
@@ -38,7 +38,7 @@ def command(
 
     A regression is a bound or an ε that grew or disappeared, a noise multiplier that fell, or an
     assumption that was added or changed, unless it assumes less than before. What the files state
-    is compared, not whether it is true: `lipcert check` tells that of certificates.
+    is compared, not whether it is true: for certificates, `lipcert check` decides that.
     """
     if not 0.0 <= tolerance < math.inf:
         raise UsageError("--tolerance: give a number of at least 0, say 0.01")

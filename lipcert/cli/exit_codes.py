@@ -1,6 +1,6 @@
 """Exit codes: what each outcome of a command means to a script, whatever the format.
 
-Invariant: LipCert leaves with one of these five and no other; Python's own 1 for an uncaught
+Invariant: LipCert exits with one of these five and no other; Python's own 1 for an uncaught
 exception never appears, because it would read as a finding.
 """
 

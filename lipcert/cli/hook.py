@@ -2,10 +2,10 @@
 
     python -m lipcert.cli.hook [OPTION]... [FILE]...
 
-What enters: options of `lipcert check`, and files that changed, as pre-commit gives them. What
-leaves: one line for each certificate, all of the report where it does not hold, and the worst exit
-code. A certificate NAME.lipcert.json is of the network NAME.onnx beside it; one without a network
-cannot be judged, and a network without a certificate claims nothing.
+Input: options of `lipcert check`, and files that changed, as pre-commit gives them. Output: one
+line for each certificate, all of the report where it does not hold, and the worst exit code. A
+certificate NAME.lipcert.json is of the network NAME.onnx beside it; one without a network cannot be
+judged, and a network without a certificate claims nothing.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _checked(certificate: Path, model: Path, options: Sequence[str]) -> ExitCode:
-    """What one check leaves with; in a process of its own, which a defect ends alone."""
+    """The exit code of one check; in a process of its own, which a defect ends alone."""
     given = ["--model", str(model), *options, "--", str(certificate)]
     done = subprocess.run(
         [sys.executable, "-m", "lipcert", "check", *given],

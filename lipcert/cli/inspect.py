@@ -33,7 +33,7 @@ def command(
 ) -> ExitCode:
     """Show the ops, shapes, parameters and batch proof of MODEL, an ONNX file.
 
-    Leaves with 3, after all reasons and remedies, when the model is refused.
+    Exits with 3, after all reasons and remedies, when the model is refused.
     """
     paths.require_model(model)
     result.require_writable([model])

@@ -90,7 +90,7 @@ class _LipCertGroup(click.Group):
         windows_expand_args: bool = True,
         **extra: Any,
     ) -> NoReturn:
-        """Run, report what went wrong in one line, and leave with the documented code."""
+        """Run, report what went wrong in one line, and exit with the documented code."""
         del standalone_mode
         words = list(sys.argv[1:] if args is None else args)
         try:
@@ -226,5 +226,5 @@ def _wants_json(words: Sequence[str]) -> bool:
 
 
 def _silence_stdout() -> None:
-    """Nobody reads any more: keep the interpreter from complaining at exit."""
+    """The reader of stdout is gone: keep the interpreter from complaining at exit."""
     sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

@@ -49,7 +49,7 @@ def write(text: str | bytes, file: Path | None = None) -> None:
     except OSError as error:
         why = error.strerror or str(error)
         if error.errno == errno.ENXIO:
-            why = "it is a pipe that nobody reads; start its reader first"
+            why = "it is a pipe without a reader; start its reader first"
         raise NoVerdictError(f"cannot write {file}: {why}") from error
 
 

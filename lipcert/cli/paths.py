@@ -102,7 +102,7 @@ def require_folder(path: Path) -> None:
     try:
         if path.is_dir():
             return
-        why = "is no folder" if os.path.lexists(path) else f"does not exist{_hint(path)}"
+        why = "is not a folder" if os.path.lexists(path) else f"does not exist{_hint(path)}"
     except OSError as error:
         why = f"cannot be read: {error.strerror or error}"
     raise NoVerdictError(f"{str(path)!r} {why}")
@@ -143,7 +143,7 @@ def require_writable(files: Iterable[Path | None], sources: Iterable[Path | None
 
 
 def unreadable(path: Path) -> str:
-    """Why the path is no file to read; "" where it is one."""
+    """Why the path is not a file to read; "" where it is one."""
     try:
         if path.is_dir():
             return "is a folder; name a file in it"

@@ -99,7 +99,7 @@ _OPTIONS: Final = (
     _declared("--sensitivity-of", "what the sensitivity is of.  [sum]", _REDUCTIONS),
     _declared("--noise-on", "what the noise is added to.  [sum]", _REDUCTIONS),
     _declared("--divisor", "what a mean divides by.  [constant]", ("constant", "batch-size")),
-    _declared("--claim-sampling", "what the accountant was told.", CHOICES["sampling"]),
+    _declared("--claim-sampling", "what the accountant assumed.", CHOICES["sampling"]),
 )  # fmt: skip
 
 
@@ -119,7 +119,7 @@ def command(
     """Account for the privacy of a run; ANALYSIS is a file of `lipcert analyze --format json`.
 
     Give two of noise multiplier, length (--steps or --epochs) and --target-epsilon: the third is
-    computed. Leaves with 1 when a declared accounting claims too small an ε, with 3 when no finite
+    computed. Exits with 1 when a declared accounting claims too small an ε, with 3 when no finite
     ε can be stated.
     """
     result.require_writable([analysis])

@@ -40,7 +40,7 @@ def info(folder: Path, result: Output) -> ExitCode:
 def verify_trace(folder: Path, result: Output) -> ExitCode:
     """Read every line and every tensor of the trace in DIR.
 
-    Leaves with 1 where the chain is broken or a tensor is missing or corrupt, each with its file
+    Exits with 1 where the chain is broken or a tensor is missing or corrupt, each with its file
     and line; with 3 where there is no trace, or no step in it.
     """
     paths.require_folder(folder)

@@ -101,7 +101,7 @@ _IN_PYTHON: Final[Mapping[str, str]] = MappingProxyType(
 
 
 def verb_meant(word: str, verbs: Iterable[str]) -> str:
-    """What somebody means who asks for a verb that there is not."""
+    """What a user means who asks for a verb that does not exist."""
     if word in _IN_PYTHON:
         return _IN_PYTHON[word]
     if word in _VERBS_CALLED:

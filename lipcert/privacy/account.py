@@ -97,8 +97,8 @@ class Declaration:
     def divisor_tells(self, plan: TrainingPlan) -> bool:
         """Whether the mean divides by a size that depends on who is in the batch.
 
-        Then the scale of the noise tells that size. Batches of shuffled data and of fixed size, and
-        full ones where an example is only replaced, have the same sizes for both data sets.
+        Then the scale of the noise reveals that size. Batches of shuffled data and of fixed size,
+        and full ones where an example is only replaced, have the same sizes for both data sets.
         """
         if self.divisor is Divisor.CONSTANT:
             return False
@@ -169,7 +169,7 @@ def _divisor(plan: TrainingPlan, declaration: Declaration) -> Iterator[Diagnosti
         "LC401",
         Level.ERROR,
         "",
-        "the mean divides by the size of the batch at hand, so the scale of the noise tells that "
+        "the mean divides by the size of the batch at hand, so the scale of the noise reveals that "
         "size",
         f"divide by the constant {plan.batch}",
     )

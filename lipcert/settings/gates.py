@@ -48,7 +48,7 @@ class GateOutcome(Enum):
     HOLDS = "holds"
     EXCEEDED = "exceeded"
     UNKNOWN = "unknown"
-    """the number is not known, which is no pass"""
+    """the number is not known, which does not pass"""
 
 
 @final

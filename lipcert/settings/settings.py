@@ -71,7 +71,7 @@ AS_EXPORTED: Final = (
     "others into them."
 )
 FOUND: Final = frozenset({"input_parts"})
-"""fields of settings that nobody gives"""
+"""fields of settings that were not given"""
 _RUN_KEYS: Final = (
     "dataset_size",
     "sampling",
@@ -152,7 +152,7 @@ class LossChoice:
     loss_weight: tuple[tuple[str, float], ...] = option(
         "Weights of the losses of several outputs (1).", "OUTPUT=W,…", ()
     )
-    classes: int | None = option("Number of classes; held against the shape of the output.", "K")
+    classes: int | None = option("Number of classes; compared with the shape of the output.", "K")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,7 +198,7 @@ class Settings(LossParameters, LossChoice):
         added with weights, as `heads` spells them; parameters given besides are of all that have
         them.
     loss_weight: by output; on construction they go into `loss`.
-    classes: number of different labels, to be held against the shape of the output.
+    classes: number of different labels, to be compared with the shape of the output.
     loss_clip: training clips the gradient at the output to this norm (a mechanism).
     input_norm, input_box: the inputs one example may have; neither: the box [0, 1] is assumed, or
         nothing at all under mechanisms that bound gradients whatever the inputs are. Of several
@@ -222,7 +222,7 @@ class Settings(LossParameters, LossChoice):
         noise_multiplier or target_epsilon, where given, rescale them all.
     dataset_size to accountant: the run whose ε is asked for, checked by `privacy.TrainingPlan`.
     dataset_size_from: "declared" = N is a public constant, the same for neighbouring data sets;
-        "data" = somebody counted the private examples.
+        "data" = the private examples were counted.
     reduction: auto is the mean where batch_size is given, otherwise the sum.
     cache: whether the command line remembers slow norms; a library call never does by itself.
     """
@@ -372,12 +372,12 @@ class Settings(LossParameters, LossChoice):
 
     @property
     def input_is_assumed(self) -> bool:
-        """Whether nobody said what the inputs are, and the bounds depend on it."""
+        """Whether the input domain was not given, though the bounds depend on it."""
         return not (self.declares_inputs or self.weights_are_free)
 
     @property
     def declares_inputs(self) -> bool:
-        """Whether somebody said what the inputs are."""
+        """Whether the input domain was given."""
         whole = self.input_norm is not None or self.input_box is not None
         return whole or bool(self.input_norms or self.input_boxes)
 

@@ -203,6 +203,6 @@ def test_what_opacus_made_private_is_not_made_private_again(tmp_path: Path) -> N
     network = nn.Linear(64, 10)
     options = {"wrap_model": False, "module": network}
     hooks, optimizer, _ = private(**options, optimizer=torch.optim.SGD(network.parameters(), 0.1))
-    with pytest.raises(UsageError, match="GradSampleHooks is no module"):
+    with pytest.raises(UsageError, match="GradSampleHooks is not a module"):
         lipcert.Recorder(tmp_path / "t", hooks, optimizer)
     lipcert.Recorder(tmp_path / "t", network, optimizer).close()

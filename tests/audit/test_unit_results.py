@@ -146,10 +146,10 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a unit that is none": (
         lambda r: (r / "2.json").rename(r / "99.json"),
-        "99.json' is no result",
+        "99.json' is not a result",
     ),
-    "another name": (lambda r: (r / "2.json").rename(r / "02.json"), "02.json' is no result"),
-    "another ending": (lambda r: (r / "2.json").rename(r / "2.jso"), "2.jso' is no result"),
+    "another name": (lambda r: (r / "2.json").rename(r / "02.json"), "02.json' is not a result"),
+    "another ending": (lambda r: (r / "2.json").rename(r / "2.jso"), "2.jso' is not a result"),
     "another number": (NUMBERED, "it is the result of unit 99"),
     "another kind": (renewed(lambda found: found["unit"].update(kind="attack")), "unit 2 .attack"),
     "another range": (renewed(lambda found: found["unit"].update(start=9)), "data, 9 to 12"),
@@ -199,14 +199,14 @@ def test_a_description_that_is_no_file_is_refused(
     make: Callable[[Path], object], tmp_path: Path
 ) -> None:
     make(tmp_path / "job.json")
-    with pytest.raises(NoVerdictError, match="is no folder of results"):
+    with pytest.raises(NoVerdictError, match="is not a folder of results"):
         ResultFolder.job_in(tmp_path)
     with pytest.raises(NoVerdictError, match="cannot use the folder"):
         ResultFolder.opened(tmp_path, JOB, "digest")
 
 
 def test_a_folder_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(NoVerdictError, match="no folder of results"):
+    with pytest.raises(NoVerdictError, match="not a folder of results"):
         ResultFolder.job_in(tmp_path / "absent")
     assert ResultFolder.job_in(ResultFolder.opened(tmp_path, JOB, "d").path) == JOB
     file = tmp_path / "file"

@@ -1,4 +1,4 @@
-"""`lipcert certify`: what it writes, what it says, and what it leaves with."""
+"""`lipcert certify`: what it writes, what it says, and its exit code."""
 
 from __future__ import annotations
 

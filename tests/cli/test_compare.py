@@ -1,4 +1,4 @@
-"""`lipcert compare`: what changed, what of it is a regression, and what it leaves with."""
+"""`lipcert compare`: what changed, what of it is a regression, and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The hook before commits: which certificates it checks, and what it leaves with."""
+"""The hook before commits: which certificates it checks, and its exit code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`lipcert suggest`: what it prints, what it writes, and what it leaves with."""
+"""`lipcert suggest`: what it prints, what it writes, and its exit code."""
 
 from __future__ import annotations
 

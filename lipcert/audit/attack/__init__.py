@@ -1,9 +1,9 @@
 """Attacks: examples, and weights, constructed to come close to the bounds of an audit.
 
-What enters: claims, weights, a few examples. What leaves: admissible examples and labels, the best
-met for every group. An attack proves nothing and judges nothing: what it proposes is replayed like
-any other example. The data flow: starts → ascent over examples → the best of every group; where
-weights move, again for every group with its own weights.
+Input: claims, weights, a few examples. Output: the best admissible examples and labels found for
+every group. An attack proves nothing and judges nothing: what it proposes is replayed like any
+other example. The data flow: starts → ascent over examples → the best of every group; where weights
+move, again for every group with its own weights.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def proposals(
 
     start: examples to begin with; those outside the domain are moved into it. steps: of every
     ascent. Where weights move, nothing is proposed at given ones that disobey their constraints.
-    Raises UsageError where weights shall move but the bounds speak of one point only.
+    Raises UsageError where weights shall move but the bounds apply to one set of weights only.
     """
     watch = observe or _unobserved
     movable = WeightSet.of(claims) if move_weights else None

@@ -1,9 +1,9 @@
-"""The ascent: rows of examples that climb, each its own objective, and the best of all they meet.
+"""The ascent: rows of examples that climb, each its own objective, and the best that they find.
 
-What enters: a field, a domain, a set of labels, examples given. What leaves: rows to start from, a
-few per objective, of different examples and labels; per objective the best rows met anywhere.
-Deterministic. Invariants: rows stay in the domain; nothing that was found is lost, also of what is
-tried for a start, so that the best is never below the best start.
+Input: a field, a domain, a set of labels, given examples. Output: rows to start from, a few per
+objective, of different examples and labels; per objective the best rows found anywhere.
+Deterministic. Invariants: rows stay in the domain; nothing that was found is lost, not even among
+the candidates for a start, so that the best is never below the best start.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Rows:
         return len(self.x)
 
     def chosen(self, where: npt.NDArray[np.intp] | _Mask) -> Self:
-        """Some of the rows."""
+        """The rows at these indices, or where this mask is True."""
         return type(self)(self.x[where], self.labels[where], self.wanted[where])
 
 
@@ -78,7 +78,7 @@ class _Gaits:
 
 @final
 class Best:
-    """Per objective, the best example met so far."""
+    """Per objective, the best example found so far."""
 
     def __init__(self, objectives: int) -> None:
         self.norms: FloatArray = np.full(objectives, -np.inf)
@@ -96,7 +96,7 @@ class Best:
         """The best example of an objective, with its label."""
         found = self._found[objective]
         if found is None:
-            raise ValueError("nothing was met yet")
+            raise ValueError("nothing was found yet")
         return found
 
     def rows(self) -> Rows:
@@ -123,7 +123,7 @@ class Ground:
 def climb(
     ground: Ground, rows: Rows, best: Best, rounds: int, observe: Callable[[int], None]
 ) -> Rows:
-    """Climb so many rounds; what is met goes into `best`. Returns the rows where they stand.
+    """Climb so many rounds; what is found goes into `best`. Returns the rows where they stand.
 
     Every row keeps its own step: longer after a success, shorter after a failure, which is taken
     back. Half of them begin with leaps to far points of the domain, where norms, being convex,

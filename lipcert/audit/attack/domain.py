@@ -1,12 +1,11 @@
 """The input domain as a set to move in: box and ball, and the points of both nearest to others.
 
-What enters: arrays [examples, *shape] in float64. What leaves: points of the domain. Invariant:
-what `settled` returns lies in the domain beyond doubt; what `projected` returns does so up to
-rounding.
+Input: arrays [examples, *shape] in float64. Output: points of the domain. Invariant: what `settled`
+returns lies in the domain beyond doubt; what `projected` returns does so up to rounding.
 
-So are the labels that a loss admits: classes, corners of a cube, a ball. Every label that leaves is
-admissible. Where the norm of a gradient is a convex function of the label, its largest values are
-at the extreme labels: only those are tried.
+The labels that a loss admits are such sets too: classes, corners of a cube, a ball. Every label
+that is returned is admissible. Where the norm of a gradient is a convex function of the label, its
+largest values are at the extreme labels: only those are tried.
 """
 
 from __future__ import annotations
@@ -235,7 +234,7 @@ class LabelSet(ABC):
 
     @abstractmethod
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Random labels."""
+        """Random labels of so many examples."""
 
     @abstractmethod
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
@@ -287,7 +286,7 @@ class Parts(LabelSet):
     columns: tuple[slice, ...]
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Each by itself."""
+        """Labels drawn independently for each output."""
         return _beside([own.drawn(count, random) for own in self.sets])
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
@@ -386,7 +385,7 @@ class Corners(LabelSet):
     high: float
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Every corner equally likely."""
+        """Corners of the cube, each equally likely."""
         heads = random.random((count, *self.shape)) < 0.5
         return np.asarray(np.where(heads, self.low, self.high))
 
@@ -415,7 +414,7 @@ class Ball(LabelSet):
     radius: float
 
     def drawn(self, count: int, random: np.random.Generator) -> Labels:
-        """Every direction equally likely."""
+        """Labels on the sphere, every direction equally likely."""
         return self._extreme(random.standard_normal((count, *self.shape)))
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:

@@ -225,7 +225,7 @@ class Field:
             self._parameters[name] = self._tensor(array)
 
     def logits(self, x: FloatArray) -> FloatArray:
-        """The outputs of examples."""
+        """The outputs of the network for these examples."""
         with torch.no_grad():
             parts = [
                 self._squares.logits(self._parameters, self._tensor(x[rows])).cpu().double().numpy()

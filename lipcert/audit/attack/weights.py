@@ -51,12 +51,12 @@ class WeightSet:
 
     @classmethod
     def of(cls, claims: Claims) -> Self:
-        """The set. UsageError where the bounds speak of the weights of the file alone."""
+        """The set. UsageError where the bounds apply only to the weights of the file."""
         settings, graph = claims.settings, claims.engine.graph
         if settings.scope != "constraint-set":
             raise UsageError(
-                "attack-weights: the bounds speak of one set of weights alone (scope point), so "
-                "that others prove nothing; declare constraints (--constraint), or attack without"
+                "attack-weights: the bounds apply to one set of weights only (scope point), so "
+                "others would show nothing; declare constraints (--constraint), or omit this option"
             )
         constraints = constraints_of(graph, settings)
         trained = {name for name, parameter in graph.parameters.items() if parameter.trainable}
@@ -240,7 +240,7 @@ def climb_weights(
     climbed: tuple[int, int],
     observe: Callable[[int], None],
 ) -> tuple[Weights, Rows]:
-    """The best weights met for an objective, settled, and the best rows of all objectives there.
+    """The best weights found for an objective, settled, and the best rows of all objectives there.
 
     climbed: the objective, and how many steps its weights may take.
     """

@@ -13,7 +13,7 @@ weights are stored, n the larger side of the weight as a matrix. Threshold: a pr
 W ↦ W·min(1, r/‖W‖) computed in that type rounds each entry once and the factor by at most n − 1
 roundings of a norm, so that it leaves ‖W‖ ≤ r·(1 + n·u) to first order; to prove a norm takes a
 share of about 4e-8 of it. Weights within it are within rounding of a member, and pass with the
-excess stated. A violation is only said where the lower end is above it. False alarms: none.
+excess stated. A violation is only reported where the lower end is above it. False alarms: none.
 
 Batch independence (LC316) of a recorded run. Statement: the stored statistics of normalisation
 layers stay as they are. Compared: bit for bit. False alarms: none: those of a layer that normalises
@@ -162,7 +162,7 @@ def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
         message = (
             f"{worst.parameter!r} at {worst.weights} has a {worst.constraint.kind} norm between "
             f"{worst.lower * radius:.9g} and {worst.upper * radius:.9g}, its constraint is "
-            f"{radius:.9g}{many}: it could not be told whether it obeys"
+            f"{radius:.9g}{many}: whether it obeys could not be decided"
         )
     remedy = "project after every step of the optimizer, before the next forward pass"
     if violated and outside is Verdict.MISMATCH:

@@ -14,12 +14,12 @@ no example was drawn. Compared: d, the distance of the two, with
 
 Threshold: at the kink of a ReLU the derivative may differ between two kernels; of one example that
 moved the gradient by at most 0.8 % in measurements, an eighth of what S allows every example at
-once. Between the two the check is inconclusive. It is no test of chance; no proof bounds kinks.
-Where masks of dropout were drawn that nobody recorded, no replay gives that sum; its length is then
-held against what n clipped gradients can add up to, and the rest is said to be unchecked.
-A difference that is nothing but a factor is told from others: r, the distance from the nearest
-multiple α of the sum, is what rounding and kinks leave, so that |α − 1|·‖sum‖ > 8·(r + a) is a
-wrong divisor. Above 1 each example contributes α times what it is thought to.
+once. Between the two the check is inconclusive. It is not a statistical test; no proof bounds
+kinks. Where the masks of dropout were not recorded, no replay gives that sum; its length is then
+compared with what n clipped gradients can add up to, and the rest is reported as unchecked.
+A difference that is nothing but a factor is recognised: r, the distance from the nearest multiple α
+of the sum, is what rounding and kinks leave, so that |α − 1|·‖sum‖ > 8·(r + a) is a wrong divisor.
+Above 1 each example contributes α times what it is thought to.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
     divisor = claimed_divisor(run.settings)
     same = all(abs(part.scale.divisor / divisor - 1.0) < 2.0**-40 for part in passes)
     if not at.admissible:
-        yield f"the bounds do not speak of the weights of {batch.name}"
+        yield f"the bounds do not apply to the weights of {batch.name}"
     elif same or not noised:
         yield from _claimed(at, batch, found, divisor)
 
@@ -116,8 +116,8 @@ def _require_agreement(
     """The longest gradient again by plain backpropagation of this example alone.
 
     Both are float64 and differ by how they round; half of its digits leave room for any network
-    that is no chaos, and a wrong norm is wrong in its first ones. Where ∇ℓ and a decay cancel, what
-    is left is known to the error of the norm only.
+    that is not chaotic, and a wrong norm is wrong in its first ones. Where ∇ℓ and a decay cancel,
+    what is left is known to the error of the norm only.
     """
     together = joint(list(found.values()))
     whole = together.norm

@@ -94,7 +94,7 @@ class RecordedRun:
 
     @property
     def declared(self) -> Declaration:
-        """What the run says of itself."""
+        """What the run declares about itself."""
         return self.trace.manifest.declaration
 
     @cached_property
@@ -118,7 +118,7 @@ class RecordedRun:
 
     @cached_property
     def multiplier(self) -> float | None:
-        """σ as the claims or else the run itself state it; None where nobody does."""
+        """σ as the claims or else the run itself state it; None where neither does."""
         settings = self.settings
         if settings.noise_multiplier is not None:
             return settings.noise_multiplier
@@ -257,11 +257,11 @@ def moved(settings: Settings) -> float:
 
 
 def noise_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:
-    """Standard deviation of the noise by recorded tensor; what nothing is known of is no key.
+    """Standard deviation of the noise by recorded tensor; where it is not known, there is no key.
 
     A group is one that the run declares, one of the claims, or a single tensor; a single entry
-    under any other name is of everything. step: None for what the run declares. A rank that
-    states nothing of a step speaks through the others: all of them release one thing.
+    under any other name applies to everything. step: None for what the run declares. Where a rank
+    states nothing for a step, what the others state counts: all of them release one thing.
     """
     noise = None if step is None else step.noise or run.noises.get(step.number)
     stated = run.declared.noise_std if noise is None else noise.std

@@ -50,7 +50,7 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     sizes = _sizes(run)
     if way is None or dataset is None or expected is None or sizes is None:
         yield (
-            "the sizes of batches cannot be held against their sampling; it needs the sampling, "
+            "the sizes of batches cannot be compared with their sampling; it needs the sampling, "
             "the size of the data set and of the batch (declared, or in the settings)"
         )
         return

@@ -80,7 +80,7 @@ def _length(run: RecordedRun) -> Iterator[Finding]:
 
 
 def _statements(run: RecordedRun) -> Iterator[Finding]:
-    """What the run says of itself against what the claims are conditional on."""
+    """Compare what the run declares with what the claims are conditional on."""
     settings, declared = run.settings, run.declared
     sampling = None if declared.sampling is None else declared.sampling.value
     pairs = [
@@ -245,7 +245,7 @@ def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
         multipliers += [] if found is None else [found]
     if checked < len(steps):
         yield (
-            f"the noise of {len(steps) - checked} of {len(steps)} steps is held against "
+            f"the noise of {len(steps) - checked} of {len(steps)} steps is compared with "
             "no sensitivity, because their weights were not recorded or are outside their "
             "constraints; use every=1 of the recorder"
         )
@@ -271,7 +271,7 @@ def _multiplier(
 ) -> float | str | None:
     """(Σ Δ_k²/s_k²)^(−1/2), None where nothing is sensitive; a sentence where it is not known."""
     if any(group.grad_norm is None for group in claims.groups):
-        return f"a group has no bound that its noise could be held against ({where})"
+        return f"a group has no bound that its noise could be compared with ({where})"
     stds = group_stds(run, step)
     silent = [group.name for group in claims.groups if group.name not in stds]
     if silent:

@@ -147,7 +147,7 @@ def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
 def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
     """The first releases that record noise, and sketches of the noise of all of them.
 
-    What is no number is for `noise` to say.
+    `noise` reports entries that are not finite.
     """
     found: dict[tuple[int, int], dict[str, _Drawn]] = {}
     sketches: dict[str, Sketches] = {}

@@ -6,6 +6,6 @@
 
 and beside the folder, where examples are named and not stored, their key: `FOLDER.key`.
 
-Whoever writes: `writing.TraceWriter` (and `lipcert.Recorder` on top of it). Whoever reads:
-`reading.read_trace`. Nothing here loads torch, and nothing is ever unpickled.
+Writer: `writing.TraceWriter` (and `lipcert.Recorder` on top of it). Reader: `reading.read_trace`.
+Nothing here loads torch, and nothing is ever unpickled.
 """

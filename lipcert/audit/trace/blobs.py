@@ -72,7 +72,7 @@ class StoredTensor:
 @final
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """What the header says of a tensor."""
+    """What the header states about a tensor."""
 
     dtype: str
     shape: Shape

@@ -43,7 +43,7 @@ def open_regular(path: Path) -> io.BufferedReader:
 
 
 def make_private_folder(path: Path) -> None:
-    """A folder that nobody else can enter; one that exists stays as it is."""
+    """A folder that only its owner can enter; one that exists stays as it is."""
     if not path.is_dir():
         path.mkdir(mode=_FOLDER_MODE, parents=True, exist_ok=True)
         path.chmod(_FOLDER_MODE)

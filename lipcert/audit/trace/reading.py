@@ -4,8 +4,8 @@ What is read is a folder that anybody may have written. TraceError names file an
 thing that is not in order; `verify` reads everything, every line and every tensor, and lists all
 that is wrong. Invariants: nothing outside the folder is opened, and what comes after a fault is
 never returned; a trace without faults is one that a recorder wrote and that was not changed since,
-except that whoever recomputes all digests may have changed anything, and that whole lines may be
-missing at the end of a rank that is not closed.
+except that an attacker who recomputes all digests may have changed anything, and that whole lines
+may be missing at the end of a rank that is not closed.
 
 Manifests and events are objects of JSON without what was not recorded; both ways are here, because
 a writer that goes on reads first.
@@ -200,7 +200,7 @@ class RankEnd:
             case Step():
                 steps += 1
             case Resume() | Close() if event.steps != steps:
-                raise FormError(f"speaks of {event.steps} steps where there are {steps}")
+                raise FormError(f"states {event.steps} steps where there are {steps}")
         closed = isinstance(event, Close)
         return RankEnd(self.rank, link.digest, link.number, steps, closed, link.end)
 
@@ -230,7 +230,7 @@ class Trace:
     def steps(self, rank: int | None = None) -> Iterator[Step]:
         """The steps in order, of one rank or of one rank after the other.
 
-        An unfinished last line, which an interruption leaves, is no step; see `torn_bytes`.
+        An unfinished last line, which an interruption leaves, is not a step; see `torn_bytes`.
         """
         for one in self.ranks if rank is None else (rank,):
             for event in self.events(one):
@@ -269,7 +269,7 @@ class Trace:
         return end
 
     def torn_bytes(self, rank: int) -> int:
-        """Bytes of an unfinished last line; 0 unless an interruption or somebody cut it."""
+        """Bytes of an unfinished last line; 0 unless the file was cut off."""
         return self.bytes_behind(self.end(rank))
 
     def beginning(self, rank: int) -> RankEnd:
@@ -376,5 +376,5 @@ def _unknown_ranks(trace: Trace) -> Iterator[Fault]:
     known = {steps_name(rank) for rank in trace.ranks}
     for path in sorted(trace.folder.glob("steps-*.jsonl")):
         if path.name not in known:
-            message = f"the manifest speaks of {trace.manifest.ranks} ranks"
+            message = f"the manifest states {trace.manifest.ranks} ranks"
             yield Fault(FaultKind.CHAIN, path.name, 0, message)

@@ -56,7 +56,7 @@ class Reduction(Enum):
 @final
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """What the run says of itself; audits hold what was recorded against it.
+    """What the run declares about itself; audits compare what was recorded with it.
 
     noise_std: of the noise added to each group, in the units of what is noised (a sum, or a mean
     that was divided by `divisor`). clip_norms: of the per-example gradients of each group.
@@ -226,7 +226,7 @@ class OptimizerRecord:
     """The optimizer as its step began, with detail only. kind: its class, with the module.
 
     state: tensors of its state as "key@parameter". unwritten: options and parts of the state that
-    are no numbers, by which the step cannot be done again.
+    are not numbers, so that the step cannot be done again.
     """
 
     kind: str
@@ -304,7 +304,7 @@ class Resume:
 @final
 @dataclass(frozen=True, slots=True)
 class Close:
-    """Recording ended on purpose."""
+    """The recording was ended on purpose."""
 
     time: Bound
     steps: int

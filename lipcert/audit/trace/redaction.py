@@ -1,4 +1,4 @@
-"""Redaction: a copy of a trace that somebody may see who must not see the data.
+"""Redaction: a copy of a trace for readers who must not see the data.
 
 Of an intact trace it makes one with a chain of its own that keeps steps, rates, losses of whole
 batches, noise, and 2-norms of what was recorded in detail; its manifest names the digests of the

@@ -83,7 +83,7 @@ class Sign(torch.optim.Optimizer):
 
 @pytest.mark.parametrize(
     ("optimizer", "says"),
-    [(Sign, "Sign is not one of torch.optim"), (torch.optim.Adafactor, "are no numbers (eps)")],
+    [(Sign, "Sign is not one of torch.optim"), (torch.optim.Adafactor, "are not numbers (eps)")],
 )
 def test_an_unknown_optimizer_is_said_and_not_failed(
     optimizer: Callable[..., torch.optim.Optimizer], says: str, tmp_path: Path
