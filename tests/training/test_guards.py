@@ -178,7 +178,7 @@ MISUSES: list[tuple[Callable[[Private], None], str]] = [
     (closure, "closure"),
     (new_parameter, "was not there"),
     (skipped_batch, "not released before the next"),
-    (labels_outside, "no class from 0 to 2"),
+    (labels_outside, "is not a class from 0 to 2"),
     (inputs_outside, "outside the declared input domain"),
     (poisoned_input, "NaN or infinity"),
 ]
