@@ -103,7 +103,7 @@ FLAT, STEPS = torch.rand(2, 8), torch.rand(2, 3, 8)
 REFUSED = {
     "LSTM": (lambda: Last(nn.LSTM), STEPS, "LC004"),
     "GRU": (lambda: Last(nn.GRU), STEPS, "LC004"),
-    "RNN": (lambda: Last(nn.RNN), STEPS, "LC008"),
+    "RNN": (lambda: Last(nn.RNN), STEPS, "LC319"),
     "noise in forward": (lambda: Around(lambda h: h + torch.randn_like(h)), FLAT, "LC003"),
     "rounding": (lambda: Around(torch.round), FLAT, "LC005"),
     "across the batch": (lambda: Around(lambda h: h - h.mean(0)), FLAT, "LC007"),
