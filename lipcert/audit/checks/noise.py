@@ -450,8 +450,9 @@ def _cells(edges: FloatArray) -> _Counts:
 
 
 def _either(log_chance: float) -> float:
-    """Of two tails."""
-    return min(0.0, math.log(2.0) + float(log_chance))
+    """Of two tails; a probability that underflows is at most the least that is stated."""
+    found = min(0.0, math.log(2.0) + float(log_chance))
+    return found if math.isfinite(found) else math.log(_LEAST)
 
 
 def _less(value: float, slack: float) -> float:

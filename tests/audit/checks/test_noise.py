@@ -155,6 +155,11 @@ def test_a_fault_of_all_steps_is_seen(name: str) -> None:
     assert {(report.code, report.name) for report in found} == {("LC314", "noise")}
 
 
+def test_a_chance_that_underflows_is_stated_by_a_bound_of_it() -> None:
+    first, *_ = failed(lambda random, name, _: 0.1 * right(random, name, 0))
+    assert first.message.endswith("which chance gives with at most 1e-300")
+
+
 def test_too_much_noise_is_inconclusive() -> None:
     found = failed(lambda random, name, _: 1.3 * right(random, name, 0))
     assert {report.verdict for report in found} == {Verdict.INCONCLUSIVE}
