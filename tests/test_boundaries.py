@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import tomllib
 from functools import cache
 from pathlib import Path
 
@@ -42,6 +43,16 @@ def names_in(tree: ast.Module) -> set[str]:
 def test_rounding_directions_live_in_few_files() -> None:
     users = {name for name, tree in sources() if "nextafter" in names_in(tree)}
     assert users <= ROUNDING_MODULES
+
+
+def test_the_map_draws_the_layers_that_are_enforced() -> None:
+    root = TESTS.parent
+    contracts = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    layers = contracts["tool"]["importlinter"]["contracts"][0]["layers"]
+    page = (root / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawing = page.split("<!-- layers -->\n```text\n")[1].split("```")[0]
+    drawn = [re.split(r" {2,}", line.strip())[0] for line in drawing.splitlines()]
+    assert [set(row.split(" · ")) for row in drawn] == [set(row.split(" | ")) for row in layers]
 
 
 def test_no_assert_print_or_bare_except() -> None:

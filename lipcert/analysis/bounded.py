@@ -48,8 +48,8 @@ from lipcert.core.rules.passes import rule_at
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import JOINED, Graph
 from lipcert.graph.modes import EvalLayer
-from lipcert.importer.model import ImportedModel
-from lipcert.importer.reading import Reading, read_program
+from lipcert.importer.model import ImportedModel, read_program
+from lipcert.importer.reading import Reading
 from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import final
 
 from lipcert.diagnostics import Diagnostic
+from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import BatchProof, Graph
-from lipcert.importer.reading import Reading
+from lipcert.importer.reading import Reading, external_digests
 
 
 @final
@@ -54,3 +56,19 @@ class ImportedModel:
     """what the core reads in the file"""
     signed: bool = True
     """whether the exporter says which tensors are parameters"""
+
+    def has(self, reading: Reading) -> bool:
+        """Whether a reading found the bytes, in the file and beside it, that were imported."""
+        beside = external_digests(reading.model)
+        return reading.model.sha256 == self.sha256 and beside.items() <= self.external.items()
+
+
+def read_program(imported: ImportedModel, outputs: tuple[str, ...] = ()) -> Reading:
+    """The program behind outputs (none: what the importer followed)."""
+    known = imported.reading
+    if known is not None and outputs in {(), known.outputs}:
+        return known
+    found = Reading.of(Path(imported.path), *(outputs or (imported.graph.output_name,)))
+    if not imported.has(found):
+        raise NoVerdictError(f"{imported.path} changed after it was imported")
+    return found

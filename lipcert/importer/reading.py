@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import Final, final
 
 from onnx.onnx_ml_pb2 import ModelProto
 
@@ -19,10 +19,7 @@ from lipcert.core.program import Program
 from lipcert.core.reader.model import read_parsed
 from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown
 from lipcert.diagnostics import EXPORT
-from lipcert.errors import ModelFileError, NoVerdictError, Refusal, UnsupportedModelError
-
-if TYPE_CHECKING:
-    from lipcert.importer.model import ImportedModel
+from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError
 
 _PLAIN: Final = "write the layer in plain operators, or report the file"
 _NO_MODEL: Final = frozenset({"", "LC001", "LC002"})
@@ -50,26 +47,10 @@ class Reading:
         names = outputs if set(outputs) <= set(model.outputs) else model.outputs[-1:]
         return cls(model, _lowered(model, *names), names)
 
-    def is_of(self, imported: ImportedModel) -> bool:
-        """Whether what was read here are bytes, in the file and beside it, that the other read."""
-        beside = external_digests(self.model)
-        return self.model.sha256 == imported.sha256 and beside.items() <= imported.external.items()
-
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:
         """The same file with other numbers in some of its initializers."""
         model = replace(self.model, initializers={**self.model.initializers, **tensors})
         return replace(self, model=model, program=_lowered(model, *self.outputs))
-
-
-def read_program(imported: ImportedModel, outputs: tuple[str, ...] = ()) -> Reading:
-    """The program behind outputs (none: what the importer followed)."""
-    known = imported.reading
-    if known is not None and outputs in {(), known.outputs}:
-        return known
-    found = Reading.of(Path(imported.path), *(outputs or (imported.graph.output_name,)))
-    if not found.is_of(imported):
-        raise NoVerdictError(f"{imported.path} changed after it was imported")
-    return found
 
 
 def external_digests(model: Model) -> dict[str, str]:

@@ -30,6 +30,7 @@ from lipcert.report.ci import (
     gate_statements,
 )
 from lipcert.report.document import csv_text, diagnostics_told
+from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.numbers import at_most, measured, percent, shape_text
 from lipcert.report.privacy import RunPrivacy, comparison_rows, privacy_promise
 from lipcert.report.statements import (
@@ -266,6 +267,17 @@ def _ranking(shares: list[Share], as_share: bool = True) -> doc.Ranking:
             for share in shares
         )
     )
+
+
+def analysis_json(analysis: Analysis) -> str:
+    """The document `lipcert.analysis/1` of an analysis."""
+    members = DOCUMENT.write(analysis)
+    members["assumptions"]["loss"]["reduction"] = analysis.assumptions.reduction
+    members["network"]["attained"] = analysis.network.attained
+    if analysis.privacy is not None:
+        run = RunPrivacy.of(analysis.privacy, analysis.assumptions.allocation)
+        members["privacy"] = DOCUMENT.write(run)
+    return dump({"schema": "lipcert.analysis/1", **members})
 
 
 def analysis_csv(analysis: Analysis) -> str:

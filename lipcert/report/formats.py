@@ -28,7 +28,7 @@ def analysis_report(
     """The analysis in the format of that name, one of ANALYSIS_FORMATS."""
     match name:
         case "json":
-            from lipcert.report.json import analysis_json
+            from lipcert.report.analysis import analysis_json
 
             return analysis_json(analysis)
         case "csv":

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 from lipcert.core.codec import DECIMAL, Codec, Form, member
 
 if TYPE_CHECKING:
-    from lipcert.analysis.records import Analysis
     from lipcert.diagnostics import Diagnostic
     from lipcert.errors import Refusal
 
@@ -70,19 +69,6 @@ def dump(document: JsonObject) -> str:
     """Canonical text of a document, ending in a newline."""
     text = json.dumps(document, indent=2, ensure_ascii=True, allow_nan=False)
     return text.replace("##", "#\\u0023").replace("\x7f", "\\u007f") + "\n"
-
-
-def analysis_json(analysis: Analysis) -> str:
-    """The document `lipcert.analysis/1` of an analysis."""
-    members = DOCUMENT.write(analysis)
-    members["assumptions"]["loss"]["reduction"] = analysis.assumptions.reduction
-    members["network"]["attained"] = analysis.network.attained
-    if analysis.privacy is not None:
-        from lipcert.report.privacy import RunPrivacy  # noqa: PLC0415  not for every verb
-
-        run = RunPrivacy.of(analysis.privacy, analysis.assumptions.allocation)
-        members["privacy"] = DOCUMENT.write(run)
-    return dump({"schema": "lipcert.analysis/1", **members})
 
 
 def error_json(exit_code: int, message: str, refusals: Sequence[Refusal] = ()) -> str:

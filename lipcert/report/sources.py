@@ -20,7 +20,7 @@ from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import CertificateFormatError
 from lipcert.diagnostics import CODES, Level
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.report.analysis import analysis_document
+from lipcert.report.analysis import analysis_document, analysis_json
 from lipcert.report.audit import audit_document
 from lipcert.report.audit_json import audit_from_document
 from lipcert.report.certificate import (
@@ -44,7 +44,7 @@ from lipcert.report.figures import (
     certificate_figures,
     privacy_figures,
 )
-from lipcert.report.json import DOCUMENT, FieldError, JsonObject, analysis_json
+from lipcert.report.json import DOCUMENT, FieldError, JsonObject
 from lipcert.report.privacy import PrivacyReport, RunPrivacy, privacy_document
 from lipcert.version import __version__
 

@@ -14,7 +14,7 @@ from lipcert.analysis.release import plan_of
 from lipcert.errors import UsageError
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.report.json import analysis_json
+from lipcert.report.analysis import analysis_json
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.report.written import analysis_text
 

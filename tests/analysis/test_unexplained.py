@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lipcert import Analysis, Settings, analyze, load_model
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.analysis.why_unbounded import Why, unexplained
-from lipcert.report.json import analysis_json
+from lipcert.report.analysis import analysis_json
 from tests.core.lower.cases import model, node
 
 MODELS = Path(__file__).resolve().parents[2] / "models"

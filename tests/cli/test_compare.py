@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
+from lipcert.report.analysis import analysis_json
 from lipcert.report.comparison import Assumed, Place, Statement, compared, read_statement
-from lipcert.report.json import analysis_json
 from tests.cli.issued import MODEL, WORDS, call, certificate_bytes
 from tests.report.samples import sample
 

@@ -13,7 +13,7 @@ from lipcert.cli.main import cli
 from lipcert.privacy.account import account_for
 from lipcert.privacy.accounting import epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.report.json import analysis_json
+from lipcert.report.analysis import analysis_json
 from tests.report.samples import sample
 
 RUN = ["--dataset-size", "1000", "--batch-size", "50", "--delta", "1e-5", "--sampling", "poisson"]

@@ -18,8 +18,8 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
 from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.importer import assemble, load
-from lipcert.importer import reading as readings
 from lipcert.importer.agreement import Domain, check_agreement
+from lipcert.importer.model import read_program
 from lipcert.importer.reading import Reading, stored_model
 from lipcert.importer.shared import Separated
 from lipcert.settings.settings import Settings
@@ -143,12 +143,12 @@ def test_numbers_beside_the_file_are_read(tmp_path):
     onnx.save(proto, path, save_as_external_data=True, location="numbers", size_threshold=0)
     assert disagreement(reading(path), path, UNIT) is None
     imported = load_model(path)
-    assert reading(path).is_of(imported)
-    assert readings.read_program(imported) is imported.reading
+    assert imported.has(reading(path))
+    assert read_program(imported) is imported.reading
     (tmp_path / "numbers").write_bytes(bytes((tmp_path / "numbers").stat().st_size))
-    assert not reading(path).is_of(imported)
+    assert not imported.has(reading(path))
     with pytest.raises(NoVerdictError, match="changed after it was imported"):
-        readings.read_program(replace(imported, reading=None))
+        read_program(replace(imported, reading=None))
 
 
 @given(

@@ -14,8 +14,9 @@ from lipcert.diagnostics import CODES as DIAGNOSTIC_CODES
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.importer.load import load_model
 from lipcert.privacy.account import Account
+from lipcert.report.analysis import analysis_json
 from lipcert.report.inspection import inspection_json, inspection_of
-from lipcert.report.json import analysis_json, error_json
+from lipcert.report.json import error_json
 from lipcert.report.sources import read_analysis
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.core.generated import SCALARS, values_of

@@ -8,10 +8,9 @@ import pytest
 from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
-from lipcert.report.analysis import analysis_ci
+from lipcert.report.analysis import analysis_ci, analysis_json
 from lipcert.report.document import diagnostics_told, refusals_told
 from lipcert.report.formats import study_report
-from lipcert.report.json import analysis_json
 from lipcert.report.sources import analysis_source, joined
 from tests.report.html.documents import analysis_page
 from tests.report.samples import refused, sample

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
+from lipcert.report.analysis import analysis_json
 from lipcert.report.document import Charts
 from lipcert.report.formats import study_report
-from lipcert.report.json import analysis_json
 from lipcert.report.sources import (
     ANALYSIS,
     AUDIT,

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.analysis import analysis_csv
+from lipcert.report.analysis import analysis_csv, analysis_json
 from lipcert.report.inspection import inspection_json
-from lipcert.report.json import analysis_json, error_json
+from lipcert.report.json import error_json
 from lipcert.text.safe import safe, shortened
 from tests.report.samples import inspection, refused, sample
 from tests.report.written import analysis_markdown, analysis_text, inspection_text

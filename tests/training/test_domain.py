@@ -16,7 +16,7 @@ from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
-from lipcert.report.json import analysis_json
+from lipcert.report.analysis import analysis_json
 from lipcert.training import (
     BackpropClipping,
     Clipless,

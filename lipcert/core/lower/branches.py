@@ -11,28 +11,32 @@ the file; so what a value depends on is what the nodes behind it read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import final
 
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.lower import Walk
 from lipcert.core.reader.records import Branch, Model, Node, with_nested
 
 
 @final
 class Splicer:
-    """taken: the branches of all Ifs, also inside of each other, by their first output."""
+    """taken: the branches of all Ifs, also inside of each other, by their first output.
 
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
-        self._conditions = _conditions(walk.model)
+    walk: computes the values of a node. chosen: the branch that an If takes.
+    """
+
+    def __init__(
+        self, model: Model, walk: Callable[[Node, int], object], chosen: Callable[[Node], Branch]
+    ) -> None:
+        self._model, self._walk, self._chosen = model, walk, chosen
+        self._conditions = _conditions(model)
         self.taken: dict[str, Branch] = {}
 
     def nodes(self) -> list[tuple[int, Node]]:
         """Every node with its position, in an order of computation."""
-        numbered = enumerate(self._walk.model.nodes)
+        numbered = enumerate(self._model.nodes)
         return [(position, item) for position, node in numbered for item in self._spliced([node])]
 
     def _spliced(self, nodes: Iterable[Node]) -> Iterator[Node]:
@@ -49,13 +53,13 @@ class Splicer:
         """A node, which has been walked if a condition may depend on it and it is understood."""
         if not self._conditions.isdisjoint(node.outputs):
             with suppress(Unsupported):
-                self._walk.node(node, 0)
+                self._walk(node, 0)
         return node
 
     def _branch(self, node: Node) -> Branch | None:
         with suppress(Unsupported):
             first = next(filter(None, node.outputs), "")
-            return self.taken.setdefault(first, self._walk.chosen(node))
+            return self.taken.setdefault(first, self._chosen(node))
         return None
 
 

@@ -114,7 +114,8 @@ def _splicer(model: Model, *, batched: bool) -> Splicer:
     from lipcert.core.lower.branches import Splicer  # noqa: PLC0415  for models with an If only
 
     starts = _starts([item for item in model.inputs if not _fault(item)], batched=batched)
-    return Splicer(Walk(model, enumerate(model.nodes), *starts, batched=batched, count=None))
+    walk = Walk(model, enumerate(model.nodes), *starts, batched=batched, count=None)
+    return Splicer(model, walk.node, walk.chosen)
 
 
 def _live(

@@ -6,9 +6,9 @@ from functools import cache
 
 from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport
+from lipcert.report.analysis import analysis_json
 from lipcert.report.audit_json import audit_json
 from lipcert.report.formats import analysis_report, study_report
-from lipcert.report.json import analysis_json
 from lipcert.report.sources import Source, joined, read_source
 from tests.report import audit_samples
 from tests.report.samples import sample
