@@ -136,8 +136,8 @@ def _stated_alike(settings: Settings) -> Settings:
     if plan.rate * plan.dataset_size > plan.batch * (1.0 + 2.0**-50):
         raise NoVerdictError(
             f"certify: a certificate states the rate B/N, and {plan.rate:.9g} is above "
-            f"{plan.batch}/{plan.dataset_size}; give the --batch-size that it is of at least, "
-            "and divide by it"
+            f"{plan.batch}/{plan.dataset_size}; give a --batch-size B for which it is at most "
+            "B/N, and divide by it"
         )
     return replace(settings, sampling_rate=None, steps=plan.releases, epochs=None)
 
@@ -152,7 +152,7 @@ def issued(
     data = write_certificate(certificate)
     report = check(data, Path(model.path), Choices(engine, limits=Limits(seconds=math.inf)))
     if report.verdict is Verdict.UNKNOWN:
-        raise NoVerdictError(f"certify: the checker cannot tell: {'; '.join(report.reasons)}")
+        raise NoVerdictError(f"certify: the checker cannot decide: {'; '.join(report.reasons)}")
     if report.verdict is Verdict.INVALID:
         raise CertificationError(
             f"the checker does not accept what was derived: {'; '.join(report.reasons[:3])}"
@@ -230,9 +230,9 @@ class _Draft:
             if not known or name in imported.scattered:
                 what = "several tensors, or none," if name in imported.scattered else "no tensor"
                 raise NoVerdictError(
-                    f"certify: the parameter {name!r} is {what} of the file, of which alone a "
-                    f"certificate speaks; export with {EXPORT}, which stores every parameter, or "
-                    f"add --freeze {name!r} if it is not trained"
+                    f"certify: the parameter {name!r} is {what} of the file, and a certificate "
+                    f"covers only tensors of the file; export with {EXPORT}, which stores every "
+                    f"parameter, or add --freeze {name!r} if it is not trained"
                 )
             pairs[name] = tensors[0]
         return pairs

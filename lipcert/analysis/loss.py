@@ -72,7 +72,7 @@ def planned_loss(settings: Settings, graph: Graph) -> Loss:
     named = tuple(head.output for head in heads) if len(heads) > 1 else ()
     if named != tuple(head.output for head in graph.heads):
         raise UsageError(
-            "loss: it is not of the outputs with which the model was imported; give load_model "
+            "loss: its outputs are not those with which the model was imported; give load_model "
             "output=settings.outputs"
         )
     if named:
@@ -163,7 +163,7 @@ def _check_axis(
         node = makers.get(node.inputs[0])
     raise UsageError(
         f"per-token: the output {output!r} has the shape {list(shape)}, and the network does not "
-        "tell along which axis the classes lie; give --class-axis last, or first for [classes, …]"
+        "show along which axis the classes lie; give --class-axis last, or first for [classes, …]"
     )
 
 

@@ -131,8 +131,8 @@ def claims_of_certificate(
     stated = Premises.read(certificate.assumptions).layer_clip
     if stated is not None and stated != found.premises.layer_clip:
         raise NoVerdictError(
-            f"audit: the layers that clip in {origin}, or their radii, are none that settings can "
-            "state; certify the run with `lipcert certify`, and audit that certificate"
+            f"audit: the layers that clip in {origin}, or their radii, cannot be stated as "
+            "settings; certify the run with `lipcert certify`, and audit that certificate"
         )
     shared = _values_of(found)
     made = (claim for node in certificate.nodes for claim in node.claims)

@@ -83,7 +83,7 @@ def _connected(where: str | LocalCluster) -> Client:
     try:
         return Client(where, set_as_default=False)
     except (OSError, ValueError) as error:
-        raise NoVerdictError(f"audit: no scheduler of Dask answers at {where}: {error}") from error
+        raise NoVerdictError(f"audit: no Dask scheduler answers at {where}: {error}") from error
 
 
 def _results(client: Client, ready: Ready, units: Sequence[Unit]) -> Iterator[UnitResult]:
@@ -136,8 +136,8 @@ def _ended(client: Client, tasks: list[Future[Any]]) -> Iterator[tuple[Future[An
             seen = now
         elif now > seen + _PATIENCE_SECONDS or client.status == "closed":
             raise NoVerdictError(
-                f"audit: no worker of the cluster was there for {now - seen:.0f} s; start some, "
-                "and go on from what is done, which --results DIR keeps"
+                f"audit: the cluster had no worker for {now - seen:.0f} s; start some, and "
+                "continue from the results that --results DIR keeps"
             )
 
 
@@ -156,13 +156,13 @@ def _reason(unit: Unit, answer: Any) -> str:
     what = str(unit)
     if isinstance(error, KilledWorker):
         return (
-            f"{what} was given up: {error.allowed_failures + 1} workers died while they did it, "
+            f"{what} was given up: {error.allowed_failures + 1} workers died while doing it, "
             f"the last at {error.last_worker.address}; where memory ran out, take a smaller "
             "--micro-batch or larger workers"
         )
     said = " ".join(str(error).split())
     if isinstance(error, CancelledError):
-        return f"{what} was dropped ({said}); go on from what is done, which --results DIR keeps"
+        return f"{what} was dropped ({said}); continue from the results that --results DIR keeps"
     return (
         f"{what} failed on the cluster ({type(error).__name__}: {said}); scheduler and workers "
         f"need lipcert[audit,cluster] {__version__}, as it is here"
@@ -184,7 +184,7 @@ def _prepared(job: bytes, digest: str, version: str) -> Ready:
     """On a worker: the job made ready from what this machine sees."""
     if version != __version__:
         raise NoVerdictError(
-            f"lipcert here is {__version__}, and {version} asks; install the same version"
+            f"lipcert is {__version__} here, but {version} at the client; install the same version"
         )
     described = Job.read(job, "what the client sent")
     ready = prepare(described)

@@ -75,7 +75,7 @@ class Job:
         if self.data is None and self.trace is None and self.attack_steps == 0:
             raise UsageError("audit: nothing to audit; give --data, --trace or --attack")
         if self.interrupted and self.trace is None:
-            raise UsageError("audit: --interrupted is said of a recorded run; give its --trace")
+            raise UsageError("audit: --interrupted applies to a recorded run; give its --trace")
         for name in ("unit_size", "micro_batch", "limit"):
             check_positive(name.replace("_", "-"), getattr(self, name))
         if unknown := self.gates.limits.keys() - {*OF_AUDITS}:

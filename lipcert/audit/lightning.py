@@ -69,7 +69,9 @@ class RecordingHooks:
         """Begin, once the module is on its device and the optimizers exist."""
         optimizers = list(trainer.optimizers)
         if len(optimizers) != 1:
-            raise UsageError(f"LipCertCallback: {len(optimizers)} optimizers; one can be recorded")
+            raise UsageError(
+                f"LipCertCallback: {len(optimizers)} optimizers; only one can be recorded"
+            )
         self.recorder = self._record(
             pl_module,
             optimizers[0],

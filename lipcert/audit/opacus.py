@@ -109,7 +109,7 @@ def _groups(
     unknown = sum(parameter not in names for parameter in optimizer.params)
     if unknown:
         raise UsageError(
-            f"attach_opacus: {unknown} parameters of the optimizer are none of the recorded model; "
+            f"attach_opacus: {unknown} parameters of the optimizer are not of the recorded model; "
             "give the recorder the model that make_private returned, or was given"
         )
     trained = tuple(names[parameter] for parameter in optimizer.params)

@@ -136,9 +136,8 @@ def _require_count(data: DataSet) -> None:
     """NoVerdictError unless examples can be looked up by the indices that a run recorded."""
     if data.count is None:
         raise NoVerdictError(
-            f"audit: {data.source} can only be gone through in order, and the run recorded which "
-            "examples it drew by their numbers; give the data set as files, or as a Dataset with "
-            "a length"
+            f"audit: {data.source} can only be read in order, but the run recorded the indices of "
+            "the examples that it drew; give the data set as files, or as a Dataset with a length"
         )
 
 
@@ -149,7 +148,7 @@ def _require_clips(trace: Trace, claims: Claims) -> None:
         scope = "--clip-scope group --group parameter " if len(radii) > 1 else ""
         raise UsageError(
             f"audit: the run {trace.folder} clips the gradient of each example to "
-            f"{math.hypot(*radii.values()):g}, and the bounds are of gradients that are not "
+            f"{math.hypot(*radii.values()):g}, but the bounds are for gradients that are not "
             "clipped; give the account of the run: --mechanism gradient-clipping --clip-norm C "
             f"{scope}--noise-multiplier S --dataset-size N --batch-size B --sampling poisson "
             "--epochs E --delta D"

@@ -182,8 +182,8 @@ class RecordedTensors:
         more = sorted({key for part in held for key in part if key.startswith(f"{INPUT}.")})
         if more:
             raise NoVerdictError(
-                f"[LC319] {source}: the network was called with a further input {more[0]!r}, and "
-                "the bounds are of a network of one input"
+                f"[LC319] {source}: the network was called with a further input {more[0]!r}, but "
+                "the bounds are for a network with one input"
             )
         x, y = (_joined([part[key] for part in held], source, key) for key in (INPUT, LABELS))
         return checked_examples(x, y, shape, source)

@@ -59,7 +59,7 @@ def matched(
         if len(candidates := _by_name(name, parameter.shape, recorded)) == 1
     }
     if len({match.recorded for match in found.values()}) < len(found):
-        raise _unmatched(graph, sorted(found), "several of them have one recorded tensor")
+        raise _unmatched(graph, sorted(found), "several of them share one recorded tensor")
     missing = [name for name in graph.parameters if name not in found]
     trained = [name for name in missing if graph.parameters[name].trainable]
     if not trained:

@@ -450,7 +450,7 @@ def _picker(name: str, chosen: Chosen) -> Callable[[int], bool]:
         return lambda step: step in steps
     period = whole(f"recorder: {name}", chosen)
     if period < 1:
-        raise UsageError(f"recorder: {name}={period}: give a number of steps from 1 on")
+        raise UsageError(f"recorder: {name}={period}: give a positive number of steps")
     return lambda step: step % period == 0
 
 

@@ -217,7 +217,7 @@ class Replayer:
         return (
             Check("LC304", "admissibility").failed(
                 f"{found.count} of {count} examples lie outside the declared input "
-                f"domain, of which alone the bounds speak: {named}{more}"
+                f"domain, to which alone the bounds apply: {named}{more}"
                 f"{stored if found.integers else ''}",
                 self._name,
                 remedy="clip or rescale the inputs before the network, in training too, or declare "

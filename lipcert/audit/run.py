@@ -59,8 +59,8 @@ def audit(
     is_here = cluster is None
     if not is_here and data is not None:
         raise UsageError(
-            "audit: workers of a cluster cannot be handed examples as an object; give a path that "
-            "they see, or package.module:function"
+            "audit: examples cannot be passed to workers of a cluster as an object; give a path "
+            "that they can read, or package.module:function"
         )
     if not is_here and compare_speed:
         raise UsageError("audit: speeds are compared in one process; leave the cluster out")

@@ -60,7 +60,7 @@ def updates_of(step: Step) -> Mapping[str, Updated] | str:
             for dtype in (torch.float64, own)
         )
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
-        return f"{record.kind} cannot be given what was recorded of it ({str(error)[:120]})"
+        return f"{record.kind} does not accept what was recorded of it ({str(error)[:120]})"
     return {name: Updated(exact[name], rounded[name]) for name in exact}
 
 

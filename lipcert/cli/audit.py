@@ -71,7 +71,7 @@ _OPTIONS: Final = (
     ),
     option(
         "--interrupted",
-        "The recorded run was killed: fewer steps than declared, and no end, may pass.",
+        "The recorded run was killed: accept fewer steps than declared, and a missing end.",
         is_flag=True,
     ),
     option(
@@ -119,7 +119,7 @@ _OPTIONS: Final = (
     gate_options(*OF_AUDITS),
     option(
         "--results",
-        "Keep the result of every unit of work there, and go on from those that are.",
+        "Keep the result of every unit of work there, and continue from the results there.",
         "DIR",
         type=paths.FILE,
     ),
@@ -131,7 +131,7 @@ _OPTIONS: Final = (
     ),
     option(
         "--shard",
-        "Do every Nth unit from the Ith on, 0 to N-1, keep the results, and report nothing.",
+        "Do every Nth unit, beginning with unit I (0 to N-1), keep the results, report nothing.",
         "I/N",
     ),
     option(

@@ -71,14 +71,14 @@ _PROGRAM: Final = (
 )
 @option(
     "--max-entries",
-    "Of tables and constants that the check computes; beyond them the verdict is UNKNOWN.",
+    "Limit of the tables and constants that the check computes; beyond it, UNKNOWN.",
     "N",
     type=click.IntRange(min=0),
     default=MAX_ENTRIES,
 )
 @option(
     "--max-seconds",
-    "That the check may take; beyond them the verdict is UNKNOWN.",
+    "Limit of the time that the check takes; beyond it, UNKNOWN.",
     "S",
     type=click.FloatRange(min=0.0),
     default=MAX_SECONDS,
@@ -117,7 +117,7 @@ def command(
         if result.format not in {"text", "json"}:
             raise UsageError("check: --tcb is listed as text or json")
         if gates.limits or result.further:
-            raise UsageError("check: --tcb is one report of lipcert-check, which knows no gates")
+            raise UsageError("check: --tcb prints one report of lipcert-check, without gates")
         options = ["--tcb", f"--model={model}", f"--engine={engine}"]
         options += [f"--format={result.format}", *(f"--accept-assumption={w}" for w in accepted)]
         options += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]

@@ -23,7 +23,7 @@ from lipcert.errors import UsageError
     type=float,
     default=0.0,
     show_default=True,
-    help="By what fraction a bound may grow and be no regression (0.01: by one per cent).",
+    help="By what fraction a bound may grow without being a regression (0.01: one per cent).",
 )
 @output_options("text", "json", "markdown")
 def command(

@@ -66,7 +66,7 @@ def fault_of(name: str) -> str:
     if not name:
         return "the name of a file is empty"
     if "\0" in name:
-        return f"{shown} holds a zero byte, which no name of a file can"
+        return f"{shown} holds a zero byte, which a file name cannot"
     try:
         data = name.encode("utf-8")
     except UnicodeEncodeError:
@@ -131,7 +131,9 @@ def require_writable(files: Iterable[Path | None], sources: Iterable[Path | None
         if file is None:
             continue
         if file.is_file() and any(file.samefile(source) for source in read):
-            raise UsageError(f"cannot write {file}: it is what is read; name another file")
+            raise UsageError(
+                f"cannot write {file}: it is an input of this command; name another file"
+            )
         if file.is_dir():
             raise NoVerdictError(f"cannot write {file}: it is a folder; name a file in it")
         if file.exists() and not file.is_file():

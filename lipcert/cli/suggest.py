@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 )
 @option(
     "--budget",
-    "After which nothing further is tried.",
+    "Time after which nothing further is tried.",
     "SECONDS",
     type=click.FloatRange(min=0.0, min_open=True),
     default=120.0,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     type=paths.FILE,
     help="Write the settings of the recipe to a new settings file (TOML).",
 )
-@click.option("--force", is_flag=True, help="Of --apply: replace a file that is there.")
+@click.option("--force", is_flag=True, help="With --apply: replace an existing file.")
 @knob_options
 @output_options(*SUGGEST_FORMATS, show_all=True, progress=True, color=True)
 @click.pass_context

@@ -199,7 +199,7 @@ class TrainingPlan:
             return
         if self.sampling is not Sampling.POISSON:
             raise UsageError(
-                f"sampling-rate: {self.sampling.value} sampling has none besides B/N; leave it out"
+                f"sampling-rate: {self.sampling.value} sampling has only the rate B/N; leave it out"
             )
         if not 2.0**-53 <= self.rate <= 1.0:
             raise UsageError(

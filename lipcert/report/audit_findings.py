@@ -79,7 +79,7 @@ _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "LC318": "run the missing units again, then merge; record a run to its end",
         "LC319": "give the model, weights and data that belong together",
         "LC320": "take an intact copy of the trace, or record the run again",
-        "LC321": "change weights by the recorded optimizer and projections alone",
+        "LC321": "change weights only by the recorded optimizer and by projections",
     }
 )
 _CODE: Final = re.compile(r"^\[(LC\d{3})\]\s*")

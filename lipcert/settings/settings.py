@@ -279,7 +279,7 @@ class Settings(LossParameters, LossChoice):
     dataset_size_from: SizeSourceName = option("Where N comes from (declared).", default="declared")
     sampling: SamplingName | None = option("How batches are really drawn.")
     sampling_rate: float | None = option(
-        "Of Poisson batches, where it is not B/N: 1/45 of a loader of 45 batches.", "Q"
+        "Rate of Poisson sampling, where it is not B/N: 1/45 for a loader of 45 batches.", "Q"
     )
     steps: int | None = option("Number of releases.", "T")
     epochs: float | None = option("Passes over the data, instead of --steps.", "E")
@@ -297,7 +297,7 @@ class Settings(LossParameters, LossChoice):
     tier: TierName = option("How much work a bound may cost.", default="fast")
     output: str | None = option("Output of the model to analyse, if it has several.", "NAME")
     as_exported: bool = option(AS_EXPORTED, default=False)
-    cache: bool = option("Of analyze: remember slow norms in a private directory.", default=True)
+    cache: bool = option("For analyze: remember slow norms in a private directory.", default=True)
 
     def __post_init__(self) -> None:
         divide_inputs(self)
@@ -424,7 +424,7 @@ class Settings(LossParameters, LossChoice):
             return replace(found, input_box=(0.0, float(only.ids - 1)))
         if self.input_norm is not None and any(item.ids is not None for item in inputs):
             raise UsageError(
-                "input-norm: ids have no norm worth a bound; give norms of the other inputs, as in "
+                "input-norm: a norm of ids has no meaning; give norms of the other inputs, as in "
                 "--input-norm NAME=R"
             )
         rest = _INPUT_BOX if self.input_is_assumed else self.input_box
@@ -496,7 +496,7 @@ class Settings(LossParameters, LossChoice):
             raise UsageError("output: --loss names the outputs that it reads; leave out --output")
         if len(heads) == 1 and heads[0].weight != 1.0:
             raise UsageError(
-                f"loss-weight: {heads[0].output!r} is the only output with a loss; weights are of "
+                f"loss-weight: {heads[0].output!r} is the only output with a loss; weights are for "
                 "several"
             )
 

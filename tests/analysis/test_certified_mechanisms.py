@@ -218,7 +218,7 @@ def test_a_certificate_whose_layers_no_settings_can_state_is_not_audited(tmp_pat
 
     fewer = replace(premises, mechanism=replace(clip, layers=clip.layers[1:]))
     model = load_model(path, trusted=True)
-    with pytest.raises(NoVerdictError, match="none that settings can state"):
+    with pytest.raises(NoVerdictError, match="cannot be stated as settings"):
         claims_of_certificate(model, rewritten(found, fewer), "the certificate")
 
 

@@ -180,5 +180,5 @@ def test_recorded_batches_are_found_in_shards(tmp_path: Path) -> None:
 
 def test_what_cannot_be_looked_up_is_no_data_of_a_run(tmp_path: Path) -> None:
     audited_run(tmp_path / "run", None)
-    with pytest.raises(NoVerdictError, match="can only be gone through in order"):
+    with pytest.raises(NoVerdictError, match="can only be read in order"):
         prepare(job("a stream", trace=str(tmp_path / "run")), examples=Streamed())

@@ -133,7 +133,7 @@ def test_weights_that_are_recorded_rarely_are_counted(tmp_path: Path) -> None:
     report = audited(tmp_path / "t", Way(CLIPPED, every=3, detail=3))
     assert report.verdict is Verdict.PASS
     (note,) = report.notes
-    assert f"of {FEW - 2} of {FEW} steps is compared with no sensitivity" in note
+    assert f"of {FEW - 2} of {FEW} steps is not compared with any sensitivity" in note
 
 
 @torch.no_grad()
@@ -148,7 +148,7 @@ def test_a_weight_outside_its_radius(tmp_path: Path) -> None:
     found = failing(report, "LC310")
     assert found.where == "step 3: first.weight"
     assert found.measured == pytest.approx(1.25, rel=1e-3)
-    assert any(f"of 1 of {FEW} steps is compared with no" in note for note in report.notes)
+    assert any(f"of 1 of {FEW} steps is not compared with" in note for note in report.notes)
     assert any("not compared with any bound" in reason for reason in report.reasons)
 
 

@@ -136,7 +136,7 @@ def test_what_a_trace_has_no_words_for_is_refused(
             attach_opacus(recorder, optimizer, loader)
         with pytest.raises(UsageError, match="make_private returned, not SGD"):
             attach_opacus(recorder, optimizer.original_optimizer)
-        with pytest.raises(UsageError, match="2 parameters of the optimizer are none"):
+        with pytest.raises(UsageError, match="2 parameters of the optimizer are not of"):
             attach_opacus(recorder, private()[1])
 
 

@@ -118,5 +118,5 @@ def test_json_has_the_numbers(killed: tuple[AuditReport, AuditReport]) -> None:
 
 
 def test_only_a_recorded_run_can_be_interrupted() -> None:
-    with pytest.raises(UsageError, match="--interrupted is said of a recorded run"):
+    with pytest.raises(UsageError, match="--interrupted applies to a recorded run"):
         Job("model.onnx", Settings(), data="x.npz", interrupted=True)

@@ -179,7 +179,7 @@ def test_settings_name_inputs_of_the_model(folder: Path) -> None:
     assert found.with_inputs(model.graph.inputs) == found
     with pytest.raises(UsageError, match="tabular"):
         Settings(input_norm={"tabulr": 2.0}).with_inputs(model.graph.inputs)
-    with pytest.raises(UsageError, match="ids have no norm"):
+    with pytest.raises(UsageError, match="a norm of ids has no meaning"):
         Settings(input_norm=2.0).with_inputs(model.graph.inputs)
     for key in ("input_norm", "input_box"):
         with pytest.raises(UsageError):

@@ -132,5 +132,5 @@ def test_no_result_replaces_what_is_read(words: str, folder: Path) -> None:
     before = {name: (folder / name).read_bytes() for name in ("net.onnx", "net.json")}
     done = run(words)
     assert (done.exit_code, done.stdout) == (2, "")
-    assert "it is what is read; name another file" in done.stderr
+    assert "it is an input of this command; name another file" in done.stderr
     assert before == {name: (folder / name).read_bytes() for name in before}

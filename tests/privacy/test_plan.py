@@ -120,7 +120,7 @@ def test_a_stated_rate_is_that_of_the_loader() -> None:
     [
         ({"rate": 0.0}, "not a probability"),
         ({"rate": 1.5}, "not a probability"),
-        ({"rate": 0.1, "sampling": Sampling.FULL_BATCH, "batch_size": None}, "besides B/N"),
+        ({"rate": 0.1, "sampling": Sampling.FULL_BATCH, "batch_size": None}, "only the rate B/N"),
     ],
 )
 def test_a_rate_that_is_none_is_refused(changes, message) -> None:

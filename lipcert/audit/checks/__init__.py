@@ -120,8 +120,8 @@ def integrity(trace: Trace) -> Checked:
     not_done: tuple[str, ...] = ()
     if open_ranks:
         not_done = (
-            f"trace-integrity: the recording of rank {', '.join(open_ranks)} does not say that it "
-            "ended, so that steps may be missing behind its last line; call recorder.close()",
+            f"trace-integrity: the recording of rank {', '.join(open_ranks)} does not state that "
+            "it ended, so steps may be missing after its last line; call recorder.close()",
         )
     lines = sum(item.lines for item in found.ranks)
     message = f"{lines} lines and {found.blobs} files of tensors are as they were recorded"
@@ -159,6 +159,6 @@ def _other_model(trace: Trace, sha256: str) -> Checked:
     message = (
         f"the run was recorded with the model file {recorded[:16]}…, and {sha256[:16]}… was bounded"
     )
-    remedy = "audit with the file that was named to the recorder"
+    remedy = "audit the file that was given to the recorder"
     check = Check("LC319", "agreement", remedy)
     return Checked((check.failed(message, verdict=Verdict.MISMATCH),))

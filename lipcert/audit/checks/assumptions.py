@@ -62,7 +62,7 @@ def admissible_batches(run: RecordedRun) -> Iterator[Finding]:
     ]
     if not any(inputs) and not run.whole_batches:
         if run.trace.manifest.examples_key is not None:
-            yield "no example of a step is at hand"
+            yield "no example of a step is available"
         else:
             yield "no step records its inputs; use detail=… of the recorder"
         return

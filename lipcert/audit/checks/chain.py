@@ -40,8 +40,8 @@ from lipcert.upper import FloatArray
 _CHECK: Final = Check(
     "LC321",
     "chain",
-    "change weights by the recorded optimizer and projections alone; a second optimizer, or "
-    "weights that are replaced, release what no noise hides",
+    "change weights only by the recorded optimizer and by projections; a second optimizer, or "
+    "replaced weights, release what no noise hides",
 )
 _FACTOR: Final = 8.0
 _ROUNDINGS: Final = 16.0

@@ -63,15 +63,15 @@ def clean_gradients(run: RecordedRun) -> Iterator[Finding]:
     if run.declared.dropout:
         names = ", ".join(run.declared.dropout[:3])
         yield (
-            f"the masks of dropout ({names}) are not recorded, so that neither the sum of the "
-            "gradients nor the contribution of an example can be computed again: sums were held "
-            "against what clipped gradients can add up to, contributions are those without dropout"
+            f"the masks of dropout ({names}) are not recorded, so neither the sum of the gradients "
+            "nor the contribution of an example can be recomputed: sums were compared with what "
+            "clipped gradients can add up to, contributions are those without dropout"
         )
         reports = [report for item in releases(run) for report in _lengths_of(run, item)]
     else:
         reports = [_compared(run, release, decay) for release in releases(run)]
         if not reports and run.trace.manifest.examples_key is not None and not run.whole_batches:
-            yield "no example of a step is at hand with its clean gradient"
+            yield "no example of a step is available with its clean gradient"
         elif not reports:
             yield "no step records its batch, its weights and its clean gradient"
     passes = [report for report in reports if report.verdict is Verdict.PASS]
@@ -127,7 +127,7 @@ def _of_nothing(release: Release, clean: Blob) -> CheckReport:
     if length == 0.0:
         return _CHECK.passed(f"{what} is 0", release.name, (length, 0.0))
     return _CHECK.failed(
-        f"{what} has the norm {length:.4g}: no example of it made that",
+        f"{what} has the norm {length:.4g}, though it has no examples",
         release.name,
         (length, 0.0),
         remedy="set gradients to 0 in every step, also where no example is drawn",
@@ -209,14 +209,14 @@ def _report(release: Release, found: _Distance) -> CheckReport:
         check, verdict = _CONTRIBUTED, Verdict.VIOLATION
         message = (
             f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
-            "should add up to: each contributes so many times what it is thought to"
+            "should add up to: each contributes that many times what the account assumes"
         )
         remedy = "divide by the public constant that is declared, once, after every clip"
     elif is_factor:
         verdict = Verdict.INCONCLUSIVE
         message = (
             f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
-            "should add up to, so that its divisor is not the recorded one"
+            "should add up to, so its divisor is not the recorded one"
         )
         remedy = "record the divisor: recorder.batch(divisor=…)"
     elif not d <= a:

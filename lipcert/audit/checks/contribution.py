@@ -54,7 +54,7 @@ def contribution(run: RecordedRun) -> Iterator[Finding]:
     """In each comparison one report for what was exceeded most, or a pass."""
     decay = decay_of(run)
     if not run.whole_batches and run.trace.manifest.examples_key is not None:
-        yield "no example of a step is at hand with its weights"
+        yield "no example of a step is available with its weights"
     elif not run.whole_batches:
         yield "no step records its weights and its batch; use detail=… of the recorder"
     elif decay is None:
@@ -101,7 +101,7 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
     if noised and sigma is not None:
         yield _protected(run, batch, found, sigma)
     else:
-        yield f"the noise of {batch.name} is not stated, or its multiplier"
+        yield f"the noise of {batch.name}, or its multiplier, is not stated"
     divisor = claimed_divisor(run.settings)
     same = all(abs(part.scale.divisor / divisor - 1.0) < 2.0**-40 for part in passes)
     if not at.admissible:

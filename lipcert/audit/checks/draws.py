@@ -189,8 +189,8 @@ def _counts(dataset: int, rate: float, members: Members) -> ChanceTest:
     return ChanceTest(
         log_chance,
         f"{counted} of {dataset} examples are in {how} of {steps} {batches}, where "
-        f"{dataset * tail:.3g} were to be expected at the rate {rate:.6g}, which has at most the "
-        f"probability {power_of_ten(log_chance)}: they are not drawn alike",
+        f"{dataset * tail:.3g} are expected at the rate {rate:.6g}, which has at most the "
+        f"probability {power_of_ten(log_chance)}: they are not drawn with equal probability",
         numbers=(float(counted), dataset * tail),
     )
 
@@ -211,7 +211,7 @@ def _neighbours(dataset: int, members: Members, batches: csr_array) -> ChanceTes
     why = ": the data set was shuffled and cut (LC402)" if shared == 0.0 else ""
     return ChanceTest(
         log_chance,
-        f"{how}, where {expected:.4g} were to be expected, which has at most the probability "
+        f"{how}, where {expected:.4g} are expected, which has at most the probability "
         f"{power_of_ten(log_chance)}{why}",
         numbers=(shared, expected),
     )
@@ -264,8 +264,8 @@ def _pairs(dataset: int, members: Members, batches: csr_array) -> ChanceTest:
     return ChanceTest(
         log_chance,
         f"the batches of steps {one} and {other} share {int(seen[i])} of their "
-        f"{int(sizes[first[i]])} and {int(sizes[second[i]])} examples, where {mean[i]:.3g} were to "
-        f"be expected, which has at most the probability {power_of_ten(log_chance)}",
+        f"{int(sizes[first[i]])} and {int(sizes[second[i]])} examples, where {mean[i]:.3g} are "
+        f"expected, which has at most the probability {power_of_ten(log_chance)}",
         f"step {other}",
         (float(seen[i]), float(mean[i])),
     )

@@ -86,7 +86,7 @@ def _copied(gradients: Mapping[str, _Array]) -> dict[str, _Array]:
 def _distance(first: Mapping[str, _Array], second: Mapping[str, _Array]) -> float:
     """Euclidean, over all tensors; inf where one is not finite, so that it is never within."""
     if first.keys() != second.keys():
-        raise UsageError("leave-one-out: the gradient function returns other names every time")
+        raise UsageError("leave-one-out: the gradient function returns new names on each call")
     parts = [
         np.linalg.norm((first[name].astype(np.float64) - second[name]).reshape(-1))
         for name in first

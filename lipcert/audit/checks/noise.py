@@ -244,7 +244,7 @@ class CountedNoise:
             for chance, seen in ((few, int(most)), (many, int(least))):
                 text = (
                     f"{seen} of its entries lie beyond {t:g} standard deviations, where "
-                    f"{expected:.3g} are to be expected of Gaussian noise"
+                    f"{expected:.3g} are expected of Gaussian noise"
                 )
                 numbers = (float(seen), expected)
                 yield ChanceTest(_either(chance), text, numbers=numbers, kind="tails")
@@ -257,11 +257,11 @@ def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[ChanceTest
     widest = 2.0 * np.maximum(np.abs(lower - 0.5), np.abs(upper - 0.5))
     tail = np.where(upper < 0.5, 2.0 * upper, np.where(lower > 0.5, 2.0 * above, 1.0))
     text = (
-        f"its size is too much the same in {len(sizes)} places: noise that is scaled to its "
+        f"its size varies too little between {len(sizes)} places: noise that is scaled to its "
         "deviation is not Gaussian, and does not hide as much"
     )
     yield _fisher(widest, text)
-    yield _fisher(tail, f"its size changes more between {len(sizes)} places than by chance")
+    yield _fisher(tail, f"its size varies more between {len(sizes)} places than by chance")
 
 
 def _fisher(uniform: FloatArray, text: str) -> ChanceTest:
@@ -300,7 +300,7 @@ def _at(where: str, entries: int, test: ChanceTest) -> ChanceTest:
     chance = ""
     if test.log_chance > -math.inf:
         power = power_of_ten(max(test.log_chance, math.log(_LEAST)))
-        chance = f" ({entries} entries), which chance gives with at most {power}"
+        chance = f" ({entries} entries), which has at most the probability {power} by chance"
     return replace(test, where=where, message=f"{where}: {test.message}{chance}")
 
 

@@ -74,7 +74,7 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
         if known != noised:
             yield _CHECK.failed(
                 f"{name} and {run.name(step)} hold different noised gradients: every rank makes a "
-                "release of its own, and one was accounted for",
+                "release of its own, but only one was accounted for",
                 run.name(step),
                 remedy="draw the noise in one rank, and apply what it noised in all of them",
             )

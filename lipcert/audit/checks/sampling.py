@@ -97,7 +97,7 @@ def _size_faults(
         is_short_end = way is Sampling.SHUFFLE and size > 0 and full >= epoch
         if size != expected and not (size < expected and (is_short_end or not fills)):
             yield _CHECK.failed(
-                f"the batch of step {number} holds {size} examples, and {way.value} sampling with "
+                f"the batch of step {number} holds {size} examples, but {way.value} sampling with "
                 f"{expected} was accounted for",
                 f"step {number}",
                 (size, expected),
@@ -111,7 +111,7 @@ def _index_faults(dataset: int, members: Members) -> Iterator[CheckReport]:
     for number, index in members:
         if len(index) and int(index.max()) >= dataset:
             yield _CHECK.failed(
-                f"example {int(index.max())} at step {number} is none of the {dataset} that were "
+                f"example {int(index.max())} at step {number} is not among the {dataset} that were "
                 "accounted for",
                 f"step {number}",
             )
@@ -119,8 +119,8 @@ def _index_faults(dataset: int, members: Members) -> Iterator[CheckReport]:
         if len(np.unique(index)) < len(index):
             twice, count = Counter(index.tolist()).most_common(1)[0]
             yield _CHECK.failed(
-                f"example {twice} stands {count} times in the batch of step {number}: it moves "
-                "the gradient as much as so many examples",
+                f"example {twice} occurs {count} times in the batch of step {number}: it moves "
+                "the gradient as much as that many examples",
                 f"step {number}",
                 (count, 1),
             )
@@ -158,8 +158,8 @@ def _epoch_faults(
     epochs = begun[0][1] if begun else 0
     if most is not None and epochs > most:
         yield _CHECK.failed(
-            f"{epochs} epochs were begun, and {most} were accounted for: an example takes part in "
-            "each, also in one that is broken off",
+            f"{epochs} epochs were begun, but {most} were accounted for: an example takes part in "
+            "each, even in an unfinished one",
             "",
             (epochs, most),
         )

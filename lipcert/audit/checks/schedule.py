@@ -68,7 +68,7 @@ def _length(run: RecordedRun) -> Iterator[Finding]:
     for what, limit in limits.items():
         if limit is not None and taken > limit:
             yield _CHECK.failed(
-                f"{taken} steps were recorded, and {limit} {what}",
+                f"{taken} steps were recorded, but {limit} {what}",
                 "",
                 (taken, limit),
                 remedy="account for all steps, also for those after a restart",
@@ -90,14 +90,15 @@ def _statements(run: RecordedRun) -> Iterator[Finding]:
     for what, claimed, said in pairs:
         if claimed is not None and said is not None and claimed != said:
             yield _CHECK.failed(
-                f"{what} is {said} in the run and {claimed} in the account",
+                f"{what} is {said} in the run, but {claimed} in the account",
                 "the declaration",
                 remedy="account for the run as it was",
             )
     sigma, said_sigma = run.multiplier, declared.noise_multiplier
     if sigma is not None and said_sigma is not None and said_sigma * _STORED < sigma:
         yield _CHECK.failed(
-            f"the run declares the noise multiplier {said_sigma:.9g}, the account has {sigma:.9g}",
+            f"the run declares the noise multiplier {said_sigma:.9g}, but the account has "
+            f"{sigma:.9g}",
             "the declaration",
             (said_sigma, sigma),
             remedy="account for the multiplier that was used",
@@ -105,16 +106,16 @@ def _statements(run: RecordedRun) -> Iterator[Finding]:
     radius, said_radius = settings.clip_norm, math.hypot(*declared.clip_norms.values())
     if radius is not None and said_radius > radius * _STORED:
         yield _CHECK.failed(
-            f"the run declares that it clips gradients to {said_radius:.9g}, the account has "
-            f"{radius:.9g}",
+            f"the run declares that it clips gradients to {said_radius:.9g}, but the account "
+            f"has {radius:.9g}",
             "the declaration",
             (said_radius, radius),
             remedy="account for the radius that was used",
         )
     if declared.weight_decay and not decays_inside(settings):
         yield _CHECK.failed(
-            f"the run clips gradients together with the decay {declared.weight_decay:g}·θ, and "
-            "the claims are of gradients alone",
+            f"the run clips gradients together with the decay {declared.weight_decay:g}·θ, but "
+            "the claims are about gradients alone",
             "the declaration",
             remedy="state it (--decay inside), or let the optimizer decay the weights after the "
             "noise",
@@ -132,7 +133,7 @@ def _sampler(run: RecordedRun) -> Iterator[Finding]:
     for step, batch in stated:
         if batch.sampler is not expected and batch.sampler is not None:
             yield _CHECK.failed(
-                f"the batch of {run.name(step)} was drawn by {batch.sampler.value} sampling, and "
+                f"the batch of {run.name(step)} was drawn by {batch.sampler.value} sampling, but "
                 f"{expected.value} sampling was accounted for (LC402)",
                 run.name(step),
                 remedy=f"draw {expected.value} batches, or state the ε of {batch.sampler.value}",
@@ -141,7 +142,7 @@ def _sampler(run: RecordedRun) -> Iterator[Finding]:
         is_random = expected is Sampling.POISSON and batch.rate is not None
         if is_random and rate is not None and (batch.rate or 0.0) > rate * _RATE:
             yield _CHECK.failed(
-                f"the batch of {run.name(step)} was drawn at the rate {batch.rate:.9g}, and "
+                f"the batch of {run.name(step)} was drawn at the rate {batch.rate:.9g}, but "
                 f"{rate:.9g} was accounted for",
                 run.name(step),
                 (batch.rate or 0.0, rate),
@@ -188,7 +189,8 @@ def _divisor(run: RecordedRun) -> Iterator[Finding]:
     states_noise = any(True for _ in stated_noise(run))
     if smallest < claimed / _RATE and not states_noise:
         yield _CHECK.failed(
-            f"gradients are divided by {smallest:g}, the sensitivity is claimed for {claimed:g}",
+            f"gradients are divided by {smallest:g}, but the sensitivity is claimed for "
+            f"{claimed:g}",
             "",
             (smallest, claimed),
             remedy="divide by the constant that is claimed, or compute the sensitivity of the sum",
@@ -245,8 +247,8 @@ def _at_each_step(run: RecordedRun, sigma: float) -> Iterator[Finding]:
         multipliers += [] if found is None else [found]
     if checked < len(steps):
         yield (
-            f"the noise of {len(steps) - checked} of {len(steps)} steps is compared with "
-            "no sensitivity, because their weights were not recorded or are outside their "
+            f"the noise of {len(steps) - checked} of {len(steps)} steps is not compared "
+            "with any sensitivity, because their weights were not recorded or are outside their "
             "constraints; use every=1 of the recorder"
         )
     if multipliers:
@@ -305,7 +307,7 @@ def _falls_short(found: float, sigma: float) -> bool:
 
 def _fault(where: str, found: float, sigma: float) -> CheckReport:
     return _CHECK.failed(
-        f"the noise that {where} states has the multiplier {found:.6g}, and {sigma:.6g} was "
+        f"the noise that {where} states has the multiplier {found:.6g}, but {sigma:.6g} was "
         "accounted for",
         where.partition(",")[0],
         (found, sigma),

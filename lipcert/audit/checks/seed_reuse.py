@@ -89,8 +89,8 @@ class _Compared:
     def of(cls, tests: int, like: Correlation, what: str, where: str, pairs: int = 1) -> _Compared:
         """what: the noises, as a sentence names them."""
         message = (
-            f"{what} have the correlation {like.cosine:.6g}, which chance gives with at most "
-            f"{like.chance:.1e}"
+            f"{what} have the correlation {like.cosine:.6g}, which has at most the probability "
+            f"{like.chance:.1e} by chance"
         )
         log_chance = math.log(like.chance) if like.chance > 0.0 else -math.inf
         return cls(tests, pairs, ChanceTest(log_chance, message, where, (like.cosine, 0.0)))

@@ -173,7 +173,7 @@ def _array(entry: _Entry, numbers: memoryview, where: str) -> Array:
         raise FormError(f"{where}: {error}") from error
     if entry.dtype == "BOOL":
         if array.size and int(array.max()) > 1:
-            raise FormError(f"{where}: a truth value is neither 0 nor 1")
+            raise FormError(f"{where}: a boolean is neither 0 nor 1")
         array = array.view(np.bool_)
     elif entry.dtype == _BFLOAT16:
         array = (array.astype(np.uint32) << 16).view(np.float32)
@@ -199,7 +199,7 @@ class Expected:
         if self.shapes is not None:
             for name, array in tensors.items():
                 if name not in self.shapes:
-                    raise FormError(f"the manifest knows no tensor {name[:80]!r}")
+                    raise FormError(f"the manifest has no tensor {name[:80]!r}")
                 if array.shape != self.shapes[name]:
                     raise FormError(
                         f"{name[:80]!r} has shape {array.shape}, not {self.shapes[name]}"

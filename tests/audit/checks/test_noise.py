@@ -131,10 +131,10 @@ FAULTS: dict[str, tuple[Drawn, str]] = {
         "lie beyond",
     ),
     "clamped": (lambda random, name, _: np.clip(right(random, name, 0), -2.5, 2.5), "lie beyond"),
-    "scaled": (scaled, "too much the same"),
+    "scaled": (scaled, "varies too little"),
     "of two sizes": (
         lambda random, name, step: right(random, name, 0) * (0.6 if step % 2 else 1.2806),
-        "changes more",
+        "varies more",
     ),
     "signs": (
         lambda random, name, _: (

@@ -170,7 +170,7 @@ def test_a_shuffled_data_set_said_to_be_poisson(tmp_path: Path) -> None:
         tmp_path / "t", draw=lambda step, _: order[ends[step] - sizes[step] : ends[step]]
     )
     assert bad(found) == {("LC311", "schedule")}
-    assert "are not drawn alike" in only(found, "schedule").message
+    assert "are not drawn with equal probability" in only(found, "schedule").message
 
 
 def test_another_sampler_than_accounted_for(tmp_path: Path) -> None:

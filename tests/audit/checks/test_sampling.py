@@ -172,8 +172,8 @@ SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
         (SHUFFLE, the_same_again(fixed), 3, "was already in one"),
         (SHUFFLE, lambda _r, step: 8 * (step % 10) + np.arange(8), 20, "was accounted for"),
         (FULL, lambda _r, _s: np.arange(POOL - 1), 2, "was accounted for"),
-        (FULL, lambda _r, _s: np.arange(1, POOL + 1), 2, "is none of the 400"),
-        (FULL, lambda _r, _s: np.maximum(1, np.arange(POOL)), 2, "stands 2 times"),
+        (FULL, lambda _r, _s: np.arange(1, POOL + 1), 2, "is not among the 400"),
+        (FULL, lambda _r, _s: np.maximum(1, np.arange(POOL)), 2, "occurs 2 times"),
     ],
 )
 def test_wrong_runs_are_found(way: Sampling, draw: Draw, steps: int, says: str) -> None:
@@ -216,7 +216,7 @@ def test_an_interrupted_epoch_is_followed_by_another(resumed: tuple[int, ...]) -
     members = in_epochs((3, 10, 7))
     assert faults(members, SHUFFLE, resumed=resumed, steps=30) == []
     (report,) = faults(members, SHUFFLE, resumed=resumed, steps=20)
-    assert report.message.startswith("3 epochs were begun, and 2 were accounted for")
+    assert report.message.startswith("3 epochs were begun, but 2 were accounted for")
     (report,) = faults(members, SHUFFLE)
     assert "was already in one" in report.message
 

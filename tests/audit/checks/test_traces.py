@@ -64,7 +64,7 @@ def test_an_open_end_is_said(tmp_path: Path) -> None:
     trace = written(tmp_path / "t", network, [], closed=False)
     found = check_recorded_run(claims_for(network), trace)
     assert bad(found) == set()
-    assert any("does not say that it ended" in text for text in found.not_done)
+    assert any("does not state that it ended" in text for text in found.not_done)
 
 
 def test_statistics_that_move_show_that_examples_mix(tmp_path: Path) -> None:

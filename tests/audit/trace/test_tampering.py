@@ -214,9 +214,9 @@ ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
         (spelled({"v": ONE, "w": ONE}, bytes(4)), "header is not the one"),
         (spelled({"w": ONE}, bytes(2)), "not its tensors"),
         (spelled({"w": ONE}, bytes(9)), "not its tensors"),
-        (spelled({"w": {**ONE, "dtype": "BOOL", "data_offsets": [0, 1]}}, b"\x02"), "truth"),
+        (spelled({"w": {**ONE, "dtype": "BOOL", "data_offsets": [0, 1]}}, b"\x02"), "boolean"),
         (spelled({"w": ONE}, bytes(4)), "shape"),
-        (spelled({"v": ONE}, bytes(4)), "knows no tensor"),
+        (spelled({"v": ONE}, bytes(4)), "has no tensor"),
         (spelled({}), "missing"),
     ],
 )
