@@ -102,7 +102,7 @@ def test_green_and_red(tmp_path: Path) -> None:
     ("target", "words", "reason"),
     [
         ("m.onnx", {"settings": Settings(), "input_norm": 1.0}, "which is given"),
-        ("m.onnx", {"maximum": 1}, "'maximum' is no word"),
+        ("m.onnx", {"maximum": 1}, "unknown argument 'maximum'"),
         ("m.onnx", {"input_norm": 1.0}, "nothing to audit"),
         ("m.lipcert.json", {"model": "m.onnx", "input_norm": 1.0}, "states its settings"),
     ],
