@@ -1,12 +1,12 @@
-"""A fixture for pytest: teams that gate in tests audit a network in one of them.
+"""A fixture for pytest that audits a network within a test.
 
     def test_gradients_stay_within_their_bounds(lipcert_audit):
         lipcert_audit("net.onnx", data="examples.npz", input_norm=1.0, max_slack=100.0)
         lipcert_audit(module, x[:1], data=(x, y), input_norm=1.0, max_slack=100.0)
 
-pytest loads this module wherever LipCert is installed, so it imports nothing that is heavy. What
-enters: what `lipcert audit` takes. What leaves: the report of a pass; with any other the test
-fails, and shows it. Invariant: what is not settled does not pass, and is never skipped.
+pytest loads this module wherever LipCert is installed, so it has no heavy imports. Input: the
+arguments of `lipcert audit`. Output: the report of a pass; any other verdict fails the test, which
+shows the report. Invariant: an undecided audit does not pass, and is never skipped.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Agreement: whether a live torch module is the network that was bounded.
 
-What enters: the lowered network, the module, a batch with labels. What leaves: how far logits and
-losses differ, and whether rounding explains it. Both are evaluated in float64 where the module can
-be, so that nothing but a different function makes a difference. Invariant: the module is left as
-it was: it computes with copies of its tensors, and the random state is restored.
+Input: the lowered network, the module, a batch with labels. Output: how far logits and losses
+differ, and whether rounding explains it. Both are evaluated in float64 where the module allows it,
+so that only a different function makes a difference. Invariant: the module stays unchanged: it
+computes with copies of its tensors, and the random state is restored.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Arithmetic: a device and a precision, and the switches of torch that make it so.
+"""Arithmetic: a device and a precision, and the switches of torch that select them.
 
-What enters: a device and a `Precision`. What leaves: the dtype of storage, and a context in which
-torch multiplies in exactly that precision. Invariant: every switch is set, not assumed, and put
-back afterwards; what the device cannot do is refused on construction.
+Input: a device and a `Precision`. Output: the dtype of storage, and a context in which torch
+multiplies in exactly that precision. Invariant: every switch is set, not assumed, and restored
+afterwards; a precision that the device lacks is refused on construction.
 """
 
 from __future__ import annotations
@@ -154,4 +154,4 @@ def device_named(name: str) -> torch.device:
     try:
         return torch.device(name)
     except RuntimeError as error:
-        raise UsageError(f"device: {name!r} is no device; give cpu, cuda or auto") from error
+        raise UsageError(f"device: {name!r} is not a device; give cpu, cuda or auto") from error

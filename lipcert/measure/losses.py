@@ -1,8 +1,8 @@
 """The loss of every example in torch, exactly as its record defines it, and a clip of gradients.
 
-What enters: a loss record, logits [examples, *shape] and labels as `checked_labels` returns them.
-What leaves: one number per example [examples]; its gradient is what `Loss.cotangent` bounds. A
-reduction over the batch is no business of this module.
+Input: a loss record, logits [examples, *shape] and labels as `checked_labels` returns them. Output:
+one number per example [examples]; its gradient is what `Loss.cotangent` bounds. This module does
+not reduce over the batch.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Measured norms: what one batch showed, how far each may be off, and what that says of a bound.
+"""Measured norms: those of one batch, how far each may be off, and what they imply for a bound.
 
-What enters: norms with their errors, the precision they were measured in, and a bound. What leaves:
-records of float64 arrays with one entry an example; which examples are within the bound, which
-violate it, and which cannot be told. Invariants: a norm computed from given tensors lies within
-`error` of their exact norm; only float64 says "violating", and only where the whole interval of an
-example lies above the bound.
+Input: norms with their errors, the precision they were measured in, and a bound. Output: records of
+float64 arrays with one entry per example; which examples are within the bound, which violate it,
+and which are undecided. Invariants: a norm computed from given tensors lies within `error` of their
+exact norm; only float64 says "violating", and only where the whole interval of an example lies
+above the bound.
 """
 
 from __future__ import annotations
@@ -74,10 +74,11 @@ def decide(
     """Where a norm n ± e lies with respect to the bound B, with the slack s of the precision.
 
     A filter asks for room: n + s + e ≤ B is within, all else undecided. float64 decides, in favour
-    of the bound: n − s + e ≤ B is within, so that what attains its bound (a clip, a saturated
-    softmax, a loss of constant slope) is no doubt; n − s − e > B violates, and so does what is not
-    finite. Undecided is then only what computing the norm may have rounded.
-    cap: what the truth cannot exceed, because the run clips it. largest: see `largest_of`.
+    of the bound: n − s + e ≤ B is within, so that a norm that attains its bound (a clip, a
+    saturated softmax, a loss of constant slope) is within; n − s − e > B violates, and so does a
+    norm that is not finite. Only the rounding of the norm's own computation then leaves an example
+    undecided. cap: what the truth cannot exceed, because the run clips it. largest: see
+    `largest_of`.
     """
     norm, error = measured.norm, measured.error * _OUTWARD
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,4 +1,4 @@
-"""Files that are written whole: whoever reads one finds the old content, or all of the new."""
+"""Files that are written atomically: a reader finds the old content, or all of the new."""
 
 from __future__ import annotations
 

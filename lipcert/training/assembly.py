@@ -3,11 +3,10 @@
     private = make_private(model, optimizer, loader, mechanism, target_epsilon=3.0, delta=1e-5,
                            epochs=20, folder="run/")
 
-What enters: ordinary PyTorch objects and a mechanism. What leaves: a `Private`. The data flow:
-module → exported and imported graph → bounds → noise → hooks around forward pass and optimizer.
-What does not fit is found before the folder of the run is made. Invariants: nothing is trained
-unless every group of parameters has a finite certified bound; samples and noise come from two
-secrets that have nothing in common.
+Input: ordinary PyTorch objects and a mechanism. Output: a `Private`. The data flow: module →
+exported and imported graph → bounds → noise → hooks around forward pass and optimizer. Mismatches
+are found before the folder of the run is created. Invariants: nothing is trained unless every group
+of parameters has a finite certified bound; samples and noise come from two independent secrets.
 """
 
 from __future__ import annotations
@@ -231,11 +230,11 @@ class _Parts:
 
 
 def _warn_of_seed(seed: int | None) -> None:
-    """UsageError for what is no seed."""
+    """UsageError for an invalid seed; a warning for a given one."""
     if seed is not None:
         Seed.given(seed)
         warnings.warn(
-            "training: the seed is given, so whoever knows it knows the noise: this run is "
+            "training: the seed is given, and anyone who knows it knows the noise: this run is "
             "reproducible, and not private",
             SeedWarning,
             stacklevel=3,

@@ -82,7 +82,7 @@ def parted(batch: Any, model: nn.Module, outputs: int) -> tuple[tuple[Tensor, ..
     is_known = labels is not None and bool(inputs) and arguments.take(len(inputs))
     if not (is_known and all(isinstance(item, Tensor) for item in inputs)):
         raise UsageError(
-            f"training: of a batch that is {_told(batch)}, it cannot be told what is an input of "
+            f"training: in a batch that is {_described(batch)}, it is unclear what is an input of "
             f"the module's {arguments}, and what a label; {_FORMS}"
         )
     return inputs, labels
@@ -127,12 +127,12 @@ def _of_mapping(
     return inputs, rest if outputs > 1 else None
 
 
-def _told(batch: object) -> str:
+def _described(batch: object) -> str:
     """Its form, in words."""
     if isinstance(batch, Mapping):
-        return "{" + ", ".join(f"{key!r}: {_told(item)}" for key, item in batch.items()) + "}"
+        return "{" + ", ".join(f"{key!r}: {_described(item)}" for key, item in batch.items()) + "}"
     if isinstance(batch, tuple | list):
-        return f"({', '.join(map(_told, batch))})"
+        return f"({', '.join(map(_described, batch))})"
     return "a tensor" if isinstance(batch, Tensor) else f"a {type(batch).__name__}"
 
 

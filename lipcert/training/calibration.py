@@ -1,11 +1,11 @@
 """Calibration: how much noise each group of parameters gets, from certified bounds.
 
-What enters: an imported model and the settings of a run. What leaves: for each group its members,
-the bound of its per-example gradient, its sensitivity, and the standard deviation of the noise on
-the released mean; a certificate that the checker has accepted, whose bounds exceed those that were
-derived by a margin for rounding on other machines. Invariant: every number of a `Calibration` is
-the one that `lipcert analyze` reports under the same settings or, where the run has a certificate,
-the one that it states.
+Input: an imported model and the settings of a run. Output: for each group its members, the bound of
+its per-example gradient, its sensitivity, and the standard deviation of the noise on the released
+mean; a certificate that the checker has accepted, whose bounds exceed the derived ones by a margin
+for rounding on other machines. Invariant: every number of a `Calibration` is the one that `lipcert
+analyze` reports under the same settings or, where the run has a certificate, the one that it
+states.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _MOMENT: Final = (
 
 
 def are_equal(one: Tensor, other: Tensor) -> bool:
-    """Whether all entries are the same numbers, of the same type; NaN is no number."""
+    """Whether all entries are the same numbers, of the same type; NaN equals nothing."""
     if one.dtype is not other.dtype:
         return False
     if one.numel() < _MANY or not (_is_plain(one) and _is_plain(other)):
@@ -116,7 +116,7 @@ class KeptNumbers:
         if changed is not None:
             raise UsageError(
                 f"training: {changed} was changed since the last step by something else than the "
-                f"optimizer, so the bounds may not speak of these weights; {_MOMENT}; use "
+                f"optimizer, so the bounds may not apply to these weights; {_MOMENT}; use "
                 "private.restore() to go back to a checkpoint"
             )
         self._require_kept()
@@ -224,7 +224,7 @@ class Composition:
         )
 
     def copies(self) -> Copies:
-        """Of its tensors that are no parameters or buffers, as they are now."""
+        """Its tensors that are neither parameters nor buffers, with copies of them."""
         return [(item, item.detach().clone()) for item, _ in self._copies]
 
     def _unregistered(self) -> Iterator[Tensor]:

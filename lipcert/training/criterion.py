@@ -1,11 +1,11 @@
 """Criterion: the loss that was certified, summed over the examples and divided by a constant.
 
-What enters: the output of the network and the labels of a batch, or of a slice of it. What leaves:
-Σᵢ ℓᵢ / B, whose backward pass leaves the *sum* of the gradients in `.grad`; the release divides it
-by B. Invariant: a backward pass through anything else than exactly this number is refused: a mean
-over the batch at hand, another factor, a further term on the logits. The criterion differentiates
-the losses itself, apart from whatever else is differentiated with them, and shows the guard what
-it found; a gradient that is more than this is not released.
+Input: the output of the network and the labels of a batch, or of a slice of it. Output: Σᵢ ℓᵢ / B,
+whose backward pass leaves the *sum* of the gradients in `.grad`; the release divides it by B.
+Invariant: a backward pass through anything but exactly this number is refused: a mean over the
+current batch, another factor, a further term on the logits. The criterion differentiates the losses
+itself, separately from anything else in the backward pass, and passes the result to the guard; a
+gradient that contains more is not released.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class PrivateLoss(nn.Module):
     gradients: what gives the sum of clipped gradients, where they are clipped one by one; asked for
     in the forward pass that it is of, and called by backward(), which then puts it in place, and
     nothing runs backwards through the module. reduction: "sum", or "none" for the losses of the
-    single examples, for whoever records them.
+    single examples, for a recorder.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class PrivateLoss(nn.Module):
     def __call__(self, logits: Tensor, labels: Labels) -> Any:
         """As `forward`, for labels also as one tensor for each of several outputs, in the order of
         the loss or by name; and for scores of tokens as torch's losses read them, which are views
-        of the output: whoever watches the criterion sees one tensor, and the output itself."""
+        of the output: hooks on the criterion see one tensor, the output itself."""
         given = joined_labels(labels, self._names) if self._names else labels
         if isinstance(self._loss, ClassLoss) and self._loss.per_token and isinstance(given, Tensor):
             logits, given = _as_returned(logits, given, self._output_shape)
@@ -181,7 +181,7 @@ class _Released(Function):
     def forward(
         ctx: FunctionCtx, total: Tensor, divisor: float, backward: Callable[[], None]
     ) -> Tensor:
-        """The sum over B."""
+        """The sum of losses, divided by B."""
         ctx.divisor, ctx.called = divisor, backward  # type: ignore[attr-defined]
         return total / divisor
 

@@ -1,11 +1,10 @@
 """Enforcement: the part of a mechanism that acts on weights and gradients while training runs.
 
-What enters: a network, the planned noise, a mechanism. What leaves: what projects the weights after
-each step, what noise the present weights ask for, and how the gradients of single examples are
-clipped. Invariants: each mechanism enforces what its bounds suppose, no more and no less. Where
-the noise follows the weights (weight clipping), these lie within the radii that the bounds were
-taken for, so that they are bounds at these weights; radii follow from weights that were noised, and
-are public.
+Input: a network, the planned noise, a mechanism. Output: the projection of the weights after each
+step, the noise that the present weights require, and the clipping of per-example gradients.
+Invariants: each mechanism enforces exactly what its bounds assume. Where the noise follows the
+weights (weight clipping), these lie within the radii that the bounds were computed for, so that
+they are bounds at these weights; radii follow from weights that were noised, and are public.
 """
 
 from __future__ import annotations

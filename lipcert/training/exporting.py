@@ -2,10 +2,10 @@
 
     lipcert.export(module, x[:1], "net.onnx")
 
-What enters: an `nn.Module`, and one batch of what it reads. What leaves: the file. Invariants: it
-is there completely or not at all; the module is left as it was, and the numbers of the batch are
-not used; the file is the module in evaluation mode, for any number of examples, with nothing
-computed from its parameters beforehand. Parameters that need no gradient are noted as frozen.
+Input: an `nn.Module`, and one batch of its inputs. Output: the file. Invariants: the file is
+written completely or not at all; the module stays unchanged, and the numbers of the batch are not
+used; the file is the module in evaluation mode, for any number of examples, with nothing
+precomputed from its parameters. Parameters that need no gradient are marked as frozen.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def export(
     such batches for a module that reads several, in the order of its arguments, whose names they
     get. A dictionary or named tuple that it returns gives its outputs their names.
 
-    Raises UsageError for what is no module or no batch, NoVerdictError for a module that fails on
-    such a batch, or cannot be exported.
+    Raises UsageError for anything but a module and a batch, NoVerdictError for a module that fails
+    on such a batch, or cannot be exported.
     """
     with without_fast_path():
         return _exported(module, _inputs(module, example), Path(path))
@@ -103,7 +103,7 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Pa
 def _inputs(module: object, example: object) -> tuple[Tensor, ...]:
     """Zeros of the shapes and dtypes of the example, of more than one example."""
     if not isinstance(module, nn.Module):
-        raise UsageError(f"export: {module!r} is no nn.Module")
+        raise UsageError(f"export: {module!r} is not an nn.Module")
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
     refuse_sharded(module)
     if not given or not all(isinstance(item, Tensor) and item.dim() for item in given):

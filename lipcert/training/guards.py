@@ -1,15 +1,15 @@
 """Guards: what happens between two releases, and what must not.
 
-What enters: every event of a training step: a batch drawn, a forward pass, a loss, a backward
-pass, the optimizer's step. What leaves: a copy of each output, which leads back to nothing; a
-`UsageError` that names what would make the released noise too small, before anything is released.
-Invariants: a release goes through only if every example of the batch that was drawn went through
-the network in training mode, through the criterion and back exactly once, at the weights that the
-last step left, and if the gradient is what the criterion left there, and nothing else; only the
-criterion has an output itself, so that no hook and no further term of the loss reaches the network
-through what the caller has. What is active around a pass (autocast, modes that take over functions
-or kernels of torch, hooks on saved tensors) is let through where it changes no number: the default
-device, and torch's own ways to keep saved tensors elsewhere or to compute them again.
+Input: every event of a training step: a batch drawn, a forward pass, a loss, a backward pass, the
+optimizer's step. Output: a copy of each output, with no path back to the network; a `UsageError`
+that names what would make the released noise too small, before anything is released. Invariants: a
+release goes through only if every example of the batch that was drawn went through the network in
+training mode, through the criterion and back exactly once, at the weights that the last step left,
+and if the gradient is what the criterion left there, and nothing else; only the criterion has an
+output itself, so that no hook and no further term of the loss reaches the network through what the
+caller has. What is active around a pass (autocast, modes that take over functions or kernels of
+torch, hooks on saved tensors) is let through where it changes no number: the default device, and
+torch's own ways to keep saved tensors elsewhere or to compute them again.
 """
 
 from __future__ import annotations
@@ -89,14 +89,14 @@ class Shown:
         self._caller: weakref.ref[Tensor] | None = None
 
     def copied(self) -> Tensor:
-        """For the caller."""
+        """The copy that the caller gets."""
         anchor = torch.empty(0, requires_grad=True)
         given: Tensor = _Apart.apply(anchor, self.output.detach())  # type: ignore[no-untyped-call]
         self._caller = weakref.ref(given)
         return given
 
     def is_of(self, logits: Tensor) -> bool:
-        """Whether these are the copy, and still what it was; what is no number may be anything."""
+        """Whether these are the copy, and still unchanged; where it was NaN, any entry passes."""
         if self._caller is None or self._caller() is not logits:
             return False
         if logits.shape != self.output.shape:
@@ -118,7 +118,7 @@ class _Apart(Function):
 
     @staticmethod
     def forward(ctx: FunctionCtx, anchor: Tensor, output: Tensor) -> Tensor:
-        """The output's numbers."""
+        """The numbers of the output, copied."""
         del ctx, anchor
         return output.clone()
 
@@ -184,7 +184,7 @@ class StepGuard:
 
     @property
     def trained(self) -> Mapping[str, nn.Parameter]:
-        """By name."""
+        """The trained parameters by their names."""
         return self._trained
 
     @property
@@ -246,7 +246,7 @@ class StepGuard:
         return shown.copied()
 
     def losing(self, logits: Tensor) -> Passing:
-        """The criterion is called."""
+        """The criterion is called with these logits."""
         batch = self._under_way("private.criterion")
         passing, batch.last = batch.last, None
         if passing is None or not passing.shown.is_of(logits):

@@ -1,9 +1,9 @@
-"""Hooks around the forward pass: what the guards and the recorder learn of it.
+"""Hooks around the forward pass, which report it to the guards and the recorder.
 
-What enters: a module, which may be wrapped for parallel training. What leaves: the same module,
-whose forward passes in training mode are seen and whose inputs are admitted, and whose gradients
-stay in their process until the release adds them up. Invariants: passes in evaluation mode, or
-without gradients, are left alone; ranks meet in `World` alone, where it is known who is missing.
+Input: a module, which may be wrapped for parallel training. Output: the same module, whose forward
+passes in training mode are observed and whose inputs are checked, and whose gradients stay in their
+process until the release adds them up. Invariants: passes in evaluation mode, or without gradients,
+are left alone; ranks communicate only through `World`, which knows the missing rank.
 """
 
 from __future__ import annotations
@@ -58,10 +58,10 @@ def apart(module: nn.Module) -> Iterator[None]:
 
 
 class Removable(Protocol):
-    """Hooks of whatever kind."""
+    """Handle of a hook of any kind."""
 
     def remove(self) -> None:
-        """Take them away."""
+        """Remove the hook from its module."""
 
 
 @final

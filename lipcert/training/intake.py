@@ -1,8 +1,8 @@
-"""Intake: what the objects of a training script say of the private run that is to be made of them.
+"""Intake: what the objects of a training script determine about the private run.
 
-What enters: a model, an optimizer, a loader, a mechanism. What leaves: N and B, the first examples,
-which parameters are trained, and settings in which everything else is frozen; or a UsageError that
-names what does not fit. Invariant: nothing of what is given is changed.
+Input: a model, an optimizer, a loader, a mechanism. Output: N and B, the first examples, the
+trained parameters, and settings in which everything else is frozen; or a UsageError that names what
+does not fit. Invariant: the inputs are not changed.
 """
 
 from __future__ import annotations
@@ -58,10 +58,11 @@ class DatasetSizeWarning(UserWarning):
 
 
 def require_given(model: nn.Module, optimizer: object, loader: object, mechanism: object) -> None:
-    """UsageError for what is no mechanism, and for what Opacus has made private already."""
+    """UsageError for anything but a mechanism, and for objects that Opacus made private."""
     if not isinstance(mechanism, TrainingMechanism):
         raise UsageError(
-            f"training: {mechanism!r} is no mechanism; give lipcert.training.Clipless(…), say"
+            f"training: {mechanism!r} is not a mechanism; give, for example, "
+            "lipcert.training.Clipless(…)"
         )
     refuse_sharded(model)
     if not isinstance(optimizer, Optimizer):
@@ -231,7 +232,7 @@ def _array(item: object) -> np.ndarray[Any, Any]:
 
 
 def options_of(optimizer: Optimizer) -> object:
-    """What an optimizer was told, without its parameters."""
+    """The options of an optimizer, without its parameters."""
     kinds = (bool, int, float, str, tuple, type(None))
     groups = [
         sorted((key, value) for key, value in group.items() if isinstance(value, kinds))

@@ -1,14 +1,15 @@
-"""Ledger: how many noised gradients were given away, counted before each of them is.
+"""Ledger: the number of noised gradients released, each counted before its release.
 
-What enters: what a run is (its `LedgerHeader`), and a word before every release. What leaves: the
-number of all releases ever, by this process and those before it, what ε they cost, and how many
-there may be. Invariants: the count is never below the number of releases, whatever kills the
-process, because a release is on the disk before it is made. It may be above: a release that was
-counted and lost with the process stays counted, since nobody knows who has seen what it gave. With
-a target, no number of releases is allowed whose ε was not evaluated and found at most the target.
+Input: the description of a run (its `LedgerHeader`), and a call before every release. Output: the
+number of all releases so far, by this process and those before it, the ε that they cost, and how
+many are allowed. Invariants: the count is never below the number of releases, whatever kills the
+process, because a release is recorded on disk before it is made. It may be above: a release that
+was counted and lost with the process stays counted, since it is unknown who has seen its output.
+With a target, a number of releases is allowed only if its ε was evaluated and found at most the
+target.
 
-A changed line is refused when the ledger is opened. Nothing can be noticed of whole lines that were
-cut off at the end, or of a file that was removed: whoever may write to the folder is trusted.
+A changed line is refused when the ledger is opened. Whole lines cut off at the end, or a removed
+file, cannot be detected: everyone with write access to the folder is trusted.
 """
 
 from __future__ import annotations

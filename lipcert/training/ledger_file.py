@@ -1,4 +1,4 @@
-"""The file of a ledger: its lines, and how one process at a time holds and writes it.
+"""The file of a ledger: its lines, and how one process at a time locks and writes it.
 
     {"kind":"header", …}                     what the run is
     {"kind":"release","number":1,"time":…}   before release 1; with a number k, before all up to k
@@ -6,13 +6,12 @@
     {"kind":"torn","number":…}               an unfinished line stood here; it counts as a release
     {"kind":"epoch","number":…}              the rest of a shuffled epoch that was not gone on with
 
-Every line holds the digest of the one before (`audit.trace.spelling`). What enters: bytes that
-anybody may have written. What leaves: the header and a count; NoVerdictError with the line at the
-first thing that is not in order. Invariant: what is counted never falls, but for what "unused"
-gives back of the line right before it.
+Every line holds the digest of the one before (`audit.trace.spelling`). Input: untrusted bytes.
+Output: the header and a count; NoVerdictError with the line of the first irregularity. Invariant:
+the count never falls, except by what "unused" gives back of the line right before it.
 
-What is in the file is only ever added to, before anything is released; an unfinished end is written
-over, never cut off first.
+The file only grows, before anything is released; an unfinished end is overwritten, never cut off
+first.
 """
 
 from __future__ import annotations
@@ -179,7 +178,7 @@ def require_same(path: str, found: LedgerHeader, given: LedgerHeader) -> None:
 
 def _header(members: JsonObject) -> LedgerHeader:
     if members.pop("kind", None) != "header":
-        raise FormError("it is no header")
+        raise FormError("it is not a header")
     return LedgerHeader.of_members(members)
 
 

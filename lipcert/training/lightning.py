@@ -1,4 +1,4 @@
-"""Lightning: a callback that makes what a Trainer fits a private run.
+"""Lightning: a callback that turns the fit of a Trainer into a private run.
 
     private = PrivateTraining(mechanism, network="net", folder="run/", target_epsilon=3.0,
                               delta=1e-5)
@@ -8,10 +8,10 @@
         x, y = batch
         return self.criterion(self.net(x), y)
 
-What enters: the hooks of `lightning.pytorch` or `pytorch_lightning` 2, whichever is installed. What
-leaves: the run that `make_private` makes of the module's network, the Trainer's optimizer and its
+Input: the hooks of `lightning.pytorch` or `pytorch_lightning` 2, whichever is installed. Output:
+the run that `make_private` creates from the module's network, the Trainer's optimizer and its
 loader. Invariants: the ledger in the folder counts all releases, whatever checkpoint the Trainer
-goes back to; what a Trainer would do to gradients besides is refused.
+returns to; options by which a Trainer would change gradients are refused.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def loader_of(source: Any) -> DataLoader[Any]:
 
 
 def planned_length(trainer: Any) -> tuple[float | None, int | None]:
-    """Epochs or steps of the run, as the Trainer was told."""
+    """Epochs or steps of the run, as given to the Trainer."""
     if trainer.max_steps > 0:
         return None, int(trainer.max_steps)
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
@@ -123,11 +123,11 @@ class PrivateEpochs:
 class PrivateTrainingHooks:
     """The hooks; what they are given is what `make_private` takes.
 
-    network: name of the module's attribute that is trained privately, an nn.Module from examples
-    to logits. criterion: name under which the module finds the loss while the fit runs; it takes
-    the network's output and the labels, and what it returns is what training_step returns. epochs,
-    steps: of the whole run; without both, what the Trainer was told. resume: go on with the run in
-    the folder, whose ledger is kept; a fit with ckpt_path= of a private run does so by itself.
+    network: name of the module's attribute that is trained privately, an nn.Module from examples to
+    logits. criterion: name under which the module finds the loss while the fit runs; it takes the
+    network's output and the labels, and what it returns is what training_step returns. epochs,
+    steps: of the whole run; without both, as given to the Trainer. resume: continue the run in the
+    folder, whose ledger is kept; a fit with ckpt_path= of a private run does so by itself.
     `private` is the run, while the fit lasts and after it.
     """
 
@@ -228,7 +228,7 @@ class PrivateTrainingHooks:
         self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The training did not: other ranks are told, and the trace claims no end."""
+        """The training failed: other ranks are notified, and the trace claims no end."""
         del trainer, pl_module
         if self.private is not None:
             self.private.__exit__(type(exception), exception, exception.__traceback__)
@@ -274,7 +274,7 @@ def _once(
 
 
 def _called(criterion: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """A function, so that it is no part of the module that holds it."""
+    """The criterion as a function, so that the module that holds it does not register it."""
 
     def call(logits: Tensor, labels: Tensor) -> Tensor:
         loss: Tensor = criterion(logits, labels)

@@ -1,14 +1,14 @@
 """Loader: the batches of a private run, one for each release, from the user's own DataLoader.
 
-What enters: a DataLoader, of which everything but the choice of examples is taken over; the
-`Sampler` that chooses them; the budget. What leaves: what collate_fn gives, once for each release,
-until the budget is spent; an empty batch has the same form with no example. Invariant: every batch
-that is drawn is released exactly once and in order. To drop one because of what it holds, or to use
-one twice, would be another mechanism than the one that is accounted for.
+Input: a DataLoader, which keeps everything but its choice of examples; the `Sampler` that chooses
+them; the budget. Output: the result of collate_fn, once for each release, until the budget is
+spent; an empty batch has the same form with no example. Invariant: every batch that is drawn is
+released exactly once and in order. To drop one because of its content, or to use one twice, would
+be a different mechanism from the one that is accounted for.
 
 Batches are cut along the axis of examples: the first axis of all tensors and arrays in any nesting
 of tuples, lists and mappings, which all hold equally many examples; anything else is refused,
-because it cannot be known which axis is that of the examples.
+because its axis of examples is unknown.
 """
 
 from __future__ import annotations
@@ -167,10 +167,10 @@ class Budget(Protocol):
 class PrivateLoader:
     """Iterates over Poisson (or otherwise drawn) batches while releases are left.
 
-    on_batch: told the index of every batch before the batch is handed out. progress: shown while
-    batches are asked for. Iterating again goes on where the last iteration stopped, beginning with
-    the batch that was handed out and not released, if there is one. Worker processes load ahead;
-    how they seed data augmentation is their affair.
+    on_batch: called with the index of every batch before the batch is handed out. progress: shown
+    while batches are asked for. Iterating again goes on where the last iteration stopped, beginning
+    with the batch that was handed out and not released, if there is one. Worker processes load
+    ahead; how they seed data augmentation is their affair.
     """
 
     def __init__(
@@ -323,7 +323,7 @@ def _refuse_repeated(dataset: Any) -> None:
         places = _places(dataset, {})
     except (TypeError, ValueError, IndexError) as error:
         raise UsageError(
-            f"loader: which examples the {type(dataset).__name__} holds cannot be told ({error}); "
+            f"loader: the examples of the {type(dataset).__name__} cannot be identified ({error}); "
             "let its indices be whole numbers, and the dataset below it have __len__"
         ) from error
     if len(np.unique(places)) < len(places):

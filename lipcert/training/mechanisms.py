@@ -1,8 +1,8 @@
-"""Mechanisms as training takes them: what is enforced, under which loss, for which inputs.
+"""Mechanisms of training: what is enforced, under which loss, for which inputs.
 
-What enters: the choices of whoever trains. What leaves: the `Settings` from which analysis,
-certificate and audit speak of the very same run. Invariant: a mechanism holds everything that its
-bounds depend on besides the network and the plan of the run.
+Input: the choices of the user. Output: the `Settings` by which analysis, certificate and audit
+describe the same run. Invariant: a mechanism holds everything that its bounds depend on besides the
+network and the plan of the run.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class Loss(LossParameters):
         """From itself, or from the word of a loss that needs no parameter."""
         if isinstance(value, str | Mapping | Loss):
             return value if isinstance(value, Loss) else cls(heads_text(key, value))
-        raise UsageError(f"{key}: {value!r} is no loss; give Loss('cross-entropy'), say")
+        raise UsageError(
+            f"{key}: {value!r} is not a loss; give, for example, Loss('cross-entropy')"
+        )
 
     def settings(self) -> dict[str, Any]:
         """Under the names of `Settings`."""
@@ -133,7 +135,7 @@ class TrainingMechanism:
         self._settings()
 
     def settings(self, run: PlannedRun) -> Settings:
-        """The settings under which analysis, certificate and audit speak of this run."""
+        """The settings by which analysis, certificate and audit describe this run."""
         return self._settings(**run.settings(), reduction="mean")
 
     def _settings(self, **run: Any) -> Settings:
@@ -276,17 +278,17 @@ _KINDS: Final[Mapping[str, type[TrainingMechanism]]] = MappingProxyType(
 
 
 def mechanism_of(settings: Settings) -> TrainingMechanism:
-    """The mechanism that settings speak of, for `make_private`; its plan is left out.
+    """The mechanism that settings describe, for `make_private`; its plan is left out.
 
-    Bounds within constraints that nobody is said to hold are those of `Clipless`. Raises UsageError
-    where nothing bounds gradients during a run.
+    Bounds within constraints for which no enforcement is named are those of `Clipless`. Raises
+    UsageError where nothing bounds gradients during a run.
     """
     kind = settings.mechanism
     if not settings.enforced.acts and settings.scope == "constraint-set":
         kind = Clipless.kind
     if kind not in _KINDS:
         raise UsageError(
-            "training: these settings speak of the weights of a file; a run needs a mechanism, or "
+            "training: these settings cover the weights of a file; a run needs a mechanism, or "
             "constraints that it holds"
         )
     given: dict[str, Any] = {"loss": Loss(settings.loss, **loss_parameters(settings))}

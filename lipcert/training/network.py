@@ -1,8 +1,8 @@
 """Network: the live module as a graph, so that what is trained is what is bounded.
 
-What enters: an `nn.Module` and one example. What leaves: the imported graph of it, and for every
-parameter of the graph the live tensor behind it. Invariant: the graph and the module were found to
-compute the same, on the module's own weights.
+Input: an `nn.Module` and one example. Output: its imported graph, and for every parameter of the
+graph the live tensor behind it. Invariant: the graph and the module were found to compute the same
+function, on the module's own weights.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Noise warning: whether the noise of a run drowns its gradients, said before the first release.
 
-What enters: the noise of a run, and public examples, or none. What leaves: a `NoiseWarning`, or
-nothing. Invariants: no private example is looked at, so nothing that is said costs privacy; what is
-measured decides nothing, and no run fails for it.
+Input: the noise of a run, and public examples, or none. Output: a `NoiseWarning`, or nothing.
+Invariants: private examples are not read, so the warning costs no privacy; the measurement decides
+nothing, and no run fails because of it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class NoiseWarning(UserWarning):
 
 
 def _public(given: KnownExamples, bounds: Bounded) -> Examples:
-    """UsageError for what are no examples of the network, or no labels of the loss."""
+    """UsageError unless these are examples of the network, and labels of the loss."""
     found = examples_of("public examples", given, bounds.graph, is_private=False)
     try:
         checked_labels(bounds.loss, found.y, bounds.graph.output_shape)

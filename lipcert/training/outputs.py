@@ -1,9 +1,9 @@
-"""Outputs: what a module returns, as the one tensor that its loss reads.
+"""Outputs: the return value of a module as the one tensor that its loss reads.
 
-What enters: a tensor, or a tuple, list or mapping of tensors, as the module returns them. What
-leaves: the outputs that have a loss, the entries of one beside those of the next: [examples,
-entries]. Invariant: a mapping is read by the names of the outputs of the file; anything else, and
-a mapping with other names, in the order of these outputs.
+Input: a tensor, or a tuple, list or mapping of tensors, as the module returns them. Output: those
+with a loss, the entries of one beside those of the next: [examples, entries]. Invariant: a mapping
+is read by the names of the outputs of the file; anything else, and a mapping with other names, in
+the order of these outputs.
 """
 
 from __future__ import annotations

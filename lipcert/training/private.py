@@ -5,10 +5,10 @@
         private.criterion(model(x), y).backward()
         optimizer.step()
 
-What enters: what `make_private` has put together. What leaves: batches, the loss, the ε that is
-spent, checkpoints, and the trained network as a file. Invariants: every number that is told of the
-run's privacy comes from its ledger; all ranks of its trace count alike, also after they were killed
-in the midst of a step.
+Input: the parts that `make_private` assembled. Output: batches, the loss, the ε spent, checkpoints,
+and the trained network as a file. Invariants: every number reported about the run's privacy comes
+from its ledger; all ranks of its trace agree on their counts, even after they were killed in the
+middle of a step.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class Private:
 
     @property
     def settings(self) -> Settings:
-        """Under which `lipcert analyze`, `certify` and `audit` speak of this run."""
+        """The settings by which `lipcert analyze`, `certify` and `audit` describe this run."""
         return self.calibration.settings
 
     @property
@@ -225,8 +225,8 @@ class Private:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Close; after an exception the trace does not claim to have come to its end, and the
-        other ranks are told. An exception from the block is never replaced by one of closing."""
+        """Close; after an exception the trace does not claim a regular end, and the other ranks are
+        notified. An exception from the block is never replaced by one of closing."""
         if self._is_closed:
             return
         self._is_closed = True

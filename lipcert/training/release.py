@@ -1,11 +1,11 @@
-"""Release: what a step of the optimizer gives away, and what is done before and after it.
+"""Release: what a step of the optimizer reveals, and what precedes and follows it.
 
     guards → ranks assembled → ledger → sum over ranks → noise → the optimizer's step → projection
 
-What enters: an optimizer, whose step is hooked. What leaves: the same optimizer, any optimizer,
-which steps along noised gradients of a batch. Invariants: the ledger counts a release before it is
-made, and the optimizer never sees a gradient without noise; a parameter without a gradient gets one
-of noise alone, so that an empty batch looks like any other.
+Input: any optimizer, whose step is hooked. Output: the same optimizer, which steps along noised
+gradients of a batch. Invariants: the ledger counts a release before it is made, and the optimizer
+never sees a gradient without noise; a parameter without a gradient gets one of noise alone, so that
+an empty batch looks like any other.
 
 The noise comes from a counter-based generator (Philox) whose key is taken from the operating
 system. torch's own generator on a CPU uses but 32 bits of its seed, few enough to try them all.

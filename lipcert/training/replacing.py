@@ -4,9 +4,9 @@
     print(trainable)  # what was replaced by what
     model = trainable.module
 
-What enters: any module. What leaves: a copy, with a line for every place that was changed. The
-module that is given is never touched. Invariant: after it, `make_private` finds no part of a class
-of torch that it must refuse because of its mode; what code in `forward` does is not seen.
+Input: any module, which stays unchanged. Output: a copy, with a line for every changed place.
+Invariant: `make_private` finds no torch module in the copy that it must refuse because of its mode;
+code in `forward` is not examined.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""The folder of a private run: its files, each written in one go, and whether it may be used.
+"""The folder of a private run: its files, each written atomically, and whether it may be used.
 
-What enters: a folder, and whether a run in it is to be gone on with; settings; everything with a
-`state_dict`. What leaves: the folder, which is made once it is known that there is a run; TOML that
-`lipcert --config FILE` reads back as the same settings; a checkpoint, or the same things as they
-were. Invariants: a run in a folder is never begun a second time; neither seeds nor states of
-generators are written: who could read them would know the noise. So a run that goes on draws new
-batches and new noise, and the ledger, a file of its own, has counted what was done since the
-checkpoint.
+Input: a folder, and whether to resume the run in it; settings; everything with a `state_dict`.
+Output: the folder, created once the run is certain to start; TOML that `lipcert --config FILE`
+reads back as the same settings; a checkpoint, or the same objects restored from it. Invariants: a
+run in a folder is never started a second time; neither seeds nor states of generators are written,
+since a reader of them would know the noise. So a resumed run draws new batches and new noise, and
+the ledger, a file of its own, has counted all releases since the checkpoint.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class Stateful(Protocol):
     """A module, an optimizer, a scheduler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What it holds."""
+        """The state of the object, by name."""
 
     def load_state_dict(self, state_dict: Any) -> Any:
-        """Take it back."""
+        """Restore the state of the object."""
 
 
 def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
@@ -110,7 +109,7 @@ def read_checkpoint(path: Path, parts: Mapping[str, Stateful]) -> int:
     except (OSError, RuntimeError, KeyError, TypeError, ValueError, EOFError,
             pickle.UnpicklingError) as error:  # fmt: skip
         raise NoVerdictError(
-            f"training: {path} is no checkpoint of a private run: {error}"
+            f"training: {path} is not a checkpoint of a private run: {error}"
         ) from error
     missing = sorted(parts.keys() - states.keys())
     if missing:

@@ -1,17 +1,16 @@
 """Same network: the live module is, and stays, the network that was bounded.
 
-What enters: the module with the hooks of the run, and the graph whose bounds set the noise. What
-leaves: nothing, or an error that says what differs: outputs or gradients on random numbers, a
-buffer that forward passes change, frozen numbers that are not those of the file, a batch in which
-examples are not what they are among fewer. Invariant: a
-module that is not made of what it was made of is compared anew before its next forward pass in
-training mode, in the modes that its parts are in.
+Input: the module with the hooks of the run, and the graph whose bounds set the noise. Output:
+nothing, or an error that names the difference: outputs or gradients on random numbers, a buffer
+that forward passes change, frozen numbers that differ from the file, a batch in which examples
+compute something else than in a smaller one. Invariant: a module whose composition changed is
+compared again before its next forward pass in training mode, in the modes of its parts.
 
 A backward pass that is not the derivative of the forward pass (a hook on a tensor, an autograd
 function with a false backward) is bounded by nothing, and no file shows it: so gradients are
-compared, not outputs alone. That no example has a part in what the network does with another one is
-seen in the run's own batches: in the first, and in every one that is larger than all before. What a
-module does only at other numbers, or only from time to time, is not found.
+compared, not outputs alone. That no example affects another is checked on the run's own batches: on
+the first, and on every one that is larger than all before. Behaviour that occurs only at other
+numbers, or only occasionally, is not found.
 """
 
 from __future__ import annotations
@@ -141,7 +140,7 @@ class SameNetwork:
                     f"training: {name} is not the parameter any more that it was when make_private "
                     "was called: it was replaced (an assignment, torch.compile around a part, "
                     "load_state_dict(assign=True), functional_call, a parametrization), so neither "
-                    "bounds nor optimizer speak of what is in its place; change the module before "
+                    "bounds nor optimizer cover what is in its place; change the module before "
                     "make_private (part.compile() compiles in place, at any time), and copy "
                     "numbers into parameters only by private.restore()"
                 )

@@ -1,10 +1,10 @@
 """Sampling: which examples take part in each release, drawn as the account assumes.
 
-What enters: a `TrainingPlan`, a seed, the rank of this process. What leaves: one `Drawn` for each
-release. Invariant: over all ranks together the draws are exactly those of the plan: probabilities
-are ratios of integers, never rounded ones, and follow from the N of the plan, a public constant,
-never from how many examples there are. No state of a generator ever leaves the process: who
-reads it knows the coming batches, and amplification by sampling supposes that nobody does.
+Input: a `TrainingPlan`, a seed, the rank of this process. Output: one `Drawn` for each release.
+Invariant: over all ranks together the draws are exactly those of the plan: probabilities are ratios
+of integers, never rounded ones, and follow from the N of the plan, a public constant, never from
+how many examples there are. No state of a generator ever leaves the process: its reader would know
+the coming batches, and amplification by sampling assumes that they are secret.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ class Seed:
 
     @classmethod
     def fresh(cls) -> Self:
-        """One that nobody can guess, from the operating system."""
+        """An unpredictable one, from the operating system."""
         return cls(secrets.randbits(_BITS), is_reproducible=False, is_shared=False)
 
     @classmethod
     def shared(cls, entropy: int) -> Self:
-        """A secret that one rank has drawn and told to all others."""
+        """A secret that one rank drew and shared with all others."""
         return cls(entropy, is_reproducible=False, is_shared=True)
 
     @classmethod
@@ -135,7 +135,7 @@ class Sampler(OneProcess):
 
     @property
     def examples(self) -> int:
-        """How many there are."""
+        """The number of examples that are present."""
         return self._present
 
     @property

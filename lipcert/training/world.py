@@ -1,13 +1,13 @@
 """World: the processes that train together.
 
-What enters: the default process group, if there is one. What leaves: this process's rank, secrets
-and counts that all share, checks that all are there and hold the same, and sums over all.
-Invariants: without a process group everything here is the identity; a rank that refuses, differs,
-ends or does not come stops all others, who are told which one it was, before they wait longer than
-`patience` seconds.
+Input: the default process group, if there is one. Output: this process's rank, secrets and counts
+that all ranks share, checks that all are present and hold the same, and sums over all. Invariants:
+without a process group everything here is the identity; a rank that refuses, differs, ends or does
+not arrive stops all others, with an error that names it, before they wait longer than `patience`
+seconds.
 
-Collective calls of torch.distributed do not say which rank they wait for, so words go from each to
-each, over gloo. After a rank was missing the group is of no more use: gloo closes its connections.
+Collective calls of torch.distributed do not say which rank they wait for, so messages go from each
+rank to each, over gloo. Once a rank is missing the group is unusable: gloo closes its connections.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _PIECE: Final = 1000
 _BITS: Final = 256
 _FAILED: Final = "failed\n"
 _FINE: Final = "fine\n"
-_TOLD: Final = "training: the other ranks have been told"
+_NOTIFIED: Final = "training: the other ranks have been notified"
 _RESUME: Final = "start all of them again with resume=True"
 _PART: Final = 1 << 20
 _GOLDEN: Final = -0x61C8864680B583EB  # odd, as those of splitmix64 modulo 2⁶⁴
@@ -105,9 +105,9 @@ def heartbeat(group: Any, rank: int, ranks: int, word: str, patience: float) -> 
 
 
 def abandon(group: Any, rank: int) -> None:
-    """Close all connections of a group, so that whoever waits for this rank in it stops waiting.
+    """Close all connections of a group, so that ranks that wait for this one stop waiting.
 
-    gloo does so when a wait runs out; this one is for a word that nobody says.
+    gloo does so when a wait times out; this function serves a message that never comes.
     """
     try:
         peer = 0 if rank else 1
@@ -185,7 +185,7 @@ class World:
         return self.from_first(secrets.randbits(_BITS) if seed is None else seed)
 
     def from_first(self, value: int) -> int:
-        """The first rank's value."""
+        """The value that the first rank has."""
         return int(self._words(str(value) if self.is_first else "", "the first rank's word")[0])
 
     def text_from_first(self, text: str) -> str:
@@ -248,7 +248,7 @@ class World:
 
     @contextmanager
     def telling(self) -> Iterator[None]:
-        """Others are told of an error within, if they are not its reason."""
+        """Notify the other ranks of an error within, unless they are its reason."""
         try:
             yield
         except BaseException as error:
@@ -258,13 +258,13 @@ class World:
     def fail(self, error: BaseException | None) -> None:
         """Tell the others once that this rank ends; text of errors that are not LipCert's is
         kept from them."""
-        is_told = isinstance(error, WorldError) or _TOLD in getattr(error, "__notes__", ())
-        if self.ranks == 1 or error is None or is_told:
+        is_notified = isinstance(error, WorldError) or _NOTIFIED in getattr(error, "__notes__", ())
+        if self.ranks == 1 or error is None or is_notified:
             return
         reason = str(error) if isinstance(error, LipCertError) else type(error).__name__
         patience = min(self.patience, _FAREWELL)
         heartbeat(self.calls, self.rank, self.ranks, _FAILED + reason, patience)
-        error.add_note(_TOLD)
+        error.add_note(_NOTIFIED)
 
     def leave(self) -> None:
         """End the connections to the others, if they are still there."""
@@ -309,7 +309,7 @@ def checksum(tensors: Iterable[Tensor]) -> str:
 
     Σ mix(bᵢ + i·c) modulo 2⁶⁴ for the bits bᵢ of the i-th entry as a whole number: any single
     change is seen, because `_mixed` is a bijection and c is fixed; several cancel each other with a
-    probability of about 2⁻⁶⁴. Against whoever means harm it is none.
+    probability of about 2⁻⁶⁴. It does not protect against deliberate changes.
     """
     sums: list[int] = []
     for item in tensors:

@@ -115,7 +115,7 @@ def test_a_bad_label_is_named_by_its_place_in_the_data(tmp_path: Path) -> None:
     labels[29] = -1
     path = tmp_path / "batches.npz"
     np.savez(path, x=split.images.numpy()[:40], y=labels)
-    with pytest.raises(NoVerdictError, match="example 29: -1 is no class"):
+    with pytest.raises(NoVerdictError, match="example 29: -1 is not a class"):
         audit(job_of(path))
 
 

@@ -408,7 +408,7 @@ def test_a_choice_that_cannot_be_looked_into_is_refused() -> None:
             return torch.zeros(2), place
 
     for chosen in (Subset(Endless(), [0, 1]), Subset(TensorDataset(torch.zeros(2, 2)), [0, 7])):
-        with pytest.raises(UsageError, match="cannot be told"):
+        with pytest.raises(UsageError, match="cannot be identified"):
             loader_of(chosen)
 
 

@@ -110,7 +110,7 @@ def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path: Path) -> N
         (nn.Linear(8, 2), 3, UsageError, r"lipcert\.export\(module, x\[:1\]"),
         (nn.Linear(8, 2), torch.tensor(1.0), UsageError, r"one batch"),
         (CASES["several"][0], (torch.rand(2, 1), torch.rand(1, 1)), UsageError, "as many of each"),
-        (torch.sin, torch.rand(1, 8), UsageError, r"no nn\.Module"),
+        (torch.sin, torch.rand(1, 8), UsageError, r"not an nn\.Module"),
     ):
         with pytest.raises(error, match=reason):
             lipcert.export(module, example, path)

@@ -131,7 +131,7 @@ def test_public_examples_have_to_be_examples():
         (x, r"give \(x, y\)"),
         ((x[:, :2], y), "the model reads"),
         ((x[:5], y), "first axes"),
-        ((x, y + CLASSES), "is no class"),
+        ((x, y + CLASSES), "is not a class"),
     ):
         with pytest.raises(UsageError, match=rf"training: public examples.*{words}"):
             private_run(public=public)

@@ -379,7 +379,7 @@ def test_a_run_without_a_certificate_says_so_at_its_end_too(
         ({"delta": "1e-5"}, "delta"),
         ({"steps": True}, "steps"),
         ({"seed": 1.5}, "seed"),
-        ({"mechanism": "clipless"}, "no mechanism"),
+        ({"mechanism": "clipless"}, "not a mechanism"),
     ],
 )
 def test_arguments_of_other_types_are_refused_before_anything_is_made(

@@ -101,7 +101,7 @@ class KernelGradient(OperandGradient):
 
     @property
     def key(self) -> Hashable:
-        """Everything but the numbers."""
+        """The settings of the convolution, without the numbers."""
         return self
 
     def methods(self, pair: Pair) -> Sequence[Method]:

@@ -38,7 +38,7 @@ class DenseWeight(OperandGradient):
 
     @property
     def key(self) -> Hashable:
-        """Shapes say it all."""
+        """One constant: the shapes decide."""
         return "dense"
 
     def methods(self, pair: Pair) -> Sequence[Method]:
@@ -72,7 +72,7 @@ class DenseWeight(OperandGradient):
         return Gradients(torch.bmm(b.mT, a), distance)
 
     def gradient_scratch(self, pair: Pair) -> int:
-        """The gradient."""
+        """The bytes of one gradient in float64."""
         _, read, written = _sizes(pair)
         return 8 * read * written
 
@@ -116,7 +116,7 @@ class TableGradient(OperandGradient):
 
     @property
     def key(self) -> Hashable:
-        """One method only."""
+        """One constant: the shapes decide."""
         return "table"
 
     def methods(self, pair: Pair) -> Sequence[Method]:
@@ -131,7 +131,7 @@ class TableGradient(OperandGradient):
         return self._added(pair, self._numbers(pair), self.rows, pair.b.dtype)
 
     def gradient_scratch(self, pair: Pair) -> int:
-        """The table."""
+        """The bytes of one table in float64."""
         return 8 * self.rows * self._sizes(pair)[1]
 
     def _squares(self, pair: Pair) -> Squares:

@@ -67,7 +67,7 @@ class Caught:
 
     @property
     def node(self) -> Node:
-        """The node."""
+        """The node whose parameters are measured."""
         return self.plan.node
 
 
@@ -138,7 +138,7 @@ class NormEngine:
     def caught(self, x: Tensor, losses_of: Losses) -> Passed:
         """What every trained node read and received, and the gradient norms of these very tensors.
 
-        Whoever sums gradients from these tensors sums what was measured, however the pass rounded.
+        Gradients summed from these tensors are those that were measured, however the pass rounded.
 
         Args:
             x: one example at least.

@@ -89,11 +89,11 @@ class EntrywiseGradient(OperandGradient):
 
     @property
     def key(self) -> Hashable:
-        """One method only."""
+        """The class: there is one method."""
         return type(self)
 
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """Multiply and add up."""
+        """One method: multiply, then add up."""
         return [Method("reduced", self._scratch(pair), self._squares)]
 
     def gradients(self, pair: Pair) -> Gradients:
@@ -102,7 +102,7 @@ class EntrywiseGradient(OperandGradient):
         return Gradients(reduced(products, self.placed), distance * OUTWARD)
 
     def gradient_scratch(self, pair: Pair) -> int:
-        """Products and factors."""
+        """The bytes of products and factors."""
         return 8 * self._scratch(pair)
 
     def _scratch(self, pair: Pair) -> int:
@@ -139,7 +139,7 @@ class BiasGradient(EntrywiseGradient):
 
     @property
     def needs_value(self) -> bool:
-        """Only the cotangent counts."""
+        """False: only the cotangent is needed."""
         return False
 
     def methods(self, pair: Pair) -> Sequence[Method]:

@@ -1,8 +1,9 @@
 """Layout: in which order the entries of a tensor lie in memory, and which order suits a network.
 
-What enters: tensors [examples, *shape]. What leaves: the same entries; only strides differ. Images
-are [examples, channels, rows, columns]; "channels last" means that the channels of one pixel are
-neighbours in memory, as the fastest convolutions of torch have it. Norms do not see the order.
+Input: tensors [examples, *shape]. Output: the same entries; only strides differ. Images are
+[examples, channels, rows, columns]; "channels last" means that the channels of one pixel are
+neighbours in memory, as the fastest convolutions of torch have it. Norms do not depend on the
+order.
 """
 
 from __future__ import annotations

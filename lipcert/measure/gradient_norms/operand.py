@@ -54,7 +54,7 @@ class Pair:
         return Pair(self.a.contiguous(), self.b.contiguous(), self.a_squares, self.b_squares)
 
     def part(self, start: int, stop: int) -> Pair:
-        """Consecutive examples."""
+        """The examples from start to stop."""
         if start == 0 and stop >= len(self):
             return self
         return self._at(slice(start, stop))

@@ -161,7 +161,7 @@ class Scatter:
 
     @property
     def stretch(self) -> float:
-        """Norm of the map."""
+        """An upper bound of the norm of the map."""
         return abs(self.scale) * sqrt(self.repeats) * OUTWARD
 
 

@@ -1,7 +1,7 @@
 """Recording: the squares of one batch, gathered while it runs forward and backward.
 
-What enters: values as they are computed, and cotangents as they arrive. What leaves: squares by
-name. Invariant: a value is held only until the cotangent of its node has been combined with it.
+Input: values as they are computed, and cotangents as they arrive. Output: squares by name.
+Invariant: a value is kept only until the cotangent of its node has been combined with it.
 """
 
 from __future__ import annotations

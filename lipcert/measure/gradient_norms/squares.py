@@ -68,7 +68,7 @@ class Squares:
         return (self.value + self.error) * OUTWARD
 
     def at(self, where: slice | Tensor) -> Squares:
-        """Those of some examples."""
+        """The squares of the selected examples."""
         return Squares(self.value[where], self.error[where])
 
     def plus(self, other: Squares) -> Squares:

@@ -1,8 +1,8 @@
 """The function of every kind of step: for the examples of a batch together.
 
-What enters: a node, tensors [examples, *shape], its operands by role. What leaves: one tensor
-[examples, *shape]. A step that does not leave axis 0 of its values to the examples is applied to
-each of them (`torch.vmap`).
+Input: a node, tensors [examples, *shape], its operands by role. Output: one tensor [examples,
+*shape]. A step that does not reserve axis 0 of its values for the examples is applied to each
+example alone (`torch.vmap`).
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ class _ClippedCotangent(AutogradFunction):
 
     @staticmethod
     def backward(ctx: FunctionCtx, *cotangents: Tensor) -> tuple[Tensor, None, None]:
-        """The clipped cotangent."""
+        """The cotangent, clipped to the radius."""
         (cotangent,) = cotangents
         radius, by_channel = ctx.radius, ctx.by_channel  # type: ignore[attr-defined]
         return clipped(cotangent, radius, by_channel=by_channel), None, None
@@ -108,7 +108,7 @@ Elementwise: Final = Scale | Shift | PRelu | Multiply | Divide | Add
 
 
 def elementwise(op: Scale | Shift | PRelu | Multiply | Divide | Add) -> Function:
-    """The step in torch."""
+    """The entrywise step in torch, by its kind."""
     match op:
         case Scale():
             return _scaled
@@ -198,7 +198,7 @@ def activation(op: Activation) -> Function:
 
 
 def masking(op: Compare | MaskedMean, like: Tensor) -> Function:
-    """The step in torch."""
+    """A comparison, or a mean over a mask."""
     if isinstance(op, MaskedMean):
         return lambda x, _: _mean(op, x[0], x[1])
     limits = torch.tensor(op.limits, dtype=torch.float64, device=like.device)
@@ -266,7 +266,7 @@ def local_response(op: LocalResponse) -> Function:
 
 
 def dense(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
-    """`Dense`."""
+    """`Dense`: y = x·Wᵀ + bias."""
     return functional.linear(x[0], tensors["weight"], tensors.get("bias"))
 
 
@@ -279,13 +279,13 @@ def embedding(x: Sequence[Tensor], tensors: Tensors) -> Tensor:
 
 
 def matmul(x: Sequence[Tensor], _: Tensors) -> Tensor:
-    """`MatMul`."""
+    """`MatMul`: y = a·b of two activations."""
     a, b = of_one_rank(x)
     return a @ b
 
 
 def attention(op: Attention, like: Tensor) -> Function:
-    """`Attention`."""
+    """`Attention` under the mask of the op."""
     mask = None if op.mask is None else torch.tensor(member(op.mask)).to(like)
 
     def attended(x: Sequence[Tensor], _: Tensors) -> Tensor:

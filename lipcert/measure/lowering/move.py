@@ -288,7 +288,7 @@ def _run(x: Tensor, axis: int, first: int, count: int, step: int) -> Tensor:
 
 
 def concat(axis: int) -> Function:
-    """`Concat`."""
+    """`Concat` of all inputs along the axis."""
     return lambda x, _: torch.cat(list(x), dim=axis)
 
 

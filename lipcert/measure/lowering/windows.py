@@ -109,7 +109,7 @@ _CONVOLUTION: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional
 
 
 def pool(op: MaxPool | AveragePool | LpPool, geometry: Geometry, like: Tensor) -> Function:
-    """The step in torch."""
+    """The pooling step in torch, by its kind."""
     match op:
         case MaxPool():
             return lambda x, _: _maximum(x[0], op.window, geometry)

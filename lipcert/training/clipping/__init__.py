@@ -1,7 +1,7 @@
 """Clips that a training run enforces: of the gradient of each example, or inside backpropagation.
 
-What enters: what was bounded of a network, and its live module. What leaves: sums of clipped
-gradients, and hooks that clip what each layer reads and receives.
+Input: the bounded part of a network, and its live module. Output: sums of clipped gradients, and
+hooks that clip the input and the cotangent of each layer.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """Backpropagation clipping in a live module: hooks where the bounded graph has its clips.
 
-What enters: a module, the graph that was bounded with its clips, and which parameter of the module
-is which of the graph. What leaves: handles of hooks, by which every trained layer clips its
-upstream cotangent and, where the graph does, its input, in training and in evaluation: the clips
-are part of the network.
+Input: a module, the graph that was bounded with its clips, and the map between the parameters of
+both. Output: handles of hooks, by which every trained layer clips its upstream cotangent and, where
+the graph does, its input, in training and in evaluation: the clips are part of the network.
 Invariant: a layer is a module that owns its parameters alone and is called once, or shares a table
-of which one of two modules reads rows; whatever cannot be mapped so is refused by name, and
-`check_clips` tells whether the mapping is right.
+of which one of two modules reads rows; whatever cannot be mapped this way is refused by name, and
+`check_clips` verifies the mapping.
 """
 
 from __future__ import annotations
@@ -189,7 +188,7 @@ def _reads_rows(module: nn.Module, owner: str) -> bool:
 def _obstacle(
     module: nn.Module, owners: tuple[str, ...], counts: Mapping[str, int], shared: frozenset[str]
 ) -> str | None:
-    """Why these owners are no layer that can be hooked; None: they are."""
+    """Why these owners are not a layer that can be hooked; None if they are."""
     if len(owners) != 1:
         return f"one layer of the network has parameters of {', '.join(map(repr, owners))}"
     (name,) = owners

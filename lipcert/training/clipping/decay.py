@@ -1,8 +1,8 @@
 """Decay inside the clip (Guo, 2024): the norm of ∇ℓ_i + λθ, without the gradient itself.
 
-What enters: the tensors that one pass caught, squared gradient norms, the weights, λ. What leaves:
-upper bounds of the squared norms. Invariant: rounding only makes them larger; where it would hide
-how ∇ℓ_i and θ point, ‖∇ℓ_i‖ + λ‖θ‖ stands in.
+Input: the tensors recorded in one pass, squared gradient norms, the weights, λ. Output: upper
+bounds of the squared norms. Invariant: rounding only makes them larger; where it would hide the
+angle between ∇ℓ_i and θ, ‖∇ℓ_i‖ + λ‖θ‖ is used instead.
 
     ‖∇ℓ_i + λθ‖² = ‖∇ℓ_i‖² + 2λ⟨∇ℓ_i, θ⟩ + λ²‖θ‖²
 

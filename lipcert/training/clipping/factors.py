@@ -34,7 +34,7 @@ class ClipRule:
     """∇ℓ_i + λθ of every group, scaled down to its radius, which is the bound of the group.
 
     loss_clip: the norm to which ∂ℓ/∂logits is clipped before, None where it is not. weight_decay:
-    λ, 0 where decay is no business of the clip.
+    λ, 0 where the clip does not cover the decay.
     """
 
     groups: tuple[Group, ...]

@@ -76,7 +76,7 @@ class ClippedSum:
     """gradients: by the graph's names, each in the parameter's shape. factors: [examples, groups];
     0 for examples that are left out because their gradient is not finite. losses: [examples].
 
-    Everything but the gradients speaks of single examples: it is not covered by any noise.
+    Everything but the gradients describes single examples: no noise covers it.
     """
 
     gradients: Mapping[str, Tensor]

@@ -1,9 +1,9 @@
 """LiveNetwork: the imported graph on the tensors that training updates.
 
-What enters: a graph, and its live tensors by name, in the graph's orientation. What leaves: a
-`LoweredNetwork` that computes with them. Invariant: the network has the weights of the moment it
-is asked for; a tensor that lies contiguously in storage of its own is shared, others are copied
-into place each time.
+Input: a graph, and its live tensors by name, in the graph's orientation. Output: a `LoweredNetwork`
+that computes with them. Invariant: the network has the weights of the moment at which it is
+requested; a tensor that lies contiguously in storage of its own is shared, others are copied each
+time.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _WHOLE: Final = (torch.float32, torch.float64)
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveNetwork:
-    """A network and what must be brought up to date in it.
+    """A network and its operands that must be updated before it is used.
 
-    copied: pairs of a live tensor and its contiguous copy. derived: operands that are no views,
+    copied: pairs of a live tensor and its contiguous copy. derived: operands that are not views,
     and the tensors that hold them.
     """
 
@@ -63,7 +63,7 @@ class LiveNetwork:
 
     @property
     def graph(self) -> Graph:
-        """What it computes."""
+        """The graph that the network computes."""
         return self._network.graph
 
     @torch.no_grad()

@@ -224,7 +224,7 @@ class _ForwardAndBack(nn.Module):
         self._dtype = dtype
 
     def forward(self, *x: Tensor) -> tuple[Tensor, _Gradients] | None:
-        """The output with its gradients; None where it is no tensor of this dtype."""
+        """The output with its gradients; None where it is not a tensor of this dtype."""
         output = self.inner(*x)
         found = output if self._read is None else self._read(output)
         if not isinstance(found, Tensor) or found.dtype is not self._dtype:

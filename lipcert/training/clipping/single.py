@@ -1,9 +1,9 @@
 """SingleGradients: the sum of clipped gradients of a module with dropout, example by example.
 
-What enters: a batch with its labels, and the masks of its forward pass. What leaves: what
-`ClippedGradients` gives for a graph without random parts: Σ_i c_ik(∇_k ℓ_i + λθ_k), here of the
-live module, from gradients that are all there at once, in chunks of examples. Invariant: norms and
-sums are those of the same tensors, so that an example moves the sum by at most the radius of each
+Input: a batch with its labels, and the masks of its forward pass. Output: the sums that
+`ClippedGradients` computes for a graph without random parts, Σ_i c_ik(∇_k ℓ_i + λθ_k), here of the
+live module, from gradients held in full for a chunk of examples at a time. Invariant: norms and
+sums come from the same tensors, so that an example changes the sum by at most the radius of each
 group, up to the rounding of the additions.
 """
 

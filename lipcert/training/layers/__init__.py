@@ -1,11 +1,11 @@
 """Layers that Lipschitz-bounded networks use and torch lacks, as plain modules.
 
-What enters: batches [examples, …]. What leaves: batches whose every example depends on the same
-example of the input alone. Invariant: each layer exports with `lipcert.export` to nodes that
-`lipcert.load_model` recognises, so that the Lipschitz constant and the output norm in its docstring
-are what an analysis finds; each takes batches of no examples.
+Input: batches [examples, …]. Output: batches in which every example depends on the same example of
+the input alone. Invariant: each layer exports with `lipcert.export` to nodes that
+`lipcert.load_model` recognises, so that an analysis finds the Lipschitz constant and the output
+norm in its docstring; each accepts empty batches.
 
-Not here, because nothing true could be said of them: conversion to HSV (the hue jumps), a layer
+Not here, because no true bound could be stated for them: conversion to HSV (the hue jumps), a layer
 that averages over the batch, a convolution that is 1-Lipschitz by a factor of average energy (a
 constraint on the weight holds the norm of the convolution itself).
 """

@@ -1,7 +1,7 @@
 """A clip of gradients, as a layer: the identity whose backward pass clips.
 
-What enters: a batch; in the backward pass, its gradient. What leaves: the batch itself; the
-gradient, that of each example clipped. Invariant: values are never changed.
+Input: a batch; in the backward pass, its gradient. Output: the batch itself; the gradient, clipped
+for each example. Invariant: values are never changed.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What stands before a network: a clip to a ball, normalisation to a sphere, colour spaces.
+"""Layers in front of a network: a clip to a ball, normalisation to a sphere, colour spaces.
 
-What enters: a batch; for colours, images [examples, 3, height, width] in RGB. What leaves: examples
-of bounded norm, each from itself alone (‖f(x)‖ ≤ radius for every finite x, up to the rounding of
-one division); the same image by a fixed linear map of its colours, which is the same for all pixels
-and is not trained. (Béthune et al. 2024, Section 4: projection onto the ball, onto the sphere.)
+Input: a batch; for colours, images [examples, 3, height, width] in RGB. Output: examples of bounded
+norm, each from itself alone (‖f(x)‖ ≤ radius for every finite x, up to the rounding of one
+division); the same image by a fixed linear map of its colours, which is the same for all pixels and
+is not trained. (Béthune et al. 2024, Section 4: projection onto the ball, onto the sphere.)
 """
 
 from __future__ import annotations

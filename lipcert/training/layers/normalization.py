@@ -1,8 +1,8 @@
 """Normalisation with a bounded slope: (x − μ)/max(norm_floor, s), s the standard deviation; and
 (x − μ)/√(‖x − μ‖² + 1), whose blocks have norm below 1.
 
-What enters: values cut into blocks of n entries. What leaves: x̂ with ‖x̂‖ ≤ min(√n, X/norm_floor)
-in each block, then perhaps weight·x̂ + bias. Invariant: blocks lie within one example.
+Input: values cut into blocks of n entries. Output: x̂ with ‖x̂‖ ≤ min(√n, X/norm_floor) in each
+block, then perhaps weight·x̂ + bias. Invariant: blocks lie within one example.
 
 Lipschitz constant of x ↦ x̂: 1/norm_floor (Barczewski and Ramon 2024, Eqs. 5 and 6). Proof: with
 u = (x − μ)/‖x − μ‖ and the projection P = I − 11ᵀ/n, the Jacobian is P/norm_floor where s is below

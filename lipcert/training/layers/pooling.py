@@ -1,8 +1,7 @@
 """Pooling that keeps norms: the Euclidean length of every window.
 
-What enters: images [examples, channels, height, width]. What leaves: one number ≥ 0 for every
-window of every channel. Invariant: windows do not overlap, so ‖f(x)‖ = ‖x‖ on the positions that
-are read.
+Input: images [examples, channels, height, width]. Output: one number ≥ 0 for every window of every
+channel. Invariant: windows do not overlap, so ‖f(x)‖ = ‖x‖ on the positions that are read.
 """
 
 from __future__ import annotations

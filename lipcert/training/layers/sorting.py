@@ -1,11 +1,11 @@
 """Activations that keep norms: GroupSort, MaxMin and Householder reflections.
 
-What enters: values with groups of entries along one axis. What leaves: the same entries, each group
-in order; or each group z, and its reflection z − 2(vᵀz)v where vᵀz < 0. Invariant: at every point
-an orthogonal matrix, hence 1-Lipschitz and norm-preserving: ‖f(x)‖ = ‖x‖ and ‖Jᵀg‖ = ‖g‖. Where
-sorted entries are equal, the generalised Jacobians are averages of permutations, of norm 1 too.
-(Anil, Lucas and Grosse 2019; Mhammedi et al. 2017; Singla, Singla and Feizi 2022; Béthune et al.
-2024, B.1.)
+Input: values with groups of entries along one axis. Output: the same entries, each group in order;
+or each group z, and its reflection z − 2(vᵀz)v where vᵀz < 0. Invariant: at every point an
+orthogonal matrix, hence 1-Lipschitz and norm-preserving: ‖f(x)‖ = ‖x‖ and ‖Jᵀg‖ = ‖g‖. Where sorted
+entries are equal, the generalised Jacobians are averages of permutations, of norm 1 too. (Anil,
+Lucas and Grosse 2019; Mhammedi et al. 2017; Singla, Singla and Feizi 2022; Béthune et al. 2024,
+B.1.)
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Sums: a bias as a layer of its own, examples less their mean, and residual blocks.
 
-What enters: a batch [examples, …]. What leaves: the same plus trained numbers, repeated over the
-axes that they do not have; x − mean(x), the mean over axes of the example; x plus what a branch
-makes of it, or half of that. Invariants: no example sees another; a branch is never broadcast,
-since a repeated one would count several times.
+Input: a batch [examples, …]. Output: the same plus trained numbers, repeated over the axes that
+they do not have; x − mean(x), the mean over axes of the example; x plus the output of a branch, or
+half of that sum. Invariants: no example affects another; a branch is never broadcast, since a
+repeated one would count several times.
 """
 
 from __future__ import annotations

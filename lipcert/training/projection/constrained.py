@@ -53,7 +53,7 @@ class Use:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Constrained:
-    """A parameter and everything that its constraint speaks of."""
+    """A parameter and everything that its constraint covers."""
 
     name: str
     radius: float
@@ -80,7 +80,7 @@ def _is_in_range(name: str, radius: float) -> bool:
 
 
 def _uses(graph: Graph, name: str, spec: ConstraintSpec) -> tuple[Use, ...]:
-    """What the constraint speaks of: the parameter itself, or every op that shows it.
+    """What the constraint covers: the parameter itself, or every op that shows it.
 
     A spectral constraint assumes r·max(1, gain of the view) of each op, as `ConstraintScope` does.
     """

@@ -68,7 +68,7 @@ class Entrywise(Measure):
 
     @classmethod
     def of(cls, uses: Sequence[Use]) -> Entrywise:
-        """Of uses that are no maps."""
+        """Norms of uses that are not maps."""
         return cls(tuple(uses), (1.0,) * len(uses))
 
     def bounds(self, numbers: Numbers, *, tight: bool) -> Sequence[float]:

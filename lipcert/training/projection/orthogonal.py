@@ -1,8 +1,8 @@
 """Orthogonalisation: weights towards multiples of orthogonal matrices, where these have norm 1.
 
-What enters: a weight and a certified bound of its norm. What leaves: the weight after some Björck
-iterations, scaled to its radius. Invariant: nothing is claimed of the result; it is projected
-like any other weight.
+Input: a weight and a certified bound of its norm. Output: the weight after some Björck iterations,
+scaled to its radius. Invariant: nothing is claimed about the result; it is projected like any other
+weight.
 """
 
 from __future__ import annotations

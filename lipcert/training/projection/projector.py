@@ -1,8 +1,8 @@
-"""Projector: what holds constrained weights within their radii.
+"""Projector: keeps constrained weights within their radii.
 
-What enters: a graph, settings, and live tensors. What leaves: the same tensors, scaled where they
-were outside, and certified norms of them. Invariant: after `project`, every constrained tensor, as
-the real numbers that its entries are, obeys its constraint: this is proved, not computed.
+Input: a graph, settings, and live tensors. Output: the same tensors, scaled where they were
+outside, and their certified norms. Invariant: after `project`, every constrained tensor, as the
+real numbers that its entries are, obeys its constraint: this is proved, not computed.
 """
 
 from __future__ import annotations
