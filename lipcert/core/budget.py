@@ -1,13 +1,12 @@
 """Budget: how many entries, and how much time, one check may take.
 
-What enters: limits, for the work inside of `limited`. What leaves: `OverBudget` from the `spend`
-that exceeds them: a check that ran out of its budget has established nothing. Outside of `limited`
-nothing is counted.
+Work inside `limited` is counted by `spend`, which raises `OverBudget` when a limit is exceeded: a
+check that runs out of its budget has established nothing. Outside `limited` nothing is counted.
 
-Invariant: what is kept and takes memory of its own, which numbers of the file and views of them do
-not, is spent as it is made, and every piece of work looks at the time before it begins. One piece
-has a limit of its own (`MAX_SIZE`, a matrix, a stack of frequencies), which is all that a check can
-overdraw.
+Invariant: everything kept that takes memory of its own (numbers of the file and views of them do
+not) is spent as it is made, and every piece of work checks the time before it begins. One piece
+has a limit of its own (`MAX_SIZE`, a matrix, a stack of frequencies): a check can exceed its budget
+by no more than that.
 """
 
 from __future__ import annotations

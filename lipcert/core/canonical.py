@@ -5,11 +5,11 @@ booleans. There are no floats, because a decimal number is not the float64 it is
 is no null, because what is absent is left out. So a digest of the bytes is a digest of the value.
 A bound is a float64 in hexadecimal, a probability a rational number as two decimal strings.
 
-What enters the readers: untrusted bytes and strings. What leaves: a value, or an error with the
-reason. Invariant: what is read is exactly what the writer writes for it. That is how the reader
-decides: whatever a parser of JSON makes of the bytes is written again and compared with them, so
-keys twice or not in order, other escapes, blanks, 1.0 for 1 or −0 for 0 are refused whatever that
-parser thinks of them.
+Readers take untrusted bytes and strings, and return a value or raise an error with the reason.
+Invariant: what is read is exactly what the writer writes for it. The reader enforces this directly:
+it writes the value that a JSON parser returns again and compares the bytes, so duplicate or
+unsorted keys, other escapes, blanks, 1.0 for 1 or −0 for 0 are refused whatever that parser
+accepts.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _is_natural(text: object) -> bool:
 
 
 def _read_number_or_word(text: object) -> float | str:
-    """Numbers are written as such; what is no number is a word."""
+    """A hexadecimal number is read as a number; any other string is a word."""
     if type(text) is not str:
         raise CodecError("is neither a number nor a word")
     return read_float(text) if text.removeprefix("-").startswith("0x") else text

@@ -1,7 +1,7 @@
 """Certificate: what is claimed of a model, under which assumptions, and what helps to check it.
 
-What enters: records, or the bytes of a file. What leaves: the bytes, or the records; the two are
-inverse to each other. Numbers are exact: bounds are float64, probabilities rational.
+Writes records as the bytes of a file and reads them back; the two are inverse to each other.
+Numbers are exact: bounds are float64, probabilities rational.
 
     certificate = schema tool model scope assumptions nodes witnesses outputs [privacy]
 

@@ -129,7 +129,7 @@ class _State:
         )
 
     def report(self, verdict: Verdict, stages: tuple[Stage, ...]) -> Report:
-        """The outcome."""
+        """The report of a check that ended with this verdict."""
         proved = verdict in {Verdict.VALID, Verdict.CONDITIONAL}
         return Report(
             verdict=verdict,
@@ -196,9 +196,7 @@ def _identify(state: _State) -> Iterator[str]:
     external = tuple(ExternalFile(f.location, f.sha256, f.size) for f in model.external)
     same_file = (claimed.sha256, claimed.size) == (model.sha256, model.size)
     if not (same_file and claimed.external == external):
-        state.notes.append(
-            "the model was saved again: the files differ, what they compute does not"
-        )
+        state.notes.append("the model was saved again: the files differ, but compute the same")
 
 
 def _account(state: _State) -> Iterator[str]:
@@ -340,7 +338,7 @@ def _leftovers(state: _State) -> Iterator[str]:
             names = ", ".join(shown(name) for name in given.unused[:_MOST_UNUSED])
             more = " and others" if len(given.unused) > _MOST_UNUSED else ""
             state.notes.append(
-                f"tensors of the weights that nothing was held against: {names}{more}"
+                f"tensors of the weights file that were compared with nothing: {names}{more}"
             )
         yield from membership_faults(state.certificate, state.model, given, engine)
 

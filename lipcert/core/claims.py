@@ -1,7 +1,7 @@
-"""Claims against what is derived: nothing but comparisons, without tolerance.
+"""Comparison of claims with derived bounds, without tolerance.
 
-What enters: a certificate and the bounds derived from verified premises. What leaves: a sentence
-for each claim that is below what is derived; an absent claim is not judged.
+Input: a certificate and the bounds derived from verified premises. Output: a sentence for each
+claim that is below the derived bound; an absent claim is not judged.
 """
 
 from __future__ import annotations

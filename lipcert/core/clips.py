@@ -1,9 +1,9 @@
 """Clips of backpropagation: the program that training runs, from the one that the file holds.
 
-What enters: a program and the clips of the premises. What leaves: the program with a clip behind
-every layer, and before those that clip what they read; or the layers that are none. All values of
-the file keep their names: of the output of a layer, the cotangent is the one behind its clip, which
-enters the layer.
+Input: a program and the clips of the premises. Output: the program with a clip behind every layer,
+and before each layer that clips its input; or what is wrong with the places of the clips. All
+values of the file keep their names: the cotangent of a layer's output is the one behind its clip,
+which enters the layer.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def clip_faults(
 def _is_closed(ends: LayerEnds, model: Model, program: Program) -> bool:
     """Whether the nodes from one value to another are read through the latter only.
 
-    A value that is the first one under another name is no part of what lies between.
+    A value that is the first one under another name is not part of what lies between.
     """
     first, last = ends
     paired = zip(model.nodes, program.covered, strict=True)

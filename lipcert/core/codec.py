@@ -11,10 +11,10 @@
 How a number is spelt, and every further type, is for the dialect to say (`forms`). What a field
 says of its member beyond its type stands in its metadata (`member`), or with the dialect.
 
-What enters the reader: a value that anybody may have written. What leaves: the record, or an error
-of the dialect with the path of what is wrong. Invariant: a type is what it is (true is no number, a
-whole number of a field of that type is never a float), a member is missing, unknown (unless
-`extra`) or read, and what a record is written as reads as that record.
+The reader takes an untrusted value, and returns the record or raises an error of the dialect with
+the path of the fault. Invariant: types are strict (true is not a number, an integer field never
+takes a float), a member is missing, unknown (unless `extra`) or read, and a written record reads
+back as that record.
 """
 
 from __future__ import annotations
@@ -98,8 +98,8 @@ def member(
     name: str | None = None, *, optional: bool = False, apart: bool = False
 ) -> Mapping[str, Any]:
     """Metadata of a field. name: in JSON where it is another, "outer.inner" for one of an object
-    around it. optional: left out where the value is the default or empty. apart: no member at all;
-    whoever reads the record gives the value."""
+    around it. optional: left out where the value is the default or empty. apart: not in JSON at
+    all; the caller that reads the record gives the value."""
     return {"name": name, "optional": optional, "apart": apart}
 
 
@@ -164,7 +164,7 @@ class Codec:
 
     def read(self, kind: type[_T], value: object, where: str, **apart: object) -> _T:
         """The record that was written so; where: what the paths of errors begin with. apart: the
-        fields of the record that are no members."""
+        fields of the record that are not in JSON."""
         read = partial(self._record, kind, apart) if apart else self.form(kind).read
         return cast("_T", self._read(read, value, where))
 
@@ -179,7 +179,7 @@ class Codec:
         return cast("_T", self._read(_words(choices).read, value, where))
 
     def read_any(self, kind: object, value: object, where: str) -> Any:
-        """The same for what is no class: a tuple, a mapping."""
+        """The same for a type that is not a class: a tuple, a mapping."""
         return self.read(cast("type[Any]", kind), value, where)
 
     def form(self, hint: object) -> Form:
@@ -216,7 +216,7 @@ class Codec:
         )
 
     def _plan(self, kind: Any) -> list[_Member]:
-        """The members of a record; its constants first, so that another schema is told as such."""
+        """The members of a record; its constants first, so that another schema is named as such."""
         if kind not in self._plans:
             hints = get_type_hints(kind, include_extras=True)
             said = {

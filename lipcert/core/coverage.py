@@ -1,7 +1,7 @@
 """Coverage: the list of nodes that a certificate of a model must hold, without its claims.
 
-What enters: a model and its program. What leaves: for each node what it is and what became of it,
-and for each step the value it computes and the rule that speaks of it.
+Input: a model and its program. Output: for each node what it is and what became of it, and for
+each step the value it computes and the rule that applies to it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lipcert.core.rules.table import rule_class
 
 _VERSION = 1
 INPUT_RULE: Final = "input/1"
-"""the rule that speaks of the input of the network"""
+"""the rule that applies to the input of the network"""
 
 
 def expected_nodes(model: Model, program: Program) -> tuple[NodeClaim, ...]:
@@ -75,11 +75,11 @@ def scope_faults(scope: ScopeClaim, model: Model, program: Program) -> Iterator[
 
 
 def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[str, str]:
-    """The trained tensors of which no rule speaks, with the reason.
+    """The trained tensors that no rule covers, with the reason.
 
-    Proof: a rule speaks of a tensor that changes only where that is an operand. One that enters as
-    a plain number has no gradient bound (`Program.untracked`), and no bound for other numbers; of
-    integers, and of what is read in yet another way, nothing is known to the rules.
+    Proof: a rule covers a tensor that changes only where that is an operand. One that enters as a
+    plain number has no gradient bound (`Program.untracked`), and no bound for other numbers; the
+    rules know nothing of integers, or of a tensor read in any other way.
     """
     known = tensors(model)
     read = {
@@ -98,7 +98,7 @@ def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[
         elif name in read - spoken or (
             scope.kind == "constraint-set" and name in program.untracked
         ):
-            found[name] = f"no rule speaks of the trained tensor {shown(name)} as it is used"
+            found[name] = f"no rule covers the trained tensor {shown(name)} as it is used"
     return found
 
 

@@ -2,7 +2,8 @@
 
     input → facts forward → loss → cotangents backward → gradients per tensor
 
-What enters: nothing that is only claimed. What leaves: upper bounds, inf where none is derived.
+The input contains nothing that is only claimed; the output is upper bounds, inf where none is
+derived.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ def derive(
     """All bounds of a network with one loss.
 
     proposals: what is asked for chains, in place of those of the evidence.
-    What enters a step as a plain number is read from the file: no other weights are admitted.
+    A plain number of a step is read from the file: no other weights are admitted.
     """
     weights = weights_of(evidence)
     proposals = Listed(evidence.chains) if proposals is None else proposals
@@ -120,7 +121,7 @@ def input_facts(program: Program, premises: Premises) -> dict[str, Fact]:
 
 
 def input_faults(program: Program, premises: Premises) -> bool:
-    """Whether premises speak of other inputs than the program has."""
+    """Whether premises describe other inputs than the program has."""
     stated = [(part.name, part.shape) for part in premises.input_parts]
     has_box = premises.input_box is not None
     return stated != [(part.name, part.shape) for part in program.parts] or (

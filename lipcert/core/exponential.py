@@ -1,7 +1,7 @@
 """exp and log of rational numbers, enclosed by exact integers.
 
-What enters: a rational number, and how many bits are wanted. What leaves: two rational numbers
-with the exact result between them. No floating-point number is involved.
+Input: a rational number, and how many bits are wanted. Output: two rational numbers with the exact
+result between them. No floating-point number is involved.
 """
 
 from __future__ import annotations

@@ -26,17 +26,17 @@ from lipcert.core.files import (
 
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "conditional": 3, "unknown": 3}
 """by verdict; 2 is for usage, 4 for an error of the checker itself"""
-_PURPOSE: Final = "Hold a certificate against the ONNX file that it speaks of."
+_PURPOSE: Final = "Check a certificate against the ONNX file that it describes."
 _EPILOG: Final = (
-    "Leaves with 0 if the certificate is valid, 1 if it is invalid, 2 for wrong usage, 3 if it is "
+    "Exits with 0 if the certificate is valid, 1 if it is invalid, 2 for wrong usage, 3 if it is "
     "conditional on assumptions that are not accepted or cannot be judged, 4 for a defect of the "
     "checker. The last line of output is the verdict with the digest of the certificate."
 )
 
 
 TCB: Final = (
-    "list the files that the verdict rests on, with lines and digests; without a certificate, all "
-    "that any verdict may rest on"
+    "list the files that the verdict depends on, with lines and digests; without a certificate, "
+    "all that any verdict may depend on"
 )
 
 
@@ -65,7 +65,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except CertificateFileError as error:
         sys.stderr.write(f"lipcert-check: error: {error}\n")
         return EXIT_CODES["unknown"]
-    except Exception as error:  # noqa: BLE001  a defect is no verdict
+    except Exception as error:  # noqa: BLE001  a defect is not a verdict
         sys.stderr.write(f"lipcert-check: defect: {type(error).__name__}: {str(error)!a}\n")
         return 4
     write = report_json if options.format == "json" else report_text
@@ -81,8 +81,8 @@ def accepted_ids(words: Sequence[str]) -> frozenset[str]:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("lipcert-check", description=_PURPOSE, epilog=_EPILOG)
     parser.add_argument("certificate", type=Path, nargs="?", help="the certificate file")
-    parser.add_argument("--model", type=Path, help="the ONNX file that it speaks of")
-    parser.add_argument("--weights", type=Path, help="weights to be within the constraints")
+    parser.add_argument("--model", type=Path, help="the ONNX file that it describes")
+    parser.add_argument("--weights", type=Path, help="weights to compare with the constraints")
     parser.add_argument("--engine", choices=("float", "exact"), default="float")
     parser.add_argument("--format", choices=("text", "json"), default="text")
     parser.add_argument(
@@ -97,14 +97,14 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=MAX_ENTRIES,
         metavar="N",
-        help="of tables and constants that are computed; beyond: UNKNOWN (default: %(default)s)",
+        help="limit on computed tables and constants; above it: UNKNOWN (default: %(default)s)",
     )
     parser.add_argument(
         "--max-seconds",
         type=float,
         default=MAX_SECONDS,
         metavar="S",
-        help="that a check may take; beyond: UNKNOWN (default: %(default)g)",
+        help="limit on the time of a check; above it: UNKNOWN (default: %(default)g)",
     )
     parser.add_argument("--tcb", action="store_true", help=TCB)
     return parser

@@ -1,8 +1,8 @@
 """Membership: whether other weights of a model lie within the constraints of a certificate.
 
-What enters: a certificate for a set of weights, the model it speaks of, and the same model with
-other weights. What leaves: a sentence for each tensor that is not within its constraint, or is not
-the file's although it is not trained.
+Input: a certificate for a set of weights, the model it describes, and the same model with other
+weights. Output: a sentence for each tensor that is not within its constraint, and for each
+untrained tensor that differs from the file's.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def membership_faults(
     Raises Unsupported where a tensor is neither proved to be within nor seen to be outside: a norm
     that equals the radius, say, cannot be proved in finite precision.
     Proof: with the trained tensors exchanged the model is the certified one again, so that nothing
-    but these tensors differs; each of them is held against its constraint by itself.
+    but these tensors differs; each of them is compared with its own constraint.
     """
     for name in weights.other:
         yield f"the tensor {shown(name)} is not trained, and the weights hold other numbers for it"
@@ -161,8 +161,8 @@ def _has_norm(
     Proof: from a spectral constraint on a factor, a slope or an offset it is derived that no entry
     is larger than the radius r (so that n of them have a norm of at most √n·r), and nothing else:
     x ↦ s·x has the norm max|s|; of a table that no row is longer. Entries are compared as they are,
-    which rounds nothing. Of what is no linear function of the tensor, a reciprocal say, no
-    constraint on it says anything.
+    which rounds nothing. A constraint says nothing about a quantity that is not linear in the
+    tensor, such as a reciprocal.
     """
     op, radius = step.op, constraint.radius
     if not _is_linear_in(op, constraint.tensor):

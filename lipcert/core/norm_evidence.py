@@ -1,7 +1,7 @@
 """Witnesses: claimed norms of linear steps and runs, proved before anything is derived from them.
 
-What enters: a certificate and the program of the model. What leaves: `Evidence`, which holds only
-proved norms, and multipliers, which prove nothing by themselves; and the faults that were found.
+Input: a certificate and the program of the model. Output: `Evidence`, which contains only proved
+norms, and multipliers, which prove nothing by themselves; and the faults that were found.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ else. Nothing that is proved rests on it."""
 
 
 def then(acts: Acts, act: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Acts:
-    """One more."""
+    """These acts followed by one more; None stays None."""
     return None if acts is None else (*acts, act)
 
 
@@ -128,8 +128,8 @@ class Dense:
 class Embedding:
     """y[..., :] = table[x[...], :], for whole numbers x from −rows to rows − 1.
 
-    table: [rows, width]. Negative numbers count from the end of the table; for any other x there
-    is no output.
+    table: [rows, width]. Negative numbers count from the end of the table; for any other x nothing
+    is computed.
     """
 
     table: Operand
@@ -483,7 +483,7 @@ Op: TypeAlias = (
 class Hide:
     """y = x_0, or −inf where x_1 is 1: the scores of an `Attention`, until it is put together.
 
-    In no program: no rule speaks of infinities.
+    In no program: no rule covers infinities.
     """
 
 
@@ -527,7 +527,7 @@ class Program:
     covered: for each node of the model, what became of it: "step", "part" of a step that ends at
     a later node, "constant" (computed from constants and shapes), or "unused".
     untracked: initializers that enter a step as plain numbers (the limit of a clip, an epsilon, the
-    number in a gate) and of which no rule bounds the gradient. They are no parameters.
+    number in a gate) and of which no rule bounds the gradient. They are not parameters.
     ids: of an input of whole numbers of which some choose rows of tables, how many rows the
     smallest table has: numbers from −ids to ids − 1 choose rows of all. None: of any other input.
     """

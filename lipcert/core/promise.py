@@ -1,4 +1,4 @@
-"""The promise: what a certificate proves, in words, and what nobody has checked."""
+"""The promise: what a certificate proves, in words, and what remains unchecked."""
 
 from __future__ import annotations
 

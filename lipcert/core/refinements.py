@@ -1,8 +1,8 @@
 """Refinements: what runs of affine steps and chains of layers say besides the rule of each step.
 
-What enters: a program, proved norms of runs, multipliers of chains. What leaves: `Witnessed`, which
-the passes ask. A run is bounded by its norm, a chain by a quadratic form that is proved here from
-its multipliers and the slopes that the facts allow.
+Input: a program, proved norms of runs, multipliers of chains. Output: `Witnessed`, which the passes
+query. A run is bounded by its norm, a chain by a quadratic form that is proved here from its
+multipliers and the slopes that the facts allow.
 """
 
 from __future__ import annotations
@@ -65,12 +65,12 @@ class Listed:
     def of_value(
         self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
-        """Those that end there."""
+        """The listed chains of this use that end at the value."""
         del found, facts
         return self._values.get((value, use), ())
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
-        """All of them."""
+        """All listed chains that bound cotangents."""
         del facts
         return self._cotangents
 

@@ -18,11 +18,11 @@ TOKEN: Final = "LIPCERT-CHECK:"
 SCHEMA: Final = "lipcert.check/1"
 _MOST_REASONS: Final = 20
 _ANSWERS: Final = {
-    Verdict.VALID: "Valid: everything claimed is proved.",
-    Verdict.CONDITIONAL: "Conditional: everything claimed is proved, if the assumptions hold that "
-    "nobody checked.",
-    Verdict.UNKNOWN: "Unknown: the checker cannot tell.",
-    Verdict.INVALID: "Invalid: what is claimed does not follow.",
+    Verdict.VALID: "Valid: all claims are proved.",
+    Verdict.CONDITIONAL: "Conditional: all claims are proved, provided that the unchecked "
+    "assumptions below hold.",
+    Verdict.UNKNOWN: "Unknown: the checker cannot decide.",
+    Verdict.INVALID: "Invalid: a claim does not follow.",
 }
 
 
@@ -34,7 +34,7 @@ def verdict_line(report: Report) -> str:
 def report_text(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
     """The whole report, the answer first, ending in the verdict line.
 
-    trusted: the files that the verdict rests on, if they are to be listed.
+    trusted: the files that the verdict depends on, if they are to be listed.
     """
     lines = [_ANSWERS[report.verdict]]
     lines += [f"  {_safe(reason)}" for reason in report.reasons[:_MOST_REASONS]]
@@ -53,12 +53,12 @@ def report_text(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
             status = "accepted" if accepted else _safe(item.status)
             lines.append(f"  {_safe(item.id)} [{status}] {_safe(item.text)}")
     if report.weights:
-        lines += ["", "Which weights were held against the constraints"]
+        lines += ["", "Which weights were compared with the constraints"]
         for weight in report.weights:
             named = "its own name" if weight.is_own else "a name that the certificate gives it"
             lines.append(f"  {_safe(weight.tensor)}: {_safe(weight.stored)}, {named}")
     if trusted:
-        lines += ["", "What the verdict rests on"]
+        lines += ["", "What the verdict depends on"]
         lines += [f"  {line}" for line in trusted_lines(trusted)]
     lines += ["", f"Not checked: {NOT_CHECKED}.", "", verdict_line(report)]
     return "\n".join(lines) + "\n"

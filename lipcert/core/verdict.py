@@ -25,14 +25,14 @@ STAGES = (
 
 @final
 class Verdict(Enum):
-    """The four answers."""
+    """The four answers of a check."""
 
     VALID = "valid"
     """everything is proved, and every assumption checked or accepted"""
     CONDITIONAL = "conditional"
-    """everything is proved, if the assumptions hold that are only declared"""
+    """everything is proved, provided that the declared assumptions hold"""
     UNKNOWN = "unknown"
-    """the checker cannot tell: the model is unreadable, or beyond its rules or limits"""
+    """the checker cannot decide: the model is unreadable, or beyond its rules or limits"""
     INVALID = "invalid"
     """a claim does not follow, or the certificate is of another model"""
 
@@ -47,7 +47,7 @@ class Stage:
 
     @property
     def name(self) -> str:
-        """What the stage establishes."""
+        """What the stage of the check establishes."""
         return STAGES[self.number]
 
     @property

@@ -1,12 +1,12 @@
 """Weights of a step: which numbers of a file are those of which tensor of a model.
 
-What enters: a model, the parameters of a certificate, and a file of weights: another ONNX file of
-the same network, or safetensors. What leaves: the model with these weights, and under which name
-each trained tensor was found.
+Input: a model, the parameters of a certificate, and a file of weights: another ONNX file of the
+same network, or safetensors. Output: the model with these weights, and under which name each
+trained tensor was found.
 
-Invariant: a certificate cannot choose which numbers are looked at. The model's own names come
-first; another name that the certificate gives a tensor is believed only where nothing else in the
-file could be meant.
+Invariant: a certificate cannot choose which numbers are compared. The model's own names come first;
+another name that the certificate gives a tensor is accepted only where nothing else in the file
+could be meant.
 """
 
 from __future__ import annotations
@@ -135,16 +135,16 @@ class _Safetensors:
 
     def __init__(self, content: bytes) -> None:
         if len(content) < 8:
-            raise ModelReadError("this is no safetensors file")
+            raise ModelReadError("this is not a safetensors file")
         (length,) = struct.unpack("<Q", content[:8])
         if length > min(_MAX_HEADER, len(content) - 8):
             raise ModelReadError("the header of the safetensors file is too long")
         try:
             header = json.loads(content[8 : 8 + length], object_pairs_hook=_once)
         except (ValueError, RecursionError):
-            raise ModelReadError("the header of the safetensors file is no JSON object") from None
+            raise ModelReadError("the header of the safetensors file is not JSON") from None
         if not isinstance(header, dict):
-            raise ModelReadError("the header of the safetensors file is no JSON object")
+            raise ModelReadError("the header of the safetensors file is not a JSON object")
         header.pop("__metadata__", None)
         self._header: dict[str, object] = header
         self._body = memoryview(content)[8 + length :]

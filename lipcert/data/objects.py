@@ -286,7 +286,7 @@ def _is_array(part: Any) -> bool:
 
 
 def _torch(name: str) -> Any:
-    """A class of torch.utils.data; None where nobody has imported it, so that nothing is of it."""
+    """A class of torch.utils.data; None where it is not imported, so that it has no instances."""
     return getattr(sys.modules.get("torch.utils.data"), name, None)
 
 

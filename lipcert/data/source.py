@@ -35,7 +35,7 @@ _SHOWN: Final = 6
 @final
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What tells that data have changed. of: what the digest is of, in words."""
+    """A digest that changes when the data do. of: what the digest is of, in words."""
 
     sha256: str
     of: str

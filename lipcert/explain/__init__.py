@@ -4,10 +4,10 @@
     norm.dense, norm.torus, …       the proof that a claimed operator norm names
     loss.cross-entropy, …           the gradient of a loss
 
-What enters: `LC003`, or a rule as certificates or analyses name it. What leaves: text: for a code
-its meaning and remedy, for a rule of the core the docstrings of what applies it. Sources are read
-and not imported; the names are those of the very tables by which the core finds its rules, so that
-no page is missing or out of date.
+Input: `LC003`, or a rule as certificates or analyses name it. Output: text: for a code its meaning
+and remedy, for a rule of the core the docstrings of the code that applies it. Sources are read, not
+imported; the names come from the tables by which the core finds its rules, so that no page is
+missing or out of date.
 """
 
 from __future__ import annotations

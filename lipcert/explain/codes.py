@@ -1,6 +1,6 @@
 """Code pages: why a diagnostic code appears and what to do, for `lipcert explain`.
 
-What enters: nothing. What leaves: `PAGES`, one paragraph per code of `diagnostics.CODES`.
+`PAGES` has one paragraph per code of `diagnostics.CODES`.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "as copies. Each name is bounded as a parameter of its own; if training ties them, the "
         f"bounds do not hold. Export with {EXPORT}.",
         "LC025": "While a file is imported, every step that the core reads in it is computed for "
-        "inputs of the declared domain and held against onnxruntime. Here the numbers or the "
+        "inputs of the declared domain and compared with onnxruntime. Here the numbers or the "
         "shapes differ, at the node that the message names, or onnxruntime lacks an operator or a "
         "type, so bounds might be of another function, and none are given. This is a defect of "
         "LipCert: report it.",
@@ -116,7 +116,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "training uses: --loss KIND, with its parameters (--label-norm for mse, say).",
         "LC109": "A bound that holds may be of no use: noise hides what one example can move by "
         "the bound, and noise of many times the mean gradient leaves nothing to learn from. The "
-        "noise is held against what clipping every gradient at C = 1 needs at the same noise "
+        "noise is compared with what clipping every gradient at C = 1 needs at the same noise "
         "multiplier, each over its own signal where gradients were measured: up to 2 times is "
         "called useful, up to 6 times costly, more not usable. Clip gradients (--mechanism "
         "gradient-clipping), or let `lipcert suggest` list what to change.",
@@ -137,7 +137,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC201": "The structural digest differs: an operator, an attribute, a number or a shape is "
         "another one. (A model that was only saved again has the same digest.) Check the file that "
         "was certified, or certify this one.",
-        "LC202": "Every node of the model must stand in the certificate once, with its operands "
+        "LC202": "Every node of the model must be in the certificate once, with its operands "
         "and the role that the checker itself finds, and trained tensors must be tensors of the "
         "model whose every use has a gradient rule. Issue the certificate again.",
         "LC203": "The checker factors c²I - WᵀW, or looks at every frequency of a convolution, and "
@@ -178,13 +178,13 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC304": "Bounds hold for inputs within the declared box and norm, and for no other. "
         "Clip or scale the examples before training, or declare the larger domain and compute the "
         "bounds again.",
-        "LC305": "The norm is above its bound by no more than what computing the norm in float64 "
-        "may have rounded: neither a pass nor a violation is said. What exceeds its bound by less "
+        "LC305": "The norm exceeds its bound by no more than the rounding of its computation in "
+        "float64: neither a pass nor a violation is reported. What exceeds its bound by less "
         "than a millionth passes; noise for a bound that is a little larger covers the rest.",
         "LC306": "A norm that is NaN or infinite in float64 lies within no bound: a weight is not "
         "finite, or the network overflows or divides by zero at this example. What overflows in a "
         "shorter format alone is replayed in float64, and judged there.",
-        "LC307": "An audit tells a bound to be wrong only where the gradient of an example "
+        "LC307": "An audit finds a wrong bound only where the gradient of an example "
         "comes near it. The largest norm that this group had is a small share of its bound, or "
         "0, or no example tried it: had the bound been too small by a factor of a thousand (or "
         "what --max-detectable-factor says), nothing would have been seen. That is not evidence, "
@@ -224,14 +224,14 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "LC319": "Shapes, labels, names or digests of what was given are not those of the model "
         "that was bounded. Nothing was concluded from them. Give the files that belong together.",
         "LC320": "A line or a blob of the trace does not have the digest that was recorded, or the "
-        "chain of digests is broken: it was cut, edited or stored badly. What stands behind the "
-        "damage proves nothing. Take an intact copy, or record the run again.",
+        "chain of digests is broken: it was cut, edited or stored badly. Records after the "
+        "damage prove nothing. Take an intact copy, or record the run again.",
         "LC321": "Weights are the only thing that a private run gives away: those of a step have "
         "to follow from the step before, by the optimizer's update along the noised gradient and "
         "by projections. A second optimizer, weights that are replaced, or fine-tuning between the "
         "steps release what no noise hides. Leave them out, or account for them.",
         "LC401": "A Poisson batch has a random size. Divided by it, a mean with its noise has a "
-        "noise scale that tells the size, and with it whether one example is there: no ε holds. "
+        "noise scale that reveals the size, and with it whether one example is there: no ε holds. "
         "Divide by a public constant, the expected batch size B.",
         "LC402": "Amplification by sampling is proved for the sampling that is accounted for, and "
         "for no other. Batches of a shuffled data set are not Poisson samples: their ε can be "
@@ -271,7 +271,7 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "window more than once, and the published sensitivity (input clip times cotangent clip) "
         "is too small: by 2 for a border of one pixel, by more for wider ones. Zero padding and "
         "circular padding are sound.",
-        "LC901": "LipCert failed in a way nobody foresaw; no result was given. Set LIPCERT_DEBUG=1 "
+        "LC901": "LipCert failed unexpectedly; no result was given. Set LIPCERT_DEBUG=1 "
         "to see where, and report it with the model if you can share it.",
     }
 )

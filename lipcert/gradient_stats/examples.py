@@ -1,8 +1,8 @@
 """Examples, read from data and checked against the model, or admissible random ones.
 
-What enters: a source and the shape of one example, or what is known of inputs and labels. What
-leaves: `Examples`, or a NoVerdictError that names what is wrong and where. Nothing is skipped or
-rescaled silently.
+Input: a source and the shape of one example, or what is known of inputs and labels. Output:
+`Examples`, or a NoVerdictError that names what is wrong and where. Nothing is skipped or rescaled
+silently.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class DataSet:
 
     @property
     def identity(self) -> Identity:
-        """What tells that the data have changed."""
+        """A digest that changes when the data do."""
         return self._source.identity()
 
     def read(self, start: int, stop: int) -> Examples:

@@ -1,8 +1,8 @@
 """Gradients of single examples by the trained parameters of a network, up to rounding.
 
-What enters: a `Network`, a stack of examples, and the gradients of their losses at the output.
-What leaves: for each parameter a `ParameterGradient`, which knows norms of single examples and
-weighted sums over them. Exact for parameters that several steps show, whole or in part.
+Input: a `Network`, a stack of examples, and the gradients of their losses at the output. Output:
+for each parameter a `ParameterGradient`, which gives norms of single examples and weighted sums
+over them. Exact for parameters that several steps show, whole or in part.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Labels, checked against the loss: bounds cover admissible labels only.
 
-What enters: an array of labels, one for each example. What leaves: class numbers [examples] for a
-loss over several classes, otherwise float64 targets [examples, *output shape]; of several outputs a
-float64 matrix, the class number or the targets of one beside those of the next; or a NoVerdictError
-that names the first bad label. Nothing is repaired: labels are only reshaped, one-hot rows read as
-the class that they mark, and targets that rounding left longer than their limit are drawn in to it.
+Input: an array of labels, one for each example. Output: class numbers [examples] for a loss over
+several classes, otherwise float64 targets [examples, *output shape]; for several outputs a float64
+matrix, the class number or the targets of one beside those of the next; or a NoVerdictError that
+names the first bad label. Nothing is repaired: labels are only reshaped, one-hot rows are read as
+the class that they mark, and targets that exceed their limit by rounding are shortened to it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""measure: how long the gradients of single examples are, and how long what is left of their mean.
+"""measure: the norms of per-example gradients, and of the mean gradient that clipping leaves.
 
-What enters: a network as a mechanism runs it, how that clips, and examples. What leaves: an
-`Observed`, with intervals over draws of the examples. Measured in float64 and up to rounding:
-nothing here is certified.
+Input: a network as a mechanism runs it, how that clips, and examples. Output: an `Observed`, with
+intervals over draws of the examples. Measured in float64 and up to rounding: nothing here is
+certified.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from lipcert.graph.ir import Graph
 from lipcert.losses import loss_gradients
 
 RIVAL: Final = GradientClipping(1.0)
-"""what other mechanisms are held against: gradient clipping at C = 1, all parameters together"""
+"""the baseline of other mechanisms: gradient clipping at C = 1, all parameters together"""
 _BLOCKS: Final = 8
 """parts of given examples, each of which is left out once to see how much a mean depends on it"""
 _FOLDED: Final = 1 << 14
@@ -82,7 +82,7 @@ class Observed:
 
     @property
     def words(self) -> str:
-        """What noise over signal is held against."""
+        """The baseline that noise over signal is compared with."""
         return signal_words(of_norms=self.of_norms)
 
 

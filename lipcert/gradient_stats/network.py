@@ -1,7 +1,7 @@
 """Network: a graph as numbers that can be run, and where its steps show entries of parameters.
 
-What enters: an `ir.Graph`, with the numbers of its operands. What leaves: a core `Program` of the
-same values, and for each operand of its steps that shows a parameter a `View`.
+Input: an `ir.Graph`, with the numbers of its operands. Output: a core `Program` of the same values,
+and for each operand of its steps that shows a parameter a `View`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Weights within constraints, to measure at: those of the file, scaled.
 
-What enters: a graph and the constraint of each parameter. What leaves: the graph at scaled
-weights. Norms are estimates (a few steps of power iteration): nothing is proved of what leaves.
+Input: a graph and the constraint of each parameter. Output: the graph at scaled weights. Norms are
+estimates (a few steps of power iteration): nothing is proved of the result.
 """
 
 from __future__ import annotations

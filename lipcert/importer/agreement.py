@@ -4,7 +4,7 @@ Compared are all tensors of the file that the program names, for one example at 
 output for several examples at once; of a file with a fixed batch, the outputs for one of that size
 in which a few examples are repeated. Raised is
 `UnsupportedModelError` (LC025) with the first node whose values differ. Where audits and training
-run the program of a model that was rewritten, this is held against that of the file (LC013).
+run the program of a model that was rewritten, the two programs are compared (LC013).
 
 Numbers agree if they differ by no more than rounding explains: by a small part of the largest, or
 by a few times what the program itself loses in the arithmetic of the file.

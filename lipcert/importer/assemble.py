@@ -238,7 +238,7 @@ def _program(file: Model, model: Model, source: Input, outputs: Sequence[str]) -
 
 
 def _check_apart(model: Model, program: Program, source: Input) -> None:
-    """Refuse what sums or sorts along the axis of a batch of 1, of which nobody knows the size."""
+    """Refuse sums and sorts along the axis of a batch of 1, whose size in training is unknown."""
     if program.place is not None or (source.dims or ("",))[0] != 1:
         return
     for step in program.steps:
@@ -252,7 +252,7 @@ def _check_apart(model: Model, program: Program, source: Input) -> None:
 
 
 def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
-    """The initializers that training may change; scales of quantised numbers are none."""
+    """The initializers that training may change; scales of quantised numbers are not among them."""
     scales = scales_of_quantised(model)
     return frozenset(
         name
@@ -437,16 +437,16 @@ def _number_notes(trained: Trained, graph: Graph, model: Model) -> tuple[Diagnos
     notes: tuple[Diagnostic, ...] = ()
     if quantised:
         message = (
-            f"{len(quantised)} quantised tensors are taken for fixed numbers, which nobody trains,"
-            f" as are their scales: {', '.join(map(repr, quantised[:8]))}"
+            f"{len(quantised)} quantised tensors and their scales are taken for fixed numbers, "
+            f"which are not trained: {', '.join(map(repr, quantised[:8]))}"
         )
         remedy = "if one of them is trained, export the network before quantisation"
         notes = (Diagnostic("LC027", Level.WARNING, "", message, remedy),)
     if not numbers:
         return notes
     message = (
-        f"{len(numbers)} stored tensors are taken for fixed numbers of a formula, which nobody "
-        f"trains: {', '.join(map(repr, numbers[:8]))}"
+        f"{len(numbers)} stored tensors are taken for fixed numbers of a formula, which are not "
+        f"trained: {', '.join(map(repr, numbers[:8]))}"
     )
     remedy = f"if one of them is trained, export with {EXPORT}"
     return (*notes, Diagnostic("LC027", Level.WARNING, "", message, remedy))

@@ -139,7 +139,7 @@ def _reply(work: Work, argument: str) -> bytes:
         pair = (_ANSWER, work(argument))
     except MemoryError:
         pair = (_MEMORY, "")
-    except Exception as error:  # noqa: BLE001  told to the parent, which raises it as ChildError
+    except Exception as error:  # noqa: BLE001  sent to the parent, which raises it as ChildError
         pair = (_FAULT, f"{type(error).__name__}: {error}")
     return json.dumps(pair).encode()
 

@@ -36,7 +36,7 @@ class MacroLayer:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportedModel:
-    """A graph that was held against the program of the core, and facts about its file."""
+    """A graph that was compared with the program of the core, and facts about its file."""
 
     graph: Graph
     path: str

@@ -1,4 +1,4 @@
-"""Runtime: onnxruntime without optimisations, on one thread, for whatever is held against it."""
+"""Runtime: onnxruntime without optimisations, on one thread, as a reference for comparisons."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def rejection(path: Path) -> str:
         return "" if _is_lack(error) else f"onnxruntime rejects it: {_said(error)}"
     given = session.get_inputs()
     if any(item.type not in _TYPES or not item.shape or _symbols(item.shape[1:]) for item in given):
-        return ""  # nobody knows what to feed
+        return ""  # it is unknown what to feed
     said = ""
     for count in (1, 2, 3):
         try:

@@ -4,7 +4,7 @@
 file shows. The TorchScript exporter of torch, which leaves no signature, sets two traps:
 
 1. It stores equal tensors once and gives the others by Identity nodes, whose outputs carry the
-   names of the state_dict. Running statistics, which nobody trains, get tensors of their own.
+   names of the state_dict. Running statistics, which are not trained, get tensors of their own.
    Tensors whose entries are all the same number (the ones and zeros of untrained normalization
    layers) are taken for parameters of their own, and the report says so.
    Other equal tensors stay tied: from a scripted module one parameter with two names is written

@@ -41,7 +41,7 @@ _NEAR: Final = 1e-3
 class Trained:
     """The parameters; lost: known ones that no rule follows; numbers: those of a formula.
 
-    fixed: other tensors that steps compute with and nobody trains, and why.
+    fixed: other tensors that steps compute with and that are not trained, and why.
     """
 
     parameters: Mapping[str, Parameter]
@@ -240,7 +240,7 @@ def _mixed(found: Computed, stored: Mapping[str, Tensor], marks: Marks) -> froze
     mixed.update(*(item.tensors for item in touched))
     mentioned = {name for item in marks.nodes for name in notes.mentioned(item.node)}
     if marks.hidden or missing - mentioned:
-        mixed |= everything  # nobody knows where they went
+        mixed |= everything  # it is unknown where they went
     elif missing:
         mixed |= everything - notes.targets
     return frozenset(mixed | marks.unseen | _unread(notes, marks.nodes))

@@ -249,15 +249,15 @@ def _answers(report: AuditReport) -> tuple[str, str]:
             return _passed(report), _worth(report)
         case Verdict.PARTIAL:
             return _passed(report), (
-                "This is no pass of the run: what it did besides is not known. If it was killed "
-                "there, say so with --interrupted."
+                "The run as a whole does not pass: what else it did is not known. If it was "
+                "killed there, say so with --interrupted."
             )
         case Verdict.VIOLATION:
             return f"Violation: {_violations(report)}.", _broken(report)
         case Verdict.EXCEEDED:
             return (
                 f"Over a limit: {_exceeded(report)}.",
-                "No bound is violated, but what was asked of them does not hold.",
+                "No bound is violated, but a limit that you set is exceeded.",
             )
         case Verdict.INCONCLUSIVE:
             return (
@@ -266,8 +266,8 @@ def _answers(report: AuditReport) -> tuple[str, str]:
             )
         case Verdict.MISMATCH:
             return (
-                "Mismatch: what was given does not belong to what was bounded.",
-                "This is no pass: nothing was learnt about the bounds.",
+                "Mismatch: the files given do not belong to the bounds.",
+                "This is not a pass: nothing was learnt about the bounds.",
             )
 
 
@@ -367,7 +367,7 @@ def _broken(report: AuditReport) -> str:
     if any(group.violations for group in report.groups):
         return "The bounds do not hold for what was run: noise computed from them is too small."
     if any(value.violations for value in report.values):
-        return "No gradient exceeds its bound, but what was run is not what the proof speaks of."
+        return "No gradient exceeds its bound, but the proof does not cover what was run."
     return "What was run is not what the bounds, or the noise, were computed for."
 
 
@@ -375,17 +375,17 @@ def _unsettled(report: AuditReport) -> str:
     """What keeps an audit in which nothing is violated from being a pass."""
     untried = report.untried_groups
     if not untried or all(group.tightness is None for group in untried):
-        return "This is no pass: something is undecided, or was not audited."
+        return "This is not a pass: something is undecided, or was not audited."
     return (
-        f"This is no pass: in {len(untried)} of {len(report.groups)} groups no gradient came near "
-        "enough to the bound to show that it is wrong."
+        f"This is not a pass: in {len(untried)} of {len(report.groups)} groups no gradient came "
+        "near enough to the bound to show that it is wrong."
     )
 
 
 def _worth(report: AuditReport) -> str:
     factor = report.detectable_error_factor
     if factor is None:
-        return "How wrong a bound could be unnoticed is not known: see the groups."
+        return "How large an error would go unnoticed is not known: see the groups."
     least = at_most(factor, _DIGITS)
     return f"A bound too small by a factor of {least} or more would have been noticed."
 

@@ -95,7 +95,7 @@ _DEFAULTS: Final = {
 @final
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A norm that was held against a bound.
+    """A norm that was compared with a bound.
 
     code: of its violation. kind, place: where it is ("group", "conv1"). subject: in words.
     quantity: tells several at one place apart, "" for groups. norm: the largest that was found,
@@ -229,7 +229,7 @@ def _of_whole(report: AuditReport) -> Iterator[Finding]:
 
 
 def _of_reasons(report: AuditReport, known: set[str]) -> Iterator[Finding]:
-    """Reasons that begin with the code of something that no record tells of."""
+    """Reasons that begin with the code of a finding that no record reports."""
     for reason in report.reasons:
         found = _CODE.match(reason)
         if found and found.group(1) in CODES and found.group(1) not in known:

@@ -144,7 +144,7 @@ def audit_from_document(document: object) -> AuditReport:
             raise ValueError(f"its schema is not {AUDIT_SCHEMA}")
         report = AUDIT.read(AuditReport, _restored(found), "audit")
         if unknown := {check.code for check in report.checks} - CODES.keys():
-            raise ValueError(f"{min(unknown)!r} is no code")
+            raise ValueError(f"{min(unknown)!r} is not a code")
         return report
     except (LookupError, OverflowError, RecursionError, TypeError, ValueError) as error:
         raise NoVerdictError(

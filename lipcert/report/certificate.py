@@ -43,13 +43,13 @@ _SCOPES: Final[Mapping[str, str]] = {
 }
 _ASSUMED: Final = "LC208"
 _VERDICTS: Final[Mapping[str, tuple[Outcome, str]]] = {
-    "valid": (Outcome.PASSED, "valid: everything claimed is proved"),
+    "valid": (Outcome.PASSED, "valid: all claims are proved"),
     "conditional": (
         Outcome.ERROR,
         "conditional: assumptions are neither checked nor accepted",
     ),
-    "unknown": (Outcome.ERROR, "unknown: the checker cannot tell"),
-    "invalid": (Outcome.FAILED, "invalid: what is claimed does not follow"),
+    "unknown": (Outcome.ERROR, "unknown: the checker cannot decide"),
+    "invalid": (Outcome.FAILED, "invalid: a claim does not follow"),
 }
 _GROUPS: Final = (
     doc.Column("group", least=16),

@@ -133,7 +133,7 @@ def _time(report: CiReport) -> dict[str, str]:
 
 
 def sarif(report: CiReport) -> str:
-    """The whole document."""
+    """The findings of a report as a SARIF document."""
     shown = report.findings[:_MOST_RESULTS]
     codes = sorted({finding.code for finding in shown})
     return dump(

@@ -41,9 +41,9 @@ _SAMPLING: Final = ("sampling", "dataset_size", "batch_size", "steps", "particip
 _NOISE: Final = "noise_std"
 _MULTIPLIER: Final = "noise_multiplier"
 _MODELS: Final = {
-    "same": "both speak of the same file",
-    "saved-again": "the files differ, what they compute does not",
-    "other": "the two speak of different files",
+    "same": "both describe the same file",
+    "saved-again": "the files differ, but compute the same function",
+    "other": "they describe different files",
 }
 _WHOLE: Final = 10**6
 _NUMBER_COLUMNS: Final = (

@@ -28,7 +28,7 @@ _WHY: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
         "LC011": (
             "the module was exported in training mode",
-            "there batch normalization mixes the examples and dropout is random",
+            "in that mode batch normalization mixes the examples and dropout is random",
         ),
         "LC015": (
             "the weights are in other files, which are not beside the model as they should be",
@@ -36,7 +36,7 @@ _WHY: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
         "LC020": (
             "parameters are inputs of the file too (keep_initializers_as_inputs)",
-            "whoever runs it can replace them; bounds are of the numbers in the file",
+            "a caller can replace them; bounds hold for the numbers in the file",
         ),
         "LC021": (
             "the number of examples is fixed (no dynamic batch axis)",
@@ -44,12 +44,12 @@ _WHY: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
         "LC022": (
             "the number of examples is fixed (no dynamic batch axis)",
-            "the file itself runs with so many examples only",
+            "the file itself runs with that many examples only",
         ),
         "LC023": (
             "parameters lost their names",
-            "bounds cannot be told by the names in your state_dict, and what was folded into "
-            "these tensors cannot be known",
+            "bounds cannot be matched with the names in your state_dict, and what was folded into "
+            "these tensors is unknown",
         ),
         "LC024": (
             "parameters of equal numbers are stored once",
@@ -88,7 +88,7 @@ class ExportAdvice:
     again: str
 
     def told(self) -> tuple[Findings, Commands]:
-        """For people."""
+        """The advice as parts of a text report."""
         lines = tuple(
             Line(
                 (item.code or "note",),

@@ -63,7 +63,7 @@ class ZeroConcentrated:
 class RunPrivacy:
     """The object `privacy` of documents: what a run costs, and everything that is conditional on.
 
-    allocation: how the noise is split among groups; None where nobody said. estimates: ε by
+    allocation: how the noise is split among groups; None where it was not stated. estimates: ε by
     accountant, the tightest first. statement: the assumptions, by topic.
     """
 

@@ -29,7 +29,7 @@ _CHANGE: Final = {
 
 
 def headline(analysis: Analysis) -> str:
-    """Which file was analysed."""
+    """The analysed file, its size and its digest."""
     model = analysis.model
     count = f"{model.parameters:,} trained parameters"
     return f"{model.path}  ·  {count}  ·  sha256 {model.sha256[:12]}"
@@ -198,7 +198,7 @@ def _scope_text(facts: Assumptions) -> str:
 
 
 def kept_rows(frozen: Sequence[str], fixed: Mapping[str, str]) -> Rows:
-    """What nobody trains, and how that is known."""
+    """What is not trained, and how that is known."""
     rows = []
     if frozen:
         text = "needed no gradient when the file was exported, and keep their values"
@@ -208,7 +208,7 @@ def kept_rows(frozen: Sequence[str], fixed: Mapping[str, str]) -> Rows:
         reasons.setdefault(why, []).append(name)
     if reasons:
         told = [f"{_names(names, 'tensors')} ({why})" for why, names in reasons.items()]
-        rows.append(("fixed", f"nobody trains {'; '.join(told)}"))
+        rows.append(("fixed", f"not trained: {'; '.join(told)}"))
     return rows
 
 

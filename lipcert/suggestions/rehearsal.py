@@ -87,7 +87,7 @@ def rehearsed(
     seconds: float = SECONDS,
     observe: Progress | None = None,
 ) -> Rehearsal:
-    """Short runs of all parts, with equally many steps; the first is what others are held against.
+    """Short runs of all parts, with equally many steps; the first is the baseline.
 
     seconds: that all of them may take together. What cannot be run in time, or has no noise, says
     so.

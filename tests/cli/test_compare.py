@@ -76,7 +76,7 @@ def test_nothing_changed(files: tuple[Path, Path]) -> None:
     assert (done.exit_code, done.stderr) == (0, "")
     lines = done.stdout.splitlines()
     assert lines[0] == "0 bounds grew, 0 shrank, 0 assumptions changed: no regression"
-    assert lines[-1] == "  model  both speak of the same file"
+    assert lines[-1] == "  model  both describe the same file"
 
 
 @pytest.mark.parametrize(

@@ -182,7 +182,7 @@ def test_the_names_and_what_was_not_looked_at_are_shown(
     report = checked(honest, network, safetensors(tmp_path / "a.safetensors", arrays))
     assert report.verdict is Verdict.VALID, report.reasons
     assert "  first: first, its own name" in report_text(report)
-    assert "nothing was held against: 'bn.num_batches_tracked'" in report_text(report)
+    assert "were compared with nothing: 'bn.num_batches_tracked'" in report_text(report)
     shown = json.loads(report_json(report))
     assert shown["weights"] == [
         {"tensor": name, "stored_as": name, "own_name": True} for name in ("first", "second")

@@ -174,7 +174,7 @@ def test_a_noted_tensor_is_computed_from_what_its_note_names(tmp_path):
 def test_what_is_taken_for_fixed_is_told_in_the_first_lines(tmp_path):
     proto = computed(["pe", "val_0"], tensor="exp")
     imported = load_model(saved(proto, tmp_path), trusted=True)
-    text = "nobody trains exp (computed by the exporter, from no trained parameter)"
+    text = "not trained: exp (computed by the exporter, from no trained parameter)"
     rows = assumption_rows(analyze(imported, Settings()))
     assert ("fixed", text) in rows
     assert "fixed" in [topic for topic, _ in rows[:5]]

@@ -72,7 +72,7 @@ def test_no_verdict_is_no_pass() -> None:
     for report in (inconclusive(), mismatched(), nothing()):
         first, second, *_ = lines(report)
         assert first.split(":")[0] in {"Inconclusive", "Mismatch"}
-        assert second.startswith("This is no pass")
+        assert second.startswith("This is not a pass")
 
 
 def test_the_whole_gradient_is_told_beside_its_bound() -> None:
@@ -108,7 +108,7 @@ def test_a_gate_that_is_exceeded_is_said_first() -> None:
     assert first == (
         "Over a limit: the bound G of the gradient of one example is 12.5, over --max-grad-norm 10."
     )
-    assert second == "No bound is violated, but what was asked of them does not hold."
+    assert second == "No bound is violated, but a limit that you set is exceeded."
     assert any("LC110" in line for line in rest)
     assert "\x1b[1;31mOver a limit" in text(report, color=True)
 
@@ -118,8 +118,8 @@ def test_bounds_that_nothing_came_near_are_said_first() -> None:
     report = replace(passed(), verdict=Verdict.INCONCLUSIVE, groups=(group(), far))
     _, second, *_ = lines(replace(report, max_detectable_factor=1e3))
     assert second == (
-        "This is no pass: in 1 of 2 groups no gradient came near enough to the bound to show that "
-        "it is wrong."
+        "This is not a pass: in 1 of 2 groups no gradient came near enough to the bound to show "
+        "that it is wrong."
     )
 
 

@@ -169,7 +169,7 @@ class Premises:
     divisor: the public constant that a mean divides the sum of gradients by; None for a sum.
     stepwise: the noise multiplier of every step of a run that proves its bounds anew at each.
     eval_layers: those that a certificate names.
-    loss_assumed: whether nobody stated the loss.
+    loss_assumed: whether the loss was not stated.
     input_parts: of several inputs, in the order of the file, what is assumed of each: boxes are
     theirs alone, and `input_norm` is that of all of them together.
     loss_parts: of the loss `joint`, in the order of the outputs in the record of the model.

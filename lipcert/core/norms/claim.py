@@ -1,8 +1,8 @@
 """A claim ‖W‖₂ ≤ c brought to a common scale.
 
-What enters: a matrix of float64 numbers taken as exact, and a finite claim c ≥ 0. What leaves:
-the claim decided, where that takes no proof, or the matrix lying or standing so that its Gram
-matrix is small, with c = fraction·2^exponent and 1/2 ≤ fraction < 1.
+Input: a matrix of float64 numbers taken as exact, and a finite claim c ≥ 0. Output: the decision,
+where that takes no proof, or the matrix, transposed if that makes its Gram matrix smaller, with
+c = fraction·2^exponent and 1/2 ≤ fraction < 1.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Triangular factors, proposed in float64: nothing here is trusted.
 
-What enters: a symmetric matrix. What leaves: its Cholesky factor, computed by panels of columns
-that leave out rows and columns of zeros, because the matrices of chains are mostly zero.
+Computes the Cholesky factor of a symmetric matrix by panels of columns that leave out rows and
+columns of zeros, because the matrices of chains are mostly zero.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """‖A‖₂ ≤ c for the linear part A of a run of steps around one convolution or matrix.
 
-What enters: steps of the program. What leaves: one interval kernel in their place, or whether its
-norm is within a claim. A run of maps can have a far smaller norm than the product of theirs.
+Input: steps of the program. Output: one interval kernel in their place, or whether its norm is
+within a claim. A run of maps can have a far smaller norm than the product of their norms.
 """
 
 from __future__ import annotations

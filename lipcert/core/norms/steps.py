@@ -1,7 +1,7 @@
 """‖A‖₂ ≤ c for the linear part A of a step of the program: Dense or Conv.
 
-What enters: a step with its operand, known exactly or within an interval, a claim, and a witness
-that names the route of the proof. What leaves: whether the claim is proved.
+Input: a step with its operand, known exactly or within an interval, a claim, and a witness that
+names the route of the proof. Output: whether the claim is proved.
 """
 
 from __future__ import annotations

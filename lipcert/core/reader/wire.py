@@ -1,4 +1,4 @@
-"""Bytes that are one serialised message, and messages without fields nobody knows.
+"""Bytes that are one serialised message, and messages without unknown fields.
 
 Protobuf merges what is concatenated and keeps what it does not know, so two programs may read
 two models from the same bytes. Here a singular field of the model occurs once, and no message
