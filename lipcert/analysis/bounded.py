@@ -161,7 +161,7 @@ class Bounded:
 
     @property
     def tensors(self) -> Mapping[str, tuple[str, ...]]:
-        """Those of the file that hold each parameter."""
+        """The tensors of the file that hold each parameter."""
         return self.file.tensors
 
     @property
@@ -206,7 +206,7 @@ class Bounded:
 
     @property
     def clipped_grad_norms(self) -> Mapping[str, float]:
-        """By parameter, after the clip of the whole gradient where there is one."""
+        """Gradient norms by parameter, after the clip of the whole gradient where there is one."""
         drops = self.graph.drops
         return {
             name: clipped_gradient(bound, self.premises, drops=drops)

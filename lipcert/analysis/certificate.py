@@ -282,7 +282,7 @@ class _Draft:
         )
 
     def _released(self, bare: Certificate, bounds: tuple[GroupClaim, ...]) -> Certificate:
-        """With sensitivities, noise for the multiplier of the analysis, and ε."""
+        """The certificate with sensitivities, noise for the analysis's multiplier, and ε."""
         if not bounds:
             return bare
         settings, multiplier = self._settings, self._analysis.assumptions.noise_multiplier
@@ -354,7 +354,7 @@ class _Draft:
 
 
 def _value_claim(claim: ValueClaim, derived: Derived) -> ValueClaim:
-    """With the norms that were derived; what no loss depends on has cotangent 0."""
+    """The claim with derived norms; a value that no loss depends on has cotangent 0."""
     cotangent = derived.cotangents.get(claim.value)
     return replace(
         claim,

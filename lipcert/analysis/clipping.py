@@ -91,7 +91,7 @@ class _Layer:
     names: tuple[str, ...]
 
     def input_radius(self, settings: Settings) -> float | None:
-        """To which the layer clips what it reads; None: not at all, as numbers of rows are read."""
+        """The radius to which the layer clips its input; None where it reads numbers of rows."""
         is_table = isinstance(self.nodes[0].op, Embedding)
         return None if is_table else settings.input_radius(self.names)
 

@@ -41,7 +41,7 @@ def assumed_loss(graph: Graph, *, per_token: bool = False) -> str:
 
 
 def doubt_of_loss(graph: Graph, *, per_token: bool = False) -> tuple[str, str]:
-    """What speaks against the assumed loss, and which losses would fit; "" where nothing does."""
+    """What makes the assumed loss doubtful, and which losses would fit; "" where nothing does."""
     last, shape = _last_node(graph), graph.output_shape
     kind = "" if last is None else last.kind
     long = sum(size != 1 for size in shape)

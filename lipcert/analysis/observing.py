@@ -78,8 +78,10 @@ def observed_at(
 
 
 def plain_gradients(found: Bounded, examples: Examples) -> Met | None:
-    """Those of the network without clips or constraints, which gradient clipping would run; None
-    where there is no example. TypeError where the loss is not known here."""
+    """Gradients of the network without clips or constraints, which gradient clipping would run.
+
+    None where there is no example. TypeError where the loss is not known here.
+    """
     clips = (RIVAL, found.premises.clip)
     examples = _thinned(_with_rows(examples, found.graph.inputs), found)
     groups = {group.name: group.parameters for group in found.groups}
@@ -107,7 +109,7 @@ def _with_rows(examples: Examples, inputs: Sequence[Part]) -> Examples:
 
 
 def _thinned(examples: Examples, found: Bounded) -> Examples:
-    """As many as the work allows, evenly from first to last, but never few."""
+    """As many examples as the work allows, evenly from first to last, but never few."""
     most = max(int(_LARGEST_WORK / work(found.program)), _FEW)
     every = -(-len(examples) // most)
     return (

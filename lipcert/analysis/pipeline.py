@@ -313,7 +313,7 @@ def _parameter_reports(
 
 
 def _group_report(group: Group) -> GroupReport:
-    """Of parameters noised together."""
+    """The report of parameters that are noised together."""
     return GroupReport(
         name=group.name,
         parameters=group.parameters,

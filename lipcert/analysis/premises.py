@@ -154,7 +154,7 @@ def scaled_down(scope: ScopeClaim, model: Model, program: Program) -> ScopeClaim
 
 
 def _is_within(constraint: Constraint, model: Model, program: Program) -> bool:
-    """Of a bias of zeros that the file leaves out: yes."""
+    """Whether the numbers obey it; True for a bias of zeros that the file leaves out."""
     if constraint.tensor not in stored_tensors(model):
         return True
     try:

@@ -169,12 +169,12 @@ class NetworkReport:
 
     @property
     def grad_norm_looseness(self) -> float | None:
-        """At most how many times the truth grad_norm is."""
+        """An upper bound of the ratio of grad_norm to the true value."""
         return _ratio(self.grad_norm, self.grad_norm_witness)
 
     @property
     def lipschitz_looseness(self) -> float | None:
-        """At most how many times the truth lipschitz is."""
+        """An upper bound of the ratio of lipschitz to the true value."""
         return _ratio(self.lipschitz, self.lipschitz_witness)
 
     @property
@@ -196,7 +196,7 @@ def _ratio(bound: float | None, reached: float | None) -> float | None:
 @final
 @dataclass(frozen=True, slots=True)
 class GroupUsefulness:
-    """Of one group: the 2-norm of its expected noise, and that over the norm of its signal."""
+    """The 2-norm of one group's expected noise, and its ratio to the norm of the group's signal."""
 
     name: str
     noise: float | None

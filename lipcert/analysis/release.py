@@ -98,7 +98,7 @@ def clipped_groups(
     """Groups as the mechanism releases them, given those that the network bounds.
 
     A flat clip bounds all parameters jointly, and says no more of any part: they are one group.
-    lasts: whether bounds of the network hold at every step that is spoken of, as it is trained.
+    lasts: whether bounds of the network hold at every step in question, as it is trained.
     """
     if premises.clip is None or not groups:
         return groups
@@ -209,7 +209,7 @@ class Release:
 
     @property
     def energy(self) -> Upper | None:
-        """Of the noise; None where a bound is absent."""
+        """The energy of the noise; None where a bound is absent."""
         return self.energies[self.chosen]
 
     @property

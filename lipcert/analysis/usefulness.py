@@ -98,7 +98,7 @@ def usefulness_of(
 def _noise_interval(
     noise: float | None, longer: float | None, observed: Observed | None
 ) -> tuple[float, float] | None:
-    """Of `noise_to_signal`, from that of the signal."""
+    """The interval of `noise_to_signal`, from that of the signal."""
     if observed is None or observed.signal_interval is None:
         return None
     low, high = observed.signal_interval
@@ -148,7 +148,7 @@ def _gated_noise(use: Usefulness | None, reason: str) -> float | str:
 
 
 def _longer(settings: Settings, plan: TrainingPlan | None) -> float | None:
-    """By what the released gradient is longer than the mean; None: for an unknown batch."""
+    """How many times the mean the released gradient is; None: the batch is not known."""
     if settings.reduction == Reduction.MEAN.value:
         return 1.0
     batch = settings.batch_size if plan is None else plan.batch

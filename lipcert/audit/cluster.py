@@ -87,7 +87,7 @@ def _connected(where: str | LocalCluster) -> Client:
 
 
 def _results(client: Client, ready: Ready, units: Sequence[Unit]) -> Iterator[UnitResult]:
-    """Of each unit, as they come; NoVerdictError where one of them has none."""
+    """The results of units, as they come; NoVerdictError where a unit has none."""
     if not units:
         return
     tasks = client.map(

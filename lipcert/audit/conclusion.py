@@ -160,7 +160,7 @@ def _modes(ready: Ready) -> Modes:
 
 
 def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> AuditReport:
-    """With the worst verdict that a reason makes, and the reasons in that order."""
+    """The report with the worst verdict that a reason makes, and the reasons in that order."""
     found = {verdict for verdict, _ in reasons}
     return replace(
         report,
@@ -170,7 +170,7 @@ def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> Audi
 
 
 def _gradient(claims: Claims, total: Total) -> GradientAudit:
-    """Of all groups together."""
+    """The gradient of all groups together."""
     found = (part.of(Family.WHOLE, ALL) for part in total.parts)
     tally = next((item for item in found if item.examples), None)
     if tally is None:
@@ -195,7 +195,7 @@ def _gates(ready: Ready, gradient: GradientAudit) -> tuple[GateResult, ...]:
 
 
 def _sensitivity(claims: Claims, bound: float) -> float:
-    """Of a release: as certified, or as it follows from the bound of the whole gradient."""
+    """Sensitivity of a release: as certified, or from the bound of the whole gradient."""
     stated = None if claims.certificate is None else claims.certificate.network.sensitivity
     if stated is None or are_made_anew(claims.settings):
         return planned_sensitivity(Upper(bound), claims.settings).value
@@ -203,7 +203,7 @@ def _sensitivity(claims: Claims, bound: float) -> float:
 
 
 def _epsilon(claims: Claims) -> float | str:
-    """Of the run: as certified, or as it follows from the settings."""
+    """The ε of the run: as certified, or as it follows from the settings."""
     if claims.certificate is not None:
         privacy = claims.certificate.privacy
         return NOT_STATED if privacy is None else privacy.epsilon
@@ -237,7 +237,7 @@ def _group(group: GroupBound, total: Total, precision: Precision | None) -> Grou
 
 
 def _group_anew(group: GroupBound, total: Total) -> GroupAudit:
-    """Of a group whose bound changes with the weights: the one that a norm came closest to.
+    """A group whose bound changes with the weights, at the bound that a norm came closest to.
 
     Norms at other weights are given at its scale, as their share of their own bound.
     """
@@ -414,7 +414,7 @@ def _usefulness(ready: Ready) -> Usefulness | None:
 
 
 def _claimed_groups(claims: Claims) -> tuple[Group, ...]:
-    """Those of the analysis, with the bounds that are claimed of them."""
+    """The groups of the analysis, with the bounds that are claimed of them."""
     bounds = {claim.name: claim.grad_norm for claim in claims.groups}
     return tuple(
         replace(group, grad_norm=INFINITE if bound is None else Upper(bound))

@@ -97,7 +97,7 @@ class Norms:
         return largest_of(parts)
 
     def replaced(self, other: Norms, where: npt.NDArray[np.bool_]) -> Norms:
-        """With the norms of some examples taken from another measurement."""
+        """A copy with the norms of some examples taken from another measurement."""
         found = {
             family: {
                 name: _replaced(measured, other.found[family][name], where)

@@ -87,13 +87,13 @@ class Job:
             )
 
     def written(self) -> bytes:
-        """As a sealed line of JSON; `read` is its inverse."""
+        """The job as a sealed line of JSON; `read` is its inverse."""
         line, _ = sealed({"schema": _SCHEMA, "lipcert": __version__, **_CODEC.write(self)}, "")
         return line
 
     @classmethod
     def read(cls, line: bytes, where: str) -> Job:
-        """From a line. NoVerdictError where it was changed, or another version wrote it."""
+        """The job of a line. NoVerdictError where it was changed, or another version wrote it."""
         try:
             members, _ = unsealed(line)
             stamp = [members.pop(name, None) for name in ("schema", "lipcert", "prev")]
@@ -129,7 +129,7 @@ class Unit:
 
     weights: "model", or "step 200" of the trace. examples: "data", or "step 200". An attack starts
     from these examples. stop: None: to the end, wherever that is; a source that does not know how
-    many examples it has is one unit, because it can only be gone through in order.
+    many examples it has is one unit, because it can only be read in order.
     """
 
     number: int
@@ -148,7 +148,7 @@ class Unit:
 @final
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Of every `count` units the one at `index`, from 0 on."""
+    """Of every `count` units, the one at `index`, counted from 0."""
 
     index: int
     count: int
@@ -162,7 +162,7 @@ class Shard:
 
     @classmethod
     def of(cls, word: str) -> Shard:
-        """As a command line spells it: 3/8. UsageError where that is none."""
+        """The shard that a command line spells 3/8. UsageError for anything else."""
         found = _SHARD.fullmatch(word)
         if found is None:
             raise UsageError(f"shard {word!r}: give INDEX/COUNT, 0/4 to 3/4 for four processes")

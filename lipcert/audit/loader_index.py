@@ -35,10 +35,10 @@ class Drawn:
 
     @classmethod
     def of(cls, loader: DataLoader[Any]) -> Drawn:
-        """Of this loader; the same again where it is watched already. UsageError: `knows` is False.
+        """The index of this loader; the same again where it is watched already.
 
-        The sampler changes its class for a subclass, because loaders keep theirs, and others ask
-        for its class.
+        UsageError where `knows` is False. The sampler changes its class for a subclass, because
+        loaders keep theirs, and others ask for its class.
         """
         if not cls.knows(loader):
             raise UsageError(

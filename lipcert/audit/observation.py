@@ -248,7 +248,7 @@ def noise_generator_digest(
 
 
 def versions() -> dict[str, str]:
-    """Of what decides about numbers."""
+    """The versions of what decides about numbers."""
     found = {
         "lipcert": __version__,
         "numpy": np.__version__,

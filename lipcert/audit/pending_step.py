@@ -130,7 +130,7 @@ class Flight:
         self.passes.append(_Pass(said, described=True))
 
     def forget_members(self) -> None:
-        """It turned out not to be known which examples the step has."""
+        """Forget which examples the step has, as this turned out not to be known."""
         for seen in self.passes:
             seen.batch = replace(seen.batch, index=None)
 

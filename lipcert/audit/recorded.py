@@ -216,7 +216,7 @@ class RecordedTensors:
 
     @cached_property
     def _first(self) -> Mapping[str, str]:
-        """Of equal sets of weights the first name, by digest."""
+        """The first name of equal sets of weights, by digest."""
         found: dict[str, str] = {}
         for name, blob in sorted(
             self._held.weights.items(), key=lambda item: item[0].startswith(_AFTER)

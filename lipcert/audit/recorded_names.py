@@ -36,7 +36,7 @@ class Match:
     transposed: bool = False
 
     def numbers(self, snapshot: Snapshot) -> FloatArray:
-        """As the graph has them; float64 holds every recorded number exactly."""
+        """The numbers as the graph has them; float64 holds every recorded number exactly."""
         array = snapshot[self.recorded].astype(np.float64)
         return array.T if self.transposed else array
 

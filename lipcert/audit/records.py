@@ -315,7 +315,7 @@ class AuditReport:
 
     @property
     def detectable_error_factor(self) -> float | None:
-        """Of the group that was tried least well; None where it is not known of one of them."""
+        """The factor of the group that was tested least well; None where one is not known."""
         factors = [group.detectable_error_factor for group in self.groups]
         known = [factor for factor in factors if factor is not None]
         return max(known) if known and len(known) == len(factors) else None

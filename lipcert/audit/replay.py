@@ -68,7 +68,7 @@ class _Strangers:
     integers: str = ""
 
     def meet(self, found: list[tuple[int, str]], start: int, kind: np.dtype[Any] | None) -> None:
-        """Further ones, by their numbers from the start on. kind: None where integers are meant."""
+        """Add examples, by their numbers from the start. kind: None where integers are meant."""
         self.count += len(found)
         left = found[: _NAMED - len(self.named)]
         self.named += [f"example {start + index} {why}" for index, why in left]
@@ -129,7 +129,7 @@ class Replayer:
         return replace(found, checks=(*self._unjudged(), *checks))
 
     def _replayed(self, some: Examples, start: int, strangers: _Strangers) -> Findings:
-        """Of a few examples; those to which no bound applies join the strangers."""
+        """The findings on a few examples; those to which no bound applies join the strangers."""
         engine = self._claims.engine
         labels = checked_labels(engine.loss, some.y, engine.graph.output_shape, first=start)
         inputs, settings = engine.graph.inputs, self._claims.settings
@@ -146,7 +146,7 @@ class Replayer:
         return Findings(len(some), tallies)
 
     def _tallies(self, x: npt.NDArray[Any], labels: npt.NDArray[Any], places: Places) -> Tallies:
-        """Of a few admissible examples: first as audited, the doubtful again in float64."""
+        """The tallies of a few admissible examples: as audited, the doubtful again in float64."""
         judged = self._judged(self._benches[0], x, labels)
         doubtful = judged.doubtful
         if len(self._benches) == 1 or not doubtful.any():
@@ -194,7 +194,7 @@ class Replayer:
         }
 
     def _unjudged(self) -> tuple[CheckReport, ...]:
-        """That nothing was judged, where that is so: such a replay is never a pass."""
+        """A report that nothing was judged, where that is so: such a replay is never a pass."""
         if self._judges:
             return ()
         constrained = self._claims.settings.scope == "constraint-set"

@@ -1,6 +1,6 @@
 """Run: a whole audit, in this process, on a cluster, or as shards that are merged.
 
-Invariant: every result is of this job on these inputs, by digest; a result that is at hand is not
+Invariant: every result is of this job on these inputs, by digest; a result that exists is not
 made again.
 """
 
@@ -89,7 +89,7 @@ def audit(
 
 @one_thread()
 def audit_shard(job: Job, shard: Shard, results: Path, observe: Progress | None = None) -> int:
-    """Do every so manieth unit of a job, and keep the results; how many units the shard has.
+    """Do the units of one shard of a job, and keep the results; returns their number.
 
     `merged_report` reports, once all shards are done or before.
     """
@@ -146,12 +146,12 @@ def _absolute(path: str | None) -> str | None:
 
 
 def _on_cpu(ready: Ready) -> Ready:
-    """For what is checked here: whatever the workers have."""
+    """The job on the CPU, for what is checked here, whatever the workers have."""
     return replace(ready, job=replace(ready.job, device="cpu"))
 
 
 def _workers(cluster: Cluster) -> AbstractContextManager[Work]:
-    """Those of a cluster; Dask is loaded here."""
+    """The workers of a cluster; Dask is loaded here."""
     try:
         from lipcert.audit.cluster import workers
     except ModuleNotFoundError as error:
@@ -168,7 +168,7 @@ def _all_results(
     work: Work,
     observe: Progress | None,
 ) -> Iterator[UnitResult]:
-    """Those that are kept, and those of the units that are missing as they come."""
+    """The results that are kept, then those of the missing units as they come."""
     done = set()
     if folder is not None:
         for result in folder.kept(ready.units):

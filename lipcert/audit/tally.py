@@ -84,7 +84,7 @@ class Tally:
         places: Places,
         sized: bool = False,
     ) -> Tally:
-        """Of the examples at these places of the data, at the named weights."""
+        """The tally of the examples at these places of the data, at the named weights."""
         if not norms.size:
             return cls()
         known = np.where(np.isfinite(norms), norms, math.inf)
@@ -102,7 +102,7 @@ class Tally:
         )
 
     def merged(self, other: Tally) -> Tally:
-        """Of the examples of both; of two equally close the example that comes first is named."""
+        """The tally of both; of two equally close examples, the one that comes first is named."""
         ranked = [t for t in (self, other) if t.worst is not None]
         top = min(ranked, key=_rank, default=self)
         return Tally(
@@ -126,8 +126,10 @@ class Tally:
 
     @property
     def median(self) -> float | None:
-        """Of the norms that were sized, rounded down by 1.1 % at most, inf if half of them are not
-        finite; None of none."""
+        """Median of the norms that were sized, rounded down by 1.1 % at most.
+
+        inf if half of them are not finite; None if there are none.
+        """
         before, half = 0, (sum(self.sizes.values()) + 1) // 2
         for place in sorted(self.sizes):
             before += self.sizes[place]
@@ -158,7 +160,7 @@ class Findings:
 
     @classmethod
     def all(cls, parts: Iterable[Findings]) -> Findings:
-        """Of the examples of all parts."""
+        """The findings of all parts together."""
         total = cls()
         for part in parts:
             tallies = {

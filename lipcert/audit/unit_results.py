@@ -41,7 +41,7 @@ class UnitResult:
     found: Findings
 
     def written(self, job: str) -> bytes:
-        """As a sealed line that follows the digest of the job."""
+        """The result as a sealed line that follows the digest of the job."""
         line, _ = sealed({"schema": _SCHEMA, **UNITS.write(self)}, job)
         return line
 
@@ -73,7 +73,7 @@ class Total:
 
     @property
     def parts(self) -> tuple[Findings, Findings]:
-        """Of replayed and of attacked examples."""
+        """The findings of replayed and of attacked examples."""
         return self.replayed, self.attacked
 
 
@@ -166,7 +166,7 @@ class ResultFolder:
 
 
 def _content(path: Path) -> bytes:
-    """Of a regular file of reasonable size; OSError or ValueError for anything else."""
+    """The bytes of a regular file of reasonable size; OSError or ValueError for anything else."""
     if path.is_symlink():
         raise ValueError("it is a link; put the file itself there")
     with open_regular(path) as file:

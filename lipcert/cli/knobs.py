@@ -163,7 +163,7 @@ _OWN_PARSERS: Final[Mapping[str, Parser]] = MappingProxyType(
 
 
 def _knob(item: Field[Any]) -> Knob:
-    """As the field of `Settings` declares it."""
+    """The knob that a field of `Settings` declares."""
     kind = str(item.type).removesuffix(" | None")
     words = CHOICES.get(item.name, ())
     return Knob(

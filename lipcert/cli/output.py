@@ -124,7 +124,7 @@ def _encoding() -> str:
 
 
 def _write_to_device(text: bytes, file: Path) -> None:
-    """To a pipe or a device; a reader that does not come is an error, not a wait without an end."""
+    """Write to a pipe or a device; where no reader comes, an error and not an endless wait."""
     handle = _opened(file)
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as stream:
@@ -132,7 +132,7 @@ def _write_to_device(text: bytes, file: Path) -> None:
 
 
 def _opened(device: Path) -> int:
-    """For writing, once a pipe has a reader, for which it is waited a little."""
+    """Opened for writing, after waiting a little for the reader of a pipe."""
     end = time.monotonic() + _PATIENCE
     while True:
         try:

@@ -215,7 +215,7 @@ class _RunOptions:
 
     @classmethod
     def of(cls, context: click.Context, analysis: Path | None) -> _RunOptions:
-        """From the command line, the analysis where there is one, and then the settings."""
+        """The run, from the command line, the analysis if there is one, and then the settings."""
         given = _read_run(stated(context, _RUN_KEY))
         point_only = analysis is not None and cls._read(given, analysis)
         settings = chosen_settings(context).settings

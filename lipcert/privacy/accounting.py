@@ -56,7 +56,7 @@ def accountant_named(name: str | None) -> Accountant | None:
 
 
 def accountants(plan: TrainingPlan) -> tuple[Accountant, ...]:
-    """Those that are sound for a plan, the tightest first.
+    """The accountants that are sound for a plan, the tightest first.
 
     Below δ = 1e-8 the rounding of the Fourier transforms inside PLD (1e-13 and less of
     probability) is no longer small against δ. dp-accounting has no PLD for samples of fixed size,
@@ -213,7 +213,7 @@ def _interval(plan: TrainingPlan, noise_multiplier: float) -> float:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the library's notes about orders it leaves out and numbers that overflow."""
+    """Suppress the library's notes about orders it leaves out and numbers that overflow."""
     logger = logging.getLogger("absl")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -89,12 +89,12 @@ class Gates:
 
     @property
     def limits(self) -> Mapping[str, float]:
-        """Those that are set, by the names of their options."""
+        """The limits that are set, by the names of their options."""
         given = {item.name.replace("_", "-"): getattr(self, item.name) for item in fields(self)}
         return {name: limit for name, limit in given.items() if limit is not None}
 
     def judged(self, found: Mapping[str, float | str]) -> tuple[GateResult, ...]:
-        """Each gate that is set, against its number in `found`, or the reason why there is none."""
+        """Judge each gate that is set by its number in `found`, or by why there is none."""
         return tuple(
             GateResult(name, limit, None, item)
             if isinstance(item := found[name], str)

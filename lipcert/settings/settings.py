@@ -112,7 +112,7 @@ class ConstraintSpec:
 
     @classmethod
     def of(cls, key: str, value: object) -> ConstraintSpec:
-        """From itself, or from its text."""
+        """The constraint, given as itself or as its text."""
         if isinstance(value, ConstraintSpec):
             return value
         kind, _, radius = value.partition(":") if isinstance(value, str) else ("", "", "")
@@ -351,7 +351,7 @@ class Settings(LossParameters, LossChoice):
         return {why: options for why, options in found.items() if options}
 
     def _written(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Those options that are not given, with what is given for them."""
+        """The options that are not given, with what is given for them."""
         known = {item.name: item for item in fields(Settings)}
         return tuple(
             f"--{key_of(known[name])} {known[name].metadata['metavar']}"
@@ -403,7 +403,7 @@ class Settings(LossParameters, LossChoice):
         return (*found, whole) if self.input_norm is not None or not found else tuple(found)
 
     def with_inputs(self, inputs: Sequence[Part]) -> Settings:
-        """For these inputs: the domain of each of several.
+        """The settings for these inputs, with the domain of each of several.
 
         Of whole numbers below `Part.ids`, these are the domain if nothing else is said. UsageError
         for a name that no input has.
@@ -449,11 +449,11 @@ class Settings(LossParameters, LossChoice):
         return first_match(self.constraints, (parameter,), None)
 
     def input_radius(self, names: Collection[str]) -> float | None:
-        """To which a layer of these names clips what it reads; None: not at all."""
+        """The radius to which a layer of these names clips its input; None: not clipped."""
         return first_match(self.input_clips, names, self.input_clip)
 
     def cotangent_radius(self, names: Collection[str]) -> float:
-        """To which a layer of these names clips the gradient at its output."""
+        """The radius to which a layer of these names clips the gradient at its output."""
         radius = first_match(self.cotangent_clips, names, self.cotangent_clip)
         if radius is not None:
             return radius

@@ -290,7 +290,7 @@ class Parts(LabelSet):
         return _beside([own.drawn(count, random) for own in self.sets])
 
     def promising(self, logits: FloatArray, random: np.random.Generator) -> Sequence[Labels]:
-        """Those of each output in their order; and the next ones of each, the others at first."""
+        """The labels of each output in order; then the next of each, the others at their first."""
         found = [
             own.promising(logits[:, at], random)
             for own, at in zip(self.sets, self.entries, strict=True)
@@ -308,7 +308,7 @@ class Parts(LabelSet):
         ]
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """Each by itself; class numbers stay what they are."""
+        """Labels moved output by output; class numbers stay what they are."""
         parts = [
             own.moved(labels[at], slopes[at], step)
             for own, at in zip(self.sets, self.columns, strict=True)
@@ -398,7 +398,7 @@ class Corners(LabelSet):
         return [wrong, other] if wrong[0].size == 1 else [wrong, other, *alike, *drawn]
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """On a long step, the corner that the slopes point to."""
+        """After a long step, the corner that the slopes point to."""
         if step < _LEAP:
             return labels
         rest = np.where(slopes < 0.0, self.low, labels)
@@ -427,7 +427,7 @@ class Ball(LabelSet):
         return [self._extreme(-logits), self._extreme(across), *drawn]
 
     def moved(self, labels: Labels, slopes: FloatArray, step: float) -> Labels:
-        """To the sphere in the direction of the slopes."""
+        """Labels moved along the slopes and back to the sphere."""
         length = float(np.linalg.norm(slopes.reshape(-1)))
         if length == 0.0 or not np.isfinite(length):
             return labels

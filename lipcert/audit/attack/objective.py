@@ -170,7 +170,7 @@ _MOST_ROWS: Final = 64
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Slopes:
-    """At some rows: the norm of every objective, and the slopes of the logarithm of one of them.
+    """The norm of every objective at some rows, and the slopes of the logarithm of one of them.
 
     norms: [objectives, rows]. x, labels: [rows, …]; the slopes of class numbers are 0.
     """

@@ -74,7 +74,7 @@ class WeightSet:
         return name in self.constraints or name in self.free
 
     def aligned(self) -> Weights:
-        """Those that the search of witnesses proposes; none where it knows no better ones."""
+        """The weights that the search of witnesses proposes, if it finds better ones."""
         program = aligned(self.engine)
         steps = () if program is None else program.steps
         arrays = {

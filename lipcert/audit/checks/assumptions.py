@@ -148,7 +148,7 @@ def _reported(found: list[Excess], outside: Verdict) -> Iterator[CheckReport]:
 
 
 def _report(mine: list[Excess], outside: Verdict) -> CheckReport:
-    """Of one tensor: the worst place, and how many there are."""
+    """A report on one tensor: the worst place, and how many there are."""
     violated = [excess for excess in mine if excess.verdict is Verdict.VIOLATION]
     worst = max(violated or mine, key=lambda excess: excess.lower)
     radius = worst.constraint.radius

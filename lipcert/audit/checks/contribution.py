@@ -51,7 +51,7 @@ _STORED: Final = 1.0 + 2.0**-22
 
 @run_check(_CHECK, keeps_passes=True)
 def contribution(run: RecordedRun) -> Iterator[Finding]:
-    """In each comparison one report for what was exceeded most, or a pass."""
+    """One report per comparison: of the largest excess, or a pass."""
     decay = decay_of(run)
     if not run.whole_batches and run.trace.manifest.examples_key is not None:
         yield "no example of a step is available with its weights"
@@ -81,7 +81,7 @@ class _Excess:
 
 
 def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | str]:
-    """In each comparison; sentences for what the step does not record."""
+    """The excesses of each comparison; sentences for what the step does not record."""
     batch = batch_of(run, step)
     if isinstance(batch, str):
         yield batch

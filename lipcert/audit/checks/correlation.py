@@ -85,7 +85,7 @@ def own_shifts(size: int) -> int:
 
 
 def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
-    """Of two independent segments of one size m ≥ 2."""
+    """The correlation of two independent segments of one size m ≥ 2."""
     a, b, e, f = first.noise, second.noise, first.moved, second.moved
     product = float(a @ b)
     lengths = float(np.linalg.norm(a) * np.linalg.norm(b))
@@ -100,7 +100,10 @@ def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
 
 
 def best_correlation(first: Piece, second: Piece) -> Correlation:
-    """At the best of all shifts: first[i] meets second[i + shift], at `SHORTEST` places or more."""
+    """The correlation at the best of all shifts, which leave at least `SHORTEST` places.
+
+    At a shift, first[i] meets second[i + shift].
+    """
     a, b = first.noise, second.noise
     if min(len(a), len(b)) < SHORTEST:
         return Correlation(0, 0.0, 1.0)
@@ -160,7 +163,7 @@ def _most_alike(
 @final
 @dataclass(slots=True, eq=False)
 class Sketches:
-    """Of the noises on one tensor. places: what the steps are called, in order.
+    """Sketches of the noises on one tensor. places: what the steps are called, in order.
 
     size: entries of a sketch. stds: of each noise; None where it is not stated.
     """

@@ -251,7 +251,7 @@ class CountedNoise:
 
 
 def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[ChanceTest]:
-    """Of independent noises of such sizes: whether they are too much the same, or too little."""
+    """Whether the sizes of independent noises vary too little, or too much."""
     least, most, entries = np.array(sizes).T
     lower, upper, above = chi2.cdf(least, entries), chi2.cdf(most, entries), chi2.sf(least, entries)
     widest = 2.0 * np.maximum(np.abs(lower - 0.5), np.abs(upper - 0.5))
@@ -265,7 +265,7 @@ def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[ChanceTest
 
 
 def _fisher(uniform: FloatArray, text: str) -> ChanceTest:
-    """Of independent uniform numbers, whether they are too small altogether."""
+    """Whether independent uniform numbers are too small altogether."""
     value = -2.0 * float(np.sum(np.log(np.maximum(uniform, _LEAST))))
     degrees = 2 * len(uniform)
     chance = float(chi2.logsf(value, degrees))
@@ -369,7 +369,7 @@ class Pool:
         return tests
 
     def reports(self) -> tuple[CheckReport, ...]:
-        """Of each tensor that fails and of the run, the worst first; or one pass."""
+        """A report on each tensor that fails and on the run, the worst first; or one pass."""
         if not self.steps:
             return ()
         every = [size for item in self.tensors.values() for size in item.sizes]

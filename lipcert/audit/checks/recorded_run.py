@@ -84,7 +84,7 @@ class RecordedRun:
 
     @property
     def settings(self) -> Settings:
-        """Those that the claims are conditional on."""
+        """The settings that the claims are conditional on."""
         return self.claims.settings
 
     @property
@@ -99,7 +99,7 @@ class RecordedRun:
 
     @cached_property
     def steps(self) -> tuple[Step, ...]:
-        """Of all ranks, one after the other."""
+        """The steps of all ranks, one rank after the other."""
         return tuple(self.trace.steps())
 
     @cached_property

@@ -134,7 +134,7 @@ def _is_closer(applied: FloatArray, clean: FloatArray, noised: FloatArray) -> bo
 
 
 def _distance(a: FloatArray, b: FloatArray) -> float:
-    """From a to the closest positive multiple of b."""
+    """The distance from a to the closest positive multiple of b."""
     square = float(np.vdot(b, b))
     return _norm(a - max(0.0, float(np.vdot(a, b)) / square if square else 0.0) * b)
 

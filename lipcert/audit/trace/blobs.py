@@ -80,7 +80,7 @@ class _Entry:
 
     @property
     def size(self) -> int:
-        """Of the tensor, in bytes."""
+        """The size of the tensor in bytes."""
         return math.prod(self.shape) * np.dtype(_TYPES[self.dtype]).itemsize
 
 
@@ -154,7 +154,7 @@ def tensors_in(data: bytes) -> dict[str, Array]:
 
 
 def _header_length(data: bytes) -> int:
-    """In bytes, as the file states it."""
+    """The length of the header in bytes, as the file states it."""
     if len(data) < 8:
         raise FormError("too short for a header")
     length = int.from_bytes(data[:8], "little")

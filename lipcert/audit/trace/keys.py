@@ -47,7 +47,7 @@ class ExamplesKey:
         return hashlib.sha256(b"lipcert examples key" + self.secret).hexdigest()
 
     def name(self, tensors: Mapping[str, StoredTensor]) -> str:
-        """Of these tensors, with their names, types and shapes."""
+        """The name of these tensors: a keyed digest of names, types, shapes and numbers."""
         named = hmac.new(self.secret, digestmod="sha256")
         for piece in bytes_of(tensors):
             named.update(piece)
@@ -55,7 +55,7 @@ class ExamplesKey:
 
     @classmethod
     def read(cls, folder: Path) -> Self | None:
-        """That of a trace; None where there is none, or none that can be read."""
+        """The key of a trace; None where there is none, or none that can be read."""
         try:
             with open_regular(key_path(folder)) as file:
                 secret = bytes.fromhex(file.read(4 * _BYTES).decode("ascii"))
@@ -65,7 +65,7 @@ class ExamplesKey:
 
     @classmethod
     def of(cls, folder: Path, rank: int) -> Self:
-        """For a recorder: that of the trace; rank 0 draws it for a new one, the others wait."""
+        """The key for a recorder of the trace; rank 0 draws a new one, the others wait."""
         if rank == 0 and cls.read(folder) is None:
             cls._draw(folder)
         deadline = time.monotonic() + _PATIENCE_SECONDS

@@ -69,7 +69,7 @@ def redact(folder: Path, out: Path, *, keep_weights: bool = False) -> Manifest:
 
 
 def _manifest(trace: Trace, heads: Mapping[int, str], keep_weights: bool) -> Manifest:
-    """Without the place of the data, which may itself tell something."""
+    """The manifest without the place of the data, which may itself reveal something."""
     original = trace.manifest
     return replace(
         original,
