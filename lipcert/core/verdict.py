@@ -10,7 +10,7 @@ from lipcert.core.certificate import Assumption
 
 STAGES = (
     "the certificate is well-formed",
-    "the model is the one that it was issued for",
+    "the model is the one it speaks of",
     "every node is accounted for",
     "operator norms are proved",
     "values are bounded",
