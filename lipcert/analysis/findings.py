@@ -159,19 +159,21 @@ def unknown_of(found: Bounded) -> str:
 def _steep_steps(found: Bounded) -> Iterator[Diagnostic]:
     """Steps that stretch by one over a small epsilon or floor: what a loose bound often is from."""
     for step in found.program.steps:
-        told = _told_of(found, step)
-        if told is None:
+        steep = _steepness(found, step)
+        if steep is None:
             continue
-        limit, what, remedy = told
+        limit, what, remedy = steep
         stretch = max(found.stretches(step), default=0.0)
         if limit < stretch < math.inf:
             message = what.format(stretch=f"{stretch:.3g}")
             yield Diagnostic("LC105", Level.WARNING, found.name_of(step), message, remedy)
 
 
-def _told_of(found: Bounded, step: Step) -> tuple[float, str, str] | None:
-    """From which slope on a step is worth a word, what it is, with a place for the slope, and what
-    to do; None for a step that divides by nothing."""
+def _steepness(found: Bounded, step: Step) -> tuple[float, str, str] | None:
+    """The least slope worth reporting, a text with a place for the slope, and what to do.
+
+    None for a step that divides by nothing.
+    """
     match step.op:
         case Normalize():
             what = "the normalization may stretch by {stretch}: where an example's variance "

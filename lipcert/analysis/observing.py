@@ -165,7 +165,7 @@ def _width(observed: Observed) -> float:
     return max(widths, default=0.0)
 
 
-def told(
+def findings_on_examples(
     examples: Examples, observed: Observed | None, settings: Settings
 ) -> tuple[Diagnostic, ...]:
     """What a reader must know of gradients that were measured at given examples."""

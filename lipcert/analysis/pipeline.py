@@ -15,7 +15,7 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, kept_in_eval_mode
 from lipcert.analysis.findings import absence_of, findings, unknown_of
-from lipcert.analysis.observing import observed_at, observed_at_random, told
+from lipcert.analysis.observing import findings_on_examples, observed_at, observed_at_random
 from lipcert.analysis.premises import constraints_of
 from lipcert.analysis.records import (
     AllocationReport,
@@ -84,7 +84,7 @@ def analyze(
         analysis = reported(model, settings, found, observed_at_random(found, settings))
     else:
         observed = observed_at(found, settings, examples)
-        about = told(examples, observed, settings)
+        about = findings_on_examples(examples, observed, settings)
         analysis = reported(model, settings, found, observed, about)
     return replace(analysis, gates=gates.judged(gated_numbers(analysis)))
 

@@ -20,7 +20,7 @@ import click
 
 from lipcert.cli.exit_codes import ExitCode, exit_code_of
 from lipcert.cli.sources import DEBUG_VARIABLE
-from lipcert.cli.unknown import extra_words, told, verb_meant
+from lipcert.cli.unknown import extra_words, unknown_option, verb_meant
 from lipcert.errors import (
     LipCertError,
     ModelFileError,
@@ -125,7 +125,7 @@ class _LipCertGroup(click.Group):
             return ExitCode.USAGE
         except click.NoSuchOption as error:
             verbs = {name: _command_of(name) for name in _VERBS}
-            return _fail(words, ExitCode.USAGE, told(error, verbs), _usage_hint(error))
+            return _fail(words, ExitCode.USAGE, unknown_option(error, verbs), _usage_hint(error))
         except click.UsageError as error:
             return _fail(words, ExitCode.USAGE, extra_words(error), _usage_hint(error))
         except click.ClickException as error:

@@ -117,8 +117,8 @@ def extra_words(error: click.UsageError) -> str:
     return message
 
 
-def told(error: click.NoSuchOption, verbs: Mapping[str, click.Command]) -> str:
-    """The error, and what is meant. verbs: all there are, by name."""
+def unknown_option(error: click.NoSuchOption, verbs: Mapping[str, click.Command]) -> str:
+    """The message for an unknown option, with what is meant. verbs: all of them, by name."""
     command = error.ctx.command if error.ctx is not None else None
     path = error.ctx.command_path if error.ctx is not None else "lipcert"
     known = dict(_options(command)) if command is not None else {}

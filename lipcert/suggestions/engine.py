@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded
-from lipcert.analysis.observing import told
+from lipcert.analysis.observing import findings_on_examples
 from lipcert.analysis.pipeline import require_arguments
 from lipcert.analysis.release import check_complete
 from lipcert.errors import UsageError
@@ -90,7 +90,7 @@ def suggest(
     found = session.suggestions(model.path)
     if examples is None or measured is None:
         return found
-    about_data = told(measured, session.analyst.analysed(()).observed, settings)
+    about_data = findings_on_examples(measured, session.analyst.analysed(()).observed, settings)
     return replace(found, diagnostics=about_data)
 
 

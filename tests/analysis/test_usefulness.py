@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lipcert.analysis.bounded import bounded
-from lipcert.analysis.observing import observed_at, observed_at_random, told
+from lipcert.analysis.observing import findings_on_examples, observed_at, observed_at_random
 from lipcert.analysis.pipeline import analyze as analysed
 from lipcert.analysis.release import Release, plan_of
 from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
@@ -213,12 +213,12 @@ def test_examples_outside_of_the_domain_are_counted():
     examples = data(CNN, private=False)
     norms = np.linalg.norm(examples.x.reshape(32, -1), axis=1)
     radius = float(np.median(norms))
-    (said,) = told(examples, observed_at_random(bounded(CNN, Settings()), Settings()),
-                   Settings(input_norm=radius))  # fmt: skip
+    observed = observed_at_random(bounded(CNN, Settings()), Settings())
+    (said,) = findings_on_examples(examples, observed, Settings(input_norm=radius))
     assert said.code == "LC304"
     assert said.message.startswith(f"{np.sum(norms > radius)} of 32 examples")
     far = replace(examples, x=examples.x + 2.0)
-    (said,) = told(far, object(), Settings(input_box=(0.0, 1.0)))
+    (said,) = findings_on_examples(far, object(), Settings(input_box=(0.0, 1.0)))
     assert said.message.startswith("32 of 32")
 
 

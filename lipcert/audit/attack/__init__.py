@@ -71,17 +71,17 @@ def proposals(
     x = np.asarray(start.x, dtype=np.float64)
     own = checked_labels(engine.loss, start.y, engine.graph.output_shape)
     rows = starting_rows(ground, (x, own), best, _ROWS)
-    told = partial(_told, watch, "examples", steps)
-    climb(ground, rows, best, steps, told)
+    observed = partial(_observed, watch, "examples", steps)
+    climb(ground, rows, best, steps, observed)
     if movable is None or movable.contains(field.weights):
         yield _proposal(domain, best.rows(), None)
     if movable is None:
         return
     starts = weight_starts(ground, movable, best.rows())
     for objective in range(field.objectives):
-        told = partial(_told, watch, f"weights for {_name(claims, objective)}", steps)
+        observed = partial(_observed, watch, f"weights for {_name(claims, objective)}", steps)
         first = max(starts, key=lambda start, k=objective: start.best.norms[k])  # type: ignore[misc]
-        moved, found = climb_weights(ground, movable, first, (objective, steps), told)
+        moved, found = climb_weights(ground, movable, first, (objective, steps), observed)
         yield _proposal(domain, found, moved)
 
 
@@ -93,7 +93,7 @@ def _proposal(domain: Domain, rows: Rows, weights: Mapping[str, FloatArray] | No
     return Proposal(Examples(domain.settled(rows.x), rows.labels, _SOURCE), weights)
 
 
-def _told(watch: Progress, what: str, steps: int, done: int) -> None:
+def _observed(watch: Progress, what: str, steps: int, done: int) -> None:
     watch(what, done, steps)
 
 
