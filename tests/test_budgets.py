@@ -10,6 +10,7 @@ import sys
 import tokenize
 import tomllib
 from collections import Counter
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ def code_lines(source: str) -> int:
     return len(lines)
 
 
+@cache
 def counted(folder: str) -> tuple[Counter[str], int]:
     """Code lines of each package in a folder of the project, and the number of files."""
     lines: Counter[str] = Counter()

@@ -44,6 +44,7 @@ def test_the_second_analysis_reads_what_the_first_wrote(folder: Path) -> None:
     assert before == after
 
 
+@pytest.mark.nightly
 def test_a_poisoned_cache_makes_no_bound_smaller(folder: Path) -> None:
     """A norm that is claimed too small is not proved, so that it is never shown."""
     honest = json.loads(run(folder).stdout)

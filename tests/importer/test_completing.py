@@ -101,6 +101,7 @@ def test_both_files_compute_the_same_bit_for_bit(certified: tuple[str, Path, Pat
     np.testing.assert_array_equal(one, other)
 
 
+@pytest.mark.sample(1)
 def test_only_the_biases_are_added(certified: tuple[str, Path, Path]) -> None:
     name, *files = certified
     before, after = (
@@ -113,6 +114,7 @@ def test_only_the_biases_are_added(certified: tuple[str, Path, Path]) -> None:
     onnx.checker.check_model(onnx.load(files[1]), full_check=True)
 
 
+@pytest.mark.sample(1)
 def test_the_certificate_is_about_the_completed_file(certified: tuple[str, Path, Path]) -> None:
     """Its bounds hold for what autograd finds, that of the dropped biases among them."""
     name, before, after = certified
@@ -148,6 +150,7 @@ def test_the_command_names_the_file_and_audits_find_it(tmp_path: Path) -> None:
     assert not (tmp_path / "other.completed.onnx").exists()
 
 
+@pytest.mark.nightly
 def test_what_cannot_be_completed_is_refused(tmp_path: Path) -> None:
     file = optimised("attention", tmp_path / "net.onnx")
     model = lipcert.load_model(file)

@@ -159,6 +159,7 @@ def test_mechanisms_and_plans_are_the_same_in_every_spelling(value: int, spellin
     assert repr(made(SPELLINGS[spelling])) == repr(made(float))
 
 
+@pytest.mark.nightly
 @hypothesis_settings(max_examples=3)
 @given(st.integers(1, 40), spelled)
 def test_a_certificate_is_the_same_in_every_spelling(radius: int, spelling: str) -> None:

@@ -101,6 +101,7 @@ def test_every_suggestion_is_what_a_second_analysis_says(name: str) -> None:
         assert_same(item.outcome, again(name, dict(item.settings)))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_recipe_is_what_a_second_analysis_says(name: str) -> None:
     for recipe in found(name).recipes:

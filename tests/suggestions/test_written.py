@@ -110,6 +110,7 @@ BY_HAND = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("edit", BY_HAND)
 def test_networks_that_are_suggested_have_smaller_bounds(edit: str) -> None:
     """Of the same weights, within the same constraints."""

@@ -111,6 +111,7 @@ def _all_well(ends: list[Ended | None]) -> list[Ended]:
     return [ended for ended in ends if ended]
 
 
+@pytest.mark.nightly
 def test_a_run_of_three_ranks(tmp_path: Path, model_file: Path) -> None:
     """With batches that are empty in some ranks; the trace of all of them passes its audit."""
     folder = tmp_path / "run"

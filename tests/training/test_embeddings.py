@@ -54,6 +54,7 @@ def tokens(most: int = ROWS) -> TensorDataset:
     return TensorDataset(x, torch.randint(CLASSES, (EXAMPLES,), generator=generator))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_a_run_on_tokens_passes_its_audit(kind, tmp_path):
     mechanism: TrainingMechanism = MECHANISMS[kind]

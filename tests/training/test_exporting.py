@@ -197,6 +197,7 @@ class Encoder(nn.Module):
         return out
 
 
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore:.*nested tensors.*")
 def test_an_encoder_with_a_padding_mask(tmp_path: Path) -> None:
     torch.manual_seed(0)

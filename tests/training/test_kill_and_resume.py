@@ -58,6 +58,7 @@ def lived(folder: Path, model_file: Path, told_before: int, moment: float) -> li
     return [line for line in lines if line.endswith("\n")]
 
 
+@pytest.mark.nightly
 def test_kills(tmp_path: Path, model_file: Path) -> None:
     rng = random.Random(4)
     folder = tmp_path / "run"

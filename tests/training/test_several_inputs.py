@@ -59,6 +59,7 @@ class Pairs(Dataset):
         return (self.ids[i], self.numbers[i]), self.labels[i]
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_a_run_is_certified_and_passes_its_audit(kind: str, tmp_path: Path) -> None:
     folder = tmp_path / "run"

@@ -195,6 +195,7 @@ def test_batch_normalisation_is_replaced_and_said() -> None:
     assert made.module.drop.p == 0.2  # which clipped gradients may keep
 
 
+@pytest.mark.nightly
 def test_examples_of_several_inputs_are_measured() -> None:
     torch.manual_seed(0)
     module, (a, b) = Two(), (torch.rand(30, 3), torch.rand(30, 2, 2))

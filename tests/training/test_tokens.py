@@ -122,6 +122,7 @@ def private(model: nn.Module, mechanism: TrainingMechanism, folder: Path | None 
     )  # fmt: skip
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 def test_from_a_module_to_an_audited_run(mechanism: str, tmp_path: Path) -> None:
     torch.manual_seed(0)

@@ -198,6 +198,7 @@ def test_renyi_agrees_with_dp_accounting(
     assert without == pytest.approx(fixed.get_epsilon(delta), rel=1e-9)
 
 
+@pytest.mark.nightly
 def test_monotone() -> None:
     """More noise, fewer examples, fewer steps, larger δ: never a larger ε."""
     base = (1.0, Fraction(1, 20), 50, Fraction("1e-6"))

@@ -191,6 +191,7 @@ def test_converted():
     )
 
 
+@pytest.mark.nightly
 def test_values_are_let_go():
     """A value lives until its last reader ran; the output stays."""
     ops = [Activation("relu"), Activation("relu"), Activation("relu")]

@@ -115,6 +115,7 @@ def read_by(layer: str) -> float:
     return longest if layer == "head" else math.sqrt(TOKENS) * longest
 
 
+@pytest.mark.nightly
 def test_every_gradient_is_a_product_of_two_radii(model_file: Path) -> None:
     """β·C for a weight, √positions·C for a bias, at every depth; β of what stands behind a frozen
     norm is what its scale and shift leave of √width per token."""
