@@ -78,7 +78,7 @@ def test_an_attack_comes_close_to_the_bounds(claims: Claims) -> None:
     ("row", "why"),
     [
         ([4.0, 0.0, 0.0, 0.0, 0.0], "output 'cls'.*no class from 0 to 3"),
-        ([0.5, 0.0, 0.0, 0.0, 0.0], "output 'cls'.*no whole number"),
+        ([0.5, 0.0, 0.0, 0.0, 0.0], "output 'cls'.*not a whole number"),
         ([0.0, 1.0, 1.0, 0.0, 0.0], "output 'reg'.*larger than the stated --label-norm"),
         ([0.0, 0.0], r"5 numbers are needed.*\(cls: 1, reg: 4\)"),
         ([0.0, np.nan, 0.0, 0.0, 0.0], "output 'reg'.*not finite"),

@@ -96,7 +96,7 @@ def test_an_audit_speaks_of_rows_only(tmp_path):
     target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
     found = lipcert(["audit", *target, "--data", str(tmp_path / "halves.npz")])
     assert found.exit_code == 1
-    assert "no whole number" in found.output
+    assert "not a whole number" in found.output
 
 
 def test_a_module_that_reads_other_ids_otherwise_is_not_its_graph(tmp_path):
