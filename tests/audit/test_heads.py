@@ -77,7 +77,7 @@ def test_an_attack_comes_close_to_the_bounds(claims: Claims) -> None:
 @pytest.mark.parametrize(
     ("row", "why"),
     [
-        ([4.0, 0.0, 0.0, 0.0, 0.0], "output 'cls'.*no class from 0 to 3"),
+        ([4.0, 0.0, 0.0, 0.0, 0.0], "output 'cls'.*not a class from 0 to 3"),
         ([0.5, 0.0, 0.0, 0.0, 0.0], "output 'cls'.*not a whole number"),
         ([0.0, 1.0, 1.0, 0.0, 0.0], "output 'reg'.*larger than the stated --label-norm"),
         ([0.0, 0.0], r"5 numbers are needed.*\(cls: 1, reg: 4\)"),
