@@ -99,7 +99,7 @@ def test_values_are_those_of_torch(reduction: str, axis: str) -> None:
         (np.zeros(2, np.int64), "one class number for each token"),
         (np.zeros((2, TOKENS + 1), np.int64), "one class number for each token"),
         (np.zeros((2, TOKENS)), "class numbers are integers"),
-        (np.full((2, TOKENS), CLASSES), "no class from 0 to 5"),
+        (np.full((2, TOKENS), CLASSES), "not a class from 0 to 5"),
         (np.full((2, TOKENS), -1), "nor -100"),
     ],
 )
