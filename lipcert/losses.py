@@ -1,4 +1,4 @@
-"""Losses as users ask for them, and gradients of them to try bounds out, which the core derives.
+"""Losses as users specify them, and their gradients in float64, to test bounds of the core.
 
 Input: the kind and the parameters of a loss as a user states them; None means "not given".
 Output: a valid `Loss`, or a `UsageError` that says what is wrong and what would be right. A

@@ -309,7 +309,7 @@ class _Asked:
         if not isinstance(settings, Settings):
             raise UsageError(
                 f"{verb}: a {type(settings).__name__} is not a Settings; give "
-                "lipcert.Settings(input_norm=1.0), say"
+                "for example lipcert.Settings(input_norm=1.0)"
             )
         return cls(verb, source, example, settings, tuple(arguments))
 

@@ -1,1 +1,1 @@
-"""The process that runs: its progress bars, its threads, and what must not be forked."""
+"""The running process: its progress bars, its threads, and objects that must not be forked."""

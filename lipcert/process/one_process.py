@@ -1,11 +1,10 @@
 """Process: what a private run may have only once, in the process that made it.
 
-Input: an object that counts, draws or noises. Output: a `UsageError` where another
-process would use it, or a copy be made of it. A process that was forked holds the same generator in
-the same state: it would draw the same noise, whose difference with the noise of its parent is 0, so
-that two releases together show the difference of their gradients bare, while each process counts
-half of them. Invariant: a process that only holds such an object, as workers that load data do, is
-left alone.
+Input: an object that counts, draws or noises. Output: a `UsageError` where another process would
+use or copy it. A process that was forked holds the same generator in the same state: it would draw
+the same noise as its parent, so that the difference of two releases reveals the difference of their
+gradients without noise, while each process counts half of them. Invariant: a process that only
+holds such an object, as workers that load data do, is left alone.
 """
 
 from __future__ import annotations
@@ -53,5 +52,5 @@ class OneProcess:
         raise UsageError(
             f"training: the {type(self).__name__} of a run is neither copied nor pickled, since a "
             "copy would draw and count the same again; call make_private where it is needed, and "
-            "go on with a run by resume=True"
+            "continue a run with resume=True"
         )

@@ -1,9 +1,8 @@
-"""Progress on standard error, for work that takes long: a bar on a terminal, else few lines.
+"""Progress of long work on standard error: a bar on a terminal, otherwise a few lines.
 
-Input: reports (what it is about, done, total) of an analysis or of a training run. Output: nothing
-on stdout, and nothing at all before some time has passed. Without a terminal nothing is written
-unless lines are asked for. Invariant: it starts no thread, so that a process that shows progress
-may be forked.
+Input: reports (title, done, total) of an analysis or of a training run. Output: nothing on stdout,
+and nothing at all before some time has passed. Without a terminal nothing is written unless lines
+are requested. Invariant: it starts no thread, so that a process that shows progress may be forked.
 """
 
 from __future__ import annotations

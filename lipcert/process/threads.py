@@ -4,10 +4,10 @@ Input: nothing. Output: context managers. Threads of small matrix products that 
 each other cost more than they gain, most of all where several workers multiply at once.
 
 The number of threads of a BLAS library is a setting of the whole process. It is 1 while one of
-these contexts is open, also for other threads of the caller, and afterwards what it was before,
-whatever happened inside; numbers that the caller changes meanwhile are undone. Where contexts of
-several threads overlap, the one that was first sets and restores; those that outlast it go on with
-the caller's setting. Nothing else is touched: torch and onnxruntime have threads of their own.
+these contexts is open, also for other threads of the caller, and is restored afterwards, whatever
+happened inside; changes by the caller in between are undone. Where contexts of several threads
+overlap, the first one sets and restores the number; those that outlast it run with the caller's
+setting. Nothing else is touched: torch and onnxruntime have threads of their own.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""ProposalCache: claims that took long to find, remembered in a private directory.
+"""ProposalCache: claims that took long to find, stored in a private directory.
 
-Input: kernels, and the search that proposes norms for them. Output: the same claims.
-Trust: none. The core proves every claim again, so that no entry, however it came about, can make
-a bound smaller. A forged one may cost time, or propose more than a search would find: so the
-directory is created for its owner alone, and is not used, for reading or writing, where it belongs
-to somebody else or others may write to it. What is not whole to the last byte is searched again.
+Input: kernels, and the search that proposes norms for them. Output: the same claims. Trust: none.
+The core proves every claim again, so that no entry, whatever its origin, can make a bound smaller.
+A forged one may cost time, or propose more than a search would find: so the directory is created
+for its owner alone, and is neither read nor written where it belongs to another user or others may
+write to it. Incomplete entries are searched again.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class ProposalCache:
         return self.directory / f"{key}.norm"
 
     def _is_private(self) -> bool:
-        """Whether nobody but its owner, who runs this process, can have written what is there."""
+        """Whether only its owner, who runs this process, can have written the content."""
         try:
             status = self.directory.stat()
         except FileNotFoundError:

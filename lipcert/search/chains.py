@@ -1,7 +1,7 @@
-"""Chains: where quadratic forms help, in windows of a size that can be handled.
+"""Chains: where quadratic forms help, in windows of manageable size.
 
-Input: a program and the facts that the core has derived. Output: a `ChainWitness` for
-each chain worth a form, which the core proves or does without.
+Input: a program and the facts that the core has derived. Output: a `ChainWitness` for each chain
+worth a form, which the core proves or drops.
 """
 
 from __future__ import annotations
@@ -179,7 +179,7 @@ class _Search:
             return
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
-        """The longest windows that begin where a cotangent is asked for, and where windows end.
+        """The longest windows that begin where a cotangent is needed, and where windows end.
 
         Where none begins, it is tried above what is computed next.
         """

@@ -1,8 +1,8 @@
-"""Witnesses: admissible examples, and weights, at which a bound is attained, or nearly so.
+"""Witnesses: admissible examples, and weights, that attain a bound or nearly do.
 
-The largest per-example gradient norm and the largest Jacobian norm met on a short, deterministic
-ascent say how loose a bound can be at most: lower bounds of the truth, computed in float64 and
-lessened by an allowance for its rounding. No sensitivity stands on them.
+The largest per-example gradient norm and the largest Jacobian norm found on a short, deterministic
+ascent limit how loose a bound can be: they are lower bounds of the true maximum, computed in
+float64 and reduced by an allowance for its rounding. No sensitivity depends on them.
 """
 
 from __future__ import annotations

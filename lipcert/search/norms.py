@@ -1,7 +1,7 @@
-"""Norms of linear steps, and of affine steps in a row: proposed in float64, proved by the core.
+"""Norms of linear steps, and of runs of affine steps: proposed in float64, proved by the core.
 
-Input: a program and a scope. Output: claims that the core has proved, and the names of
-what it could not prove. A proposal that is not proved is raised a little, and a little more, before
+Input: a program and a scope. Output: claims that the core has proved, and the names of those that
+it could not prove. A proposal that is not proved is raised a little, and a little more, before
 another method or nothing takes its place.
 """
 

@@ -1,8 +1,8 @@
 """Gradients of single examples by the operands of a step, in float64 and up to rounding.
 
-Input: a step, the values that it reads and the cotangents at its output, as stacks of
-examples. Output: for each operand an `OperandGradient`, which is asked for norms or sums and
-only holds the gradient of every example by itself where it is asked for that.
+Input: a step, the values that it reads and the cotangents at its output, as stacks of examples.
+Output: for each operand an `OperandGradient`, which gives norms or sums and builds the gradient of
+every single example only on request.
 """
 
 from __future__ import annotations

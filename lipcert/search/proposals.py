@@ -1,7 +1,7 @@
 """Proposals: norms of one linear map that the core may be able to prove, by method.
 
-Input: the core's kernel of a step or of a run. Output: claims, all of them estimates of
-true upper bounds, none of them raised: what a proof needs besides, the caller adds.
+Input: the core's kernel of a step or of a run. Output: claims, all of them estimates of true upper
+bounds, without a margin: the caller adds the margin that a proof needs.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Plain backpropagation through the steps of a program, for examples at which a bound is tried out.
+"""Plain backpropagation through the steps of a program, for examples at which a bound is tested.
 
-Numbers in float64, up to rounding: to hold against bounds, never bounds themselves. Stacks of
-examples and of cotangents have a first axis of their own; one example serves many cotangents.
+Numbers in float64, up to rounding: they are compared with bounds, and are never bounds themselves.
+Stacks of examples and of cotangents have a first axis of their own; one example serves many
+cotangents.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Quasi-Newton steps: a smooth function of many numbers made smaller, in few evaluations.
+"""Quasi-Newton steps: minimise a smooth function of many numbers in few evaluations.
 
-Input: the function, and where to begin. Output: points with ever smaller values.
-Limited-memory BFGS, begun from an estimate of the curvature along each axis, with steps that are
-shortened until they lower the function enough (Nocedal and Wright, Numerical Optimization,
-chapters 3 and 7).
+Input: the function, and a starting point. Output: points with decreasing values. Limited-memory
+BFGS, started from an estimate of the curvature along each axis, with backtracking line search
+(Nocedal and Wright, Numerical Optimization, chapters 3 and 7).
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Which weights to raise: p, q and τ for which max([W, b/τ], −pqᵀ) has a small norm.
 
-Input: W, b, and how long x ≥ 0 may be. Output: numbers for `core.forms.raised`, none of
-which is trusted. The logarithm of ‖A‖·√(‖x‖² + τ²) is made small in the logarithms of all numbers,
-by quasi-Newton steps, with the maximum over directions smoothed less and less.
+Input: W, b, and a bound of ‖x‖ for x ≥ 0. Output: untrusted numbers for `core.forms.raised`.
+Quasi-Newton steps minimise the logarithm of ‖A‖·√(‖x‖² + τ²) over the logarithms of all numbers,
+while the smoothing of the maximum over directions decreases.
 """
 
 from __future__ import annotations

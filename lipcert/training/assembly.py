@@ -123,18 +123,18 @@ def make_private(
 
     loader: of a map-style data set of (x, y), (a, b, y), ((a, b), y) or mappings by the names of
     forward's arguments; its batch size is B, the expected one and the constant that sums of
-    gradients are divided by. target_epsilon: or noise_multiplier; epochs: or
-    steps. dataset_size: N, a public constant from which the sampling rate B/N and the steps of an
-    epoch follow, however many examples there are; None counts them, and ε then holds for neighbours
-    of equal size only (a warning says so under add-remove). folder: for model, settings, ledger,
-    checkpoints and, unless record_every is None, a trace; without one, all of this ends with the
-    process. model_file: this module as an ONNX file, with any weights, instead of exporting it.
-    resume: go on with the run in the folder. record_data: whether the trace holds the raw examples
-    of recorded steps, and does not only name them for audits that are given the data set. patience:
-    seconds that the ranks of a process group wait for one another. progress: None is a bar on a
-    terminal and nothing elsewhere, True a bar or lines, False nothing. seed: makes sampling and
-    noise reproducible, and so not private: for tests only. public: examples (x, y) that are not
-    private, at which a NoiseWarning is measured; None: random ones of the declared domain.
+    gradients are divided by. target_epsilon: or noise_multiplier; epochs: or steps. dataset_size:
+    N, a public constant from which the sampling rate B/N and the steps of an epoch follow, however
+    many examples there are; None counts them, and ε then holds for neighbours of equal size only (a
+    warning says so under add-remove). folder: for model, settings, ledger, checkpoints and, unless
+    record_every is None, a trace; without one, all of this ends with the process. model_file: this
+    module as an ONNX file, with any weights, instead of exporting it. resume: continue the run in
+    the folder. record_data: whether the trace holds the raw examples of recorded steps, and does
+    not only name them for audits that are given the data set. patience: seconds that the ranks of a
+    process group wait for one another. progress: None is a bar on a terminal and nothing elsewhere,
+    True a bar or lines, False nothing. seed: makes sampling and noise reproducible, and so not
+    private: for tests only. public: examples (x, y) that are not private, at which a NoiseWarning
+    is measured; None: random ones of the declared domain.
 
     Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
     be imported, NoVerdictError where a gradient has no bound.

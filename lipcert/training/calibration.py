@@ -142,7 +142,7 @@ def as_certified(planned: Calibration, certificate: Certificate) -> Calibration:
 
 
 def warn_uncertified(reason: str) -> None:
-    """Told when a run begins, and again at its end, when the beginning is long scrolled away."""
+    """Warn when a run begins, and again at its end, when the first warning has scrolled away."""
     warnings.warn(
-        f"the run is bounded, and has no certificate: {reason}", CertificateWarning, stacklevel=4
+        f"the run is bounded, but has no certificate: {reason}", CertificateWarning, stacklevel=4
     )

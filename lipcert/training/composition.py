@@ -115,7 +115,7 @@ class KeptNumbers:
         changed = _changed(self._trained, self._left)
         if changed is not None:
             raise UsageError(
-                f"training: {changed} was changed since the last step by something else than the "
+                f"training: {changed} was changed since the last step by something other than the "
                 f"optimizer, so the bounds may not apply to these weights; {_MOMENT}; use "
                 "private.restore() to go back to a checkpoint"
             )
@@ -126,8 +126,8 @@ class KeptNumbers:
         changed = _changed(self._trained, self._left)
         if changed is not None:
             raise UsageError(
-                f"training: {changed} was changed after the last step by something else than the "
-                "optimizer, so the model does not hold what was released, and no ε is that of its "
+                f"training: {changed} was changed after the last step by something other than the "
+                "optimizer, so the model differs from what was released, and no ε applies to its "
                 "weights; private.restore() goes back to a checkpoint; average, quantise, or train "
                 "on with public examples after the `with` block"
             )
@@ -142,8 +142,8 @@ class KeptNumbers:
         if changed is not None:
             raise UsageError(
                 f"training: {changed} is not trained, and was changed since make_private was "
-                "called: bounds hold for what it was, and buffers of what examples gave would "
-                "be kept without noise"
+                "called: bounds hold for its former values, and buffers computed from examples "
+                "would be kept without noise"
             )
         new = present.keys() - self._kept.keys()
         saved = sorted(new & self._module.state_dict().keys()) if new else []
@@ -289,7 +289,7 @@ class Composition:
 
 
 def are_copies(pairs: Copies) -> bool:
-    """Whether nobody has written to the tensors since."""
+    """Whether the tensors were not written to since then."""
     return all(are_equal(item, copy) for item, copy in pairs)
 
 

@@ -31,8 +31,8 @@ Labels: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
 _DIVISOR: Final = (
     "training: the loss was scaled by {factor:.6g} before backward(): the sum over the batch is "
-    "divided by the constant {divisor:g} already, and any other factor changes what one example "
-    "can move; call private.criterion(model(x), y).backward() as it is"
+    "divided by the constant {divisor:g} already, and any other factor changes the influence of "
+    "one example; call private.criterion(model(x), y).backward() as it is"
 )
 
 

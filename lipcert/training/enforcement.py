@@ -161,7 +161,7 @@ def _clipped(
     masked = tuple(name for name, part in dropouts(network.module).items() if part not in still)
     if masked and not run.graph.drops:
         raise UsageError(
-            f"training: the model file shows nothing of {', '.join(masked)}, so its bounds are "
+            f"training: the model file does not contain {', '.join(masked)}, so its bounds are "
             "those of the network without dropout; leave model_file out, export it with "
             f"{EXPORT}, or train without dropout: "
             "lipcert.training.make_trainable(module)"

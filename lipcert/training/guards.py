@@ -54,8 +54,8 @@ def refuse_autocast(device: torch.device) -> None:
     """16-bit products change gradients by up to 2^-8 of them, and no bound covers that."""
     if torch.is_autocast_enabled(device.type):
         raise UsageError(
-            "training: under autocast the gradient of one example may be longer than its "
-            "bound, by what 16-bit products round; leave autocast out, or use GradientClipping"
+            "training: under autocast the gradient of one example may exceed its bound by "
+            "the rounding of 16-bit products; leave autocast out, or use GradientClipping"
         )
 
 

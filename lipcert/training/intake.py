@@ -40,16 +40,17 @@ _FIRST: Final = 16
 KnownExamples = Sequence[Any]
 """(x, y) as arrays or tensors, for measurements"""
 _UNDECLARED: Final = (
-    "training: {mechanism} bounds gradients by what an example can be, and that is not declared: "
-    "give the mechanism input_norm=R (a 2-norm that no example exceeds) or input_box=(LO, HI) for "
-    "its entries, as your pipeline enforces them whatever the data are (pixels divided by 255: "
-    "input_box=(0, 1)); no number is taken from the data, since that would tell of them"
+    "training: {mechanism} bounds gradients from the domain of the examples, which is not "
+    "declared: give the mechanism input_norm=R (a 2-norm that no example exceeds) or "
+    "input_box=(LO, HI) for its entries, as your pipeline enforces them whatever the data are "
+    "(pixels divided by 255: input_box=(0, 1)); no number is taken from the "
+    "data, since that would leak information"
 )
 
 
 @final
 class UntrainedWarning(UserWarning):
-    """Parameters that nobody froze, and that the run does not train."""
+    """Parameters that are not frozen, and that the run does not train."""
 
 
 @final
@@ -77,8 +78,8 @@ def require_given(model: nn.Module, optimizer: object, loader: object, mechanism
     }
     if found := [name for name, is_touched in touched.items() if is_touched]:
         raise UsageError(
-            f"training: {' and '.join(found)} came out of Opacus, which clips and noises by "
-            "itself: give make_private your own from before, or model.to_standard_module(), a new "
+            f"training: {' and '.join(found)} came from Opacus, which clips and adds noise "
+            "itself: give make_private the originals, or model.to_standard_module(), a new "
             "optimizer of its parameters, and a plain DataLoader"
         )
     if not hasattr(optimizer, "_optimizer_step_pre_hooks"):

@@ -160,7 +160,7 @@ class Ledger(OneProcess):
     def open(
         cls, path: Path | str | None, header: LedgerHeader, *, spent: int = 0, ahead: int = 1
     ) -> Self:
-        """A new ledger, or the one at `path` gone on with; None: one in memory.
+        """A new ledger, or the one at `path` continued; None: one in memory.
 
         spent: where a ledger in memory begins, for ranks whose releases another rank writes down.
         UsageError where the file is another run's, or another process holds it.
@@ -283,8 +283,8 @@ class Ledger(OneProcess):
             begun = file.read(len(line))
         if held.size > len(begun) or not line.startswith(begun):
             raise NoVerdictError(
-                f"ledger: {held.path} is not the beginning of a ledger of this run; if it is known "
-                "that nothing was released, remove it, else name a new folder"
+                f"ledger: {held.path} is not the beginning of a ledger of this run; if you know "
+                "that nothing was released, remove it; otherwise name a new folder"
             )
         held.append(line, len(begun))
 

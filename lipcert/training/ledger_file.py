@@ -4,7 +4,7 @@
     {"kind":"release","number":1,"time":…}   before release 1; with a number k, before all up to k
     {"kind":"unused","number":…}             the process ended having made only so many
     {"kind":"torn","number":…}               an unfinished line stood here; it counts as a release
-    {"kind":"epoch","number":…}              the rest of a shuffled epoch that was not gone on with
+    {"kind":"epoch","number":…}              the rest of a shuffled epoch that was not continued
 
 Every line holds the digest of the one before (`audit.trace.spelling`). Input: untrusted bytes.
 Output: the header and a count; NoVerdictError with the line of the first irregularity. Invariant:
@@ -53,10 +53,11 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CL
 @final
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """What is released, how often, with how much noise; the same for all who go on with a ledger.
+    """What is released, how often, with how much noise; the same for every process that continues a
+    ledger.
 
     mechanism: in words. digest: of the settings and of the structure of the model. versions: of
-    libraries; they may change. released: what one release gives away.
+    libraries; they may change. released: the content of one release.
     """
 
     plan: TrainingPlan
@@ -73,7 +74,7 @@ class LedgerHeader:
         check_positive("ledger: target-epsilon", self.target_epsilon)
 
     def members(self) -> dict[str, Json]:
-        """As they stand in the file; what is None is left out."""
+        """As written in the file; None is omitted."""
         plan = self.plan
         found: dict[str, Json | None] = {
             "schema": _SCHEMA,
@@ -171,8 +172,8 @@ def require_same(path: str, found: LedgerHeader, given: LedgerHeader) -> None:
     ]
     if differ:
         raise UsageError(
-            f"ledger: {path} counts the releases of another run ({'; '.join(differ)}): go on with "
-            "the same one, or name a new folder"
+            f"ledger: {path} counts the releases of another run ({'; '.join(differ)}): continue "
+            "the same run, or name a new folder"
         )
 
 
@@ -196,7 +197,7 @@ def _counted(members: JsonObject, before: int, least: int) -> int:
 
 def _refused(name: str, reason: str) -> NoVerdictError:
     return NoVerdictError(
-        f"ledger: {name}, {reason}; so it is not known what was released: restore the file as it "
+        f"ledger: {name}, {reason}; so the number of releases is unknown: restore the file as it "
         "was written, or begin a new run in another folder with a budget of its own"
     )
 
@@ -287,7 +288,7 @@ class LedgerFile:
     def _failed(self, error: OSError) -> NoVerdictError:
         return NoVerdictError(
             f"ledger: cannot write {self.path}: {error.strerror or error}; nothing was released, "
-            "and the run can be started again once this is remedied"
+            "and the run can be started again once this is fixed"
         )
 
 

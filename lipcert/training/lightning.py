@@ -254,9 +254,10 @@ class PrivateTrainingHooks:
         made, digest = self._loaded["releases"], self._loaded["digest"]
         if digest != private.ledger.header.digest or made > private.releases:
             raise NoVerdictError(
-                f"PrivateTraining: the checkpoint is of a private run after {made} releases, and "
-                f"the ledger in {self._folder} is of another, or of {private.releases}: give the "
-                "folder of that run, with its ledger as it was written"
+                f"PrivateTraining: the checkpoint is of a private run after {made} releases, but "
+                f"the ledger in {self._folder} is of another run, or counts "
+                f"{private.releases}: give the folder of that run, with its ledger as it "
+                "was written"
             )
 
 

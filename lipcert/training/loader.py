@@ -67,7 +67,7 @@ def split(batch: Any, size: int) -> Iterator[Any]:
 
 
 def empty_batch(dataset: Any, collate: Callable[[list[Any]], Any]) -> Any:
-    """What `collate` would give for no example, which it is never asked for.
+    """The result of `collate` for no example, for which it is never called.
 
     Learnt from example 0 alone and from two copies of it: where both, cut to no example, do not
     come out the same, what is left depends on the examples, and the answer is a UsageError.
@@ -168,9 +168,9 @@ class PrivateLoader:
     """Iterates over Poisson (or otherwise drawn) batches while releases are left.
 
     on_batch: called with the index of every batch before the batch is handed out. progress: shown
-    while batches are asked for. Iterating again goes on where the last iteration stopped, beginning
-    with the batch that was handed out and not released, if there is one. Worker processes load
-    ahead; how they seed data augmentation is their affair.
+    while batches are requested. Iterating again continues where the last iteration stopped,
+    beginning with the batch that was handed out and not released, if there is one. Worker processes
+    load ahead; how they seed data augmentation is their affair.
     """
 
     def __init__(
@@ -234,7 +234,7 @@ class PrivateLoader:
             yield batch
             if not self._drop_released():
                 raise UsageError(
-                    f"loader: batch {drawn.step} was not released before the next was asked for; "
+                    f"loader: batch {drawn.step} was not released before the next was requested; "
                     "call optimizer.step() once for every batch, empty ones too, and evaluate on "
                     "a loader of your own"
                 )
@@ -255,7 +255,7 @@ class PrivateLoader:
     def _load(self) -> None:
         """Load the next batch that is not empty, behind the empty ones before it.
 
-        After a failure, the draws that were not loaded are gone on with, not drawn anew.
+        After a failure, the draws that were not loaded are continued, not drawn again.
         """
         loading = iter(self._loader) if self._loading is None else self._loading
         self._loading = None
@@ -297,8 +297,8 @@ def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
         )
     if loader.batch_size is None:
         raise UsageError(
-            "loader: a batch_sampler of its own, or batch_size=None, makes other batches than the "
-            "ones that are accounted for; give batch_size, and leave the sampling to make_private"
+            "loader: a batch_sampler of its own, or batch_size=None, makes batches that differ "
+            "from those accounted for; give batch_size, and leave the sampling to make_private"
         )
     if type(loader.batch_sampler) is not BatchSampler or type(loader.sampler) not in _PLAIN:
         raise UsageError(
@@ -329,7 +329,7 @@ def _refuse_repeated(dataset: Any) -> None:
     if len(np.unique(places)) < len(places):
         raise UsageError(
             f"loader: the {type(dataset).__name__} holds some examples more than once, so one of "
-            "them moves more than one example may; let it hold each once"
+            "them can change more than a single example may; let it hold each once"
         )
 
 

@@ -189,7 +189,7 @@ def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
             "examples of a batch; replace batch by group normalisation, and dropout by nothing, as "
             "lipcert.training.make_trainable(module, mechanism) does in a copy, before the "
             "optimizer is made (GradientClipping trains with dropout); where features are frozen, "
-            "or statistics shall stay as they are, put those parts into evaluation mode before "
+            "or statistics should stay as they are, put those parts into evaluation mode before "
             "make_private, in which they stay: model.features.eval()"
         )
 
@@ -224,5 +224,5 @@ def _compare(network: TrainedNetwork, example: Example) -> None:
     if not bool(distance <= _AGREEMENT * truth.abs().max().clamp(min=1.0)):
         raise NoVerdictError(
             f"training: the module and its exported graph differ by {float(distance):.2g}: "
-            "the module draws random numbers, or does something else in training mode"
+            "the module draws random numbers, or behaves differently in training mode"
         )

@@ -176,8 +176,8 @@ class Private:
         return export(self.network.module, self.example, path)
 
     def record(self, folder: Path, model_file: Path, every: Chosen, *, store_data: bool) -> None:
-        """Begin the trace, or go on with it; every: steps that are recorded with their tensors,
-        the examples among them where data are stored."""
+        """Begin the trace, or continue it; every: steps that are recorded with their tensors, the
+        examples among them where data are stored."""
         plan, names = self.calibration.plan, self.network.matches
         present = len(self.loader.dataset)  # type: ignore[arg-type]  # PrivateLoader says why not
         level(folder, self.world)

@@ -44,8 +44,8 @@ _OWN: Final = 1
 class NoiseSource(OneProcess):
     """Draws from one generator; all ranks that have its seed draw the same.
 
-    first: the number of the release that is noised first, so that a run that is gone on with never
-    repeats what it drew, even from a seed that was given.
+    first: the number of the release that is noised first, so that a resumed run never repeats what
+    it drew, even from a seed that was given.
     """
 
     def __init__(self, seed: int, first: int = 0) -> None:
@@ -109,7 +109,7 @@ class Release:
         )
 
     def record_with(self, recorder: Recorder) -> None:
-        """Tell a recorder what is noised, and by how much."""
+        """Report to a recorder what is noised, and by how much."""
         self.recorder = recorder
 
     def remove(self) -> None:

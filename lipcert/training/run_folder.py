@@ -49,15 +49,15 @@ class Stateful(Protocol):
 
 
 def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
-    """For a new run, or to go on with the one it holds; is_first: this rank writes it."""
+    """For a new run, or to continue the one it holds; is_first: this rank writes it."""
     exists = (folder / LEDGER).exists()
     if exists and not resume:
         raise UsageError(
-            f"training: {folder} holds a run already; give resume=True to go on with it, or "
+            f"training: {folder} holds a run already; give resume=True to continue it, or "
             "another folder"
         )
     if resume and not exists and is_first:
-        raise UsageError(f"training: {folder} holds no run to go on with; leave out resume=True")
+        raise UsageError(f"training: {folder} holds no run to continue; leave out resume=True")
     return folder
 
 

@@ -40,10 +40,10 @@ _ASCENT: Final = 2.0**-30
 """the loss gradient at the output, so short that clips of gradients are idle"""
 _NOT_EVALUATED: Final = (
     "training: the module cannot be evaluated with copies of its weights in float64 or float32 "
-    "({why}), so nothing tells whether it is the network that was bounded"
+    "({why}), so it is unknown whether it is the network that was bounded"
 )
 _OTHER_NETWORK: Final = (
-    "is not that of the network that was bounded: the module does something else in training mode, "
+    "is not that of the network that was bounded: the module behaves differently in training mode, "
     "draws random numbers, was changed, or has a hook or an autograd function whose backward pass "
     "is not the derivative of its forward pass"
 )
@@ -137,7 +137,7 @@ class SameNetwork:
         for name, parameter in self._trained.items():
             if self._network.live(name) is not parameter:
                 raise UsageError(
-                    f"training: {name} is not the parameter any more that it was when make_private "
+                    f"training: {name} is no longer the parameter that it was when make_private "
                     "was called: it was replaced (an assignment, torch.compile around a part, "
                     "load_state_dict(assign=True), functional_call, a parametrization), so neither "
                     "bounds nor optimizer cover what is in its place; change the module before "
@@ -161,7 +161,7 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
     gone = [m.recorded for m in network.matches.values() if network.live(m.recorded) is None]
     if gone:
         raise UsageError(
-            f"training: the module has no {gone[0]} any more, which it had when make_private was "
+            f"training: the module no longer has {gone[0]}, which it had when make_private was "
             "called; change the module before that"
         )
     probe, live, allowed = _evaluated(network, graph, training=training)

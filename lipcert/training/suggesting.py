@@ -63,12 +63,12 @@ class ModuleSuggestions:
         return {name: value for name, value in given.items() if value is not None}
 
     def under(self, mechanism: str) -> ModuleSuggestions:
-        """The same with the best recipe of another mechanism: "clipless", say."""
+        """The same with the best recipe of another mechanism, for example "clipless"."""
         for recipe in self.suggestions.recipes:
             if recipe.mechanism == mechanism:
                 return _made(self.suggestions, recipe, self._network, self.changes)
         known = ", ".join(recipe.mechanism for recipe in self.suggestions.recipes)
-        raise UsageError(f"suggest: no recipe for {mechanism!r} was found; there are {known}")
+        raise UsageError(f"suggest: no recipe for {mechanism!r} was found; available: {known}")
 
     @property
     def to_edit(self) -> tuple[str, ...]:

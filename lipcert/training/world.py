@@ -287,7 +287,7 @@ class World:
         if wrong:
             reasons = "; ".join(f"rank {rank} {reason}" for rank, reason in wrong.items())
             raise WorldError(
-                f"training: not all {self.ranks} ranks came to {what}, so nothing is released: "
+                f"training: not all {self.ranks} ranks reached {what}, so nothing is released: "
                 f"{reasons}; {_RESUME}"
             )
         words = {**found.words, self.rank: _FINE + word}

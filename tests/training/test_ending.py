@@ -101,7 +101,7 @@ def test_the_trace_of_changed_weights_does_not_end(tmp_path: Path) -> None:
             private.close()
         else:
             change(private)
-            with pytest.raises(UsageError, match="does not hold what was released"):
+            with pytest.raises(UsageError, match="differs from what was released"):
                 private.close()
         events = list(read_trace(tmp_path / name / "trace").events(0))
         assert isinstance(events[-1], Close) == (change is None)

@@ -238,7 +238,7 @@ def test_a_checkpoint_without_its_ledger(
     made = trainer(own, max_epochs=1)
     made.fit(Module(), loader())
     made.save_checkpoint(path)
-    with pytest.raises(UsageError, match="holds no run to go on with"):
+    with pytest.raises(UsageError, match="holds no run to continue"):
         trainer(callback(tmp_path / "new", model_file, epochs=4)).fit(
             Module(), loader(), ckpt_path=path
         )

@@ -249,7 +249,7 @@ def test_a_run_in_a_folder_is_not_overwritten(tmp_path: Path) -> None:
         train(run)
     with pytest.raises(UsageError, match="resume=True"):
         private_run(tmp_path)
-    with pytest.raises(UsageError, match="no run to go on with"):
+    with pytest.raises(UsageError, match="no run to continue"):
         private_run(tmp_path / "other", resume=True)
 
 

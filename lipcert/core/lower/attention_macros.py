@@ -1,4 +1,4 @@
-"""Attention that exporters write in several nodes, put together again."""
+"""Attention that exporters write as several nodes, recombined."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Call: one node of the file as a rule reads it, and the steps that the rule leaves.
 
-Every attribute must be read, with the kind it is declared to have: one that a rule does not know
-may change what the node means.
+Every attribute must be read, with its declared kind: one that a rule does not know may change the
+meaning of the node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Operators that are several others, written down in these; each works on data and constants.
+"""Operators that are composed of others; each works on data and constants.
 
 Every function here is the definition of its operator by ONNX, so it needs no rule of its own.
 """

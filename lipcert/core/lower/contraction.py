@@ -1,7 +1,8 @@
 """Einsum as transpositions, reshapes and products of matrices, two operands at a time.
 
 Labels of two operands are of four kinds: kept by both (a stack of products), kept by one of them
-(rows, columns), and summed over; those that only one operand has and nobody keeps are summed first.
+(rows, columns), and summed over; those that only one operand has and the output lacks are summed
+first.
 """
 
 from __future__ import annotations
@@ -91,7 +92,7 @@ def _arranged(call: Call, term: _Term, groups: Sequence[str], sizes: Mapping[str
 
 
 def _summed(call: Call, term: _Term, kept: str) -> _Term:
-    """Without the labels that nobody keeps."""
+    """The operand without the labels that are not kept."""
     axes = tuple(axis for axis, label in enumerate(term.labels) if label not in kept)
     value = reduced(call, "ReduceSum", term.value, axes, keep=False)
     return _Term(value, "".join(label for label in term.labels if label in kept))

@@ -1,4 +1,4 @@
-"""What lowering refuses."""
+"""Exceptions by which lowering refuses a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gates x·g(x) that exporters write in several nodes: SiLU, GELU, Mish, HardSwish."""
+"""Gates x·g(x) that exporters write as several nodes: SiLU, GELU, Mish, HardSwish."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Layers that exporters write in several nodes, put together again.
+"""Layers that exporters write as several nodes, recombined.
 
-Every rule is an identity of real functions, for the numbers that stand in the file: a gate with
-the float32 number next to 1/√2 is a GELU between two scalings by numbers next to 1.
+Every rule is an identity of real functions, for the numbers in the file: a gate with the float32
+number next to 1/√2 is a GELU between two scalings by numbers next to 1.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Means over what a mask shows, which exporters write in several nodes, put together again."""
+"""Masked means that exporters write as several nodes, recombined."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Norms and normalizations that exporters write in several nodes, put together again.
+"""Norms and normalizations that exporters write as several nodes, recombined.
 
-As in `macros`, every rule is an identity of real functions, for the numbers that stand in the file.
+As in `macros`, every rule is an identity of real functions, for the numbers in the file.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The operators that are understood, and the rule of each, which is loaded when a node needs it."""
+"""The supported operators, and the rule of each, which is loaded when a node needs it."""
 
 from __future__ import annotations
 

@@ -259,7 +259,7 @@ class _Region:
         return _symbol(name) if is_value and reader.fits(value) else None
 
     def _computed(self, node: Node) -> _Found:
-        """What a node makes of its inputs."""
+        """The function that a node computes of its inputs."""
         kind, names = node.op_type, node.inputs
         if kind in _ARITHMETIC:
             return _ARITHMETIC[kind](*map(self._factor if kind == "Mul" else self.real, names))

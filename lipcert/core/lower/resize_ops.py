@@ -177,7 +177,7 @@ def _scales(call: Call) -> list[float] | None:
 
 
 def _weights(axis: _Axis, *, antialias: bool, inner: bool) -> Constant:
-    """The weights [inputs, outputs] of a hat function; the rim stands for what lies outside.
+    """The weights [inputs, outputs] of a hat function; the edge replaces all that lies outside.
 
     antialias: the hat is stretched where an axis shrinks. inner: what lies outside does not count.
     """

@@ -1,9 +1,9 @@
 """Rewriter: looks at the steps before one, and replaces it by others that compute the same value.
 
 Invariant: a rule returns steps whose last one computes, in real arithmetic, exactly the value of
-the step it replaces, from values that are still computed. What nobody reads any more is dropped,
-so a value that has another reader stays; it gets a name of its own, because what passes by it
-does not count in its cotangent, which is not that of the tensor of the file then.
+the step it replaces, from values that are still computed. A value without readers is dropped, so a
+value that has another reader stays; it gets a name of its own, because its cotangent misses the
+paths that now bypass it, and so is not that of the tensor of the file.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class Rewriter:
     def run(
         self, raw: Sequence[Step], rules: Callable[[Step], list[Rule]], output: str
     ) -> tuple[Step, ...]:
-        """Every step, or what the first of its rules that applies makes of it."""
+        """Every step, or its replacement by the first rule that applies."""
         for old in raw:
             spend()
             step = replace(old, inputs=tuple(self._same.get(name, name) for name in old.inputs))

@@ -1,4 +1,4 @@
-"""Other operators on the values of a node: the words in which composite ones are written down."""
+"""Operators on the values of a node, from which composite operators are built."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sums of values and constants, and multiples by a number: what several operators end in."""
+"""Sums of values and constants, and multiples by a number, to which several operators reduce."""
 
 from __future__ import annotations
 

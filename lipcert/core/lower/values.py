@@ -1,4 +1,4 @@
-"""Values: tensors of the file as lowering knows them, and where the batch lies in them.
+"""Values: tensors of the file as lowering represents them, and the place of the batch in them.
 
 Every tensor is kept as it is for a batch of one example, N = 1. A `Place` says what it is for any
 other N: dimension `axis` is `before`·N·after, all others do not depend on N, and, in row-major

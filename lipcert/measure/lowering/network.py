@@ -204,7 +204,7 @@ class LoweredNetwork:
 
 
 def _last_readers(graph: Graph) -> Mapping[str, tuple[str, ...]]:
-    """For each node, the values that nobody reads after it."""
+    """For each node, the values that no later node reads."""
     ends: dict[str, list[str]] = {node.name: [] for node in graph.nodes}
     seen = {graph.output_name}
     for node in reversed(graph.nodes):

@@ -55,7 +55,7 @@ class Inner:
 
 
 def inner_products(network: LoweredNetwork, caught: Iterable[Caught]) -> Mapping[str, Inner]:
-    """⟨∂ℓ_i/∂θ, θ⟩ by name of the trained parameter; a name that is missing stands for 0."""
+    """⟨∂ℓ_i/∂θ, θ⟩ by name of the trained parameter; a missing name means 0."""
     found: dict[str, Inner] = {}
     for item in caught:
         for trained in item.plan.operands:
