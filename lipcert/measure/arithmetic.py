@@ -72,7 +72,7 @@ class Arithmetic:
 
 
 def exact_products(device: torch.device) -> AbstractContextManager[object]:
-    """No autograd, no autocast, no shortened products: what float32 says, whatever is outside."""
+    """No autograd, no autocast, full float32 products, whatever the surrounding settings are."""
     if device.type == "cpu" and not torch.is_autocast_enabled(device.type):
         return torch.no_grad()
     return _exact_products(device)

@@ -40,7 +40,7 @@ class Precision(Enum):
 
     @property
     def margin(self) -> float:
-        """The share of a measured norm by which evaluating the network may have moved it."""
+        """The relative error of a measured norm that evaluating the network may cause."""
         return {"float64": 2.0**-20, "float32": 2.0**-7}.get(self.value, 0.5)
 
     @property
@@ -59,7 +59,8 @@ class Precision(Enum):
 
     @property
     def decides(self) -> bool:
-        """Whether what is above its bound here violates it; elsewhere float64 has to say so."""
+        """Whether a norm above its bound violates it in this precision; otherwise float64
+        decides."""
         return self is Precision.FLOAT64
 
     def reached(self, bound: float) -> float:

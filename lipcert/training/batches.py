@@ -43,7 +43,7 @@ class Arguments:
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
-        """model: the module, or what is wrapped around it."""
+        """model: the module, or a wrapper around it."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         try:
             found = inspect.signature(unwrapped(model).forward).parameters.values()
@@ -61,7 +61,7 @@ class Arguments:
         return self.needed <= count and (self.many or count <= len(self.names))
 
     def in_order(self, given: Mapping[Any, object]) -> tuple[object, ...]:
-        """What a mapping has of them; nothing where one is missing."""
+        """The arguments that a mapping holds; empty where one is missing."""
         names = tuple(name for name in self.names if name in given)
         is_whole = names == self.names[: len(names)] and self.take(len(names))
         return tuple(given[name] for name in names) if is_whole else ()

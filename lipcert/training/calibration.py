@@ -136,7 +136,7 @@ def certified(model: ImportedModel, settings: Settings, found: Bounded) -> Issue
 
 
 def as_certified(planned: Calibration, certificate: Certificate) -> Calibration:
-    """The same run, noised for what is stated of its groups."""
+    """The same run, with the noise for the bounds that its certificate states."""
     stated = {claim.name: claim.grad_norm for claim in certificate.groups}
     return recalculated(planned, [stated[group.name] for group in planned.groups])
 

@@ -101,7 +101,7 @@ class KeptNumbers:
             self._left[name].copy_(parameter)
 
     def keep(self) -> None:
-        """What is not trained stays what it is now."""
+        """From now on, changes of untrained numbers are refused."""
         self._kept = {name: item.clone() for name, item in self._others().items()}
 
     def require(self) -> None:
@@ -191,7 +191,7 @@ _GLOBAL: Final = tuple(
 
 @final
 class Composition:
-    """Of one module, as it is when this is made."""
+    """The parts and tensors of one module at the time of construction."""
 
     def __init__(self, module: nn.Module) -> None:
         self._held: list[tuple[Any, _Look, tuple[object, ...]]] = []
@@ -207,7 +207,7 @@ class Composition:
         self._copies: Copies = [(item, item.detach().clone()) for item in self._unregistered()]
 
     def is_present(self) -> bool:
-        """Whether everything is what it was, but for numbers of parameters and buffers."""
+        """Whether everything is unchanged, except numbers of parameters and buffers."""
         for holder, look, known in self._held:
             if holder or known:
                 now = tuple(look(holder))

@@ -92,7 +92,7 @@ class AdaptiveNoise:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Enforcement:
-    """What a mechanism does in each step.
+    """The actions of a mechanism in each step.
 
     project: after the step. present: the noise for a release at the present weights. gradients: of
     the batch that went forward and its labels, what gives the sum of the clipped gradients by the

@@ -59,7 +59,7 @@ def export(
 
 @contextmanager
 def without_fast_path() -> Iterator[None]:
-    """With torch's encoders and attention as they are trained.
+    """Run torch's encoders and attention by the code that is used in training.
 
     In evaluation mode they may run in one kernel, and leave out tokens that are padding, by nested
     tensors: results have other shapes then, and no exporter follows them.

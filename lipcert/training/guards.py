@@ -60,7 +60,8 @@ def refuse_autocast(device: torch.device) -> None:
 
 
 def refuse_modes() -> None:
-    """Modes and hooks that are active in this thread, and see every operation."""
+    """Refuse modes and hooks that are active in this thread, since they intercept every
+    operation."""
     functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [mode for mode in functions if type(mode) is not DeviceContext]
     modes += _get_current_dispatch_mode_stack()
@@ -80,7 +81,8 @@ def refuse_modes() -> None:
 
 @final
 class Shown:
-    """One output. output: what the criterion takes. given: the copy, while its caller keeps it."""
+    """One output. output: the input of the criterion. given: the copy, while its caller keeps
+    it."""
 
     def __init__(self, output: Tensor) -> None:
         self.output = output
@@ -195,7 +197,7 @@ class StepGuard:
         return self._batch.inputs
 
     def drawn(self, examples: int) -> None:
-        """The loader gives a batch, perhaps again one whose gradients were left."""
+        """The loader gives a batch, which may repeat one whose gradients were not released."""
         self._batch = _UnderWay(examples)
         self._sums.clear()
 
@@ -236,7 +238,7 @@ class StepGuard:
             )
 
     def leaving(self, output: object) -> object:
-        """The forward pass has this output; what its caller gets."""
+        """The forward pass has this output; returns the copy for its caller."""
         batch = self._batch
         if batch is None or not isinstance(output, Tensor) or not output.dim():
             return output
@@ -314,11 +316,11 @@ class StepGuard:
         self._numbers.settle()
 
     def begin(self) -> None:
-        """All hooks of the run are in place; the module stays what it is now."""
+        """All hooks of the run are in place; from now on, changes of the module are refused."""
         self._sameness.settle()
 
     def keep(self) -> None:
-        """Numbers that are not trained stay what they are now."""
+        """From now on, changes of untrained numbers are refused."""
         self._numbers.keep()
         self._sameness.require()
 

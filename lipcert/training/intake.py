@@ -127,7 +127,7 @@ def batch_size_of(loader: DataLoader[Any]) -> int:
 
 
 def require_full_precision(model: nn.Module) -> None:
-    """UsageError for parameters of 16 bits: their sums and noise round beyond what is claimed."""
+    """UsageError for parameters of 16 bits: rounding of their sums and noise exceeds the claims."""
     for name, parameter in model.named_parameters():
         if parameter.dtype not in _DTYPES:
             raise UsageError(
@@ -140,7 +140,8 @@ def require_full_precision(model: nn.Module) -> None:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstExamples:
-    """The first examples as the loader gives them: what a run would only find in its first batch.
+    """The first examples as the loader gives them, to find before the run what its first batch
+    would show.
 
     x: [examples, …], on the device of the model; of several inputs, side by side. labels: of the
     same examples. inputs: what the model reads.

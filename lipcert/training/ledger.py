@@ -101,8 +101,8 @@ def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
 @final
 @dataclass(frozen=True, slots=True)
 class LedgerReport:
-    """What was spent. epsilon: of the releases so far; planned_epsilon: of the whole plan, which is
-    the ε to state where the run was ended because of how it went."""
+    """The budget spent. epsilon: of the releases so far; planned_epsilon: of the whole plan, which
+    is the ε to state where the run was stopped because of its results."""
 
     releases: int
     left: int
@@ -194,7 +194,7 @@ class Ledger(OneProcess):
 
     @property
     def warning(self) -> str | None:
-        """What to know of a ledger in memory; None for one on a file."""
+        """The warning about a ledger in memory; None for one in a file."""
         if self._file is not None:
             return None
         return (
@@ -207,7 +207,7 @@ class Ledger(OneProcess):
         return self._budget.epsilon(self._releases)
 
     def report(self) -> LedgerReport:
-        """What was spent, for people; evaluating it takes up to a second or two."""
+        """The budget spent, for display; evaluating it takes up to a second or two."""
         return LedgerReport(
             releases=self._releases,
             left=self.left,
@@ -239,7 +239,7 @@ class Ledger(OneProcess):
         return self._releases - 1
 
     def close(self) -> None:
-        """Let go of the file, having given back what was counted ahead."""
+        """Close the file after giving back the releases that were counted ahead."""
         if self._file is None:
             return
         if self._file.is_open and self._counted > self._releases:

@@ -143,7 +143,7 @@ def spending_line(kind: str, number: int, previous: str) -> tuple[bytes, str]:
 
 
 def read_ledger(file: BinaryIO, name: str) -> LedgerContent | None:
-    """What stands in a file; None where it has no whole line."""
+    """The content of a file; None where it has no complete line."""
     content = None
     least = 0
     try:
@@ -233,7 +233,7 @@ class LedgerFile:
 
     @property
     def size(self) -> int:
-        """In bytes, with what is unfinished."""
+        """Size in bytes, including an unfinished end."""
         return os.fstat(self._file).st_size
 
     def reading(self) -> BinaryIO:

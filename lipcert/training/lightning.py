@@ -47,7 +47,7 @@ _STATE: Final = "lipcert"
 
 
 def require_plain(trainer: Any) -> None:
-    """UsageError for what a Trainer would do to gradients besides the mechanism."""
+    """UsageError for options by which a Trainer would change gradients besides the mechanism."""
     count = len(trainer.optimizers)
     clips = trainer.gradient_clip_val
     reasons = {
@@ -65,7 +65,8 @@ def require_plain(trainer: Any) -> None:
 
 
 def called_module(trainer: Any, pl_module: Any) -> nn.Module:
-    """What the Trainer calls: the module, or what exchanges its gradients."""
+    """The object that the Trainer calls: the module, or the wrapper that exchanges its
+    gradients."""
     model: nn.Module = trainer.model
     if not (model is pl_module or isinstance(model, DistributedDataParallel)):
         raise UsageError(
@@ -121,7 +122,7 @@ class PrivateEpochs:
 
 
 class PrivateTrainingHooks:
-    """The hooks; what they are given is what `make_private` takes.
+    """The hooks of the callback; the arguments are those of `make_private`.
 
     network: name of the module's attribute that is trained privately, an nn.Module from examples to
     logits. criterion: name under which the module finds the loss while the fit runs; it takes the
@@ -218,7 +219,7 @@ class PrivateTrainingHooks:
             }
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """The fit goes on with a checkpoint; one of no private run says nothing of releases."""
+        """The fit continues from a checkpoint; one without a private run holds no releases."""
         del trainer, pl_module
         self._loaded = checkpoint.get(_STATE)
 

@@ -152,7 +152,7 @@ def _unknown(reason: str) -> UsageError:
 
 
 class Budget(Protocol):
-    """What a loader asks of a ledger."""
+    """The interface of a ledger that a loader needs."""
 
     @property
     def releases(self) -> int:

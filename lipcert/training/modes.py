@@ -38,7 +38,7 @@ from lipcert.measure.agreement import active_parts
 
 
 def holds_statistics(part: nn.Module) -> bool:
-    """Whether it normalises by running statistics as they are: it is in evaluation mode."""
+    """Whether it normalises by fixed running statistics: it is in evaluation mode."""
     return (
         isinstance(part, _BatchNorm)
         and not part.training
@@ -143,7 +143,7 @@ def refused_parts(module: nn.Module, *, masks: bool) -> Iterator[tuple[str, str]
 
 @contextmanager
 def at_rest(module: nn.Module) -> Iterator[None]:
-    """The module with its dropout in evaluation mode, and everything else as it is."""
+    """The module with its dropout in evaluation mode, and everything else unchanged."""
     modes = {part: part.training for part in dropouts(module).values()}
     try:
         for part in modes:

@@ -48,8 +48,8 @@ def _public(given: KnownExamples, bounds: Bounded) -> Examples:
 
 
 def usefulness(calibration: Calibration, public: Examples | None) -> Usefulness | None:
-    """What the noise of a run is good for, at public examples or at random ones; None where
-    gradients are not known, or random examples take too long."""
+    """How useful the gradients of a run are under its noise, at public examples or at random ones;
+    None where gradients are not known, or random examples take too long."""
     found, settings = calibration.bounds, calibration.settings
     examples = _random(found) if public is None else public
     observed = None if examples is None else observed_at(found, settings, examples)

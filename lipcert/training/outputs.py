@@ -48,7 +48,7 @@ class Outputs:
         return cls(tuple(names.index(name) for name in chosen), tuple(names), heads)
 
     def joined(self, found: object) -> Tensor | None:
-        """What the loss reads of what the module returned; None where it is not there."""
+        """The part of the module's output that the loss reads; None where it is missing."""
         if isinstance(found, Tensor):
             return found
         if isinstance(found, Mapping):  # its order may be another in another pass
@@ -75,7 +75,7 @@ class Outputs:
         }
 
     def join_in_training(self, module: nn.Module) -> list[RemovableHandle]:
-        """A hook by which the module returns what the loss reads, where gradients are asked for."""
+        """A hook by which the module returns the input of the loss, where gradients are enabled."""
         if len(self.names) == 1:
             return []
 

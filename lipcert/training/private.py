@@ -71,7 +71,8 @@ def level(folder: Path, world: World) -> None:
 @final
 @dataclass(slots=True, eq=False)
 class Private:
-    """A run; close it, or use it in a `with` block, so that its trace says that it came to its end.
+    """A private run; close it, or use it in a `with` block, so that its trace records a regular
+    end.
 
     loader: of private batches. criterion: the loss to differentiate. calibration: the noise as
     planned. max_physical_batch: how many examples `step` puts through the network at once.
@@ -116,8 +117,8 @@ class Private:
         return self.ledger.epsilon()
 
     def outputs(self, joined: Tensor) -> Mapping[str, Tensor]:
-        """The outputs by name, of what a model with several returns in training mode: the entries
-        of those that have a loss, side by side."""
+        """The outputs by name, from the return value of a model with several in training mode: the
+        entries of those that have a loss, side by side."""
         return self.network.outputs.apart(joined)
 
     def step(self, *batch: Any) -> float:

@@ -38,7 +38,7 @@ _LEAST_CHANNELS: Final = 4
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Trainable:
-    """module: the copy. changes: what was replaced, one line for each place; empty if nothing."""
+    """module: the copy. changes: one line for each replaced part; empty if there are none."""
 
     module: nn.Module
     changes: tuple[str, ...]
@@ -50,7 +50,8 @@ class Trainable:
 def make_trainable(
     module: nn.Module, mechanism: TrainingMechanism | None = None, *, norm_floor: float = 1.0
 ) -> Trainable:
-    """A copy with BatchNorm and Dropout replaced, and what was done; make the optimizer from it.
+    """A copy with BatchNorm and Dropout replaced, and a list of the changes; build the optimizer
+    from the copy.
 
     BatchNorm becomes group normalisation of each example by itself, with scale and shift begun
     anew: nn.GroupNorm under mechanisms that clip, otherwise `BoundedGroupNorm`, whose slope is at
@@ -109,7 +110,7 @@ class _Replacing:
                 self.below(f"{path}.", found)
 
     def of(self, path: str, part: nn.Module) -> nn.Module:
-        """What stands in the place of a part."""
+        """The replacement of a part."""
         was = _named(part)
         if id(part) not in self.done:
             new, why = self._replacement(part)

@@ -62,7 +62,7 @@ def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
 
 
 def opened(folder: Path, stage: Path) -> None:
-    """Make the folder, with what was put on the stage meanwhile; nothing where it is the stage."""
+    """Create the folder from the staged files; does nothing where it is the stage itself."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (MODEL, CERTIFICATE, UNCERTIFIED):
         if folder != stage and (stage / name).exists():
@@ -95,7 +95,7 @@ def settings_text(settings: Settings) -> str:
 
 
 def write_checkpoint(path: Path, parts: Mapping[str, Stateful], releases: int) -> None:
-    """Write all parts, and how many releases were made when they were as they are."""
+    """Write all parts, and the number of releases made at this state."""
     states = {name: part.state_dict() for name, part in parts.items()}
     content = {"releases": releases, "parts": states}
     write_whole(path, lambda file: torch.save(content, file))

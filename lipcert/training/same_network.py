@@ -119,12 +119,13 @@ class SameNetwork:
         self._apart = len(x)
 
     def passed(self) -> None:
-        """A forward pass ends, which may have written to tensors of its own."""
+        """A forward pass ends, which may have written to unregistered tensors."""
         if self._known is not None:
             self._read = self._known.copies()
 
     def require_unwritten(self) -> None:
-        """Nobody wrote to what the backward pass reads, and no parameter changes its gradient."""
+        """Refuse writes to tensors that the backward pass reads, and parameters that change their
+        gradient."""
         _refuse_hooked(self._trained)
         if not are_copies(self._read):
             raise UsageError(

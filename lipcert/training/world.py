@@ -77,7 +77,7 @@ class _Exchange:
 
 
 def heartbeat(group: Any, rank: int, ranks: int, word: str, patience: float) -> Heartbeat:
-    """Say the word to all other ranks of a group, who must do the same.
+    """Exchange a message with all other ranks of a group, which must do the same.
 
     A rank is missing after `patience` seconds, or as soon as its process has ended.
     """
@@ -176,7 +176,7 @@ class World:
 
     @property
     def is_first(self) -> bool:
-        """Whether this process writes what is written once."""
+        """Whether this process writes the files that only one rank writes."""
         return self.rank == 0
 
     def shared_secret(self, seed: int | None) -> int:
@@ -189,7 +189,7 @@ class World:
         return int(self._words(str(value) if self.is_first else "", "the first rank's word")[0])
 
     def text_from_first(self, text: str) -> str:
-        """What the first rank says, in ASCII, after work that it may do alone and for long."""
+        """The ASCII text of the first rank, after work that only it does and that may take long."""
         pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
         slow = replace(self, patience=self.patience * _LONG)
         count = slow.from_first(len(pieces))
@@ -205,7 +205,8 @@ class World:
         self._compare(what, {what: value}, "; give all ranks the same")
 
     def assemble(self, step: int, held: Mapping[str, str]) -> None:
-        """All ranks are at this step and hold the same by name, or an error says which do not."""
+        """Require that all ranks are at this step and hold the same values by name; an error names
+        those that do not."""
         self._compare(
             f"step {step}",
             {"the number of the step": str(step), **held},

@@ -120,7 +120,7 @@ class OperandGradient(ABC):
     @property
     @abstractmethod
     def key(self) -> Hashable:
-        """What the best method depends on, besides the shapes and dtypes of the pair."""
+        """What determines the best method, besides the shapes and dtypes of the pair."""
 
     @abstractmethod
     def methods(self, pair: Pair) -> Sequence[Method]:

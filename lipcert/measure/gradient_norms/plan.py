@@ -79,7 +79,7 @@ def _largest(counts: FloatArray | np.ndarray[tuple[int], np.dtype[np.int64]]) ->
 
 
 def arranged(node: Node, value: Tensor | None, cotangent: Tensor) -> tuple[Tensor | None, Tensor]:
-    """What a node read and received, as the gradients of its operands have it.
+    """Input and cotangent of a node, arranged as in the gradients of its operands.
 
     That is [examples, *shape] with the axes of the program, but for an axis 0 that the examples
     stand along; what a BatchNorm reads has its channels first.

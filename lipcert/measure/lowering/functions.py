@@ -54,7 +54,7 @@ def of_one_rank(inputs: Sequence[Tensor]) -> list[Tensor]:
 
 
 def clip(op: InputClip | CotangentClip) -> Function:
-    """The step in torch; what is clipped by channel is [examples, channels, ...]."""
+    """The step in torch; a clip by channel reads [examples, channels, ...]."""
     if isinstance(op, InputClip):
         return lambda x, _: clipped(x[0], op.radius)
     return lambda x, _: with_clipped_cotangent(x[0], op.radius, by_channel=op.by_channel)
@@ -86,7 +86,7 @@ class _ClippedCotangent(AutogradFunction):
 
     @staticmethod
     def forward(x: Tensor, radius: float, by_channel: bool) -> Tensor:
-        """x, as a tensor of its own."""
+        """x as a new tensor."""
         del radius, by_channel
         return x.view_as(x)
 

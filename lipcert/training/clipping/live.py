@@ -68,7 +68,7 @@ class LiveNetwork:
 
     @torch.no_grad()
     def present(self) -> LoweredNetwork:
-        """The network at the weights as they are now; always the same object."""
+        """The network at the present weights; always the same object."""
         for live, copy in self._copied:
             copy.copy_(live)
         for operand, tensor in self._derived:

@@ -99,7 +99,8 @@ class Probe:
         self._trained = [name for name, item in graph.parameters.items() if item.trainable]
 
     def of_module(self, rows: slice = _ALL) -> Seen | None:
-        """Of these examples, with its hooks as they are; None where it does not take this dtype."""
+        """Results of the module on these examples, with its hooks; None where it does not take this
+        dtype."""
         inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
         outputs: dict[str, Tensor] = {}
         leaves = [self._tensor(name) for name in self._trained]
@@ -197,7 +198,7 @@ def random_numbers(graph: Graph, rng: np.random.Generator) -> Tensor:
 
 
 def as_read(x: Tensor, graph: Graph) -> tuple[Tensor, ...]:
-    """What the module reads, from what the graph reads."""
+    """The inputs of the module, from those of the graph."""
     parts = [x] if not graph.parts else torch.split(x, [part.size for part in graph.parts], dim=1)
     return tuple(
         own.reshape(len(x), *example(part.shape)).to(x.dtype if part.ids is None else torch.long)
@@ -318,7 +319,7 @@ def check_clips(
 
 
 def in_widest(made: Callable[[torch.dtype], Probe], otherwise: str) -> tuple[Probe, Seen, float]:
-    """The module in the widest type that it takes, and how far what is equal may differ there.
+    """The module in the widest type that it takes, and how far equal results may differ there.
 
     Raises:
         NoVerdictError: with the text of `otherwise` and why no type is taken.

@@ -27,7 +27,7 @@ _LARGEST: Final = 2.0**80
 
 
 class Norm(Enum):
-    """Of what is to be bounded."""
+    """The kind of norm that is to be bounded."""
 
     EUCLIDEAN = "Euclidean norm of all entries of the parameter"
     LARGEST = "largest magnitude of an entry that the op uses"

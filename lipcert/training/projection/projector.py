@@ -114,7 +114,7 @@ class Projector:
 
     @torch.no_grad()
     def project(self) -> None:
-        """Scale what is outside its constraint; for fixed norms, also what is clearly inside.
+        """Scale tensors outside their constraint; for fixed norms, also those clearly inside.
 
         Proof: let s be the proved norm over the limit of a use. Every norm here is homogeneous,
         and rounding entries by a relative u moves it by at most u·spread·s. With the factor
