@@ -177,7 +177,7 @@ def _read(state: _State) -> Iterator[str]:
     if not {chain.use for chain in certificate.chains} <= USES:
         yield "a chain is of an unknown use"
     if certificate.privacy is not None and not certificate.groups:
-        yield "an epsilon is claimed, and nothing is released"
+        yield "an epsilon is claimed, but nothing is released"
 
 
 def _identify(state: _State) -> Iterator[str]:
@@ -218,10 +218,10 @@ def _account(state: _State) -> Iterator[str]:
     if at_input != ValueClaim(program.input, INPUT_RULE, None, None):
         yield "the claims about the input are of another value, or by another rule"
     if input_faults(program, state.premises):
-        yield "what is assumed of the inputs does not fit those of the model"
+        yield "the assumptions on the inputs do not fit the inputs of the model"
     yield from scope_faults(certificate.scope, state.model, program)
     if len(certificate.chains) + len(certificate.runs) > _MOST_WITNESSES * len(program.steps):
-        yield "there are more witnesses than a model of this size has uses for"
+        yield "there are more witnesses than a model of this size can use"
     if state.premises.layer_clip is not None:
         from lipcert.core.clips import clip_faults  # noqa: PLC0415  only where layers clip
 
@@ -268,7 +268,7 @@ def _privacy(state: _State) -> Iterator[str]:
     """7: ε of the run, by an accounting of the checker's own."""
     claim, run = state.certificate.privacy, state.premises.run
     if (claim is None) != (run is None):
-        yield "epsilon is claimed of no run, or a run is described without one"
+        yield "epsilon is claimed without a run, or a run is described without it"
     if claim is None or run is None:
         return
     if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:

@@ -123,7 +123,7 @@ def output_faults(
     if network.noise_multiplier is not None and not network.noise_multiplier <= multiplier:
         yield (
             f"the noise multiplier is claimed to be {network.noise_multiplier!r}, but the noise of "
-            f"the groups amounts to {multiplier!r}"
+            f"the groups gives {multiplier!r}"
         )
 
 

@@ -32,7 +32,7 @@ def layer_faults(program: Program, clip: BackpropClipping) -> Iterator[str]:
         ends = layer.ends
         steps = layer_steps(program, ends)
         if any(isinstance(step.op, Embedding) for step in steps) and clip.input_radius(layer):
-            yield f"the layer that ends in {shown(ends[1])} reads rows by number, and clips numbers"
+            yield f"the layer that ends in {shown(ends[1])} reads rows by number, but clips numbers"
         if not steps or not is_only_way(program, steps):
             yield f"from {shown(ends[0])} to {shown(ends[1])} there is no layer that could clip"
         elif not taken.isdisjoint(step.output for step in steps):

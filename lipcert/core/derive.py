@@ -99,7 +99,7 @@ def input_facts(program: Program, premises: Premises) -> dict[str, Fact]:
     """
     shape = program.shapes[program.input]
     if input_faults(program, premises):
-        raise Unsupported("what is assumed of the inputs does not fit those of the model")
+        raise Unsupported("the assumptions on the inputs do not fit the inputs of the model")
     if not program.parts:
         box = _box(shape, premises.input_box)
         norm = math.inf if premises.input_norm is None else premises.input_norm

@@ -83,7 +83,7 @@ def _stored_name(tensor: str, stored: _Safetensors, model: Model, certificate: C
     choice of names leads to other numbers.
     """
     if tensor not in model.initializers:
-        raise ModelReadError(f"the trained tensor {shown(tensor)} is none that weights can replace")
+        raise ModelReadError(f"the trained tensor {shown(tensor)} cannot be replaced by weights")
     given = {claim.name for claim in certificate.parameters if claim.tensor == tensor}
     names = sorted(
         name
@@ -110,7 +110,7 @@ def _stored_name(tensor: str, stored: _Safetensors, model: Model, certificate: C
     if rivals or differing:
         either = ", ".join(shown(name) for name in (first, *differing, *rivals)[:4])
         raise ModelReadError(
-            f"which tensor of the weights is {shown(tensor)} is not certain, it may be any of "
+            f"it is ambiguous which tensor of the weights is {shown(tensor)}: it may be any of "
             f"{either}; store it under its name in the model"
         )
     return first

@@ -56,7 +56,7 @@ def read_npz(file: IO[bytes], name: str, columns: Columns) -> Block:
             return _pair(arrays, name, columns)
     except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
         raise NoVerdictError(
-            f"{name} is no .npz file of arrays x and y: {_said(error)}; {_REMEDY}"
+            f"{name} is not an .npz file of arrays x and y: {_said(error)}; {_REMEDY}"
         ) from error
 
 
@@ -125,7 +125,7 @@ class NpyPair(Part):
                 found.append(np.load(path, mmap_mode="r", allow_pickle=False))
             except (OSError, ValueError, EOFError) as error:
                 raise NoVerdictError(
-                    f"{path} is no .npy file of numbers: {_said(error)}; write it with "
+                    f"{path} is not an .npy file of numbers: {_said(error)}; write it with "
                     "numpy.save(path, array)"
                 ) from error
         x, y = found

@@ -66,7 +66,7 @@ def source_of_function(where: str, columns: Columns) -> Source:
 def source_of_object(
     found: Any, name: str, columns: Columns, again: Callable[[], Any] | None = None
 ) -> Source:
-    """The examples of an object. again: makes it anew, where it can be gone through only once."""
+    """The examples of an object. again: makes it anew, where it can be iterated only once."""
     if isinstance(found, Source):
         return found
     if isinstance(found, tuple) and all(map(_is_array, found)):
@@ -158,7 +158,7 @@ class Stream(Source):
         self._found, self._columns, self._again, self._batched = found, columns, again, batched
         if again is None and isinstance(found, Iterator):
             raise UsageError(
-                f"{name} can be gone through only once; give a data set, or a list of examples"
+                f"{name} can be iterated only once; give a data set, or a list of examples"
             )
 
     def blocks(self, start: int = 0) -> Iterator[Block]:

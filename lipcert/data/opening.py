@@ -22,7 +22,7 @@ _KINDS: Final = {".npz": (".npz",), ".npy": (".npy",), ".parquet": (".parquet", 
 """files of a folder, and their endings"""
 _READ: Final = (
     "what is read: .npz and .parquet files, folders of such files or of .npy pairs, and "
-    "package.module:function, which returns data that are kept in another form or place"
+    "package.module:function, which returns data kept in another form or place"
 )
 
 
@@ -47,7 +47,7 @@ def require_readable(where: str) -> None:
             "both"
         )
     elif not name.endswith(_KINDS[".parquet"]) and not zipfile.is_zipfile(path):
-        raise NoVerdictError(f"{path} is no .npz file of arrays x and y; {_READ}")
+        raise NoVerdictError(f"{path} is not an .npz file of arrays x and y; {_READ}")
 
 
 def open_source(
@@ -99,8 +99,8 @@ def _files_in(folder: Path) -> tuple[str, list[Path]]:
         raise NoVerdictError(f"{folder} holds no examples; {_READ}")
     if len(found) > 1:
         raise NoVerdictError(
-            f"{folder} holds files of several kinds ({', '.join(found)}); put those of the data "
-            "set into a folder of their own"
+            f"{folder} holds files of several kinds ({', '.join(found)}); put the files of "
+            "the data set into a folder of their own"
         )
     return next(iter(found.items()))
 

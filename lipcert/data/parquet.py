@@ -102,8 +102,8 @@ class _Layout:
         parts = [_numbers(batch.column(name), f"{where}, column {name!r}") for name in self.x]
         if len(parts) > 1 and any(part.ndim > 1 for part in parts):
             raise NoVerdictError(
-                f"{where}: columns that make an example together hold one number each; name one "
-                "column of lists alone"
+                f"{where}: columns that together make an example hold one number each; name a "
+                "single column of lists"
             )
         x = parts[0] if len(parts) == 1 else np.stack(parts, axis=1)
         if x.ndim == 1 or (x.ndim == 2 and x.shape[1] == int(np.prod(self.shape))):
@@ -128,7 +128,7 @@ def _opened(path: Path) -> Iterator[Any]:
     except (OSError, ValueError, LookupError, NotImplementedError) as error:
         # pyarrow's errors are those of Python or inherit from them
         raise NoVerdictError(
-            f"{path} is no Parquet file: {' '.join(str(error).split())}"
+            f"{path} is not a Parquet file: {' '.join(str(error).split())}"
         ) from error
 
 

@@ -91,8 +91,8 @@ class Columns:
         """The name of y that was given, where one array holds the labels."""
         if self.y is not None and len(self.y) > 1:
             raise NoVerdictError(
-                f"{where}: --data-y names {len(self.y)} arrays; of .npz files, tables and mappings "
-                "alone the labels of several outputs are put together"
+                f"{where}: --data-y names {len(self.y)} arrays; labels of several outputs are put "
+                "together only from .npz files, tables and mappings"
             )
         return None if self.y is None else self.y[0]
 
@@ -206,7 +206,9 @@ class Part(ABC):
             if past == len(wanted):
                 break
         if sum(len(x) for x, _ in found) < len(wanted):
-            raise NoVerdictError(f"{self.name} ended after {at} examples; it changed meanwhile")
+            raise NoVerdictError(
+                f"{self.name} ended after {at} examples; it changed while it was read"
+            )
         x, y = joined(found)
         return x[places], y[places]
 

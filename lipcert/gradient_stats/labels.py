@@ -50,9 +50,9 @@ def checked_labels(
     scores = scores_of(loss, output_shape)
     if scores is None:
         raise NoVerdictError(
-            f"labels: the output of one example has shape {output_shape}, and which of its axes "
-            f"holds the classes of the loss {loss.kind!r} is not stated; end the network in one "
-            "vector of class scores, or state a loss per token"
+            f"labels: the output of an example has shape {output_shape}, and it is not stated "
+            f"which of its axes holds the classes of the loss {loss.kind!r}; end the network in "
+            "one vector of class scores, or state a loss per token"
         )
     if loss.per_token is not None:
         return _of_tokens(loss, array, scores, first)
@@ -91,7 +91,7 @@ def _of_part(part: Part, own: _Labels, first: int) -> FloatArray:
             own = own.reshape(len(own), *shape)
         elif own.dtype.kind == "f":  # class numbers among targets are whole numbers all the same
             whole = np.all(own == np.round(own), axis=1)
-            _require(whole, own, first, "is not a whole number, so not a class")
+            _require(whole, own, first, "is not a whole number, and so not a class")
             own = own.astype(np.int64)
         found = checked_labels(part.loss, own, shape, first)
     except NoVerdictError as error:

@@ -149,7 +149,7 @@ class _Comparison:
             if output is not None
         ]
         if not usable:
-            raise _refused("no input that was tried gives finite numbers")
+            raise _refused("none of the inputs tried gives finite numbers")
         if count is None and len(usable) > 1:
             self._together(usable, range(len(usable)))
         elif count is not None and count > 1:

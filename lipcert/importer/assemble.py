@@ -76,7 +76,7 @@ _UNSEEN: Final = (
     "the exporter computed other tensors from trained parameters, or left out a call that read"
     " some, so that not every use is seen of "
 )
-_IF_TRAINED: Final = "or --as-exported if these very tensors are what is trained"
+_IF_TRAINED: Final = "or use --as-exported if training updates exactly these tensors"
 _WHOLE: Final = f"{EXPORT}, {_IF_TRAINED}"
 _PLAIN: Final = (
     "train plain weights (torch.nn.utils.parametrize.remove_parametrizations) and export with"
@@ -246,7 +246,7 @@ def _check_apart(model: Model, program: Program, source: Input) -> None:
         shape = program.shapes[step.inputs[0]]
         if not isinstance(step.op, Concat) and 0 in axes and shape[0] == 1 < math.prod(shape):
             node = model.nodes[step.node]
-            reason = "it reads across the axis 0, which holds a batch of 1"
+            reason = "it reads across axis 0, which holds a batch of 1"
             refusal = Refusal("LC007", label(node), node.op_type, reason, ACROSS)
             raise UnsupportedModelError((refusal,))
 
@@ -303,8 +303,8 @@ def _batch_notes(program: Program, source: Input) -> tuple[Diagnostic, ...]:
     if isinstance(first, str) or first == 1:
         return ()
     message = (
-        f"axis 0 of the input, of fixed size {first}, is taken for the batch axis, and where other"
-        " shapes write this size, for it too"
+        f"axis 0 of the input, of fixed size {first}, is taken for the batch axis; the same size in"
+        " other shapes is taken for the batch size too"
     )
     return (Diagnostic("LC022", Level.WARNING, "", message, _SYMBOLIC),)
 

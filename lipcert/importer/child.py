@@ -113,7 +113,7 @@ def run_in_child(work: Work, argument: str, budget: Budget, subject: str) -> str
         name = _signal_name(-status)
         if name in _OUT_OF_TIME:
             raise _over(subject, f"{budget.seconds} seconds of one processor")
-        raise ModelFileError(f"{subject!r} makes its reader crash ({name})")
+        raise ModelFileError(f"{subject!r} crashes its reader ({name})")
     kind, text = json.loads(reply) if reply else (_FAULT, f"exit status {status}")
     if kind == _MEMORY:
         raise _over(subject, f"{budget.bytes >> 20} MiB of memory")

@@ -35,7 +35,7 @@ from lipcert.settings.settings import Settings
 
 _DOUBTFUL: Final = frozenset({"LC007", "LC008", "LC025", "LC028"})
 """codes of files whose nodes do not fit each other, or that are read otherwise than they are run"""
-_AGAIN: Final = "export the model again; what its nodes state has no meaning in ONNX"
+_AGAIN: Final = "export the model again; its nodes are not valid ONNX"
 
 
 @final

@@ -65,7 +65,7 @@ _REASONS: Final[Mapping[str, _Words]] = {
     "Det": ("LC003", "a determinant has no useful bound", ""),
     "GridSample":
         ("LC003", "its sampling positions depend on the data", "use Resize, or a fixed grid"),
-    "If": ("LC004", "it branches on the data, which has no bound here",
+    "If": ("LC004", "it branches on the data, so it has no bound here",
            "export one branch alone, as torch.export does"),
     "LinearAttention": ("LC003", "the fused operator is not supported", "spell it out"),
     "MaxUnpool": ("LC003", "its output jumps where the largest entry of a window changes", ""),

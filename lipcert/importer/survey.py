@@ -23,7 +23,7 @@ _STATIC: Final = (
     "export with axis 0 for the batch and fixed sizes for all other axes; in a Resize, give scales,"
     " not sizes"
 )
-_WELL: Final = "re-export the model; what its nodes state has no meaning in ONNX"
+_WELL: Final = "re-export the model; its nodes are not valid ONNX"
 _STATED: Final = "export it again, or drop the shapes that the file states (graph.value_info)"
 _PLAIN: Final = "write the layer in plain operators, or report the file"
 _SMOOTH: Final = "export the network before quantisation or without its discrete head"
@@ -31,9 +31,9 @@ _REPAIR: Final = (
     "−∞ may only mask the scores of softmax(scores + mask)·values, where it has to let every query"
     " see a token, such as itself; repair the rest"
 )
-_FIXED_BATCH: Final = "take sizes from shapes alone, or export with a fixed batch size of 1"
-ACROSS: Final = "use a layer that treats every example alone"
-_ONE_AXIS: Final = "keep one axis for the batch alone, as in x.reshape(x.shape[0], ...)"
+_FIXED_BATCH: Final = "take sizes from shapes only, or export with a fixed batch size of 1"
+ACROSS: Final = "use a layer that treats every example separately"
+_ONE_AXIS: Final = "keep one axis for the batch only, as in x.reshape(x.shape[0], ...)"
 _ROWS: Final = (
     "choose rows of a constant table (axis 0) by them, compare them with constants, or cast them"
     " to floats first"

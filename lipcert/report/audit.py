@@ -74,7 +74,7 @@ _VALUE_COLUMNS: Final = (
 )
 _ERROR_NOTICED: Final = (
     "error noticed",
-    "the smallest error that this audit would have noticed: a bound too small by this factor",
+    "the smallest error that this audit would have detected: a bound too small by this factor",
 )
 _GRADIENT_NORM: Final = (
     QUANTITIES[Quantity.COTANGENT_NORM].title,
@@ -261,7 +261,7 @@ def _answers(report: AuditReport) -> tuple[str, str]:
             )
         case Verdict.INCONCLUSIVE:
             return (
-                f"Inconclusive: {_tried(report)}, and that does not settle it.",
+                f"Inconclusive: {_tried(report)}, which does not settle it.",
                 _unsettled(report),
             )
         case Verdict.MISMATCH:

@@ -172,7 +172,7 @@ def _restored(found: _Members) -> _Members:
 def _container(item: object) -> dict[object, object]:
     """An object or an array, for one step into it."""
     if not isinstance(item, dict | list):
-        raise TypeError("a path of not_finite leads nowhere")
+        raise TypeError("a path of not_finite does not exist")
     return cast("dict[object, object]", item)
 
 

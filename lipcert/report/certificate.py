@@ -176,9 +176,11 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
     shown beside it, without which it promises nothing yet."""
     certificate = claimed.certificate
     scope = _SCOPES.get(certificate.scope.kind, certificate.scope.kind)
-    answers = [doc.Answer(f"What is claimed holds for {scope}.", doc.Tone.PLAIN)]
+    answers = [doc.Answer(f"The claims hold for {scope}.", doc.Tone.PLAIN)]
     if not is_checked:
-        text = "No check of this certificate is part of this report: `lipcert check` makes one."
+        text = (
+            "This report does not include a check of this certificate: `lipcert check` makes one."
+        )
         answers.insert(0, doc.Answer(text, doc.Tone.OPEN))
     groups = [
         (item.name, f"{item.dimension:,}", item.grad_norm, item.sensitivity, item.noise_std)

@@ -137,7 +137,7 @@ def gate_sentence(result: GateResult) -> str:
 def _number(result: GateResult) -> str:
     """In full where rounding up would show what holds as over its limit."""
     if result.found is None:
-        raise ValueError("a number that is not known has no text")
+        raise ValueError("an unknown number has no text")
     if math.isinf(result.found):
         return "infinite"
     is_over = rounded_up(result.found) > Decimal(result.limit)

@@ -109,7 +109,7 @@ def read_statement(path: str, document: Mapping[str, object], data: bytes) -> St
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         what = "certificate" if isinstance(error, CertificateFormatError) else "complete document"
         raise NoVerdictError(f"{path}: not a {what} ({error})") from error
-    raise NoVerdictError(f"{path}: neither a certificate nor an analysis written as JSON")
+    raise NoVerdictError(f"{path}: neither a certificate nor an analysis in JSON")
 
 
 def _certified(path: str, certificate: Certificate) -> Statement:

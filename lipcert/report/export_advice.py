@@ -24,7 +24,7 @@ _WHY: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         "LC009": (
             "tensors were computed from parameters: batch normalization or constants were folded, "
             "or weights are parametrized",
-            "gradients are bounded with respect to these tensors, and not to what you train",
+            "gradients are bounded with respect to these tensors, not to what you train",
         ),
         "LC011": (
             "the module was exported in training mode",
@@ -32,7 +32,7 @@ _WHY: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
         "LC015": (
             "the weights are in other files, which are not beside the model as they should be",
-            "nothing can be said without them; lipcert.export writes one file",
+            "no bound exists without them; lipcert.export writes one file",
         ),
         "LC020": (
             "parameters are inputs of the file too (keep_initializers_as_inputs)",
@@ -40,7 +40,7 @@ _WHY: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
         "LC021": (
             "the number of examples is fixed (no dynamic batch axis)",
-            "that examples do not influence each other is assumed, and not proved",
+            "it is assumed, not proved, that examples do not influence each other",
         ),
         "LC022": (
             "the number of examples is fixed (no dynamic batch axis)",
@@ -56,7 +56,7 @@ _WHY: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
             "whether training ties them is not known, and it is assumed that it does not",
         ),
         "LC027": (
-            "single numbers are stored as parameters are",
+            "single numbers are stored like parameters",
             "which of them are trained is guessed",
         ),
     }
@@ -64,7 +64,7 @@ _WHY: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
 """code → what was done, and why it matters"""
 _TORCHSCRIPT: Final = (
     "TorchScript's exporter wrote the file (dynamo=False)",
-    "it does not say which tensors are parameters, so their names are taken for it",
+    "it does not say which tensors are parameters, so their names decide",
 )
 
 

@@ -184,7 +184,7 @@ def _tightnesses(every: Sequence[GroupAudit]) -> Figure:
         "tightness",
         "Tightness and what the audit would notice",
         "The number at the right: a bound too small by this factor would have been noticed. "
-        "Near 1 the audit is strong; a large factor means that the data hardly tried the bound."
+        "Near 1 the audit is strong; a large factor means that the data hardly tested the bound."
         + note,
         bar_chart(chart),
         _span("Ratios", [row.tightness for row in rows]),
@@ -330,7 +330,7 @@ def _profile(
     if dots:
         name = "observed maximum"
         series.append(Series(name, Role.OBSERVED, dots, has_line=False, has_marks=True))
-        caption += " A growing gap between line and dots is looseness, or data that do not try it."
+        caption += " A growing gap between line and dots is looseness, or data that do not test it."
     across = "place in the network, from input to output"
     low, high = min(y for _, y in line), max(y for _, y in line)
     yield Figure(

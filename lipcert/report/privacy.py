@@ -27,7 +27,7 @@ from lipcert.report.numbers import at_most
 _CHANGE: Final = {
     Neighbouring.ADD_OR_REMOVE_ONE: "added or removed",
     Neighbouring.REPLACE_ONE: "replaced by any other",
-    Neighbouring.ZERO_OUT: "left out, its place in the batches kept empty",
+    Neighbouring.ZERO_OUT: "left out, with its place in the batches kept empty",
 }
 ACCOUNTANTS: Final[Mapping[str, str]] = {
     Accountant.PLD.value: "privacy loss distributions",
@@ -38,7 +38,7 @@ _SIZE: Final = {
     SizeSource.DATA: "counted in the private data set",
 }
 _SAMPLING: Final = {
-    Sampling.POISSON: "Poisson: every example alone with probability {share}, anew for every step",
+    Sampling.POISSON: "Poisson: each example independently with probability {share}, at every step",
     Sampling.WITHOUT_REPLACEMENT: "a uniform subset of exactly {share} examples, anew "
     "for every step",
     Sampling.SHUFFLE: "disjoint batches of {batch} in every epoch, shuffled or in fixed order: an "
@@ -175,7 +175,7 @@ def comparison_rows(run: RunPrivacy) -> Iterator[tuple[str, str]]:
     if run.poisson_epsilon is not None:
         yield (
             "ε if batches were Poisson samples",
-            f"{at_most(run.poisson_epsilon)}, which this run may not claim: its batches are "
+            f"{at_most(run.poisson_epsilon)}, which this run cannot claim: its batches are "
             f"drawn by {run.sampling}",
         )
     if run.zcdp is not None:

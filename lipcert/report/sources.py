@@ -81,7 +81,7 @@ def read_source(path: str, document: Mapping[str, object], data: bytes = b"") ->
     """A document in a file. data: its bytes, of which a certificate is read."""
     schema = document.get("schema")
     if not isinstance(schema, str):
-        raise NoVerdictError(f"{path}: no document of LipCert (it has no schema)")
+        raise NoVerdictError(f"{path}: not a document of LipCert (it has no schema)")
     try:
         # Python reads NaN and Infinity, which JSON has no word for and LipCert never writes
         json.dumps(document, allow_nan=False)
@@ -89,7 +89,7 @@ def read_source(path: str, document: Mapping[str, object], data: bytes = b"") ->
         raise NoVerdictError(f"{path}: not JSON as LipCert writes it ({error})") from error
     if schema not in KINDS:
         raise NoVerdictError(
-            f"{path}: schema {schema!r} is none that a report is made of; "
+            f"{path}: no report can be made from schema {schema!r}; "
             f"give files of {', '.join(kind.command for kind in KINDS.values())}"
         )
     kind = KINDS[schema]

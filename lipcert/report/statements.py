@@ -147,7 +147,7 @@ def _tight(value: float | None, looseness: float | None) -> str:
 def _input_text(analysis: Analysis) -> str:
     facts = analysis.assumptions
     if facts.input_norm is None:
-        return "every example is admitted: the mechanism bounds gradients whatever it reads"
+        return "every example is admitted: the mechanism bounds gradients for any input"
     norm = f"2-norm ≤ {at_most(facts.input_norm)}"
     if facts.input_parts:
         text = f"{'; '.join(map(_part_text, facts.input_parts))}; in all {norm}"
@@ -187,7 +187,7 @@ def _scope_text(facts: Assumptions) -> str:
     if facts.scope == "constraint-set" and not facts.constraints:
         return "any: the bounds hold for all values of the trained weights"
     if facts.scope == "point" and is_stepwise(facts.mechanism):
-        return "those in the file, clipped: the bounds are to be computed anew before every step"
+        return "those in the file, clipped: the bounds must be computed again before every step"
     if facts.scope == "point":
         return "these weights only (scope point): bounds change as soon as training moves them"
     users: dict[str, list[str]] = {}
@@ -227,7 +227,7 @@ def _batch_text(facts: Assumptions) -> str:
     if facts.batch == "proved":
         mode = ", in eval mode" if facts.eval_layers else ""
         return f"independent of each other in a batch: proved on the graph{mode}"
-    return "the file holds one example; that each of a batch passes alone is ASSUMED"
+    return "the file holds one example; it is ASSUMED that each example of a batch passes alone"
 
 
 def _eval_rows(facts: Assumptions) -> Rows:

@@ -41,7 +41,7 @@ _LINE: Final = 160
 _TABLE: Final = 400
 """of one of the recipe"""
 _APART: Final = (
-    "What frozen layers would have learned is in no number here: less noise over signal may "
+    "These numbers do not show what frozen layers would have learned: less noise over signal may "
     "still be less accuracy. Try it on public data."
 )
 _COLUMNS: Final = (

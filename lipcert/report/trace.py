@@ -96,11 +96,11 @@ def verification_document(path: str, found: Verification) -> Document:
     rows += [
         ("steps", ", ".join(f"{item.steps} of rank {item.rank}" for item in found.ranks)),
         ("tensors", f"{_counted(found.blobs, 'file')}, {_bytes_text(found.blob_bytes)}"),
-        *([("orphans", f"{found.orphans} files that no line names")] if found.orphans else []),
+        *([("orphans", f"{found.orphans} files that no line refers to")] if found.orphans else []),
         *((f"head {item.rank}", item.head) for item in found.ranks),
     ]
     if not found.faults and not all(item.closed for item in found.ranks):
-        rows.append(("end", "not closed: that no steps are missing at the end cannot be seen"))
+        rows.append(("end", "not closed: steps may be missing at the end"))
     if found.faults:
         return _page(path, _counted(len(found.faults), "fault"), Tone.BAD, rows)
     intact = "intact" if found.steps else "intact, but without a step"
@@ -176,7 +176,7 @@ def _examples_text(summary: TraceSummary) -> str:
     if summary.with_examples:
         return f"raw inputs and labels of {_counted(summary.with_examples, 'step')}: private data"
     if summary.manifest.examples_key is not None:
-        return "not in it; audits find them in the data set by the key beside the trace"
+        return "not in it; audits find them in the data set with the key beside the trace"
     return "none"
 
 

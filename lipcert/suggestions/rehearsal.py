@@ -171,7 +171,7 @@ def _watched(title: str, end: float, shown: _Shown) -> Callable[[], None]:
     def watch() -> None:
         shown.step(title)
         if time.process_time() > end:
-            raise NoVerdictError("the time for rehearsals was over before its run")
+            raise NoVerdictError("the time for rehearsals ended before its run")
 
     return watch
 

@@ -321,12 +321,12 @@ def of_no_example(path: Path) -> None:
 @pytest.mark.parametrize(
     ("spoiled", "words"),
     [
-        (corrupt, "is no .npz file"),
-        (pickled, "is no .npz file"),
+        (corrupt, "is not an .npz file"),
+        (pickled, "is not an .npz file"),
         (of_another_shape, "reshape x to [examples, 64]"),
         (with_nan, "example 4 holds NaN"),
         (with_a_wrong_label, "example 8: 10 is not a class from 0 to 9"),
-        (Path.touch, "is no .npz file"),
+        (Path.touch, "is not an .npz file"),
     ],
 )
 def test_data_that_do_not_fit_are_no_verdict(

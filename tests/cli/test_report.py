@@ -41,7 +41,7 @@ def test_everything_about_a_model_is_one_page(files: dict[str, Path], tmp_path: 
 def test_a_certificate_alone_is_claimed_and_not_proved(files: dict[str, Path]) -> None:
     text = call("report", files["certificate"]).stdout
     assert "CLAIMED" in text
-    assert "No check of this certificate is part of this report" in text
+    assert "This report does not include a check of this certificate" in text
     assert "CONDITIONAL" not in text
 
 
@@ -86,7 +86,7 @@ def test_a_check_of_another_certificate_is_refused(files: dict[str, Path], tmp_p
         ("{}", "no schema"),
         ("[1]", "not an object"),
         ("{", "cannot be read as JSON"),
-        ('{"schema": "lipcert.trace/1"}', "is none that a report is made of"),
+        ('{"schema": "lipcert.trace/1"}', "no report can be made from schema"),
         ('{"schema": "lipcert.certificate/1"}', "not a certificate"),
         ('{"schema": "lipcert.analysis/1"}', "not a complete document"),
         ('{"schema": "lipcert.audit/1"}', "not a complete"),

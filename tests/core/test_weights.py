@@ -106,7 +106,7 @@ def test_a_decoy_under_a_name_of_the_certificate_is_not_believed(
     weights = safetensors(tmp_path / "step.safetensors", arrays)
     report = checked(renamed(honest, {"first": decoy}), network, weights)
     assert report.verdict is Verdict.UNKNOWN
-    assert "not certain" in report.reasons[0]
+    assert "it is ambiguous which tensor" in report.reasons[0]
 
 
 def test_without_its_own_name_a_tensor_is_found_by_the_certificate_if_nothing_else_fits(

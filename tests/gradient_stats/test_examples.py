@@ -48,7 +48,7 @@ def test_reads_what_numpy_wrote(tmp_path: Path) -> None:
         ({"x": X.reshape(5, 6), "y": Y}, "reshape x to [examples, 2, 3]"),
         ({"x": np.array(["a"] * 5), "y": Y}, "numbers are needed"),
         ({"x": X.astype(complex), "y": Y}, "numbers are needed"),
-        ({"x": X, "y": np.array([{"a": 1}] * 5)}, "is no .npz file"),
+        ({"x": X, "y": np.array([{"a": 1}] * 5)}, "is not an .npz file"),
     ],
 )
 def test_names_what_does_not_fit(tmp_path: Path, arrays: dict, words: str) -> None:
@@ -70,7 +70,7 @@ def test_names_the_first_example_that_is_not_finite(tmp_path: Path, bad: float) 
 def test_refuses_other_files(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "batch.npz"
     path.write_bytes(content)
-    with pytest.raises(NoVerdictError, match=r"is no \.npz file"):
+    with pytest.raises(NoVerdictError, match=r"is not an \.npz file"):
         loaded(path, (2, 3))
 
 

@@ -59,7 +59,7 @@ class TestBothWays:
             run_in_child(spin, "", BUDGET, "m")
 
     def test_crash(self):
-        with pytest.raises(ModelFileError, match=r"\[LC001\] 'm' makes its reader crash \(SIGSEGV"):
+        with pytest.raises(ModelFileError, match=r"\[LC001\] 'm' crashes its reader \(SIGSEGV"):
             run_in_child(crash, "", BUDGET, "m")
 
     def test_nothing_is_printed(self, capfd):

@@ -87,8 +87,8 @@ REFUSALS = {
         model([node("Relu", ["x"], ["y"])], ("N", 8)),
     ),
     "LC008 fixed batch size of 1": (counted("N"), counted(1)),
-    "LC007 keep one axis for the batch alone": (reshaped(-1, 2, 8), reshaped(0, 3, 8)),
-    "LC007 use a layer that treats every example alone": (
+    "LC007 keep one axis for the batch only": (reshaped(-1, 2, 8), reshaped(0, 3, 8)),
+    "LC007 use a layer that treats every example separately": (
         model([node("ReduceMean", ["x"], ["y"], axes=[0])], ("N", 4)),
         model([node("LayerNormalization", ["x", "s"], ["y"])], ("N", 4), {"s": np.ones(4, "f4")}),
     ),

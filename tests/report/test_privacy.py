@@ -85,7 +85,7 @@ def test_text_says_everything_the_epsilon_rests_on() -> None:
         "Δ = 2G",
         "20 steps; one example takes part in 2 of them at most",
         "by dp-accounting",
-        "which this run may not claim",
+        "which this run cannot claim",
         "ρ = 0.125 per release, 0.25 in all",
         "1.2346",  # rounded up
         "∞",

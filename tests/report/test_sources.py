@@ -119,7 +119,7 @@ def test_curves_of_a_document_are_drawn_as_they_are() -> None:
 
 
 def test_an_unknown_document_is_refused() -> None:
-    with pytest.raises(NoVerdictError, match=r"schema 'lipcert\.analysis/2' is none"):
+    with pytest.raises(NoVerdictError, match=r"from schema 'lipcert\.analysis/2'"):
         read_source("x.json", {"schema": "lipcert.analysis/2"})
 
 

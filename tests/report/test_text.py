@@ -72,7 +72,7 @@ def test_no_sensitivity_is_said_first() -> None:
 
 def test_a_model_of_one_example_is_an_assumption() -> None:
     report = text(assumptions=replace(sample().assumptions, batch="per-example"))
-    assert "passes alone is ASSUMED" in report
+    assert "is ASSUMED that each example of a batch passes alone" in report
 
 
 def test_input_without_a_box() -> None:

@@ -290,7 +290,7 @@ def read_trace(folder: Path | str) -> Trace:
 @final
 @dataclass(frozen=True, slots=True)
 class Verification:
-    """What is intact; orphans: blobs that no line names, as interruptions leave them."""
+    """What is intact; orphans: blobs that no line refers to, as interruptions leave them."""
 
     trace: Trace
     ranks: tuple[RankEnd, ...]

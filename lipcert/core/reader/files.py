@@ -57,7 +57,7 @@ def _decompressed(content: bytes) -> bytes:
     if decoder.unconsumed_tail:
         raise ModelReadError(f"this gzip file expands to more than {limit} bytes", "LC002")
     if not decoder.eof or decoder.unused_data:
-        raise ModelReadError("this gzip file is truncated, or followed by more")
+        raise ModelReadError("this gzip file is truncated, or followed by other data")
     return plain
 
 
@@ -99,7 +99,7 @@ class Folder:
     def _open(self, location: str) -> bytes:
         parts = location.split("/")
         if any(part in {"", ".", ".."} or _FORBIDDEN & set(part) for part in parts):
-            reason = f"{shown(location)} is not a place inside the model's folder"
+            reason = f"{shown(location)} is not a path inside the model's folder"
             raise ModelReadError(reason, OUTSIDE)
         if os.open not in os.supports_dir_fd or not all(hasattr(os, flag) for flag in _SAFE_FLAGS):
             reason = "this system cannot open external data without following links"

@@ -52,7 +52,7 @@ class Inliner:
         """
         self._depth += 1
         if self._depth > _MAX_DEPTH:
-            raise ModelReadError("functions or branches are nested too deeply, or endlessly")
+            raise ModelReadError("functions or branches are nested too deeply, or without end")
         for node in nodes:
             attributes = dict(_resolved(node, given))
             self._count += 1
@@ -170,5 +170,5 @@ def _resolved(node: Node, given: _Given) -> Iterator[tuple[str, Attribute]]:
             raise ModelReadError(f"the attribute {shown(name)} refers to a call outside of any")
         elif item.value.name in given:
             if given[item.value.name].kind != item.kind:
-                raise ModelReadError(f"the attribute {shown(name)} is given in another kind")
+                raise ModelReadError(f"the attribute {shown(name)} is given with another type")
             yield name, given[item.value.name]
