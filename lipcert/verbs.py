@@ -230,7 +230,7 @@ def suggest(
 
 
 def suggest(model: object, /, *given: Any, **options: Any) -> Any:
-    """What would make a private run of a network learn, ranked by noise over signal.
+    """Changes that would make a private run of a network learn, ranked by noise over signal.
 
     Of a file or an imported model:
 
@@ -375,7 +375,7 @@ def _named_like(certificate: Path) -> Path:
 
 
 def _put(target: Path, data: bytes) -> None:
-    """Write a file, or leave what was there as it was."""
+    """Write a file completely, or leave the old content unchanged."""
     target.parent.mkdir(parents=True, exist_ok=True)
     write_whole(target, data)
 

@@ -16,7 +16,7 @@ def write_whole(
     private: bool = False,
     durable: bool = True,
 ) -> None:
-    """Write a file in one go; content: or what writes it.
+    """Write a file atomically; content: the bytes, or a function that writes them.
 
     private: nobody else can read it; else it has the permissions of the file that it replaces, or
     those of any new file. durable: it survives a crash of the system.

@@ -24,7 +24,7 @@ def _here() -> tuple[int, object]:
 
 
 class OneProcess:
-    """Base class of what must not be used in two processes."""
+    """Base class of objects that must not be used in two processes."""
 
     _made_in: tuple[int, object]
 

@@ -43,7 +43,7 @@ def one_thread() -> Iterator[None]:
 
 @contextmanager
 def worker_pool() -> Iterator[ThreadPoolExecutor]:
-    """Worker threads, each with one thread of linear algebra; an error cancels what is waiting."""
+    """Worker threads, each with one thread of linear algebra; an error cancels waiting tasks."""
     workers = min(_MOST_WORKERS, len(os.sched_getaffinity(0)))
     with one_thread(), ThreadPoolExecutor(workers, initializer=_limit_worker) as pool:
         try:

@@ -78,7 +78,7 @@ _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 def with_chains(
     program: Program, premises: Premises, evidence: Evidence
 ) -> tuple[Evidence, Derived]:
-    """With multipliers for chains, chosen in the derivation itself; what is derived comes along.
+    """Evidence with multipliers for chains, chosen in the derivation itself, and the derived facts.
 
     Chains that prove nothing are left out.
     """
@@ -257,7 +257,7 @@ class _Search:
         return None
 
     def _part(self, step: Step, facts: Mapping[str, Fact]) -> _Part | None:
-        """What a step adds to a chain; None if it is not a link of a size that can be handled."""
+        """The contribution of a step to a chain; None if it is not a link of manageable size."""
         if step.output not in self._links:
             shapes = self._program.shapes
             sizes = [math.prod(shapes[name]) for name in step.inputs]
@@ -400,7 +400,7 @@ class _Search:
 @final
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """What a step adds to a chain: unknown slopes of a run, and its matrices.
+    """The contribution of a step to a chain: unknown slopes of a run, and its matrices.
 
     matrices: of each, the numbers of all entries and of those that are not 0.
     """
@@ -438,7 +438,7 @@ def _cuts_below(program: Program) -> Mapping[str, Sequence[str]]:
 
 
 def _readers(program: Program) -> Mapping[str, Sequence[str]]:
-    """For each value, what is computed from it directly."""
+    """For each value, the steps that read it."""
     found: dict[str, list[str]] = {}
     for step in program.steps:
         for name in set(step.inputs):
@@ -456,7 +456,7 @@ def _cuts_above(
 
 
 def _cuts(root: str, nodes: Iterable[tuple[str, Sequence[str]]]) -> Mapping[str, Sequence[str]]:
-    """What the chains of nodes that all neighbours have to the root have in common."""
+    """The nodes common to the chains of all neighbours to the root."""
     nearest: dict[str, str | None] = {root: None}
     depth = {root: 0}
     for node, neighbours in nodes:

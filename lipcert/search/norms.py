@@ -59,7 +59,7 @@ class Norms:
     unproved: tuple[str, ...]
 
     def evidence(self, scope: ScopeClaim) -> Evidence:
-        """What a derivation may use."""
+        """The evidence that a derivation may use."""
         bounds = {value: claim.bound for value, claim in self.steps.items()}
         return Evidence(scope, bounds, self.runs, (), ENGINES["float"])
 

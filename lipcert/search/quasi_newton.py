@@ -24,7 +24,7 @@ _ENOUGH: Final = 1e-4
 
 
 class Look(Protocol):
-    """A point, and what the function is there."""
+    """A point with the value of the function."""
 
     @property
     def point(self) -> FloatArray:
@@ -33,7 +33,7 @@ class Look(Protocol):
 
     @property
     def value(self) -> float:
-        """What is to be made small."""
+        """The function value that is minimised."""
         ...
 
     def slopes(self) -> tuple[FloatArray, FloatArray]:

@@ -79,7 +79,7 @@ def is_worth_a_search(rows: int, columns: int) -> bool:
 
 
 def _work(rows: int, columns: int) -> int:
-    """Multiplications of a look; what is done entry by entry costs as much as a hundred."""
+    """Multiplications of a look; entrywise work costs as much as a hundred."""
     small = min(rows, columns + 1)
     return 4 * rows * columns * (small + 100) + 10 * small**3
 
@@ -152,5 +152,5 @@ class _Look:
     curvature: FloatArray
 
     def slopes(self) -> tuple[FloatArray, FloatArray]:
-        """The gradient, and what the second derivative may be."""
+        """The gradient, and an estimate of the second derivative."""
         return self.gradient, self.curvature

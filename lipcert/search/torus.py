@@ -112,14 +112,14 @@ class _Torus:
         return (*self.counts[:-1], (self.counts[-1] - self.twists[-1]) // 2 + 1)
 
     def angles(self, numbers: IndexArray) -> Array:
-        """The frequencies that stand at these places of the flat grid: [n, axes]."""
+        """The frequencies at these places of the flat grid: [n, axes]."""
         if not self.counts:
             return np.zeros((len(numbers), 0))
         places = np.stack(np.unravel_index(numbers, self.shape), axis=1)
         return np.asarray(np.pi * (2 * places + self.twists) / self.counts, dtype=np.float64)
 
     def neighbours(self, numbers: IndexArray, step: int) -> IndexArray:
-        """What stands so far from these places along any axes, and they themselves."""
+        """The places at these distances along any axes, and the places themselves."""
         places = np.stack(np.unravel_index(numbers, self.shape), axis=1)
         moves = np.array(list(itertools.product((-step, 0, step), repeat=len(self.shape))))
         moved = (places[:, None] + moves).reshape(-1, len(self.shape))

@@ -74,7 +74,7 @@ def _repeated(call: Call, value: Value, heads: int) -> Value:
 
 
 def _mask(call: Call, queries: int, keys: int) -> Constant | None:
-    """What is added to the scores: 0 or a number where a query sees a key, −∞ elsewhere."""
+    """The mask added to the scores: 0 or a number where a query sees a key, −∞ elsewhere."""
     given = call.constant(_MASK) if call.has(_MASK) else None
     if given is not None:
         given.check_fixed()

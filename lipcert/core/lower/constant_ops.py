@@ -71,7 +71,7 @@ def _is_finite(known: Interval) -> bool:
 def _by_ends(
     constants: Sequence[Constant], act: Callable[..., Array], grows: Array | None = None
 ) -> Constant:
-    """What a function that rises in all its arguments makes of them, entry by entry."""
+    """A function that increases in all its arguments, on intervals, entry by entry."""
     _, place = broadcast(constants)
     low = np.asarray(act(*(item.lo for item in constants)))
     is_exact = all(item.lo is item.hi for item in constants)

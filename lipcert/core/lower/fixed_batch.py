@@ -55,7 +55,7 @@ def _first_of(value: Constant, axis: int, length: int, count: int) -> Constant |
 
 
 def sizes_of_one(value: Value, sizes: Shape, count: int) -> tuple[Shape, list[bool]] | None:
-    """What a reshape makes of one example, from the sizes for so many; the axis that holds these.
+    """Sizes of a reshape for one example, from those for several; and the axis of the examples.
 
     A file writes the size of its batch there: it is then the one of the axis, which for such a
     batch is before·N·after as in `reshaped`, and no other axis fits.

@@ -112,7 +112,7 @@ class Guards:
         return [_made(node, "Max" if is_max else "Min", *step.inputs)]
 
     def _is_softmax_guard(self, zero: str, value: str) -> bool:
-        """Whether a number 0 replaces what a softmax does not compute."""
+        """Whether a number 0 replaces undefined results of a softmax."""
         maker, found = self._producers.get(value), self._values.get(zero)
         if maker is None or maker.op_type != "Softmax" or not isinstance(found, Constant):
             return False

@@ -48,7 +48,7 @@ def _batch_axis(value: Value) -> int:
 
 
 def reshape(call: Call) -> Value:
-    """Reshape: 0 copies a dimension, −1 takes what is left.
+    """Reshape: 0 copies a dimension, −1 takes the rest.
 
     A file of a fixed batch may write the size of that: it is then the one of the axis, which for
     such a batch is before·N·after as in `reshaped`, and no other axis fits.
@@ -81,7 +81,7 @@ def reshape(call: Call) -> Value:
 
 
 def _completed(sizes: Sequence[int], total: int) -> Shape:
-    """The sizes, with what is left of a number of entries in place of −1."""
+    """The sizes, with −1 replaced by the remaining number of entries."""
     rest = math.prod(size for size in sizes if size != -1)
     if -1 in sizes and (rest == 0 or total % rest):
         raise Unsupported("the shape does not fit")

@@ -110,7 +110,7 @@ def _product(call: Call, first: Data, second: Data) -> Data:
 
 
 def gemm(call: Call) -> Value:
-    """alpha·A·B + beta·C, A and B perhaps transposed."""
+    """alpha·A·B + beta·C, where A and B may be transposed."""
     factors = []
     for place, name in enumerate(("transA", "transB")):
         value = call.value(place)

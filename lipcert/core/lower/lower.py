@@ -234,7 +234,7 @@ def _guards(model: Model, values: dict[str, Value], sink: Sink) -> Guards | None
 
 @final
 class Walk:
-    """The values of the nodes so far, from initializers and perhaps inputs on.
+    """The values of the nodes so far, beginning with initializers and, optionally, inputs.
 
     nodes: those that are to be walked, with their positions in the file. count: the fixed size of
     the batch, if examples are read as ones of it.
@@ -342,7 +342,8 @@ class Walk:
 
     @staticmethod
     def _kind(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
-        """What a node makes of whole numbers and truth values; None: what its rule says."""
+        """The kind of a node's result from whole numbers and truth values; None: its rule
+        decides."""
         if all(not isinstance(value, Data) or value.is_real for value in inputs):
             return None
         from lipcert.core.lower.truth import kind_made  # noqa: PLC0415  for such values only

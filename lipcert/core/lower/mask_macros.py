@@ -69,7 +69,7 @@ def masked_mean(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _moved(rewriter: Rewriter, name: str) -> _Origin:
-    """What a value is moved from."""
+    """The source of a moved value."""
     index = indices(rewriter.shapes[name])
     while True:
         found = rewriter.made(name, Move)
@@ -79,7 +79,7 @@ def _moved(rewriter: Rewriter, name: str) -> _Origin:
 
 
 def _origin(rewriter: Rewriter, name: str) -> _Origin:
-    """What a value is moved from and compared."""
+    """The source of a moved and compared value."""
     found = _moved(rewriter, name)
     step = rewriter.made(found.name, Compare)
     if step is None or not step[0].limits.size or (step[0].limits != step[0].limits.flat[0]).any():

@@ -124,7 +124,7 @@ UNSUPPORTED: Final = (
 
 
 def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
-    """What to do with a node, by its operator and by what it is computed from."""
+    """The rule of a node, by its operator and the kinds of its inputs."""
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     if kind in LAYOUT:
         return cast(Rule, loaded(LAYOUT[kind]))
@@ -141,6 +141,6 @@ def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
 
 
 def loaded(name: str) -> object:
-    """What a module of this package calls so."""
+    """The object of this name in a module of this package."""
     module, _, member = name.partition(".")
     return getattr(import_module(f"lipcert.core.lower.{module}"), member)

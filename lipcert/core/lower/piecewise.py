@@ -309,7 +309,7 @@ class _Region:
 
 
 def _cast(found: _Found, target: object) -> _Found:
-    """To real numbers, or of truth values to whole ones; what rounds is not known."""
+    """A Cast to real numbers, or of truth values to whole ones; casts that round are unknown."""
     if target in REALS:
         return found if isinstance(found, Mapping) else number(int(found))
     if isinstance(found, bool) and (target in _WHOLE or target == _BOOL):

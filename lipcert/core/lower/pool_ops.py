@@ -37,7 +37,7 @@ def pool(call: Call) -> Value:
 
 
 def _padded(call: Call, value: Data, window: Window, end: Shape) -> tuple[Data, Window]:
-    """The padding that counts as zeros of the value, so that what lies beyond it does not count."""
+    """The padding that counts as zeros of the value, so that entries beyond it do not count."""
     widths = [(0, 0), (0, 0), *zip(window.before, end, strict=True)]
     check_size(tuple(size + sum(pad) for size, pad in zip(value.shape, widths, strict=True)))
     index = np.pad(indices(value.shape), widths, constant_values=-1)

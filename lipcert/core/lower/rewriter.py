@@ -102,7 +102,7 @@ class Rewriter:
         return self._renamed(needed_steps(self.steps, output), output)
 
     def _tried(self, rule: Rule, step: Step) -> list[Step] | None:
-        """What a rule makes of a step; what it looked at and no longer reads is passed by."""
+        """The replacement of a step by a rule; steps that it no longer reads are bypassed."""
         self._seen.clear()
         found = rule(self, step)
         if found is not None:

@@ -37,7 +37,7 @@ _JUDGED = frozenset(
 
 
 def kind_made(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
-    """What a node makes of values that are not real numbers; None: what its rule says.
+    """The kind of a node's result from values that are not real numbers; None: its rule decides.
 
     Unsupported where it computes with them: rules apply to real numbers, so of no division that
     drops what is left, and of no sum that wraps around. Counts are too small to wrap around.
@@ -60,7 +60,7 @@ def kind_made(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
 
 
 def cast_whole(call: Call) -> Value:
-    """A Cast of what is not a real number, to a type that holds it.
+    """A Cast of values that are not real numbers, to a type that represents them.
 
     Proof for int32: larger numbers wrap around, so that the file reads rows of a table where the
     program has none; bounds hold for any row.

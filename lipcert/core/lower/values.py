@@ -38,7 +38,8 @@ Kind: TypeAlias = Literal["real", "whole", "row", "truth", "untruth", "flag", "c
 @final
 @dataclass(frozen=True, slots=True)
 class Data:
-    """A tensor computed from the input: a value of the program, of which `kind` says what it holds.
+    """A tensor computed from the input: a value of the program, whose entries are described by
+    `kind`.
 
     real: real numbers.
     whole: whole numbers, with which nothing is computed here: they are moved, read as rows of a
