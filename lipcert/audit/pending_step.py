@@ -184,7 +184,7 @@ def index_of(index: Iterable[int] | Tensor) -> IndexArray:
     values = index.detach().cpu().numpy() if isinstance(index, Tensor) else np.asarray(list(index))
     is_whole = values.dtype.kind in "iu" or not values.size
     if values.ndim != 1 or not is_whole or (values.size and values.min() < 0):
-        raise UsageError("recorder: index: give one non-negative integer for each example")
+        raise UsageError("recorder: index: give one whole number, at least 0, for each example")
     if values.size > _LONGEST_INDEX:
         raise UsageError(f"recorder: index: more than {_LONGEST_INDEX} examples in one batch")
     return values.astype(np.int64)
