@@ -1,9 +1,9 @@
-"""Objects of Python that hold examples: arrays, torch data sets and loaders, and what makes them.
+"""Python objects that hold examples: arrays, torch data sets and loaders, and their factories.
 
-`package.module:function` is called without arguments. A data set of known length is asked for
-examples by their numbers; a loader of one is read through its data set and `collate_fn`, whatever
-it shuffles; anything else is gone through in order, anew for each reading. This module does not
-import torch: what an object is was imported by its author.
+`package.module:function` is called without arguments. A data set of known length is read by index;
+a loader of one is read through its data set and `collate_fn`, even if it shuffles; anything else is
+iterated in order, again for each reading. This module does not import torch: the author of a torch
+object has imported it.
 """
 
 from __future__ import annotations

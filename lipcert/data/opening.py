@@ -1,8 +1,8 @@
 """Opening: from what a user wrote after --data to a source of examples.
 
-That is a path, `package.module:function`, or, from Python, an object. What is wrong raises
-NoVerdictError, which says what would be read and what to install. Data that are kept elsewhere are
-read by a function of the user's, in a few lines of the library that knows them.
+That is a path, `package.module:function`, or, from Python, an object. A fault raises
+NoVerdictError, which says what can be read and what to install. Data in any other form are read by
+a function that the user writes with a library for that form.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Signal: gradients of single examples, measured, to compare noise and bounds with. No bounds."""
+"""Measured gradients of single examples, with which noise and bounds are compared. No bounds."""

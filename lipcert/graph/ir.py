@@ -1,8 +1,8 @@
-"""Graph: the steps of the core's program, with what the core does not know of them.
+"""Graph: the steps of the core's program, with their names and the trained parameters they show.
 
-That is what they are called, and of which trained parameters their operands are views. Audits and
-training run these very steps. Invariants, checked on construction: names are unique, every node
-reads values that stand before it, and every parameter that an operand names exists.
+The core knows neither the names nor of which parameters the operands are views. Audits and training
+run these very steps. Invariants, checked on construction: names are unique, every node reads values
+of earlier nodes, and every parameter that an operand names exists.
 """
 
 from __future__ import annotations

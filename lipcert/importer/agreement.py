@@ -1,10 +1,10 @@
 """Agreement: the program that the core reads in a file computes what onnxruntime computes.
 
-Compared are all tensors of the file that the program names, for one example at a time, and every
-output for several examples at once; of a file with a fixed batch, the outputs for one of that size
-in which a few examples are repeated. Raised is
-`UnsupportedModelError` (LC025) with the first node whose values differ. Where audits and training
-run the program of a model that was rewritten, the two programs are compared (LC013).
+It compares all tensors of the file that the program names, for one example at a time, and every
+output for several examples at once; for a file with a fixed batch, the outputs for a batch of that
+size in which a few examples are repeated. It raises `UnsupportedModelError` (LC025) with the first
+node whose values differ. Where audits and training run the program of a model that was rewritten,
+that program is compared with the program of the file (LC013).
 
 Numbers agree if they differ by no more than rounding explains: by a small part of the largest, or
 by a few times what the program itself loses in the arithmetic of the file.

@@ -10,7 +10,7 @@ mode:
 * nodes that read running statistics.
 
 A layer of which no node is left, a batch normalization folded into a convolution without a note,
-say, or a Dropout that an optimiser removed, shows nowhere, and is not found.
+say, or a Dropout that an optimiser removed, leaves no trace, and is not found.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ what the core read with onnxruntime, and the graph with that; then, if this went
 the very same bytes. So code that hangs, crashes or devours memory does so in the child, and
 onnxruntime never sees the file here.
 
-Invariant: nothing but ModelFileError and UnsupportedModelError leaves this function because of
-what a file holds, UsageError only where it lacks the output asked for, and of a file that leaves it
-the program of the core has been compared with onnxruntime, and the graph with the program.
+Invariant: the content of a file makes this function raise only ModelFileError or
+UnsupportedModelError, and UsageError only where the file lacks the requested output. For every file
+that it returns, the program of the core has been compared with onnxruntime, and the graph with the
+program.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which operators have no bound, and what to do about them, in words of those who export models.
+"""Which operators have no bound, and what to do about them, in terms that exporters of models use.
 
 Invariant: an operator that the core has a rule for is refused by the core alone, with its reason.
 """

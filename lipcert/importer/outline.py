@@ -1,4 +1,4 @@
-"""Outline: what can be said of a file without understanding it, for one that is refused.
+"""Outline: facts about a refused file that need no understanding of its operators.
 
 Like every import this happens in a child process; only plain text comes back.
 """

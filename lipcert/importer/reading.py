@@ -1,7 +1,7 @@
-"""Reading: the model in a file, and the program that the core reads in it, of which all bounds are.
+"""Reading: the model in a file and the program that the core reads in it; bounds are of the latter.
 
-Raised is `ModelFileError` or `UnsupportedModelError`, with the code that the core gives, and
-(LC028) where it does not understand the model.
+It raises `ModelFileError` or `UnsupportedModelError`, with the code that the core gives, or LC028
+where the core does not understand the model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the importer asks of a file beyond the core: that nodes and numbers are those of ONNX.
+"""What the importer requires of a file beyond the core: valid ONNX nodes and finite numbers.
 
 The core has a rule for each operator that it understands; of all others the definition of the
 format says whether a node is well formed. Numbers that are not finite matter where an output

@@ -1,6 +1,6 @@
-"""Survey: everything that stands against a model, so that who repairs it sees it all at once.
+"""Survey: every reason to refuse a model, so that its author can repair them all at once.
 
-Nodes whose inputs are not known for want of an earlier one are judged by their operators alone.
+A node whose inputs are unknown because an earlier node is refused is judged by its operator only.
 """
 
 from __future__ import annotations

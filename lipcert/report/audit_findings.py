@@ -1,4 +1,4 @@
-"""Findings of an audit, what speaks against a pass, worst first; and its cases for CI systems.
+"""Findings of an audit (the reasons against a pass), worst first, and its cases for CI systems.
 
 Groups and values are both norms that are compared with bounds. An audit that is not a pass has at
 least one finding of level error, even where nothing but its verdict says so.

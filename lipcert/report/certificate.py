@@ -1,6 +1,6 @@
 """Certificates: what `lipcert certify` says, and what a certificate and its check say in a report.
 
-"Proved" is said of what the checker accepted, and of nothing else.
+"Proved" is used only for what the checker accepted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Comparison: what became of bounds, privacy and assumptions from one document to another.
 
 A certificate or an analysis is read as a statement: its numbers, and its assumptions in its own
-words and in those that both kinds share. Compared are every number and every assumption; a bound
+words and in those that both kinds share. Every number and every assumption is compared; a bound
 that one side lacks counts as infinite there, and nothing is rounded before it is compared.
 Displayed bounds are rounded up; where that hides a change, they are shown in full.
 """

@@ -1,7 +1,7 @@
-"""HTML: documents as one file that needs no other file, no network and no script.
+"""HTML: documents as one self-contained file, without network access or scripts.
 
-Their data stand in it as JSON. Every text of a document is made safe and escaped by the environment
-of the template, not by its author; equal documents give equal bytes.
+The file contains their data as JSON. Every text of a document is made safe and escaped by the
+environment of the template, not by its author; equal documents give equal bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The report of a model: what several verbs said of it, read back and shown in turn.
+"""The report of a model: the documents of several verbs, read back and shown in turn.
 
 `read_source` reads one document as the record that its verb writes it from, a certificate as
 strictly as the checker reads it; `joined` refuses what does not belong together: documents of

@@ -1,6 +1,6 @@
 """Statements: assumptions and answers as pairs (topic, sentence), shared by text and markdown.
 
-Names of a model stand in them verbatim: the writers make them safe.
+They contain names of a model verbatim: the writers make them safe.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Changes: settings that might help a run, as its network and its own settings suggest them.
 
-Whether a change helps is not said here: all are analysed.
+Whether a change helps is not decided here: all are analysed.
 """
 
 from __future__ import annotations
