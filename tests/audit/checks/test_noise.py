@@ -157,7 +157,7 @@ def test_a_fault_of_all_steps_is_seen(name: str) -> None:
 
 def test_a_chance_that_underflows_is_stated_by_a_bound_of_it() -> None:
     first, *_ = failed(lambda random, name, _: 0.1 * right(random, name, 0))
-    assert first.message.endswith("which chance gives with at most 1e-300")
+    assert first.message.endswith("which has at most the probability 1e-300 by chance")
 
 
 def test_too_much_noise_is_inconclusive() -> None:
