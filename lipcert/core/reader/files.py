@@ -31,7 +31,8 @@ OUTSIDE: Final = "LC015"
 def read_model_bytes(path: Path) -> bytes:
     """The bytes of the model file, whose path is the user's own; decompressed if it is a gzip."""
     try:
-        with path.open("rb") as file:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe may have no end
+        with os.fdopen(handle, "rb") as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise ModelReadError(f"{shown(str(path))} is not a regular file")
             content = file.read(MAX_BYTES + 1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -152,3 +154,14 @@ def test_compressed_files_that_are_not_one_model(tmp_path):
         path.write_bytes(content)
         with pytest.raises(ModelReadError):
             read_model(path)
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path: Path) -> None:
+    pipe = tmp_path / "model.onnx"
+    os.mkfifo(pipe)
+    code = (
+        "from pathlib import Path; from lipcert.core.reader.files import read_model_bytes as read"
+    )
+    words = [sys.executable, "-c", f"{code}; read(Path({str(pipe)!r}))"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60, check=False)
+    assert "is not a regular file" in done.stderr
