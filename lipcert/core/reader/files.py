@@ -14,6 +14,7 @@ import zlib
 from pathlib import Path
 from typing import Final, final
 
+from lipcert.core.files import read_regular
 from lipcert.core.reader.records import ExternalFile, ModelReadError, shown
 
 MAX_BYTES: Final = 1 << 30
@@ -31,15 +32,11 @@ OUTSIDE: Final = "LC015"
 def read_model_bytes(path: Path) -> bytes:
     """The bytes of the model file, whose path is the user's own; decompressed if it is a gzip."""
     try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))  # a pipe may have no end
-        with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                raise ModelReadError(f"{shown(str(path))} is not a regular file")
-            content = file.read(MAX_BYTES + 1)
+        content = read_regular(path, MAX_BYTES + 1)
     except (OSError, ValueError) as error:
-        if isinstance(error, ModelReadError):
-            raise
         raise ModelReadError(f"{shown(str(path))} cannot be read") from error
+    if content is None:
+        raise ModelReadError(f"{shown(str(path))} is not a regular file")
     if content.startswith(_GZIP):
         content = _decompressed(content)
     if len(content) > MAX_BYTES:
