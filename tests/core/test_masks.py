@@ -185,6 +185,29 @@ REFUSED = {
         node("Transpose", "t_x", "k_", perm=[0, 2, 1]), node("MatMul", "b k_", "s"),
         node("Where", "m never s", "q"), node("Softmax", "q", "p"), node("MatMul", "p t_x", "v"),
         MEAN]),
+    "infinities that repeat the scores": (
+        [node("Less", "x k", "m")], [
+        node("ReduceMean", "t_x", "b", axes=[1], keepdims=1),
+        node("Transpose", "t_x", "k_", perm=[0, 2, 1]), node("MatMul", "b k_", "s"),
+        node("Unsqueeze", "m one", "u"), node("Where", "u nevers s", "q"),
+        node("Softmax", "q", "p"), node("MatMul", "p t_x", "v"), MEAN]),
+    "quotients of ids that a constant chooses": (MASKS["greater"], [
+        node("Where", "odd x k", "i"), node("Gather", "i first", "a", axis=1),
+        node("Gather", "i last", "b", axis=1), node("Div", "a b", "c"),
+        node("Cast", "c", "f", to=T.FLOAT), node("MatMul", "f t1", "h")]),
+    "means of ids that a constant chooses": (MASKS["greater"], [
+        node("Cast", "x", "x32", to=T.INT32), node("Where", "odd x32 x32", "i"),
+        node("ReduceMean", "i", "c", axes=[1]), node("Cast", "c", "f", to=T.FLOAT),
+        node("MatMul", "f t1", "h")]),
+    "truth values that a constant chooses": (MASKS["not equal"], [
+        node("Where", "odd m e", "o"), node("Cast", "o", "f", to=T.FLOAT),
+        node("MatMul", "f t4", "h")]),
+    "what hides, chosen by a constant": (MASKS["greater"], [
+        *USES["hidden"][:3], node("Where", "odd f zero", "g"), node("Unsqueeze", "g one", "u"),
+        *USES["hidden"][4:]]),
+    "the larger of a count and an id": (MASKS["greater"], [
+        node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=1),
+        node("Max", "c x", "d"), node("Cast", "d", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),
     "reals": ([node("Cast", "x", "r", to=T.FLOAT), node("Greater", "r zero", "m")], USES["mean"]),
     "ids": ([node("Equal", "x x", "m")], USES["mean"]),
     "negated ids": ([node("Not", "x", "m")], USES["mean"]),
@@ -218,7 +241,8 @@ def refused(mask: list[NodeProto], use: list[NodeProto], ids: str = "x") -> None
     used = {name for item in proto.graph.node for name in item.input}
     more = {"huge": np.int64(2**60), "ever": np.float32(np.inf), "t4": np.ones((4, WIDTH)),
             "t1": np.ones((1, WIDTH)), "k32": np.int64(0),
-            "k41": np.zeros((4, 1), np.int64)}  # fmt: skip
+            "k41": np.zeros((4, 1), np.int64), "odd": np.arange(POSITIONS) % 2 > 0, "first": [0],
+            "nevers": np.full((1, POSITIONS, 1), -np.inf)}  # fmt: skip
     more = {name: value for name, value in more.items() if name in used}
     proto.graph.initializer.extend(model([], ["N"], more).graph.initializer)
     with pytest.raises(Unsupported):

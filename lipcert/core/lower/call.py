@@ -140,9 +140,13 @@ class Call:
         return default if found is None else int(found.value)  # type: ignore[arg-type]
 
     def real(self, name: str, default: float, *, finite: bool = True) -> float:
-        """An attribute that is a number, and a finite one but for constants."""
+        """An attribute that is a number, and a finite one but for constants.
+
+        ONNX declares defaults as float32 numbers, so that a node that states its default and one
+        that leaves it out compute the same.
+        """
         found = self._read(name, "FLOAT")
-        number = default if found is None else float(found.value)  # type: ignore[arg-type]
+        number = float(np.float32(default) if found is None else found.value)  # type: ignore[arg-type]
         if finite and not math.isfinite(number) and found is not None:
             raise Unsupported(f"its attribute {shown(name)} is not finite")
         return number

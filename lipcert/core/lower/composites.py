@@ -17,7 +17,7 @@ from lipcert.core.lower.layout_ops import check_apart, normal_axes, permuted
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes
 from lipcert.core.lower.values import Constant, Value, check_size
 
-_MVN_EPSILON: Final = 1e-9
+_MVN_EPSILON: Final = float(np.float32(1e-9))
 """added to the standard deviation, by the definition of the operator"""
 
 

@@ -281,9 +281,10 @@ def _where(call: Call) -> Value:
 def _power(call: Call) -> Value:
     """c^n with one number n; a whole number exactly."""
     constant, exponent = call.constant(0), call.constant(1).uniform()
-    broadcast((constant, call.constant(1)))
-    if exponent is None or call.constant(1).shape not in {(), (1,)}:
+    shape, place = broadcast((constant, call.constant(1)))
+    if exponent is None or math.prod(shape) != constant.lo.size:
         raise Unsupported("its exponent is not one exact number")
+    constant = constant.rearranged(lambda own: own.reshape(shape), place)
     call.sink.untracked.update(call.constant(1).sources)
     if constant.is_float:
         return applied(call, constant, "power", exponent)
@@ -291,7 +292,7 @@ def _power(call: Call) -> Value:
     if exponent not in range(64) or constant.lo.size > _FEW:
         raise Unsupported("its exponent is not a small whole number")
     powers = constant.lo.astype(object) ** int(exponent)
-    found = within(powers, constant.lo.dtype)
+    found = within(np.asarray(powers), constant.lo.dtype)
     return Constant(found, found, {}, constant.place)
 
 

@@ -17,7 +17,8 @@ from lipcert.core.rules.functions import function
 
 
 def activated(call: Call, value: Data, name: str, *numbers: float) -> Data:
-    """A function of every entry."""
+    """A function of every entry; `Unsupported` where it has no rule for these numbers."""
+    function(name, numbers)
     return call.step(Activation(name, numbers), value, shape=value.shape, place=value.place)
 
 

@@ -105,6 +105,8 @@ def divide_by_norm(rewriter: Rewriter, step: Step) -> list[Step] | None:
         return None
     share, inner = rewriter.scaled(clip[1])
     norm = rewriter.made(inner, ReduceNorm)
+    if step.shape != rewriter.shapes[x]:
+        return None
     if norm is None or norm[0] != ReduceNorm(norm[0].axes, 2, 0.0) or norm[1].inputs != (x,):
         return None
     if share is not None and not 0.0 < share.lo.item() <= share.hi.item() < math.inf:

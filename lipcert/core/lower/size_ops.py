@@ -149,6 +149,7 @@ def one_hot(call: Call) -> Value:
     if places.place is not None or values.shape != (2,) or depth < 1:
         raise Unsupported("its depth or its values do not fit")
     places.check_fixed()
+    call.sink.untracked.update(places.sources)
     check_size((*places.shape, depth))
     if places.lo is not places.hi or not np.array_equal(wanted, np.floor(wanted)):
         raise Unsupported("an index is not a whole number")
@@ -171,12 +172,13 @@ def identity_matrix(call: Call) -> Value:
 
 
 def equal(call: Call) -> Value:
-    """Equality of exact numbers; c·N is not equal to a number below 1."""
+    """Equality of exact numbers; c·N for c > 0 is not equal to a number below 1."""
     first, second = call.constant(0), call.constant(1)
     shape, place = broadcast((first, second))
     left, right = (np.broadcast_to(marks(item), shape) for item in (first, second))
     a, b = np.broadcast_to(first.lo, shape), np.broadcast_to(second.lo, shape)
-    known = ~(left | right) | (left & ~right & (b <= 0)) | (right & ~left & (a <= 0))
+    known = ~(left | right)
+    known |= (left & ~right & (a > 0) & (b <= 0)) | (right & ~left & (b > 0) & (a <= 0))
     if first.lo is not first.hi or second.lo is not second.hi or not known.all():
         raise Unsupported("it compares with the size of the batch, or numbers that are not exact")
     call.sink.untracked.update([*first.sources, *second.sources])

@@ -31,7 +31,6 @@ _MOVES = frozenset(
 """operators that leave whole numbers as they are, wherever they put them"""
 _JUDGED = frozenset(
     {"And", "Cast", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"}
-    | {"Where"}
 )
 """operators whose rules say themselves what becomes of whole numbers and truth values"""
 
@@ -48,14 +47,18 @@ def kind_made(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
     name, first = "" if node.domain else node.op_type, kinds[0]
     if name in _JUDGED or (name == "Gather" and not isinstance(inputs[0], Data)):
         return None
+    if name == "Where" and first in _TRUTHS:
+        return None
     if name in _MOVES and first != "real":
         return first
     if name == "ReduceSum" and first == "flag":
         return "count"
     if name == "Add" and sorted(kinds) == ["hiding", "real"]:
         return None
-    if name in {"Clip", "Max"} and first == "count":
-        return first
+    if name in {"Clip", "Max"} and all(
+        value.kind == "count" for value in inputs if isinstance(value, Data)
+    ):
+        return "count"
     raise Unsupported("it computes with whole numbers that depend on the data")
 
 
@@ -174,32 +177,32 @@ def hidden_sum(call: Call) -> Value:
 def chosen(call: Call) -> Value:
     """Where: m·a + (1 − m)·b for a truth value m, which is not any real number but 0 or 1."""
     condition = _only_truth(call.value(0))
+    shape, place = broadcast([condition, call.value(1), call.value(2)])
     for value, other, flag in (
         (call.value(1), call.value(2), condition),
         (call.value(2), call.value(1), _opposite(condition)),
     ):
         if isinstance(value, Constant) and value.is_float and np.isneginf(value.hi).all():
             call.sink.untracked.update(value.sources)
-            return _hidden(call, other, number_of(call, flag))
+            found = _hidden(call, other, number_of(call, flag))
+            return replace(expanded(call, found, shape, place), kind=found.kind)
     parts = []
     for value, flag in ((call.value(1), condition), (call.value(2), _opposite(condition))):
         if isinstance(value, Data):
             if not value.is_real:
                 raise Unsupported("it computes with whole numbers that depend on the data")
             mask = number_of(call, flag)
-            shape, place = broadcast((value, mask))
-            parts.append(call.step(Multiply(), value, mask, shape=shape, place=place))
+            own, where = broadcast((value, mask))
+            parts.append(call.step(Multiply(), value, mask, shape=own, place=where))
         elif not value.is_float or not (np.isfinite(value.lo) & np.isfinite(value.hi)).all():
             raise Unsupported("a constant is not finite")
         elif value.uniform() == 0.0:
             call.sink.untracked.update(value.sources)
         else:
-            mask = number_of(call, flag)
-            shape, place = broadcast((value, mask))
-            full = expanded(call, mask, shape, place)
-            factor = Scale(value.operand(len(shape)))
-            parts.append(call.step(factor, full, shape=shape, place=place))
-    shape, place = broadcast([condition, call.value(1), call.value(2)])
+            own, where = broadcast((value, flag))
+            full = expanded(call, number_of(call, flag), own, where)
+            factor = Scale(value.operand(len(own)))
+            parts.append(call.step(factor, full, shape=own, place=where))
     if not parts:
         return scaled(call, expanded(call, number_of(call, condition), shape, place), 0.0)
     return expanded(call, combined(call, parts, (1,) * len(parts)), shape, place)

@@ -141,6 +141,21 @@ def test_a_state_of_zeros_through_a_layer(kind):
     assert sources == ([{"b": 1.0}] if kind == "Gemm" else [{}])
 
 
+@pytest.mark.parametrize("number", [2, 2.0])
+@pytest.mark.parametrize("exponent", [3, [3], [[3]]])
+def test_a_power_has_the_shape_of_base_and_exponent(number, exponent):
+    nodes = [
+        node("Pow", "a b", "p"),
+        node("Shape", "p", "s"),
+        node("Size", "s", "rank"),
+        node("Cast", "rank", "r", to=1),
+        node("Cast", "p", "f", to=1),
+        node("Mul", "x f", "z"),
+        node("Mul", "z r"),
+    ]
+    agrees(model(nodes, [1, 4], {"a": number, "b": exponent}))
+
+
 def test_a_product_across_examples_is_refused():
     nodes = [
         node("Shape", "x", "s", end=1),

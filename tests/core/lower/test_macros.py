@@ -187,6 +187,10 @@ NEAR = {
     "sum of magnitudes": (
         [node("ReduceL1", "x", "v", axes=[2]), node("Clip", "v lo", "c"), node("Div", "x c")],
         {"lo": 0.5}, "DivideByNorm"),
+    "norm that is repeated further than the value": (
+        [node("Slice", "x zero one one", "o"), node("ReduceL2", "o", "v", axes=[2]),
+         node("Clip", "v lo", "c"), node("Expand", "c k", "e"), node("Div", "o e")],
+        {"lo": 0.5, "k": [1, 3, 1], "zero": [0], "one": [1]}, "DivideByNorm"),
     "minus a norm": (
         [node("ReduceL2", "x", "v", axes=[2]), node("Div", "v r", "s"), node("Clip", "s lo", "c"),
          node("Div", "x c")], {"lo": 1.0, "r": -0.3}, "DivideByNorm"),

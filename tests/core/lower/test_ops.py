@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from onnx import AttributeProto, helper
 
 from lipcert.core.lower.errors import Unsupported
+from lipcert.graph.evaluate import output_of
 from tests.core.lower.cases import agrees, kinds, model, node, program
 
 RNG = np.random.default_rng(2)
@@ -233,6 +235,34 @@ def test_an_empty_list_of_axes_drops_every_axis_of_size_one(opset):
     assert found.shapes[found.output] == (2, 3)
 
 
+DEFAULTS = {
+    "HardSigmoid": {}, "LeakyRelu": {}, "LayerNormalization": {}, "LRN": {"size": 3},
+    "InstanceNormalization": {}, "BatchNormalization": {}, "GroupNormalization": {"num_groups": 1},
+    "RMSNormalization": {},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DEFAULTS)
+def test_a_number_that_a_node_leaves_out_is_the_one_that_onnx_declares(kind):
+    """Which is a float32 number: an epsilon of 1e-5 is slightly smaller."""
+    inputs = {"LayerNormalization": "x c", "RMSNormalization": "x c", "LRN": "x"}
+    inputs |= {"InstanceNormalization": "x d d", "BatchNormalization": "x d d d d"}
+    inputs |= {"GroupNormalization": "x d d"}
+    declared = {
+        name: item.default_value.f
+        for name, item in onnx.defs.get_schema(kind, 24).attributes.items()
+        if item.default_value.type == AttributeProto.FLOAT
+    }
+    constants = {"c": r(4), "d": np.abs(r(2))}
+    x = 0.01 * r(1, 2, 3, 4)
+    found = [
+        output_of(program(model([item], ["N", 2, 3, 4], constants, 24)), x)
+        for more in ({}, declared)
+        for item in [node(kind, inputs.get(kind, "x"), **DEFAULTS[kind], **more)]
+    ]
+    np.testing.assert_array_equal(*found)
+
+
 def test_moves_that_end_in_a_number_are_put_together():
     nodes = [node("Squeeze", "x a", "r"), node("Squeeze", "r a", "s"), node("Tanh", "s")]
     found = agrees(model(nodes, [1, 1], {"a": [0]}))
@@ -297,6 +327,17 @@ REFUSED = {
     "dropout in training": (
         [node("Dropout", "x p t")], ["N", 4], {"p": 0.5, "t": np.array(True)}, 13),
     "stack of weights": ([node("MatMul", "x w")], ["N", 3, 4], {"w": r(3, 4, 4)}, 13),
+    "celu with no width": ([node("Celu", "x", alpha=0.0)], ["N", 4], {}, 12),
+    "celu of negative width": ([node("Celu", "x", alpha=-0.5)], ["N", 4], {}, 12),
+    "too large a power": ([node("Pow", "x c")], ["N", 4], {"c": 1e9}, 12),
+    "minus the size of the batch": (
+        [node("Shape", "x", "s", end=1), node("Mul", "s c", "n"), node("Equal", "n c", "e"),
+         node("Where", "e a b", "w"), node("Mul", "x w")], ["N", 4],
+        {"c": [-1], "a": [1.0], "b": [3.0]}, 17),
+    "no part of the size of the batch": (
+        [node("Shape", "x", "s", end=1), node("Mul", "s c", "n"), node("Equal", "n c", "e"),
+         node("Where", "e a b", "w"), node("Mul", "x w")], ["N", 4],
+        {"c": [0], "a": [1.0], "b": [3.0]}, 17),
     "huge": ([node("Expand", "x m")], ["N", 1, 1], {"m": [1, 2**20, 2**20]}, 13),
 }  # fmt: skip
 
