@@ -1,88 +1,18 @@
 """LipCert: certified gradient bounds and differential-privacy sensitivities of ONNX networks.
 
-The public names below are loaded on first use: importing `lipcert` loads nothing else, so that the
-checker, which lies in this package, runs without the rest of it.
+The public names are those of `lipcert.public`, loaded on first use: importing `lipcert` loads
+nothing else, so that the checker, which lies in this package, runs without the rest of it.
 """
 
-from __future__ import annotations
-
-import importlib
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lipcert.analysis.records import Analysis
-    from lipcert.audit.recorder import Recorder
-    from lipcert.errors import (
-        LipCertError,
-        ModelFileError,
-        NoVerdictError,
-        Refusal,
-        UnsupportedModelError,
-        UsageError,
-    )
-    from lipcert.importer.load import load_model
-    from lipcert.importer.model import ImportedModel
-    from lipcert.settings.settings import ConstraintSpec, Settings
-    from lipcert.training.exporting import export
-    from lipcert.verbs import analyze, audit, certify, suggest
-    from lipcert.version import __version__
-
-__all__ = [
-    "Analysis",
-    "ConstraintSpec",
-    "ImportedModel",
-    "LipCertError",
-    "ModelFileError",
-    "NoVerdictError",
-    "Recorder",
-    "Refusal",
-    "Settings",
-    "UnsupportedModelError",
-    "UsageError",
-    "__version__",
-    "analyze",
-    "audit",
-    "certify",
-    "export",
-    "load_model",
-    "suggest",
-]
-
-_HOMES: Final = {
-    "__version__": "lipcert.version",
-    "Analysis": "lipcert.analysis.records",
-    "ConstraintSpec": "lipcert.settings.settings",
-    "ImportedModel": "lipcert.importer.model",
-    "LipCertError": "lipcert.errors",
-    "ModelFileError": "lipcert.errors",
-    "NoVerdictError": "lipcert.errors",
-    "Recorder": "lipcert.audit.recorder",
-    "Refusal": "lipcert.errors",
-    "Settings": "lipcert.settings.settings",
-    "UnsupportedModelError": "lipcert.errors",
-    "UsageError": "lipcert.errors",
-    "analyze": "lipcert.verbs",
-    "audit": "lipcert.audit",
-    "certify": "lipcert.verbs",
-    "export": "lipcert.training.exporting",
-    "load_model": "lipcert.importer.load",
-    "suggest": "lipcert.verbs",
-}
+    from lipcert.public import *  # noqa: F403  as it says
 
 
 def __getattr__(name: str) -> object:
-    """Load the home of a name when it is first used (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'lipcert' has no attribute {name!r}")
-    try:
-        home = importlib.import_module(_HOMES[name])
-    except ModuleNotFoundError as error:
-        if error.name != "torch":
-            raise
-        from lipcert.version import TESTED_TORCH
+    """What `lipcert.public` says of a name (PEP 562)."""
+    from importlib import import_module
 
-        extra = "training" if ".training" in _HOMES[name] else "audit"
-        message = f"lipcert.{name} needs PyTorch: pip install 'lipcert[{extra}]' {TESTED_TORCH}"
-        raise ModuleNotFoundError(message, name="torch") from error
-    found: object = home if home.__name__ == f"lipcert.{name}" else getattr(home, name)
-    return found
+    public = import_module("lipcert.public")
+    return public.__all__ if name == "__all__" else public.load(name)

@@ -201,6 +201,13 @@ class Call:
             return value.rearranged(act, place, copies)
         return self.moved(value, act(indices(value.shape)), place)
 
+    def permute(self, value: Value, order: Sequence[int]) -> Value:
+        """Axis k of the result is axis order[k]; the batch axis goes where the order puts it."""
+        if sorted(order) != list(range(len(value.shape))):
+            raise Unsupported("the axes are not a permutation")
+        place = value.place and Place(list(order).index(value.place.axis), value.place.before)
+        return self.arrange(value, lambda entries: entries.transpose(order), place)
+
     def move(self, value: Value, index: IndexArray, place: Place | None) -> Value:
         """Entry k of the result is entry index[k] of the value, or 0 where that is −1."""
         if isinstance(value, Constant):

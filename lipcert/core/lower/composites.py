@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.layout_ops import check_apart, normal_axes, permuted
+from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes
 from lipcert.core.lower.values import Constant, Value, check_size
 
@@ -77,8 +77,8 @@ def cumulated(call: Call) -> Value:
     if isinstance(value, Constant) and not value.is_float:
         return _whole_sums(value, matrix, swap)
     transposed = Constant(*2 * (np.ascontiguousarray(matrix.T),))
-    product = apply(call, "MatMul", permuted(call, value, swap), transposed)
-    return permuted(call, product, swap)
+    product = apply(call, "MatMul", call.permute(value, swap), transposed)
+    return call.permute(product, swap)
 
 
 def _whole_sums(value: Constant, matrix: npt.NDArray[Any], swap: list[int]) -> Constant:
@@ -90,19 +90,23 @@ def _whole_sums(value: Constant, matrix: npt.NDArray[Any], swap: list[int]) -> C
     return Constant(cast, cast, {}, value.place)
 
 
-def constant_gemm(call: Call) -> Value:
-    """alpha·A·B + beta·C of constants."""
-    first, second = (
-        permuted(call, call.constant(place), [1, 0]) if call.integer(name, 0) else call.value(place)
-        for place, name in enumerate(("transA", "transB"))
-    )
-    alpha, beta = call.real("alpha", 1.0), call.real("beta", 1.0)
-    product = apply(call, "MatMul", first, second)
-    if alpha != 1.0:
-        product = apply(call, "Mul", product, number(alpha))
+def gemm(call: Call) -> Value:
+    """alpha·A·B + beta·C, where A and B may be transposed."""
+    factors = []
+    for place, name in enumerate(("transA", "transB")):
+        value = call.value(place)
+        if len(value.shape) != 2:
+            raise Unsupported("a factor is not a matrix")
+        factors.append(call.permute(value, [1, 0]) if call.integer(name, 0) else value)
+    product = _times(call, apply(call, "MatMul", *factors), call.real("alpha", 1.0))
+    beta = call.real("beta", 1.0)
     if not call.has(2):
         return product
-    addend = call.value(2)
-    return apply(
-        call, "Add", product, addend if beta == 1.0 else apply(call, "Mul", addend, number(beta))
-    )
+    total = apply(call, "Add", product, _times(call, call.value(2), beta))
+    if total.shape != product.shape:
+        raise Unsupported("its third input enlarges the product")
+    return total
+
+
+def _times(call: Call, value: Value, factor: float) -> Value:
+    return value if factor == 1.0 else apply(call, "Mul", value, number(factor))

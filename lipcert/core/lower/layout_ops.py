@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.values import FIXED, Value, reshaped
-from lipcert.core.program import Place, Shape
+from lipcert.core.program import Shape
 
 
 def normal_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -129,16 +129,8 @@ def unsqueeze(call: Call) -> Value:
     return same_order(call, value, shape, [axis == _batch_axis(value) for axis in axes])
 
 
-def permuted(call: Call, value: Value, order: Sequence[int]) -> Value:
-    """Axis k of the result is axis order[k]; the batch axis goes where the order puts it."""
-    if sorted(order) != list(range(len(value.shape))):
-        raise Unsupported("the axes are not a permutation")
-    place = value.place and Place(list(order).index(value.place.axis), value.place.before)
-    return call.arrange(value, lambda entries: entries.transpose(order), place)
-
-
 def transpose(call: Call) -> Value:
     """The axes in another order, reversed by default."""
     value = call.value(0)
     order = call.integers("perm")
-    return permuted(call, value, order or list(range(len(value.shape)))[::-1])
+    return call.permute(value, order or list(range(len(value.shape)))[::-1])

@@ -1,32 +1,18 @@
-"""Products with constant matrices, and products of two values."""
+"""Products of two values in numpy's sense, one of which may be constant."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from lipcert.core.interval import Interval, exact
-from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
-from lipcert.core.lower.layout_ops import permuted
-from lipcert.core.lower.sums import combined, scaled
+from lipcert.core.lower.gemm import dense
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, broadcast, indices, only_data
-from lipcert.core.program import Dense, MatMul, then
+from lipcert.core.program import MatMul
 
 
 def _permuted(call: Call, value: Data, order: list[int]) -> Data:
-    return only_data(permuted(call, value, order))
-
-
-def _dense(call: Call, value: Data, weight: Constant) -> Data:
-    """The last axis times a matrix [outputs, inputs]; the batch may lie on any other axis."""
-    outputs, inputs = weight.shape
-    if value.place is not None and value.place.axis == len(value.shape) - 1:
-        raise Unsupported(FIXED)
-    if value.shape[-1] != inputs:
-        raise Unsupported("the sizes of a product do not fit")
-    shape = (*value.shape[:-1], outputs)
-    return call.step(Dense(weight.operand(2), None), value, shape=shape, place=value.place)
+    return only_data(call.permute(value, order))
 
 
 def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
@@ -34,7 +20,7 @@ def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
     if weight.place is not None:
         raise Unsupported(FIXED)
     row = weight.rearranged(lambda entries: entries.reshape(1, -1), None)
-    product = _dense(call, value, row)
+    product = dense(call, value, row)
     return call.moved(product, indices(product.shape)[..., 0], product.place)
 
 
@@ -54,11 +40,7 @@ def _matrix(weight: Constant, rank: int) -> Constant:
 
 def matmul(call: Call) -> Value:
     """A product in numpy's sense; one factor may be constant."""
-    return _multiplied(call, call.value(0), call.value(1))
-
-
-def _multiplied(call: Call, first: Value, second: Value) -> Value:
-    """The product of two values that may be any two but two constants."""
+    first, second = call.value(0), call.value(1)
     if isinstance(first, Data) and isinstance(second, Data):
         return _product(call, first, second)
     if isinstance(second, Constant):
@@ -67,7 +49,7 @@ def _multiplied(call: Call, first: Value, second: Value) -> Value:
             return _times_vector(call, value, second)
         if _is_stack(second):
             return _stacked(call, value, second, left=False)
-        return _dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
+        return dense(call, value, _turned(_matrix(second, max(2, len(value.shape)))))
     if not isinstance(first, Constant):
         raise Unsupported("it is used in a way that is not understood")
     value = second
@@ -75,12 +57,12 @@ def _multiplied(call: Call, first: Value, second: Value) -> Value:
     if _is_stack(first):
         return _stacked(call, value, first, left=True)
     if rank == 1 and value.place is None:
-        return _dense(call, value, _matrix(first, 2))
+        return dense(call, value, _matrix(first, 2))
     if rank < 2:
         raise Unsupported("a constant matrix times a vector of examples")
     swap = [*range(rank - 2), rank - 1, rank - 2]
-    product = _dense(call, _permuted(call, value, swap), _matrix(first, rank))
-    return permuted(call, product, swap)
+    product = dense(call, _permuted(call, value, swap), _matrix(first, rank))
+    return call.permute(product, swap)
 
 
 def _is_stack(weight: Constant) -> bool:
@@ -107,38 +89,3 @@ def _product(call: Call, first: Data, second: Data) -> Data:
         raise Unsupported("the sizes of a product do not fit")
     shape = (*stack, first.shape[-2], second.shape[-1])
     return call.step(MatMul(), first, second, shape=shape, place=place)
-
-
-def gemm(call: Call) -> Value:
-    """alpha·A·B + beta·C, where A and B may be transposed."""
-    factors = []
-    for place, name in enumerate(("transA", "transB")):
-        value = call.value(place)
-        if len(value.shape) != 2:
-            raise Unsupported("a factor is not a matrix")
-        flipped = call.integer(name, 0)
-        factors.append(permuted(call, value, [1, 0]) if flipped else value)
-    product = scaled(call, only_data(_multiplied(call, *factors)), call.real("alpha", 1.0))
-    beta = call.real("beta", 1.0)
-    if not call.has(2):
-        return product
-    addend = call.value(2)
-    if isinstance(addend, Data):
-        addend = scaled(call, addend, beta)
-    elif beta != 1.0:
-        if not (np.isfinite(addend.lo).all() and np.isfinite(addend.hi).all()):
-            raise Unsupported("a constant is not finite")
-        known = exact(np.asarray(beta)).broadcast(addend.shape) * Interval(addend.lo, addend.hi)
-        sources, acts = _scaled_sources(addend, beta), then(addend.acts, lambda own: own * beta)
-        addend = Constant(known.lo, known.hi, sources, addend.place, acts=acts)
-    total = combined(call, [product, addend], (1, 1))
-    if total.shape != product.shape:
-        raise Unsupported("its third input enlarges the product")
-    return total
-
-
-def _scaled_sources(constant: Constant, factor: float) -> dict[str, float]:
-    return {
-        name: float(above(np.asarray(abs(factor) * gain)))
-        for name, gain in constant.sources.items()
-    }

@@ -22,8 +22,6 @@ from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.macros import rewritten
 from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
-from lipcert.core.lower.reals import literal
-from lipcert.core.lower.rewriter import needed_steps
 from lipcert.core.lower.values import (
     Constant,
     Data,
@@ -31,8 +29,10 @@ from lipcert.core.lower.values import (
     Value,
     is_finite,
     leaves,
+    literal,
     made_entries,
 )
+from lipcert.core.paths import needed_steps
 from lipcert.core.program import (
     Attention,
     Head,

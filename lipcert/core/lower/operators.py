@@ -94,7 +94,7 @@ DATA: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"], "truth.comparison"
     ),
-    "Gemm": "linear_ops.gemm",
+    "Gemm": "gemm.gemm",
     "LRN": "axis_ops.local_response",
     "MatMul": "linear_ops.matmul",
     "Not": "truth.opposite",
@@ -108,7 +108,7 @@ CONSTANTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ["DequantizeLinear", "com.microsoft.DequantizeLinear"], "quantised.dequantised"
     ),
-    "Gemm": "composites.constant_gemm",
+    "Gemm": "composites.gemm",
 }
 CONSTANT_TABLES: Final = ("constant_ops.CONSTANT_OPS", "functions.FUNCTIONS")
 """the same for constants; the first table goes first"""

@@ -1,4 +1,4 @@
-"""Constants as a file holds them, and as real numbers in intervals."""
+"""Constants that a node holds, and constants as real numbers in intervals."""
 
 from __future__ import annotations
 
@@ -11,18 +11,7 @@ import numpy.typing as npt
 from lipcert.core.interval import Interval
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.values import Constant, Value
-from lipcert.core.reader.records import Tensor
-
-
-def literal(tensor: Tensor, name: str) -> Constant:
-    """A tensor of the file."""
-    if tensor.dtype == "unread":
-        raise Unsupported("it holds text, or numbers of a type that is not read")
-    values = tensor.values()
-    if values.dtype.kind != "f":
-        return Constant(values, values)
-    return Constant(values, values, {name: 1.0}, acts=())
+from lipcert.core.lower.values import Constant, Value, literal
 
 
 def constant(call: Call) -> Value:

@@ -19,6 +19,7 @@ from lipcert.core.budget import spend
 from lipcert.core.interval import Interval, exact
 from lipcert.core.lower.call import Sink
 from lipcert.core.lower.values import indices
+from lipcert.core.paths import needed_steps
 from lipcert.core.program import (
     Activation,
     Hide,
@@ -34,16 +35,6 @@ from lipcert.core.program import (
 
 ONE = exact(1.0)
 _Kind = TypeVar("_Kind", bound=Op | Hide)
-
-
-def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:
-    """The steps that a value is computed from."""
-    names, kept = {output}, []
-    for step in reversed(steps):
-        if step.output in names:
-            kept.append(step)
-            names.update(step.inputs)
-    return tuple(reversed(kept))
 
 
 def _number(factor: Interval) -> Fraction | None:

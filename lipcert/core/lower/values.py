@@ -23,6 +23,7 @@ from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.budget import spend
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.program import Acts, IndexArray, Operand, Place, Shape, then
+from lipcert.core.reader.records import Tensor
 
 FIXED = "it has sizes that fit one batch size only"
 MAX_SIZE = 1 << 25
@@ -156,6 +157,16 @@ class Constant:
 
 
 Value: TypeAlias = Data | Constant
+
+
+def literal(tensor: Tensor, name: str) -> Constant:
+    """A tensor of the file."""
+    if tensor.dtype == "unread":
+        raise Unsupported("it holds text, or numbers of a type that is not read")
+    values = tensor.values()
+    if values.dtype.kind != "f":
+        return Constant(values, values)
+    return Constant(values, values, {name: 1.0}, acts=())
 
 
 def only_data(value: Value) -> Data:

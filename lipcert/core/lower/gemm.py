@@ -1,0 +1,49 @@
+"""Values times a constant matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.values import FIXED, Constant, Data, Value
+from lipcert.core.program import Dense
+
+
+def dense(call: Call, value: Data, weight: Constant, bias: Constant | None = None) -> Data:
+    """The last axis times a matrix [outputs, inputs]; the batch may lie on any other axis."""
+    outputs, inputs = weight.shape
+    if value.place is not None and value.place.axis == len(value.shape) - 1:
+        raise Unsupported(FIXED)
+    if value.shape[-1] != inputs:
+        raise Unsupported("the sizes of a product do not fit")
+    op = Dense(weight.operand(2), bias and bias.operand(1))
+    return call.step(op, value, shape=(*value.shape[:-1], outputs), place=value.place)
+
+
+def gemm(call: Call) -> Value:
+    """alpha·A·B + beta·C: a layer, or the nodes that it stands for."""
+    factors = call.real("alpha", 1.0), call.real("beta", 1.0)
+    layer = _layer(call) if factors == (1.0, 1.0) and not call.integer("transA", 0) else None
+    if layer is not None:
+        return layer
+    from lipcert.core.lower.composites import gemm as composed  # noqa: PLC0415  for rare forms only
+
+    return composed(call)
+
+
+def _layer(call: Call) -> Data | None:
+    """A·B + C for a constant matrix and a constant row, of which no other node reads A·B."""
+    value, weight = call.value(0), call.value(1)
+    if isinstance(value, Constant) or isinstance(weight, Data) or weight.place is not None:
+        return None
+    if not len(value.shape) == len(weight.shape) == 2:
+        return None
+    if not call.integer("transB", 0):
+        weight = weight.rearranged(np.transpose, None)
+    if not call.has(2):
+        return dense(call, value, weight)
+    row, size = call.value(2), weight.shape[0]
+    if isinstance(row, Data) or row.place is not None or row.shape not in {(size,), (1, size)}:
+        return None
+    return dense(call, value, weight, row.rearranged(np.ravel, None))

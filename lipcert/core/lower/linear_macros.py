@@ -1,0 +1,47 @@
+"""Biases and factors that exporters write as nodes of their own, put into the step before.
+
+As in `macros`, every rule is an identity of real functions, for the numbers in the file.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from lipcert.core.arithmetic import multiply_up
+from lipcert.core.lower.rewriter import Rewriter, as_interval, as_operand, product
+from lipcert.core.program import Conv, Dense, Operand, Scale, Shift, Step, then
+
+
+def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """A shift per output of a matrix, or per channel of a convolution, is its bias."""
+    if not isinstance(step.op, Shift) or rewriter.readers.get(step.inputs[0]) != 1:
+        return None
+    name = step.inputs[0]
+    found: tuple[Dense | Conv, Step] | None = rewriter.made(name, Dense)
+    found = found or rewriter.made(name, Conv)
+    if found is None or found[0].bias is not None:
+        return None
+    axis = 1 if isinstance(found[0], Conv) else -1
+    offset = step.op.offset
+    if not offset.lo.size == step.shape[axis] == offset.shape[axis]:
+        return None
+    low = offset.lo.reshape(-1)
+    high = low if offset.is_exact else offset.hi.reshape(-1)
+    op = replace(found[0], bias=Operand(low, high, offset.sources, offset.acts))
+    return [replace(step, op=op, inputs=found[1].inputs)]
+
+
+def scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """A number that a rule here introduced, and another one, are one number."""
+    inner = rewriter.made(step.inputs[0], Scale) if isinstance(step.op, Scale) else None
+    if inner is None or not isinstance(step.op, Scale) or inner[0].factor.sources:
+        return None
+    factor = step.op.factor
+    if factor.lo.size != 1 or inner[0].factor.lo.size != 1:
+        return None
+    both = product(as_interval(factor), as_interval(inner[0].factor))
+    size = float(as_interval(inner[0].factor).magnitude())
+    sources = {name: multiply_up(gain, size) for name, gain in factor.sources.items()}
+    acts = then(factor.acts, lambda entries: entries * inner[0].factor.lo.item())
+    op = Scale(replace(as_operand(both, len(step.shape)), sources=sources, acts=acts))
+    return [replace(step, op=op, inputs=inner[1].inputs)]
