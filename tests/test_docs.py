@@ -268,6 +268,14 @@ def _alike(shown: str, printed: str) -> bool:
     return _blind(printed).startswith(_blind(shown))
 
 
+def assert_in_order(shown: str, printed: str) -> None:
+    """Every part of what is shown is printed, in this order; `…` stands for what is left out."""
+    left = _blind(printed)
+    for part in filter(None, map(_blind, shown.split("\n…"))):
+        _, found, left = left.partition(part)
+        assert found == part, (part, printed)
+
+
 @pytest.mark.nightly
 def test_the_transcript_of_suggestions() -> None:
     ((command, shown),) = _shown("suggest.md", "transcript")
@@ -307,7 +315,6 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["transcript", "same network"])
 def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
-    """Every part of what is shown is printed, in this order; `…` stands for what is left out."""
     pytest.importorskip("opacus", reason="Opacus is not installed")
     pytest.importorskip("sklearn")
     code = None
@@ -321,7 +328,4 @@ def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
         else:
             done = lipcert(words, tmp_path)
             printed, code = done.output, done.exit_code
-        left = _blind(printed)
-        for part in filter(None, map(_blind, shown.split("\n…"))):
-            _, found, left = left.partition(part)
-            assert found == part, (part, printed)
+        assert_in_order(shown, printed)
