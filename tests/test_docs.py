@@ -118,9 +118,8 @@ def test_the_example_for_continuous_integration(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_the_commands_for_reports(tmp_path: Path) -> None:
     """As shown, in one folder and in this order; every one of them writes its file."""
-    (block,) = re.findall(
-        r"```sh\n(.*?)```", (ROOT / "docs" / "reports.md").read_text(encoding="utf-8"), re.DOTALL
-    )
+    page = (ROOT / "docs" / "verbs" / "report.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     words = {"MODEL": [str(ROOT / "models" / "digits_lipschitz_cnn.onnx")], "RUN": REPORTED_RUN}
     for line in block.splitlines():
         command = [part for word in line.split()[1:] for part in words.get(word, [word])]
