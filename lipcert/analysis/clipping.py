@@ -14,7 +14,7 @@ from typing import final
 
 from lipcert.analysis.premises import mechanism_of
 from lipcert.analysis.release import layer_of
-from lipcert.core.ledger import BackpropClipping, ClippedLayer
+from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
 from lipcert.core.program import (
     Conv,
     CotangentClip,

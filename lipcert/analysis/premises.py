@@ -16,8 +16,9 @@ import numpy as np
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors as stored_tensors
-from lipcert.core.ledger import Mechanism, Premises, Run
+from lipcert.core.ledger import Mechanism, Premises
 from lipcert.core.ledger.mechanism import names_of
+from lipcert.core.ledger.run import Run
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.lower.errors import Unsupported
@@ -26,7 +27,8 @@ from lipcert.core.norm_evidence import ENGINES
 from lipcert.core.program import Program, Shape
 from lipcert.core.reader.records import Model
 from lipcert.errors import UsageError
-from lipcert.graph.ir import EvalLayer, Graph
+from lipcert.graph.ir import Graph
+from lipcert.graph.modes import EvalLayer
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.upper import norm_lower

@@ -13,7 +13,8 @@ from typing import Any, Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.core.certificate import Certificate, CertificateFormatError
-from lipcert.core.ledger import BackpropClipping, LayerEnds, Premises
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.losses.base import Parameter, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.errors import NoVerdictError

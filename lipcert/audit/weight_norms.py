@@ -23,7 +23,7 @@ import torch
 from lipcert.analysis.premises import constraints_of
 from lipcert.audit.bounds import Claims
 from lipcert.audit.records import Verdict
-from lipcert.core.norms.steps import Kernel
+from lipcert.core.norms.kernels import Kernel
 from lipcert.core.program import Conv, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import lengths_up
 from lipcert.graph.evaluate import batch_output

@@ -80,25 +80,40 @@ class Interval:
         return Interval(down(low), up(high))
 
     def __matmul__(self, other: Interval) -> Interval:
-        """Matrix products in numpy's sense, of finite ends.
+        """Matrix products in numpy's sense; the whole line where an end is infinite.
 
-        Proof: with middles m and radii r, |AB − m_A·m_B| ≤ |m_A|·r_B + r_A·(|m_B| + r_B). All
-        products in floats err by at most γ_n times those of the magnitudes, n terms each, and
-        2(n + 8)u covers γ_n·(1 + γ_n) with the sums and the radii; n·2^-1000 covers underflow.
+        Hypotheses on the machine: as in `norms.float_engine` (conventional products, any order,
+        perhaps fused; gradual underflow is not assumed).
+        Proof: with self = a + δ, |δ| ≤ r, and other = b + ε, |ε| ≤ s, the product is
+        ab + δb + (a + δ)ε. fl(ab) errs by at most γ_n|a||b| + 4nη, η = 2^-1022, so that the radius
+        is at most (r + γ_n|a|)|b| + (|a| + r)s + 4nη. γ_n ≤ n·2^-52, and what the sums of
+        non-negative terms lose is below 4(n + 1)u of them and 12nη.
+        Attained: up to rounding, where one factor is exact.
         """
-        middles = [ends.lo / 2 + ends.hi / 2 for ends in (self, other)]
-        radii = [
-            np.maximum(up(ends.hi - middle), up(middle - ends.lo))
-            if ends.lo is not ends.hi
-            else np.zeros_like(middle)
-            for ends, middle in zip((self, other), middles, strict=True)
-        ]
-        left, right = (np.abs(middle) for middle in middles)
-        spread = left @ radii[1] + radii[0] @ (right + radii[1])
-        share = (2 * self.lo.shape[-1] + 16) * 2.0**-53
-        error = up(up(spread + (left @ right + spread) * share) + self.lo.shape[-1] * 2.0**-1000)
-        product = middles[0] @ middles[1]
-        return Interval(down(product - error), up(product + error))
+        (a, r), (b, s) = self.ball(), other.ball()
+        terms = a.shape[-1]
+        with np.errstate(invalid="ignore", over="ignore", under="ignore"):
+            centre = a @ b
+            magnitude = np.abs(a)
+            spread = up(r + up(magnitude * (terms * 2.0**-52))) @ np.abs(b)
+            if s.any():
+                spread = spread + up(magnitude + r) @ s
+            spread = up(up(spread * (1.0 + (terms + 4) * 2.0**-51)) + terms * 2.0**-1016)
+            low, high = down(centre - spread), up(centre + spread)
+        known = np.isfinite(low) & np.isfinite(high)
+        if not (np.isfinite(a).all() and np.isfinite(b).all()):
+            known = np.zeros_like(known)
+        return Interval(np.where(known, low, -np.inf), np.where(known, high, np.inf))
+
+    def ball(self) -> tuple[Array, Array]:
+        """A centre, and how far the ends are from it at most; not finite where an end is not."""
+        low, high = self.lo, self.hi
+        if low is high:
+            return low, np.broadcast_to(0.0, low.shape)
+        with np.errstate(invalid="ignore"):
+            centre = np.where(low == high, low, 0.5 * low + 0.5 * high)
+            radius = np.maximum(up(high - centre), up(centre - low))
+        return centre, np.where(low == high, 0.0, radius)
 
     def reciprocal(self) -> Interval:
         """1/x, the whole line where 0 lies in the interval."""
@@ -119,6 +134,10 @@ class Interval:
         """The ends in another arrangement; numbers known exactly stay one array."""
         low = act(self.lo)
         return Interval(low, low if self.lo is self.hi else act(self.hi))
+
+    def transposed(self) -> Interval:
+        """The last two axes exchanged."""
+        return self.moved(lambda end: np.swapaxes(end, -1, -2))
 
     def magnitude(self) -> Array:
         """The largest |x| of each entry."""
@@ -149,22 +168,12 @@ def symmetric(radius: float, shape: tuple[int, ...]) -> Interval:
     return Interval(-ends, ends)
 
 
-def square_sum_up(array: Array) -> float:
-    """A float64 ≥ Σ x²; inf where an entry or the sum is too large.
-
-    Proof: scaled by a power of two so that the largest entry is below 1 (what underflows is below
-    2^-1022 of it, and covered by n·2^-1000), N terms give a relative error of γ_{N+1}, and
-    1/(1 − γ) ≤ 1 + 2γ. Of large arrays this is done part by part.
-    """
-    largest = largest_magnitude(array)
-    if largest == 0.0 or not math.isfinite(largest):
-        return largest
-    exponent = math.frexp(largest)[1]
-    return round_up(_scaled_square(array, exponent) * Fraction(4) ** exponent)
-
-
 def _scaled_square(array: Array, exponent: int) -> Fraction:
-    """≥ Σ x²·4^-exponent, for |x| < 2^exponent."""
+    """≥ Σ x²·4^-exponent, for |x| < 2^exponent.
+
+    Proof: what underflows is below 2^-1022 and covered by n·2^-1000; N terms give a relative error
+    of γ_{N+1}, and 1/(1 − γ) ≤ 1 + 2γ. Of large arrays this is done part by part.
+    """
     total = Fraction(0)
     for part in _parts(array):
         flat = np.ldexp(part.ravel(), -exponent)

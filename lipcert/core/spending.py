@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from lipcert.core.accounting.account import epsilon_upper
 from lipcert.core.certificate import PrivacyClaim
-from lipcert.core.ledger import Run
+from lipcert.core.ledger.run import Run
 
 
 def derived_epsilon(claim: PrivacyClaim, run: Run, multiplier: float, relation: str) -> float:

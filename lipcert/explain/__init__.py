@@ -64,7 +64,7 @@ def _steps() -> dict[str, list[RulePage]]:
 
 
 def _norms() -> dict[str, list[RulePage]]:
-    """By the routes that `norms.steps` tells apart, and the functions that it calls for each."""
+    """By the routes that `norms.kernels` tells apart, and the functions that it calls for each."""
     files = [f"norms/{path.name}" for path in sorted((_CORE / "norms").glob("*.py"))]
     known = {
         definition.name: file
@@ -73,7 +73,7 @@ def _norms() -> dict[str, list[RulePage]]:
         if ast.get_docstring(definition)
     }
     found: dict[str, list[RulePage]] = {}
-    for case in ast.walk(_tree("norms/steps.py")):
+    for case in ast.walk(_tree("norms/kernels.py")):
         if not isinstance(case, ast.match_case):
             continue
         constants = [n.value for n in ast.walk(case.pattern) if isinstance(n, ast.Constant)]

@@ -21,7 +21,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.certificate import NormClaim
-from lipcert.core.norms.steps import Kernel
+from lipcert.core.norms.kernels import Kernel
 from lipcert.process.files import write_whole
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals

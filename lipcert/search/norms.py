@@ -17,7 +17,8 @@ from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.norm_evidence import ENGINES, Evidence, is_proved
 from lipcert.core.norms.fused import fused_kernel
-from lipcert.core.norms.steps import Kernel, NormWitness
+from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.steps import NormWitness
 from lipcert.core.program import (
     Add,
     AveragePool,

@@ -15,11 +15,10 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args, get_origin, get_type_hints
 
 from lipcert.core.codec import Bound
+from lipcert.core.ledger.layer_clipping import BackpropClipping, ConvClipName
 from lipcert.core.ledger.mechanism import (
     MECHANISMS,
-    BackpropClipping,
     ClipScopeName,
-    ConvClipName,
     DecayName,
     Mechanism,
     names_of,

@@ -16,7 +16,7 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.core import program as p
 from lipcert.core.clips import layer_steps
 from lipcert.core.coverage import tensors_read
-from lipcert.core.ledger import BackpropClipping
+from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.program import FloatArray
 from lipcert.errors import LipCertError

@@ -13,13 +13,8 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, final
 
 from lipcert.core.codec import Bound
-from lipcert.core.ledger.mechanism import (
-    MECHANISMS,
-    ClipScopeName,
-    ConvClipName,
-    DecayName,
-    names_of,
-)
+from lipcert.core.ledger.layer_clipping import ConvClipName
+from lipcert.core.ledger.mechanism import MECHANISMS, ClipScopeName, DecayName, names_of
 from lipcert.errors import UsageError
 from lipcert.losses import make_loss
 from lipcert.settings.choices import (

@@ -14,8 +14,8 @@ from lipcert import Analysis, ConstraintSpec, Settings, analyze, load_model
 from lipcert.analysis.premises import mechanism_of, premises_of
 from lipcert.analysis.release import clipped_groups
 from lipcert.core.ledger import Premises
+from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.mechanism import (
-    BackpropClipping,
     Clipless,
     FixedWeightNorm,
     GradientClipping,

@@ -14,7 +14,7 @@ from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults
 from lipcert.core.coverage import tensors_read
-from lipcert.core.ledger import BackpropClipping, ClippedLayer
+from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model
 from tests.core.onnx_torch import apply

@@ -10,7 +10,7 @@ import pytest
 from onnx import ModelProto
 
 from lipcert.core.clips import clip_faults, layer_steps, with_clips
-from lipcert.core.ledger import BackpropClipping, ClippedLayer, LayerEnds
+from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer, LayerEnds
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Conv, CotangentClip, InputClip, Program
 from lipcert.core.reader.records import Model

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from lipcert.core.certificate import ChainWitness, NormClaim, RunWitness, write_certificate
-from lipcert.core.ledger import Premises, Run
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.run import Run
 from tests.checkers import checker
 from tests.core.mutants.assumptions import rewritten
 from tests.core.mutants.claims import with_value_claims

@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import CertificateFormatError
-from lipcert.core.ledger import (
-    CHECKED,
-    BackpropClipping,
-    Circumstances,
-    ClippedLayer,
-    Premises,
-    Run,
+from lipcert.core.ledger import CHECKED, Circumstances, Premises
+from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
+from lipcert.core.ledger.mechanism import (
+    Clipless,
+    GradientClipping,
+    Unchanged,
+    WeightClipping,
 )
-from lipcert.core.ledger.mechanism import Clipless, GradientClipping, Unchanged, WeightClipping
+from lipcert.core.ledger.run import Run
 from tests.core.forged import PREMISES
 from tests.core.mutants.assumptions import premise_mutants
 from tests.core.mutants.networks import certified

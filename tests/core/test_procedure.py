@@ -11,8 +11,8 @@ from onnx import helper
 
 from lipcert.core.certificate import Constraint, GroupClaim, write_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.ledger import Run
 from lipcert.core.ledger.mechanism import GradientClipping
+from lipcert.core.ledger.run import Run
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import STAGES, Verdict
 from tests.core.forged import PREMISES, Forgery, saved

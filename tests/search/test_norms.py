@@ -19,7 +19,8 @@ from lipcert.core.interval import Interval
 from lipcert.core.lower.lower import lower
 from lipcert.core.norm_evidence import ENGINES, is_proved
 from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.steps import Kernel, NormWitness
+from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.steps import NormWitness
 from lipcert.core.reader.model import read_model
 from lipcert.search import norms
 from lipcert.search.norms import find_norms
@@ -90,7 +91,7 @@ def test_matrices_are_exact(tier, shape):
 
 
 def matrix_kernel(matrix):
-    from lipcert.core.norms.steps import _POINT
+    from lipcert.core.norms.kernels import _POINT
 
     entries = matrix[:, :, None]
     frame = Convolution(entries, (1,), _POINT)

@@ -187,6 +187,12 @@ LOSSES = [
         Kill.of(test_attained.test_focal_norm_against_high_precision, 2.0),
     ),
     Mutation(
+        "losses.softmax:AnyLogits.largest_square",
+        " + (1 - share) ** 2",
+        "",
+        Kill.of(test_softmax_error.test_simplex_without_smoothing_is_root_two),
+    ),
+    Mutation(
         "losses.softmax_error:SoftmaxDomain._on_ball",
         "max(on_half(1), on_half(-1))",
         "on_half(-1)",

@@ -140,15 +140,21 @@ NORMS = [
         Kill.of(test_convolution.test_the_matrix_is_the_convolution),
     ),
     Mutation(
-        "norms.steps:Kernel.norm_at_most",
+        "norms.steps:all_at_most",
         "Fraction(claim) - Fraction(error)",
         "Fraction(claim)",
         Kill.of(test_steps.test_an_interval_operand_costs_its_radius),
     ),
     Mutation(
-        "norms.steps:Kernel.of",
-        "entries = Interval(op.weight.lo, op.weight.hi).moved(lambda end: end[:, :, None])",
-        "entries = Interval(0.9 * op.weight.lo[:, :, None], 0.9 * op.weight.hi[:, :, None])",
+        "norms.kernels:Kernel.norm_at_most",
+        "sqrt_up(float(self.frame.overlap()))",
+        "0.0",
+        Kill.of(test_steps.test_an_interval_operand_costs_its_radius),
+    ),
+    Mutation(
+        "norms.steps:matrix_of",
+        "return Interval(op.weight.lo, op.weight.hi)",
+        "return Interval(0.9 * op.weight.lo, 0.9 * op.weight.hi)",
         Kill.of(test_steps.test_matrices, norm_at_most_float, 3),
     ),
     Mutation(
@@ -293,7 +299,13 @@ FORMS = [
         Kill.of(test_links.test_each_step, "scale"),
     ),
     Mutation(
-        "forms.links:_average",
+        "forms.moves:_sum",
+        "float(terms)",
+        "2.0 * float(terms)",
+        Kill.of(test_links.test_each_step, "mean"),
+    ),
+    Mutation(
+        "forms.windows:_average",
         "total.sum(axis=1, keepdims=True)",
         "1.5 * total.sum(axis=1, keepdims=True)",
         Kill.of(test_links.test_each_step, "pool inside"),

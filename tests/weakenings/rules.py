@@ -175,13 +175,13 @@ SHARED = [
         Kill.of(test_facts.test_box_norm_counts_what_is_repeated),
     ),
     Mutation(
-        "rules.matrices:product",
+        "interval:Interval.__matmul__",
         "spread = spread + up(magnitude + r) @ s",
         "spread = spread",
         Kill.seeds(test_facts.test_products_of_intervals_hold_every_product, count=60),
     ),
     Mutation(
-        "rules.matrices:affine_norm",
+        "rules.affine:affine_norm",
         "multiply_up(2.0, multiply_up(x, cross))",
         "0.0",
         Kill.seeds(LAW, "Dense"),
@@ -269,6 +269,9 @@ SHARED = [
     Mutation("rules.base:Entrywise.lipschitz", "np.max(", "np.min(", Kill.seeds(LAW, "PRelu")),
     Mutation(
         "rules.curves:Curve.over", "np.minimum(low, value.lo)", "low", Kill.of(IMAGES, ("gelu", ()))
+    ),
+    Mutation(
+        "rules.relu:Relu.derivative", "0.0, 1.0))", "0.0, 0.9))", Kill.of(IMAGES, ("relu", ()))
     ),
     Mutation(
         "rules.curves:Function.derivative",

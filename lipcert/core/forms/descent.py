@@ -134,10 +134,7 @@ class _Slopes:
 
     def known(self, above: _Rows) -> _Rows:
         """Ds as if all slopes were known."""
-        low, high = self.link.slopes.lo, self.link.slopes.hi
-        middle = np.where(low == high, low, 0.5 * low + 0.5 * high)
-        spread = np.where(low == high, 0.0, np.maximum(up(high - middle), up(middle - low)))
-        return above.below_known(middle, spread)
+        return above.below_known(*self.link.slopes.ball())
 
     def multipliers(self) -> tuple[Array, npt.NDArray[np.int64]] | None:
         """t = f·4^e with ½ ≤ f < 2, for the unknown slopes; None unless all are of use."""

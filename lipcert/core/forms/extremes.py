@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.interval import Array
-from lipcert.core.program import IndexArray, MaxPool, Op, ReduceMax, Shape, Sort
+from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
+from lipcert.core.interval import Array, Interval
+from lipcert.core.program import IndexArray, MaxPool, Op, ReduceMax, Shape, Sort, Step
 from lipcert.core.rules.windows import axes_of
 
 _LARGEST_BLOCK: Final = 1 << 11
@@ -57,6 +59,25 @@ def ordering_of(op: Op, before: Shape, after: Shape) -> Ordering | None:
             fits = windows is not None and len(windows) == math.prod(after[2:])
             return _tournament(windows, before, 2, both=False) if fits else None
     return None
+
+
+def ordered(step: Step, before: Shape) -> list[tuple[Edge, int]] | None:
+    """The edges of a step that picks or orders entries, each with the number of its blocks."""
+    ordering = ordering_of(step.op, before, step.shape)
+    return None if ordering is None else list(_edges(ordering, (step.inputs[0], 0), step.output))
+
+
+def _edges(ordering: Ordering, source: Place, value: str) -> Iterator[tuple[Edge, int]]:
+    """A matrix, then slopes and a matrix for each round. All numbers are sums of powers of two."""
+    stage = 1
+    yield Edge(source, (value, stage), Matrix(ordering.first, None)), ordering.blocks
+    for unknown, mix in ordering.rounds:
+        low = np.tile(np.where(unknown, -1.0, 1.0), ordering.blocks)
+        slopes = Diagonal(Interval(low, np.ones(low.size)), weighed=True)
+        yield Edge((value, stage), (value, stage + 1), slopes), low.size
+        stage += 2
+        place = (value, 0 if mix is ordering.rounds[-1][1] else stage)
+        yield Edge((value, stage - 1), place, Matrix(mix, None)), ordering.blocks
 
 
 def _of_block(shape: Shape, axis: int) -> IndexArray:

@@ -15,10 +15,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 
 from lipcert.core.budget import spend
-from lipcert.core.forms.extremes import Ordering, ordering_of
 from lipcert.core.interval import Array, Interval, exact, up
-from lipcert.core.norms.convolution import MAX_ENTRIES, Convolution
-from lipcert.core.norms.steps import Kernel
 from lipcert.core.program import (
     Activation,
     Add,
@@ -28,17 +25,22 @@ from lipcert.core.program import (
     Concat,
     Conv,
     Dense,
-    IndexArray,
+    MaxPool,
     Move,
     PRelu,
+    ReduceMax,
     ReduceSum,
     Scale,
     Shape,
     Shift,
+    Sort,
     Step,
 )
 
-_ROUNDING: Final = 2.0**-51
+MAX_ENTRIES: Final = 1 << 24
+"""entries of a matrix"""
+ROUNDING: Final = 2.0**-51
+"""more than two roundings, relative to an entry"""
 
 
 @final
@@ -148,9 +150,10 @@ def _edges(
     if len(step.inputs) != 1:
         return None
     (name,), (shape,) = step.inputs, before
-    ordering = ordering_of(step.op, shape, step.shape)
-    if ordering is not None:
-        return list(_ordered(ordering, (name, 0), step.output))
+    if isinstance(step.op, MaxPool | ReduceMax | Sort):
+        from lipcert.core.forms.extremes import ordered  # noqa: PLC0415  for these only
+
+        return ordered(step, shape)
     link = _link(step, shape, slopes)
     if link is None:
         return None
@@ -166,19 +169,6 @@ def _joined(sizes: Sequence[int]) -> Iterator[Matrix]:
     for size in sizes:
         yield Matrix(whole[:, start : start + size], None)
         start += size
-
-
-def _ordered(ordering: Ordering, source: Place, value: str) -> Iterator[tuple[Edge, int]]:
-    """A matrix, then slopes and a matrix for each round. All numbers are sums of powers of two."""
-    stage = 1
-    yield Edge(source, (value, stage), Matrix(ordering.first, None)), ordering.blocks
-    for unknown, mix in ordering.rounds:
-        low = np.tile(np.where(unknown, -1.0, 1.0), ordering.blocks)
-        slopes = Diagonal(Interval(low, np.ones(low.size)), weighed=True)
-        yield Edge((value, stage), (value, stage + 1), slopes), low.size
-        stage += 2
-        place = (value, 0 if mix is ordering.rounds[-1][1] else stage)
-        yield Edge((value, stage - 1), place, Matrix(mix, None)), ordering.blocks
 
 
 def _on_run(link: Link, blocks: int, runs: int) -> Link | None:
@@ -217,19 +207,17 @@ def _link(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | No
         case Shift():
             return _diagonal(exact(1.0), shape)
         case Dense(weight):
-            return _matrix(Interval(weight.lo, weight.hi))
+            return matrix_within(Interval(weight.lo, weight.hi))
         case _ if math.prod(shape) * math.prod(step.shape) > MAX_ENTRIES:
             return None
-        case Conv():
-            return _convolution(step, shape)
-        case AveragePool():
-            return _average(step, step.op, shape)
-        case ReduceSum():
-            return _sum(step, step.op, shape)
-        case Centre(axes):
-            return _centre(axes, shape)
-        case Move(sources):
-            return _move(step, sources.ravel(), math.prod(shape))
+        case Conv() | AveragePool():
+            from lipcert.core.forms.windows import over_windows  # noqa: PLC0415  for these only
+
+            return over_windows(step.op, shape, step.shape)
+        case Move() | ReduceSum() | Centre():
+            from lipcert.core.forms.moves import of_entries  # noqa: PLC0415  for these only
+
+            return of_entries(step.op, shape, step.shape)
     return None
 
 
@@ -240,7 +228,7 @@ def _diagonal(slopes: Interval, shape: Shape) -> Diagonal | None:
     return Diagonal(flat) if known else None
 
 
-def _matrix(entries: Interval) -> Matrix | None:
+def matrix_within(entries: Interval) -> Matrix | None:
     """The middle of the entries, and how far the ends are from it."""
     if not (np.isfinite(entries.lo).all() and np.isfinite(entries.hi).all()):
         return None
@@ -250,58 +238,7 @@ def _matrix(entries: Interval) -> Matrix | None:
     return Matrix(centre, np.maximum(up(entries.hi - centre), up(centre - entries.lo)))
 
 
-def _convolution(step: Step, shape: Shape) -> Matrix | None:
-    """Written out; a transposed one is the transpose of what is written out."""
-    if not isinstance(step.op, Conv):
-        return None
-    kernel = Kernel.of(step.op, shape, step.shape)
-    ends = (replace(kernel.frame, kernel=end) for end in (kernel.entries.lo, kernel.entries.hi))
-    low, high = (end.matrix().T if kernel.adjoint else end.matrix() for end in ends)
-    return _matrix(Interval(low, high))
-
-
-def _average(step: Step, op: AveragePool, shape: Shape) -> Matrix:
-    """The sum over windows, each channel by itself, divided by the number of terms."""
-    ones = np.ones((shape[1], 1, *op.window.taps))
-    total = Convolution(ones, shape[2:], op.window, shape[1]).matrix()
-    if total.shape[0] != math.prod(step.shape) or shape[0] != 1:
-        raise ValueError("an average does not fit its shapes")
-    counts = total.sum(axis=1, keepdims=True)
-    if op.counts_padding:
-        counts[:] = math.prod(op.window.taps)
-    return _divided(total, np.maximum(counts, 1.0))
-
-
-def _sum(step: Step, op: ReduceSum, shape: Shape) -> Matrix:
-    """1, or 1 divided by the number of terms, where an entry belongs to a sum."""
-    targets = np.broadcast_to(np.arange(math.prod(step.shape)).reshape(step.shape), shape).ravel()
-    total = np.zeros((math.prod(step.shape), targets.size))
-    total[targets, np.arange(targets.size)] = 1.0
-    terms = math.prod(shape[axis] for axis in op.axes) if op.mean else 1
-    return _divided(total, np.full((1, 1), float(terms)))
-
-
-def _centre(axes: Shape, shape: Shape) -> Matrix:
-    """I − 11ᵀ/m on each block of m entries: two roundings each."""
-    kept = tuple(1 if axis in axes else length for axis, length in enumerate(shape))
-    blocks = np.broadcast_to(np.arange(math.prod(kept)).reshape(kept), shape).ravel()
-    together = blocks[:, np.newaxis] == blocks
-    share = 1.0 / max(math.prod(shape[axis] for axis in axes), 1)
-    centre = np.eye(blocks.size) - np.where(together, share, 0.0)
-    return Matrix(centre, np.abs(centre) * _ROUNDING)
-
-
-def _move(step: Step, sources: IndexArray, size: int) -> Link:
-    """1 where an entry comes from."""
-    if np.array_equal(sources, np.arange(size)):
-        return Diagonal(exact(np.ones(size)))
-    entries = np.zeros((math.prod(step.shape), size))
-    inside = np.flatnonzero(sources >= 0)
-    entries[inside, sources[inside]] = 1.0
-    return Matrix(entries, None)
-
-
-def _divided(total: Array, counts: Array) -> Matrix:
+def divided(total: Array, counts: Array) -> Matrix:
     """Entries 0 or 1, divided by counts: one rounding each."""
     centre = total / counts
-    return Matrix(centre, centre * _ROUNDING)
+    return Matrix(centre, centre * ROUNDING)

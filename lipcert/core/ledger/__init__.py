@@ -9,14 +9,10 @@ from lipcert.core.ledger.entries import (
     EVALUATION,
     MODAL_OPERATORS,
     EvalLayer,
-    Run,
 )
 from lipcert.core.ledger.mechanism import (
     MECHANISMS,
-    BackpropClipping,
-    ClippedLayer,
     GradientClipping,
-    LayerEnds,
     Mechanism,
 )
 from lipcert.core.ledger.premises import Circumstances, Premises
@@ -28,13 +24,9 @@ __all__ = [
     "EVALUATION",
     "MECHANISMS",
     "MODAL_OPERATORS",
-    "BackpropClipping",
     "Circumstances",
-    "ClippedLayer",
     "EvalLayer",
     "GradientClipping",
-    "LayerEnds",
     "Mechanism",
     "Premises",
-    "Run",
 ]

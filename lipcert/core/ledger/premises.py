@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, TypeAlias, final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
 from lipcert.core.codec import Bound, member
@@ -21,24 +21,22 @@ from lipcert.core.ledger.entries import (
     PROJECTION,
     RANDOMNESS,
     SAMPLING,
+    STEPWISE,
     EvalLayer,
-    Run,
     declared,
-    evaluation,
     examples,
     frozen,
-    read_eval_layers,
 )
 from lipcert.core.ledger.mechanism import (
     MECHANISM,
-    STEPWISE,
-    BackpropClipping,
     GradientClipping,
     Mechanism,
     read_mechanism,
-    read_stepwise,
-    stepwise,
 )
+
+if TYPE_CHECKING:  # loaded where a certificate states them
+    from lipcert.core.ledger.layer_clipping import BackpropClipping
+    from lipcert.core.ledger.run import Run
 
 LossParameter: TypeAlias = tuple[str, float | str]
 
@@ -218,9 +216,9 @@ class Premises:
             mechanism=read_mechanism(known),
             relation=read(_Neighbours, known["A-NEIGH"], "A-NEIGH").relation,
             divisor=_divisor(known["A-GRAD-AGG"]),
-            run=Run.read(known[SAMPLING]) if SAMPLING in known else None,
-            stepwise=read_stepwise(known[STEPWISE]) if STEPWISE in known else None,
-            eval_layers=read_eval_layers(known[EVALUATION]) if EVALUATION in known else (),
+            run=_run(known),
+            stepwise=_stepwise(known),
+            eval_layers=_eval_layers(known),
         )
 
     @property
@@ -231,7 +229,7 @@ class Premises:
     @property
     def layer_clip(self) -> BackpropClipping | None:
         """The mechanism, if it clips around layers."""
-        return self.mechanism if isinstance(self.mechanism, BackpropClipping) else None
+        return cast("BackpropClipping", self.mechanism) if self.mechanism.clips_layers else None
 
     def assumptions(self, known: Circumstances) -> tuple[Assumption, ...]:
         """The ledger of a certificate with these premises."""
@@ -239,6 +237,8 @@ class Premises:
         together = examples(proved=known.batch_proved, in_eval_mode=bool(layers))
         entries = [self._input(), self._loss(), together]
         if layers:
+            from lipcert.core.ledger.eval_layers import evaluation  # noqa: PLC0415  for these only
+
             entries.append(evaluation(layers))
         if known.frozen:
             entries.append(frozen(known.frozen))
@@ -289,6 +289,8 @@ class Premises:
         if not known.fixed or self.clip is not None:
             return
         if self.stepwise is not None and self.mechanism.weights == "stepwise":
+            from lipcert.core.ledger.run import stepwise  # noqa: PLC0415  for a run only
+
             yield stepwise(self.stepwise)
         else:
             yield FIXED
@@ -338,3 +340,27 @@ def _divisor(data: Mapping[str, object]) -> int | None:
     if (found.reduction == "mean") != bool(found.divisor):
         raise CertificateFormatError("A-GRAD-AGG is neither a sum nor a mean")
     return found.divisor
+
+
+def _run(known: Mapping[str, Mapping[str, object]]) -> Run | None:
+    if SAMPLING not in known:
+        return None
+    from lipcert.core.ledger.run import Run  # noqa: PLC0415  for a run only
+
+    return Run.read(known[SAMPLING])
+
+
+def _stepwise(known: Mapping[str, Mapping[str, object]]) -> float | None:
+    if STEPWISE not in known:
+        return None
+    from lipcert.core.ledger.run import read_stepwise  # noqa: PLC0415  for a run only
+
+    return read_stepwise(known[STEPWISE])
+
+
+def _eval_layers(known: Mapping[str, Mapping[str, object]]) -> tuple[EvalLayer, ...]:
+    if EVALUATION not in known:
+        return ()
+    from lipcert.core.ledger.eval_layers import read_eval_layers  # noqa: PLC0415  for these only
+
+    return read_eval_layers(known[EVALUATION])

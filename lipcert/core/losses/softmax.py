@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, final
+from typing import ClassVar, Final, final
 
 import numpy as np
 
-from lipcert.core.arithmetic import add_up, divide_up
+from lipcert.core.arithmetic import add_up, divide_up, sqrt_up
 from lipcert.core.losses.base import ClassLoss, Positive, Share
-from lipcert.core.losses.softmax_error import SoftmaxDomain
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
+
+LARGEST_RADIUS: Final = 12
+LARGEST_WIDTH: Final = 64
+"""of logits that keep a softmax away from the corners of the simplex to some purpose"""
 
 
 @final
@@ -38,10 +41,41 @@ class CrossEntropy(ClassLoss):
         return Cotangent(divide_up(domain.error(smoothing), self.temperature), hull)
 
 
-def softmax_domain(logits: Fact, classes: int, temperature: float) -> SoftmaxDomain:
+@dataclass(frozen=True, slots=True)
+class AnyLogits:
+    """Logits of `classes` ≥ 2 classes, of which nothing is known: p is any distribution.
+
+    t = (1 − a)·e_y + (a/K)·1 is the target of a label y, a the smoothing.
+    """
+
+    classes: int
+
+    def error(self, smoothing: Fraction) -> float:
+        """≥ sup ‖p − t‖₂."""
+        return sqrt_up(self.largest_square(smoothing))
+
+    def miss(self) -> float:
+        """≥ sup (1 − p_y)."""
+        return 1.0
+
+    def largest_square(self, smoothing: Fraction) -> Fraction:
+        """sup ‖p − t‖² over all distributions p.
+
+        Proof: a convex function is largest at a vertex e_j, and no j = y has a larger value than
+        another: (t_y)² + (1 − t_j)², and t_i² for each of the K − 2 others.
+        Attained: in the limit of growing logits.
+        """
+        share = smoothing / self.classes
+        return (1 - smoothing + share) ** 2 + (1 - share) ** 2 + (self.classes - 2) * share**2
+
+
+def softmax_domain(logits: Fact, classes: int, temperature: float) -> AnyLogits:
     """The logits, over a temperature."""
     low, high = float(np.min(logits.box.lo)), float(np.max(logits.box.hi))
     width = add_up(high, -low) if math.isfinite(low) else math.inf
-    return SoftmaxDomain(
-        classes, divide_up(logits.norm, temperature), divide_up(width, temperature)
-    )
+    radius, width = divide_up(logits.norm, temperature), divide_up(width, temperature)
+    if radius > LARGEST_RADIUS and width > LARGEST_WIDTH:
+        return AnyLogits(classes)
+    from lipcert.core.losses.softmax_error import SoftmaxDomain  # noqa: PLC0415  for these only
+
+    return SoftmaxDomain(classes, radius, width)

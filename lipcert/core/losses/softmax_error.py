@@ -22,29 +22,27 @@ from typing import Final, final
 from lipcert.core.arithmetic import round_up, sqrt_up
 from lipcert.core.exponential import exp_bounds
 from lipcert.core.losses.search import largest_on
+from lipcert.core.losses.softmax import LARGEST_RADIUS, LARGEST_WIDTH, AnyLogits
 
 _BITS: Final = 80
-_LARGEST_RADIUS: Final = 12
-_LARGEST_WIDTH: Final = 64
 _MOST_CORNERS: Final = 1 << 14
 _ROUGHLY_ROOT_2: Final = Fraction(3, 2)
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class SoftmaxDomain:
+class SoftmaxDomain(AnyLogits):
     """Logits of `classes` ≥ 2 classes with ‖z‖₂ ≤ radius and max z − min z ≤ width."""
 
-    classes: int
     radius: float
     width: float
 
     def error(self, smoothing: Fraction) -> float:
         """≥ sup ‖p − t‖₂: the least that the simplex, the ball and the cube yield."""
-        squares = [self._square_on_simplex(smoothing)]
-        if self.radius <= _LARGEST_RADIUS:
+        squares = [self.largest_square(smoothing)]
+        if self.radius <= LARGEST_RADIUS:
             squares.append(self._on_ball(self._near_square(smoothing)))
-        if self.width <= _LARGEST_WIDTH and self.classes <= _MOST_CORNERS:
+        if self.width <= LARGEST_WIDTH and self.classes <= _MOST_CORNERS:
             squares.append(self._square_on_cube(smoothing))
         return sqrt_up(min(squares))
 
@@ -54,20 +52,11 @@ class SoftmaxDomain:
         Proof: on the cube every z_i − z_0 is at most w. Attained.
         """
         odds = []
-        if self.radius <= _LARGEST_RADIUS:
+        if self.radius <= LARGEST_RADIUS:
             odds.append(self._on_ball(self._near_odds))
-        if self.width <= _LARGEST_WIDTH:
+        if self.width <= LARGEST_WIDTH:
             odds.append((self.classes - 1) * exp_bounds(Fraction(self.width), _BITS)[1])
         return round_up(min((o / (1 + o) for o in odds), default=Fraction(1)))
-
-    def _square_on_simplex(self, smoothing: Fraction) -> Fraction:
-        """sup ‖p − t‖² over all distributions p.
-
-        Proof: a convex function is largest at a vertex e_j, and no j ≠ 0 has a larger value than
-        j = 0.
-        Attained: in the limit of growing logits.
-        """
-        return _square(smoothing, Fraction(0), (Fraction(1), 1), (Fraction(0), self.classes - 2))
 
     def _square_on_cube(self, smoothing: Fraction) -> Fraction:
         """sup ‖p − t‖² over max z − min z ≤ w.
@@ -169,7 +158,7 @@ class SoftmaxDomain:
 
     def _rounding(self) -> Fraction:
         """3/2 of the errors of all K logits, those of R and the relative ones of the weights."""
-        size = Fraction(min(self.radius, _LARGEST_RADIUS))
+        size = Fraction(min(self.radius, LARGEST_RADIUS))
         return self.classes * (5 * size + 5) / (1 << _BITS)
 
 

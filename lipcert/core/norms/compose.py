@@ -17,7 +17,7 @@ import numpy as np
 from lipcert.core.arithmetic import round_down, round_up
 from lipcert.core.interval import Interval
 from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.steps import Kernel
+from lipcert.core.norms.kernels import Kernel
 from lipcert.core.program import IndexArray, Shape, Window
 
 

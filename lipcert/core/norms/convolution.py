@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -26,10 +26,9 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import divide_down, sqrt_up
 from lipcert.core.norms.claim import FloatMatrix
 from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.norms.steps import NormCheck
 from lipcert.core.norms.strips import Strip, strips_at_most_float
 from lipcert.core.program import IndexArray, Window
-
-NormCheck = Callable[[FloatMatrix, float], bool]
 
 MAX_ENTRIES: Final = 1 << 24
 """entries of a convolution written out as a matrix"""

@@ -13,9 +13,9 @@ import numpy as np
 
 from lipcert.core.interval import Interval
 from lipcert.core.norms.compose import averaged, behind, plus_identity, scaled
-from lipcert.core.norms.convolution import NormCheck
+from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.moves import lines_of
-from lipcert.core.norms.steps import Kernel, NormWitness
+from lipcert.core.norms.steps import NormCheck, NormWitness
 from lipcert.core.program import (
     Add,
     AveragePool,

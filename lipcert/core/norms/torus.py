@@ -40,11 +40,12 @@ import numpy as np
 from lipcert.core.arithmetic import round_down, sqrt_up
 from lipcert.core.budget import spend
 from lipcert.core.interval import Array, exact, norm_up
-from lipcert.core.norms.convolution import Convolution, NormCheck
+from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.roots import MAX_COUNT, ComplexArray, half_turns
 from lipcert.core.norms.stacks import norms_at_most_float, square_sums
+from lipcert.core.norms.steps import NormCheck
 
 _AT_ONCE: Final = 1 << 18
 """complex numbers that are formed at once"""

@@ -10,9 +10,8 @@ from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Activation, Shape
 from lipcert.core.rules.base import Entrywise, WithoutOperands
-from lipcert.core.rules.curves import Function
 from lipcert.core.rules.facts import Fact, root_up
-from lipcert.core.rules.functions import function
+from lipcert.core.rules.functions import ScalarFunction, function
 
 _MOST_KEPT: Final = 1 << 16
 """numbers of a box whose slopes are kept"""
@@ -25,7 +24,7 @@ class ActivationRule(Entrywise[Activation], WithoutOperands[Activation]):
     """y = f(x) entry by entry; what is known of f stands beside the function, in `functions`."""
 
     @property
-    def _function(self) -> Function:
+    def _function(self) -> ScalarFunction:
         return function(self.op.name, self.op.numbers)
 
     def fact(self) -> Fact:

@@ -11,7 +11,6 @@ from lipcert.core.interval import Array, Interval, down, up
 from lipcert.core.program import AveragePool
 from lipcert.core.rules.base import WithoutOperands
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.matrices import product, transposed
 from lipcert.core.rules.windows import Axis, axes_of
 
 _LARGEST: Final = 1024
@@ -28,7 +27,7 @@ class AveragePoolRule(WithoutOperands[AveragePool]):
         for axis, matrix in enumerate(self._matrices, start=2):
             full = box.broadcast((*box.shape[:axis], self.before[axis], *box.shape[axis + 1 :]))
             rows = Interval(np.moveaxis(full.lo, axis, -1), np.moveaxis(full.hi, axis, -1))
-            found = product(rows, transposed(Interval(np.maximum(down(matrix), 0.0), up(matrix))))
+            found = rows @ Interval(np.maximum(down(matrix), 0.0), up(matrix)).transposed()
             box = Interval(np.moveaxis(found.lo, -1, axis), np.moveaxis(found.hi, -1, axis))
         if nonnegative:
             box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Array, Interval, exact, norm_up, symmetric, up
 from lipcert.core.program import Conv, Move, Operand, Shape
+from lipcert.core.rules.affine import affine_norm
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, box_norm, lengths_up, root_up
-from lipcert.core.rules.matrices import affine_norm, product
 from lipcert.core.rules.windows import Axis, Mask, convolution_axes, kernel_square, patterns
 
 _Indices: TypeAlias = npt.NDArray[np.int64]
@@ -176,7 +176,7 @@ def _per_tap(kernel: Interval, channels: Interval) -> Interval:
         return ends.reshape(groups, 1, inputs)
 
     right = Interval(matrix(kernel.lo), matrix(kernel.hi))
-    found = product(Interval(row(channels.lo), row(channels.hi)), right)
+    found = Interval(row(channels.lo), row(channels.hi)) @ right
     shape = (groups * outputs, *taps)
     return Interval(found.lo.reshape(shape), found.hi.reshape(shape))
 
@@ -186,7 +186,7 @@ def _grid(per_tap: Interval, masks: Sequence[Mask]) -> Interval:
     for axis, (sets, _) in enumerate(patterns(masks), start=1):
         moved = [np.moveaxis(ends, axis, -1) for ends in (per_tap.lo, per_tap.hi)]
         flat = [ends.reshape(-1, ends.shape[-1]) for ends in moved]
-        found = product(Interval(*flat), exact(sets.T))
+        found = Interval(*flat) @ exact(sets.T)
         shape = (*moved[0].shape[:-1], len(sets))
         low, high = (np.moveaxis(end.reshape(shape), -1, axis) for end in (found.lo, found.hi))
         per_tap = Interval(low, high)

@@ -11,9 +11,9 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, exact, norm_up, symmetric, up
 from lipcert.core.program import Dense, Operand
+from lipcert.core.rules.affine import affine_norm
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, box_norm, lengths_up, root_up
-from lipcert.core.rules.matrices import affine_norm, product, transposed
 
 _LARGEST_HULL: Final = 5000
 _BLOCK: Final = 1 << 22
@@ -39,7 +39,7 @@ class DenseRule(Rule[Dense]):
         shift = cross = 0.0
         if op.bias is not None:
             bias, shift = weights.entries(op.bias), weights.norm(op.bias)
-            cross = norm_up(_times(bias, transposed(weight)).magnitude())
+            cross = norm_up(_times(bias, weight.transposed()).magnitude())
         full = x.box.broadcast((*x.box.shape[:-1], before[-1]))
         norms = [
             affine_norm(largest, x.norm, multiply_up(root_up(positions), cross), shift, positions),
@@ -105,7 +105,7 @@ def _times(rows: Interval, weight: Interval) -> Interval:
     """Σ_i weight[o, i]·rows[..., i]."""
     length, shape = rows.shape[-1], (*rows.shape[:-1], len(weight.lo))
     flat = Interval(rows.lo.reshape(-1, length), rows.hi.reshape(-1, length))
-    found = product(flat, transposed(weight))
+    found = flat @ weight.transposed()
     return Interval(found.lo.reshape(shape), found.hi.reshape(shape))
 
 

@@ -166,7 +166,7 @@ def box_norm(box: Interval, shape: Shape) -> float:
 def lengths_up(array: Array) -> Array:
     """Norms along the last axis, rounded up; inf where an entry is infinite.
 
-    Proof: as for `interval.square_sum_up`, row by row: scaled by a power of two, n entries of
+    Proof: as for `interval.norm_up`, row by row: scaled by a power of two, n entries of
     which the largest is in [1/2, 1) have a sum of squares with a relative error of γ_n, whose
     reciprocal is below 1 + (2n + 8)u, and lose at most n·2^-1000 by underflow.
     """

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Final
+from typing import Final, Protocol
 
+from lipcert.core.interval import Interval
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.rules.curves import Function
 
 FUNCTIONS: Final[Mapping[str, str]] = {
-    "relu": "kinks.relu",
+    "relu": "relu.Relu",
     "leaky_relu": "kinks.leaky_relu",
     "abs": "kinks.absolute",
     "clip": "kinks.clipped",
@@ -39,15 +39,31 @@ FUNCTIONS: Final[Mapping[str, str]] = {
     "reciprocal": "powers.reciprocal",
     "power": "powers.power",
 }
-"""file and function of each name, loaded when a program applies it"""
+"""file, and function or class, of each name, loaded when a program applies it"""
 
 
-def function(name: str, numbers: tuple[float, ...]) -> Function:
+class ScalarFunction(Protocol):
+    """A locally Lipschitz function f of one number, over boxes of arguments."""
+
+    @property
+    def at_zero(self) -> float:
+        """≥ |f(0)|."""
+
+    def image(self, box: Interval) -> Interval:
+        """f(x) for all x of the box."""
+
+    def derivative(self, box: Interval) -> Interval:
+        """Every Clarke derivative at every x of the box."""
+
+    def chord(self, box: Interval) -> float:
+        """≥ |f(x) − f(0)|/|x| on the box."""
+
+
+def function(name: str, numbers: tuple[float, ...]) -> ScalarFunction:
     """The function of this name; Unsupported where no rule is known for it."""
     if name not in FUNCTIONS or not all(number == number for number in numbers):  # noqa: PLR0124
         raise Unsupported(f"no rule is known for the function {name!r}")
     module, _, member = FUNCTIONS[name].partition(".")
-    found = getattr(import_module(f"lipcert.core.rules.{module}"), member)(*numbers)
-    if not isinstance(found, Function):
-        raise TypeError(f"{FUNCTIONS[name]} is not a function")
+    file = import_module(f"lipcert.core.rules.{module}")
+    found: ScalarFunction = getattr(file, member)(*numbers)
     return found

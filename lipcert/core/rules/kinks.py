@@ -37,11 +37,6 @@ def _lines(knots: tuple[Interval, ...], slopes: tuple[float, ...]) -> tuple[Piec
     )
 
 
-def relu() -> Function:
-    """max(x, 0)."""
-    return Function(Curve(_positive), _lines((_ZERO,), (0.0, 1.0)), shrinks=True)
-
-
 def leaky_relu(alpha: float) -> Function:
     """x for x ≥ 0, alpha·x below; any alpha."""
     _finite("LeakyRelu", alpha)

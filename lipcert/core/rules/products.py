@@ -15,7 +15,6 @@ from lipcert.core.program import Divide, MatMul, Multiply
 from lipcert.core.rules.base import WithoutOperands
 from lipcert.core.rules.broadcasting import longest_met, ranked
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.matrices import product
 
 
 class MultiplyRule(WithoutOperands[Multiply]):
@@ -86,10 +85,8 @@ class MatMulRule(WithoutOperands[MatMul]):
         if min(len(left), len(right)) < 2:
             return Fact.of(self.shape)
         norm = min(multiply_up(a.norm, self.lipschitz(0)), multiply_up(b.norm, self.lipschitz(1)))
-        box = product(
-            a.box.broadcast((*a.box.shape[:-2], *left[-2:])),
-            b.box.broadcast((*b.box.shape[:-2], *right[-2:])),
-        )
+        rows = a.box.broadcast((*a.box.shape[:-2], *left[-2:]))
+        box = rows @ b.box.broadcast((*b.box.shape[:-2], *right[-2:]))
         entry = symmetric(multiply_up(a.row_norm, b.column_norm), (1,) * rank)
         return Fact.of(self.shape, norm, ranked(box, rank).meet(entry))
 

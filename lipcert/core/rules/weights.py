@@ -13,7 +13,6 @@ from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, norm_up, symmetric
 from lipcert.core.program import Conv, Dense, Operand, Shape
 from lipcert.core.rules.facts import lengths_up, root_up
-from lipcert.core.rules.windows import convolution_axes, kernel_square
 
 Constraint: TypeAlias = tuple[str, float]
 """The kind of a norm, and its largest value. spectral: of the linear map of every step that uses
@@ -146,4 +145,6 @@ class Constrained:
 def _stretch(op: Dense | Conv, before: Shape, after: Shape) -> float:
     if isinstance(op, Dense):
         return 1.0
+    from lipcert.core.rules.windows import convolution_axes, kernel_square  # noqa: PLC0415
+
     return root_up(kernel_square(convolution_axes(op, before, after)))

@@ -23,9 +23,9 @@ from scipy.sparse.csgraph import connected_components
 
 from lipcert.audit.weight_norms import linear_map
 from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.roots import ComplexArray, half_turns
-from lipcert.core.norms.steps import Kernel
 from lipcert.core.program import Conv, IndexArray
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Node

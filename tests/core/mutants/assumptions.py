@@ -8,13 +8,8 @@ from typing import Any
 
 from lipcert.core.canonical import write_float
 from lipcert.core.certificate import Assumption, Certificate
-from lipcert.core.ledger import (
-    CHECKED,
-    DECLARED,
-    BackpropClipping,
-    Circumstances,
-    Premises,
-)
+from lipcert.core.ledger import CHECKED, DECLARED, Circumstances, Premises
+from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.mechanism import Clipless
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant

@@ -15,7 +15,9 @@ import pytest
 
 from lipcert.core import check, clips, spending
 from lipcert.core.certificate import Certificate, PrivacyClaim
-from lipcert.core.ledger import BackpropClipping, Premises, Run
+from lipcert.core.ledger import Premises
+from lipcert.core.ledger.layer_clipping import BackpropClipping
+from lipcert.core.ledger.run import Run
 from lipcert.core.norm_evidence import Engine, Evidence
 from lipcert.core.program import Program
 from lipcert.core.reader.records import Model

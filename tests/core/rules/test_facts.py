@@ -13,7 +13,6 @@ from hypothesis.extra.numpy import arrays
 
 from lipcert.core.interval import Interval, exact
 from lipcert.core.rules.facts import Fact, Hull, box_norm, lengths_up, root_up
-from lipcert.core.rules.matrices import product
 from tests.core.rules.attack import holds
 from tests.core.rules.cases import fact
 
@@ -107,7 +106,7 @@ def test_products_of_intervals_hold_every_product(seed: int) -> None:
     rng = np.random.default_rng(seed)
     m, n, k = (int(x) for x in rng.integers(1, 5, size=3))
     left, right = (_interval(rng, shape) for shape in ((m, n), (n, k)))
-    found = product(left, right)
+    found = left @ right
     for _ in range(8):
         a, b = (_member(rng, interval) for interval in (left, right))
         for i in range(m):
@@ -122,7 +121,7 @@ def test_long_sums_of_radii_are_rounded_up(seed: int) -> None:
     """The ends of Σ ±r·|b| over many terms, exactly; numpy's own sum falls short about as often."""
     rng = np.random.default_rng(seed)
     r, b = rng.uniform(1, 2, size=(1, 2000)), rng.uniform(1, 2, size=(2000, 1))
-    found = product(Interval(-r, r), exact(b))
+    found = Interval(-r, r) @ exact(b)
     true = sum(Fraction(float(x)) * Fraction(float(y)) for x, y in zip(r[0], b[:, 0], strict=True))
     assert Fraction(float(found.hi.item())) >= true
     assert Fraction(float(found.lo.item())) <= -true
@@ -130,14 +129,14 @@ def test_long_sums_of_radii_are_rounded_up(seed: int) -> None:
 
 def test_products_are_tight_where_one_factor_is_known() -> None:
     left = Interval(np.array([[-1.0, 2.0]]), np.array([[3.0, 2.0]]))
-    found = product(left, exact(np.array([[2.0], [-5.0]])))
+    found = left @ exact(np.array([[2.0], [-5.0]]))
     assert (found.lo.item(), found.hi.item()) == pytest.approx((-12.0, -4.0), rel=1e-12)
 
 
 def test_products_with_unknown_or_huge_numbers_are_unknown() -> None:
     for entry in (math.inf, 1e300):
         left = Interval(np.array([[-entry, 0.0]]), np.array([[entry, 1.0]]))
-        found = product(left, exact(np.array([[1e300], [1.0]])))
+        found = left @ exact(np.array([[1e300], [1.0]]))
         assert (found.lo.item(), found.hi.item()) == (-math.inf, math.inf)
 
 

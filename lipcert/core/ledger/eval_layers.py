@@ -1,0 +1,49 @@
+"""A-EVAL: the layers that compute something else in train mode, and stay in eval mode.
+
+They are those that the checker sees in the file, and those that a certificate names besides,
+because an exporter left traces of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.ledger.entries import EVALUATION, MODAL_OPERATORS, EvalLayer, declared
+
+_MOST_NAMES: Final = 4
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    kind: str
+    name: str
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Layers:
+    layers: tuple[_Layer, ...]
+
+
+def evaluation(layers: Iterable[EvalLayer]) -> Assumption:
+    """What is assumed of the layers that training keeps in eval mode."""
+    ordered = sorted(set(layers))
+    named = ", ".join(f"{name} ({kind})" for kind, name in ordered[:_MOST_NAMES])
+    more = f" and {len(ordered) - _MOST_NAMES} more" if len(ordered) > _MOST_NAMES else ""
+    text = (
+        "Training keeps these layers in eval mode, their statistics frozen and nothing dropped: "
+        f"{named}{more}."
+    )
+    return declared(EVALUATION, text, written(_Layers(tuple(_Layer(*layer) for layer in ordered))))
+
+
+def read_eval_layers(data: Mapping[str, object]) -> tuple[EvalLayer, ...]:
+    """The layers that a certificate names."""
+    found = tuple((layer.kind, layer.name) for layer in read(_Layers, data, EVALUATION).layers)
+    if not found or not MODAL_OPERATORS.issuperset(kind for kind, _ in found):
+        raise CertificateFormatError(f"{EVALUATION} names no layers")
+    return found

@@ -1,0 +1,94 @@
+"""A-SAMPLING and A-STEPWISE: the training run that ε is stated for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, final
+
+from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.codec import Bound
+from lipcert.core.ledger.entries import SAMPLING, STEPWISE, declared
+
+_SCHEMES: Final = {
+    "poisson": "every example is in every batch with probability B/N, independently",
+    "without-replacement": "every batch is a uniformly random set of B of the N examples",
+    "shuffle": "the batches of an epoch are disjoint and do not depend on the examples",
+    "full-batch": "every batch holds all examples",
+}
+
+
+_SIZES: Final = {
+    "declared": " N, B and the number of steps are public constants, the same for neighbouring data"
+    " sets.",
+    "data": " N was counted in the data set, so that neighbours of other sizes have other rates.",
+}
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The training run that ε is stated for.
+
+    participations: the largest number of steps whose batches hold one example (of a shuffle).
+    size: where N comes from; None where an earlier certificate does not say.
+    """
+
+    scheme: str
+    dataset_size: int
+    batch_size: int
+    steps: int
+    participations: int
+    size: str | None = None
+
+    @classmethod
+    def read(cls, data: Mapping[str, object]) -> Run:
+        """From the data of A-SAMPLING."""
+        run = read(cls, data, SAMPLING)
+        fits = 1 <= run.batch_size <= run.dataset_size and 1 <= run.participations <= run.steps
+        whole = run.scheme in {"shuffle"} or run.participations == run.steps
+        full = run.scheme != "full-batch" or run.batch_size == run.dataset_size
+        said = run.size is None or run.size in _SIZES
+        if run.scheme not in _SCHEMES or not (
+            said and fits and whole and full and run.is_possible()
+        ):
+            raise CertificateFormatError(f"{SAMPLING} describes no run")
+        return run
+
+    def is_possible(self) -> bool:
+        """Whether some example may indeed be in no more batches than is said.
+
+        Proof: an epoch of disjoint batches has at most ⌈N/B⌉ of them, so that T steps begin at
+        least T/⌈N/B⌉ epochs, and an example is in one batch of each that is complete.
+        """
+        return self.steps <= self.participations * -(-self.dataset_size // self.batch_size)
+
+    def written(self) -> Assumption:
+        """As an entry of the ledger."""
+        text = (
+            f"{self.steps} steps; N = {self.dataset_size}, B = {self.batch_size}: "
+            f"{_SCHEMES[self.scheme]}; an example is in at most {self.participations} batches."
+            f"{_SIZES.get(self.size or '', '')}"
+        )
+        return declared(SAMPLING, text, written(self))
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class _Stepwise:
+    noise_multiplier: Bound
+
+
+def stepwise(multiplier: float) -> Assumption:
+    """What stands in for weights that stay: every step is noised by bounds of its own."""
+    text = (
+        "Before every step the bounds are proved anew for the weights that it starts from, which "
+        f"earlier steps alone determine, and its noise has a multiplier of at least {multiplier!r} "
+        "for them."
+    )
+    return declared(STEPWISE, text, written(_Stepwise(multiplier)))
+
+
+def read_stepwise(data: Mapping[str, object]) -> float:
+    """The multiplier of the noise of every step."""
+    return read(_Stepwise, data, STEPWISE).noise_multiplier
