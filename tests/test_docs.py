@@ -118,9 +118,8 @@ def test_the_example_for_continuous_integration(tmp_path: Path) -> None:
 @pytest.mark.nightly
 def test_the_commands_for_reports(tmp_path: Path) -> None:
     """As shown, in one folder and in this order; every one of them writes its file."""
-    (block,) = re.findall(
-        r"```sh\n(.*?)```", (ROOT / "docs" / "reports.md").read_text(encoding="utf-8"), re.DOTALL
-    )
+    page = (ROOT / "docs" / "verbs" / "report.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     words = {"MODEL": [str(ROOT / "models" / "digits_lipschitz_cnn.onnx")], "RUN": REPORTED_RUN}
     for line in block.splitlines():
         command = [part for word in line.split()[1:] for part in words.get(word, [word])]
@@ -268,6 +267,14 @@ def _alike(shown: str, printed: str) -> bool:
     return _blind(printed).startswith(_blind(shown))
 
 
+def assert_in_order(shown: str, printed: str) -> None:
+    """Every part of what is shown is printed, in this order; `…` stands for what is left out."""
+    left = _blind(printed)
+    for part in filter(None, map(_blind, shown.split("\n…"))):
+        _, found, left = left.partition(part)
+        assert found == part, (part, printed)
+
+
 @pytest.mark.nightly
 def test_the_transcript_of_suggestions() -> None:
     ((command, shown),) = _shown("suggest.md", "transcript")
@@ -307,7 +314,6 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["transcript", "same network"])
 def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
-    """Every part of what is shown is printed, in this order; `…` stands for what is left out."""
     pytest.importorskip("opacus", reason="Opacus is not installed")
     pytest.importorskip("sklearn")
     code = None
@@ -321,7 +327,4 @@ def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
         else:
             done = lipcert(words, tmp_path)
             printed, code = done.output, done.exit_code
-        left = _blind(printed)
-        for part in filter(None, map(_blind, shown.split("\n…"))):
-            _, found, left = left.partition(part)
-            assert found == part, (part, printed)
+        assert_in_order(shown, printed)

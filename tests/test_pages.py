@@ -94,7 +94,7 @@ RUN_BY = {
         "docs/opacus.md",
         "Under Accelerate",
     ): "audit/test_accelerate.py::test_a_prepared_loop_is_recorded",
-    ("docs/reports.md", "Reports"): "test_docs.py::test_the_commands_for_reports",
+    ("docs/verbs/report.md", "report"): "test_docs.py::test_the_commands_for_reports",
     ("docs/suggest.md", "lipcert suggest"): "test_docs.py::test_the_transcript_of_suggestions",
     (
         "docs/suggest.md",

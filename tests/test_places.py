@@ -13,7 +13,7 @@ import pytest
 
 import lipcert
 from lipcert import training
-from lipcert.audit.attack.domain import label_set
+from lipcert.audit.attack.labels import label_set
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.core.losses.base import loss_class, parameters_of
 from lipcert.core.losses.kinds import KINDS

@@ -126,7 +126,7 @@ def row(case: Borders) -> Row:
     answered = "refuses" if answer is None else f"proves {answer:.4f}"
     found = f"attained {attained:.4f}, at random at most {tried:.4f}; LipCert {answered}"
     claim = "at most 1" if case.claimed else "none made"
-    return Row(f"kernel gradient / βC, {case.name}", claim, found, verdict(case, attained, tried))
+    return Row(case.name, claim, found, verdict(case, attained, tried))
 
 
 def verdict(case: Borders, attained: float, tried: float) -> Verdict:

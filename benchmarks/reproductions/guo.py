@@ -98,7 +98,7 @@ def regression_rows(regression: Regression) -> Iterator[Row]:
     outer, inner, best = (Sample.of(losses[name]) for name in ("decoupled", "inside", "ridge"))
     yield Row(
         f"{regression.name}: test loss at rest",
-        "decoupled decay is poor, decay inside almost unaffected",
+        "decoupled poor, inside almost unaffected",
         f"decoupled {outer}, inside {inner}, ridge optimum {best}",
         poor_and_unaffected(regression, outer, inner),
     )
@@ -112,7 +112,7 @@ def noisy_row(regression: Regression) -> Row:
     steps = f"σ = {NOISE:g}, η = {regression.rate:g}, {STEPS:,} steps of {BATCH}"
     return Row(
         f"{regression.name}: test loss, {steps}",
-        "decoupled decay is poor, decay inside almost unaffected",
+        "decoupled poor, inside almost unaffected",
         f"decoupled {decoupled}, inside {inside}",
         poor_and_unaffected(regression, decoupled, inside),
     )

@@ -103,10 +103,7 @@ def relu_row(depth: int) -> Row:
 def described(found: Measurement) -> str:
     """Bounds and norms."""
     low, middle, high = np.quantile(found.norms, (0.0, 0.5, 1.0))
-    return (
-        f"proved {found.proved:.4f}; measured at most {high:.4f}, "
-        f"half of the examples above {middle:.4f}, all above {low:.4f}"
-    )
+    return f"proved {found.proved:.4f}; measured ≤ {high:.4f}, median {middle:.4f}, least {low:.4f}"
 
 
 def measured(network: DenseNetwork, loss: Loss, scale: float) -> Measurement:

@@ -23,10 +23,14 @@ from benchmarks.suggested_runs.results import (
     recipe_table,
 )
 
-__all__ = ["JOURNAL", "main", "tables_of"]
+__all__ = ["JOURNAL", "ON_PAGE", "main", "tables_of"]
 
 JOURNAL: Final = Path(__file__).parent / "journal.jsonl"
+ON_PAGE: Final = ("gain", "correlation", "cost")
+"""the tables that docs/suggest.md shows; the others are only printed"""
 _EPSILONS: Final = (1.0, 3.0, 8.0)
+_GAIN: Final = frozenset({"dp-sgd", "dp-sgd-longer", "suggested"})
+"""the methods that tell what a recipe gains, and what of it twice the run gains alone"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -59,20 +63,22 @@ def main(arguments: list[str] | None = None) -> int:
     for lines in tables.values():
         print("\n".join(lines), end="\n\n")
     if given.update is not None:
-        update(given.update, tables)
+        update(given.update, {name: tables[name] for name in ON_PAGE})
     return 0
 
 
 def tables_of(journal: Journal) -> dict[str, list[str]]:
-    """The tables of the page, as lines, by their names there."""
+    """All tables, as lines, by their names."""
     order = {key: number for number, key in enumerate((n, m) for n in PROBLEMS for m in METHODS)}
     runs = sorted(
         journal.reported, key=lambda run: (order[run.network, run.method], run.epsilon, run.seed)
     )
     found = cells(runs)
     chances = {name: chance(problem) for name, problem in PROBLEMS.items()}
+    titles = {name: method.title for name, method in METHODS.items()}
     return {
-        "accuracy": list(accuracy_table(found, {m: METHODS[m].title for m in METHODS})),
+        "gain": list(accuracy_table([cell for cell in found if cell.method in _GAIN], titles)),
+        "accuracy": list(accuracy_table(found, titles)),
         "recipes": list(recipe_table(runs, {n: PROBLEMS[n].title for n in PROBLEMS})),
         "correlation": list(correlation_table(runs, found, chances)),
         "cost": list(cost_table(found, chances)),

@@ -42,13 +42,13 @@ from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.norm_evidence import Evidence
-from lipcert.core.program import Part, Program, Step
+from lipcert.core.program import Program, Step
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.passes import rule_at
 from lipcert.errors import NoVerdictError
-from lipcert.graph.ir import JOINED, Graph
-from lipcert.graph.modes import EvalLayer
+from lipcert.graph.domain import Domain
+from lipcert.graph.ir import JOINED, EvalLayer, Graph
 from lipcert.importer.model import ImportedModel, read_program
 from lipcert.importer.reading import Reading
 from lipcert.privacy.noise import Group
@@ -171,12 +171,9 @@ class Bounded:
         return self.derived.facts[self.program.input]
 
     @property
-    def at_inputs(self) -> tuple[tuple[Part, Fact], ...]:
-        """The inputs of the file, and what is known of each; of all together, `at_input`."""
-        facts = self.derived.facts
-        if not self.graph.parts:
-            return ((self.graph.inputs[0], self.at_input),)
-        return tuple((part, facts[part.name]) for part in self.graph.parts)
+    def domain(self) -> Domain:
+        """The admissible examples, by what is known of the inputs."""
+        return Domain.of(self.program, self.derived.facts)
 
     @property
     def at_output(self) -> Fact:

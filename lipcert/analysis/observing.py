@@ -19,10 +19,11 @@ from lipcert.core.program import Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, random_examples
-from lipcert.gradient_stats.gradients import numbers_held, work
+from lipcert.gradient_stats.gradients import numbers_held
 from lipcert.gradient_stats.measure import RIVAL, Met, Observed, measure, met, observed_of
 from lipcert.gradient_stats.weights import scaled_into
 from lipcert.graph.ir import Graph, places_of
+from lipcert.search.pullbacks import work
 from lipcert.settings.settings import Settings
 
 _MOST: Final = 64
@@ -145,11 +146,10 @@ def _observed_of(found: Bounded, settings: Settings, count: int, seed: int) -> O
     shapes = found.graph.input_shape, found.graph.output_shape
     drawn = random_examples(
         shapes[0],
-        found.at_inputs,
+        found.domain,
         found.loss,
         shapes[1],
         count,
-        radius=found.at_input.norm,
         seed=seed,
     )
     try:

@@ -27,8 +27,7 @@ from lipcert.core.norm_evidence import ENGINES
 from lipcert.core.program import Program, Shape
 from lipcert.core.reader.records import Model
 from lipcert.errors import UsageError
-from lipcert.graph.ir import Graph
-from lipcert.graph.modes import EvalLayer
+from lipcert.graph.ir import EvalLayer, Graph
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.upper import norm_lower

@@ -13,7 +13,7 @@ from lipcert.core.ledger.premises import InputPart
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
 from lipcert.gradient_stats.measure import Observed, signal_words
-from lipcert.graph.modes import EvalLayer
+from lipcert.graph.ir import EvalLayer
 from lipcert.privacy.account import Account
 from lipcert.settings.gates import GateResult
 

@@ -45,12 +45,12 @@ from lipcert.audit.trace.spelling import TraceError
 from lipcert.audit.unit_results import Total
 from lipcert.core.losses.joint import Joint
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.gradients import work
 from lipcert.gradient_stats.measure import Observed
-from lipcert.graph.modes import EvalLayer
+from lipcert.graph.ir import EvalLayer
 from lipcert.importer.evaluation import eval_notes
 from lipcert.measure.precision import Precision
 from lipcert.privacy.noise import Group
+from lipcert.search.pullbacks import work
 from lipcert.settings.gates import (
     LIMITED,
     MAX_EPSILON,

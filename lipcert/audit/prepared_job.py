@@ -16,7 +16,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.analysis.bounded import Progress
-from lipcert.audit.attack.domain import Domain, label_set
+from lipcert.audit.attack.labels import label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.recorded import RecordedTensors
@@ -205,7 +205,7 @@ def random_examples(claims: Claims, count: int, seed: int = 0) -> Examples:
     """Examples of the input domain; NoVerdictError where the labels of the loss are not known."""
     random = np.random.default_rng(seed)
     engine = claims.engine
-    domain = Domain.of(engine.graph.input_shape, claims.settings, engine.graph.inputs)
+    domain = engine.domain.window()
     labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
-    x = domain.settled(domain.drawn(count, random))
+    x = domain.settled(domain.drawn(count, random).reshape(count, *engine.graph.input_shape))
     return Examples(x, labels.drawn(count, random), f"random inputs (seed {seed})")

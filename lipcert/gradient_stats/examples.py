@@ -8,7 +8,7 @@ silently.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final, TypeAlias, final
 
@@ -17,13 +17,12 @@ import numpy.typing as npt
 
 from lipcert.core.losses.base import Loss, Targets, scores_of
 from lipcert.core.losses.joint import Joint
-from lipcert.core.program import Part, Shape
-from lipcert.core.rules.facts import Fact
+from lipcert.core.program import Shape
 from lipcert.data.opening import open_source
 from lipcert.data.source import Block, Columns, Identity, Source, joined, require_pair
 from lipcert.errors import NoVerdictError
+from lipcert.graph.domain import Domain
 from lipcert.graph.ir import example
-from lipcert.upper import FloatArray
 
 RANDOM: Final = "random admissible inputs"
 _FLOATS: Final = frozenset({"f"})
@@ -172,64 +171,23 @@ def _first_bad(x: npt.NDArray[Any]) -> int | None:
 @np.errstate(all="ignore")
 def random_examples(
     shape: Shape,
-    inputs: Sequence[tuple[Part, Fact]],
+    domain: Domain,
     loss: Loss,
     output_shape: Shape,
     count: int,
     *,
-    radius: float = math.inf,
     seed: int = 0,
 ) -> Examples | None:
-    """So many examples of this shape, the same for one seed; None: admissible labels are unknown.
+    """So many examples of this shape, the same for one seed, as `Domain.uniform` draws them.
 
-    Entries are uniform in the box, drawn in to the ball; where every input is admitted, of the
-    standard normal distribution, as in standardised data. Ids are whole numbers of the box that are
-    not negative. inputs: those of the file, which an example holds one after another, with what is
-    known of each. radius: of all of them together.
+    None: admissible labels are unknown.
     """
     random = np.random.default_rng(seed)
     labels = _random_labels(loss, output_shape, count, random)
     if labels is None:
         return None
-    parts = [_random_inputs(part, fact, count, random) for part, fact in inputs]
-    x = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-    if len(parts) > 1 and radius < math.inf:
-        x = _drawn_in(x, np.concatenate([_nearest(*each) for each in inputs], axis=1), radius)
+    x = domain.uniform(count, random)
     return Examples(x.reshape(count, *shape), labels, RANDOM, is_private=False, is_drawn=True)
-
-
-def _random_inputs(part: Part, fact: Fact, count: int, random: np.random.Generator) -> FloatArray:
-    """[count, entries] of one input."""
-    whole = (count, *part.shape)
-    low, high = (np.broadcast_to(end, part.shape)[np.newaxis] for end in (fact.box.lo, fact.box.hi))
-    bell: FloatArray = random.standard_normal(whole)
-    if part.ids is not None:
-        low, high = np.maximum(low, 0.0), np.minimum(high, part.ids - 1.0)
-        rows: FloatArray = np.floor(low + random.random(whole) * (high - low + 1.0))
-        return rows.reshape(count, -1)
-    if not (np.isfinite(low).all() and np.isfinite(high).all()):
-        return bell.reshape(count, -1)
-    x: FloatArray = (low + (high - low) * random.random(whole)).reshape(count, -1)
-    return _drawn_in(x, _nearest(part, fact), fact.norm)
-
-
-def _nearest(part: Part, fact: Fact) -> FloatArray:
-    """[1, entries]: the point of the box of one input that is nearest to 0."""
-    found = np.broadcast_to(np.clip(0.0, fact.box.lo, fact.box.hi), part.shape)
-    return found.reshape(1, -1)
-
-
-def _drawn_in(x: FloatArray, nearest: FloatArray, radius: float) -> FloatArray:
-    """Rows that are too long, moved towards the point of the box that is nearest to 0.
-
-    The norm is convex: on the way there it falls at least linearly.
-    """
-    least = np.sqrt(np.sum(nearest**2))
-    lengths = np.sqrt(np.sum(x**2, axis=1, keepdims=True))
-    room = max(radius - float(least), 0.0)
-    share = np.where(lengths > radius, room / np.maximum(lengths - least, _TINY), 1.0)
-    drawn: FloatArray = nearest + share * (x - nearest)
-    return drawn
 
 
 def _random_labels(

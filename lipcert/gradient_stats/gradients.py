@@ -7,7 +7,6 @@ over them. Exact for parameters that several steps show, whole or in part.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
@@ -19,13 +18,11 @@ from lipcert.core.program import FloatArray, Shape
 from lipcert.gradient_stats.network import Network, View
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.operand_gradients import OperandGradient, operand_gradients
-from lipcert.search.pullbacks import cotangents, is_quick, pulls, squares
+from lipcert.search.pullbacks import cotangents, pulls, squares
 
 _NUMBERS: Final = 1 << 23
 """held at once, for all examples of a stack"""
 _MOST: Final = 256
-_ENCLOSED: Final = 1000.0
-"""operations of a value and a slope that have to be enclosed"""
 
 Seeds = Callable[[FloatArray], FloatArray]
 """from outputs [examples, *shape] to the gradients of the losses by them"""
@@ -93,23 +90,3 @@ def stack_size(network: Network) -> int:
 def numbers_held(program: p.Program) -> int:
     """At once, roughly, for one example: values, slopes and cotangents of all steps."""
     return 3 * sum(map(program.size, program.shapes))
-
-
-def work(program: p.Program) -> float:
-    """Floating-point operations, roughly, of the gradients of one example."""
-    total = 1.0
-    for step in program.steps:
-        total += (16.0 if is_quick(step.op) else _ENCLOSED) * math.prod(step.shape)
-        match step.op:
-            case p.Dense(weight):
-                total += 6.0 * weight.lo.size * math.prod(step.shape[:-1])
-            case p.Conv(weight, window=window, transposed=transposed):
-                before = program.shapes[step.inputs[0]]
-                positions = math.prod(before[2:]) if transposed else math.prod(window.outputs)
-                total += 6.0 * weight.lo.size * positions
-            case p.MatMul():
-                total += 6.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
-            case p.Attention():
-                queries, keys, values = (program.shapes[name] for name in step.inputs[:3])
-                total += 6.0 * math.prod(queries[:-1]) * keys[-1] * (queries[-1] + values[-1])
-    return total

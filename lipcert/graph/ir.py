@@ -19,7 +19,6 @@ import numpy as np
 from lipcert.core import program as p
 from lipcert.core.program import Shape
 from lipcert.graph.geometry import Geometry, geometry_of
-from lipcert.graph.modes import EvalLayer
 from lipcert.graph.operand import Operand, PlaceArray
 
 _KINDS: Final = MappingProxyType(
@@ -80,6 +79,25 @@ class Parameter:
     def size(self) -> int:
         """The number of entries of the value."""
         return math.prod(self.shape)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class EvalLayer:
+    """A layer that a file holds as it computes in eval mode, and that differs in train mode.
+
+    kind: "BatchNormalization" or "Dropout". name: of the module, where the file has it, otherwise
+    that of a node. node: the node that still is this layer; "" where only traces of it are left.
+    """
+
+    kind: str
+    name: str
+    node: str = ""
+
+    @property
+    def is_dropout(self) -> bool:
+        """Whether it drops entries at random in train mode, each example by itself."""
+        return self.kind == "Dropout"
 
 
 def name_of(op: p.Op) -> str:

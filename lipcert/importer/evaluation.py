@@ -21,7 +21,7 @@ from typing import Final
 
 from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import Diagnostic, Level
-from lipcert.graph.modes import EvalLayer
+from lipcert.graph.ir import EvalLayer
 from lipcert.importer.calls import call_of
 from lipcert.importer.metadata import NAMESPACE, statistic_owner
 from lipcert.importer.nodes import label, needed_nodes

@@ -12,8 +12,7 @@ from typing import Final, final
 from lipcert.core.codec import member
 from lipcert.diagnostics import Diagnostic
 from lipcert.errors import Refusal, UnsupportedModelError
-from lipcert.graph.ir import BatchProof, Graph, Node
-from lipcert.graph.modes import EvalLayer
+from lipcert.graph.ir import BatchProof, EvalLayer, Graph, Node
 from lipcert.importer.model import ImportedModel, MacroLayer, Verification
 from lipcert.importer.outline import Outline
 from lipcert.report import document as doc

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, Self, final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -20,33 +20,26 @@ from lipcert.core.coverage import operands
 from lipcert.core.interval import norm_up
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import (
-    Attention,
-    Compare,
-    Conv,
     Dense,
-    Embedding,
-    MatMul,
-    Move,
     Operand,
     Program,
-    Shape,
 )
 from lipcert.core.reader.records import Tensor
 from lipcert.core.rules.facts import Fact
+from lipcert.graph.domain import Domain
 from lipcert.graph.evaluate import batch_output, evaluate_batch
 from lipcert.losses import worst_gradients
 from lipcert.search.operand_gradients import operand_gradients
-from lipcert.search.pullbacks import Array, Pull, cotangents, pulls, squares
+from lipcert.search.pullbacks import Array, Pull, cotangents, pulls, squares, work
 
 _MOST_STARTS: Final = 16
 _LEAST_STARTS: Final = 4
 _ROUNDS: Final = 12
 _MOST_CLASSES: Final = 256
-_USUAL_WORK: Final = 3e7
-_LARGEST_WORK: Final = 1.2e8
+_USUAL_WORK: Final = 2.7e7
+_LARGEST_WORK: Final = 1e8
 _DIFFERENCE: Final = 1e-6
 _ROUNDING: Final = 1e-9
-_HALVINGS: Final = 30
 _INWARD: Final = 1e-12
 _VANISHED: Final = 1e-9
 """relative to the input: an output that is nothing but rounding"""
@@ -80,10 +73,10 @@ def find_witness(
     facts: of the input and, of several, of each. clip: the norm to which training clips the
     gradient at the output.
     """
-    work = _ROUNDS * _work(program)
-    if work * _LEAST_STARTS > _LARGEST_WORK or not math.isfinite(facts[program.input].norm):
+    operations = _ROUNDS * work(program)
+    if operations * _LEAST_STARTS > _LARGEST_WORK or not math.isfinite(facts[program.input].norm):
         return NO_WITNESS
-    starts = min(max(int(_USUAL_WORK / work), _LEAST_STARTS), _MOST_STARTS)
+    starts = min(max(int(_USUAL_WORK / operations), _LEAST_STARTS), _MOST_STARTS)
     nowhere = np.zeros((1, *program.shapes[program.output]))
     if worst_gradients(loss, nowhere) is None:
         return NO_WITNESS
@@ -107,12 +100,12 @@ def aligned_program(
     constrained and used only once, or where the aligned weights let nothing through (a layer that
     subtracts the mean, say).
     """
-    domain = Domain.of(program, facts)
-    if not math.isfinite(domain.fact.norm):
+    if not math.isfinite(facts[program.input].norm):
         return None
-    box = domain.fact.box.broadcast(domain.shape)
-    longest = np.where(box.hi + box.lo >= 0.0, 1.0, -1.0)
-    values = {program.input: domain.farthest(longest[np.newaxis])}
+    domain = Domain.of(program, facts)
+    longest = np.where(domain.high + domain.low >= 0.0, 1.0, -1.0)
+    shape = (1, *program.shapes[program.input])
+    values = {program.input: domain.farthest(longest.reshape(shape))}
     plain, steps = plain_operands(program, trained), []
     for step in program.steps:
         reading = [values[name] for name in step.inputs]
@@ -196,102 +189,6 @@ def _within(operand: Operand, direction: Array, radii: Mapping[str, float]) -> O
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Domain:
-    """The admissible examples: a box and a ball. whole: which entries are whole numbers.
-
-    parts: of several inputs, which an example holds one after another, where each has its entries
-    and the domain of each.
-    """
-
-    shape: Shape
-    fact: Fact
-    whole: npt.NDArray[np.bool_]
-    parts: tuple[tuple[slice, Domain], ...] = ()
-
-    @classmethod
-    def of(cls, program: Program, facts: Mapping[str, Fact]) -> Self:
-        """Of a program: whole are the numbers that choose rows or are compared."""
-        shape = program.shapes[program.input]
-        places = {program.input: np.arange(math.prod(shape)).reshape(shape)}
-        whole = np.zeros(math.prod(shape) + 1, bool)  # the last one for what moves fill in
-        for step in program.steps:
-            found = places.get(step.inputs[0])
-            if found is not None and isinstance(step.op, Move):
-                places[step.output] = np.append(found, -1)[step.op.sources]
-            elif found is not None and isinstance(step.op, Compare | Embedding):
-                whole[found] = True
-        parts, start = [], 0
-        for part in program.parts:
-            where = slice(start, start + part.size)
-            own = whole[where].reshape(part.shape)
-            parts.append((where, cls(part.shape, facts[part.name], own)))
-            start = where.stop
-        return cls(shape, facts[program.input], whole[:-1].reshape(shape), tuple(parts))
-
-    def farthest(self, directions: Array) -> Array:
-        """For each d of [examples, *shape]: nearly the x of box and ball with the largest ⟨d, x⟩.
-
-        Such an x is d/m clipped to the box, with the least m for which it lies in the ball (the
-        conditions of Karush, Kuhn and Tucker); m is found by bisection of its logarithm. Several
-        inputs are each the farthest, then drawn in together where they are too long.
-        """
-        if self.parts:
-            return self._farthest_parts(directions)
-        flat = directions.reshape(len(directions), -1)
-        length = np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), np.finfo(np.float64).tiny)
-        unit, radius = flat / length, self.fact.norm
-        lo, hi = (end.reshape(-1) for end in self._ends())
-        low, high = np.full((2, len(flat), 1), np.log(max(radius, 1e-300)))
-        low, high = low - 1.0, high + 12.0  # logarithms of 1/m: inside and outside, or at a vertex
-        point: Array = np.clip(unit * radius, lo, hi)
-        if np.array_equal(point, unit * radius):
-            return self._rounded(point.reshape(directions.shape))
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (low + high)
-            point = np.clip(unit * np.exp(middle), lo, hi)
-            inside = np.linalg.norm(point, axis=1, keepdims=True) <= radius
-            low, high = np.where(inside, middle, low), np.where(inside, high, middle)
-        point = np.clip(unit * np.exp(low), lo, hi)
-        return self._rounded(point.reshape(directions.shape))
-
-    def _farthest_parts(self, directions: Array) -> Array:
-        """The norm is convex: on the way to the point nearest to 0 it falls at least linearly."""
-        rows = directions.reshape(len(directions), -1)
-        found = [
-            own.farthest(rows[:, where].reshape(-1, *own.shape)).reshape(len(rows), -1)
-            for where, own in self.parts
-        ]
-        point = np.concatenate(found, axis=1)
-        nearest = np.clip(0.0, *self._ends()).reshape(1, -1)
-        length, least = np.linalg.norm(point, axis=1, keepdims=True), np.linalg.norm(nearest)
-        room = max(self.fact.norm - least, 0.0)
-        tiny = np.finfo(np.float64).tiny
-        share = np.where(length > self.fact.norm, room / np.maximum(length - least, tiny), 1.0)
-        return self._rounded((nearest + share * (point - nearest)).reshape(directions.shape))
-
-    def admitted(self, x: Array) -> Array | None:
-        """This example, moved inward by a hair, if it is admissible beyond doubt."""
-        lo, hi = self._ends()
-        nearest_to_zero = np.clip(0.0, lo, hi)
-        moved = np.clip(nearest_to_zero + (1.0 - _INWARD) * (x - nearest_to_zero), lo, hi)
-        moved = self._rounded(moved)
-        return moved if self._holds(moved) else None
-
-    def _holds(self, x: Array) -> bool:
-        """Whether neither an example of the box nor a part of it is too long."""
-        within = all(own._holds(x.reshape(-1)[where]) for where, own in self.parts)
-        return within and bool(norm_up(x) <= self.fact.norm)
-
-    def _rounded(self, x: Array) -> Array:
-        return np.where(self.whole, np.rint(x), x) if self.whole.any() else x
-
-    def _ends(self) -> tuple[Array, Array]:
-        box = self.fact.box.broadcast(self.shape)
-        return box.lo, box.hi
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
 class _Point:
     """A stack of examples with the gradients of their losses.
 
@@ -341,7 +238,7 @@ class _Search:
     def _starts(self) -> tuple[Array, _Labels]:
         """Dense and signed directions; for each, the label that is most wrong."""
         random = np.random.default_rng(0)
-        shape = (self.starts // 2, *self.domain.shape)
+        shape = (self.starts // 2, *self.program.shapes[self.program.input])
         directions = np.concatenate([random.random(shape), random.standard_normal(shape)])
         x = self.domain.farthest(directions)
         gradients = self._loss_gradients(evaluate_batch(self.program, x)[self.program.output])
@@ -409,24 +306,6 @@ class _Search:
         rows = cotangents(program, jacobians, {program.output: units})[program.input]
         jacobian = rows.reshape(outputs, -1)
         return float(np.linalg.norm(jacobian, 2)) if np.all(np.isfinite(jacobian)) else None
-
-
-def _work(program: Program) -> float:
-    """Floating-point operations, roughly, of one round for one example."""
-    work = 1.0
-    for step in program.steps:
-        work += 8.0 * math.prod(step.shape)
-        match step.op:
-            case Dense(weight):
-                work += 8.0 * weight.lo.size * math.prod(step.shape[:-1])
-            case Conv(weight):
-                work += 8.0 * weight.lo.size * math.prod(step.shape[2:])
-            case MatMul():
-                work += 8.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
-            case Attention():
-                queries, keys, values = (program.shapes[name] for name in step.inputs[:3])
-                work += 8.0 * math.prod(queries[:-1]) * keys[-1] * (queries[-1] + values[-1])
-    return work
 
 
 def _lessened(norm: float | None) -> float | None:

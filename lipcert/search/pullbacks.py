@@ -346,6 +346,28 @@ _FAR: Final = 1e3
 """from here on the slope of each of them without numbers is that at infinity"""
 _PIECE: Final = 1 << 15
 """numbers whose slopes are enclosed at once, which takes many times their memory"""
+_ENCLOSED: Final = 1000.0
+"""operations of a value and a slope that have to be enclosed"""
+
+
+def work(program: p.Program) -> float:
+    """Floating-point operations, roughly, of the gradients of one example."""
+    total = 1.0
+    for step in program.steps:
+        total += (16.0 if is_quick(step.op) else _ENCLOSED) * math.prod(step.shape)
+        match step.op:
+            case p.Dense(weight):
+                total += 6.0 * weight.lo.size * math.prod(step.shape[:-1])
+            case p.Conv(weight, window=window, transposed=transposed):
+                before = program.shapes[step.inputs[0]]
+                positions = math.prod(before[2:]) if transposed else math.prod(window.outputs)
+                total += 6.0 * weight.lo.size * positions
+            case p.MatMul():
+                total += 6.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
+            case p.Attention():
+                queries, keys, values = (program.shapes[name] for name in step.inputs[:3])
+                total += 6.0 * math.prod(queries[:-1]) * keys[-1] * (queries[-1] + values[-1])
+    return total
 
 
 def is_quick(op: p.Op) -> bool:

@@ -15,11 +15,11 @@ from lipcert.analysis.pipeline import require_arguments
 from lipcert.analysis.release import check_complete
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples, random_examples
-from lipcert.gradient_stats.gradients import work
 from lipcert.importer.model import ImportedModel
 from lipcert.process.threads import one_thread
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
+from lipcert.search.pullbacks import work
 from lipcert.settings.settings import Settings
 from lipcert.suggestions import mechanisms
 from lipcert.suggestions.analyst import Analyst, Remembered
@@ -118,11 +118,10 @@ def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | No
         known = Analyst(base, settings, None, propose).analysed((held,)).found
     return random_examples(
         graph.input_shape,
-        known.at_inputs,
+        known.domain,
         base.loss,
         graph.output_shape,
         count,
-        radius=known.at_input.norm,
     )
 
 

@@ -19,8 +19,8 @@ from lipcert.analysis.release import Release
 from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import RANDOM, Examples, random_examples
-from lipcert.gradient_stats.gradients import work
 from lipcert.gradient_stats.labels import checked_labels
+from lipcert.search.pullbacks import work
 from lipcert.training.calibration import Calibration
 from lipcert.training.intake import KnownExamples, examples_of
 
@@ -66,11 +66,10 @@ def _random(found: Bounded) -> Examples | None:
         return None
     examples = random_examples(
         graph.input_shape,
-        found.at_inputs,
+        found.domain,
         found.loss,
         graph.output_shape,
         count,
-        radius=found.at_input.norm,
     )
     if examples is None or math.isfinite(found.at_input.norm):
         return examples

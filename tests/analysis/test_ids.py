@@ -61,7 +61,7 @@ def test_a_table_receives_what_its_positions_receive(tmp_path):
 def test_random_examples_are_rows(tmp_path):
     found = bounded(embedded(tmp_path), Settings(loss="cross-entropy", input_box=(2.0, 6.0)))
     shapes = found.graph.input_shape, found.graph.output_shape
-    drawn = random_examples(shapes[0], found.at_inputs, found.loss, shapes[1], 500)
+    drawn = random_examples(shapes[0], found.domain, found.loss, shapes[1], 500)
     assert set(np.unique(drawn.x)) == {2.0, 3.0, 4.0, 5.0, 6.0}
 
 

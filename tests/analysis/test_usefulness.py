@@ -322,7 +322,7 @@ def test_an_interval_holds_what_other_draws_find():
     shapes = found.graph.input_shape, found.graph.output_shape
 
     def drawn(count, seed):
-        some = random_examples(shapes[0], found.at_inputs, found.loss, shapes[1], count, seed=seed)
+        some = random_examples(shapes[0], found.domain, found.loss, shapes[1], count, seed=seed)
         return observed_at(found, settings, some)
 
     truth = drawn(4000, 1000).signal

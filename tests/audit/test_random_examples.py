@@ -8,12 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.audit.admissibility import outside
-from lipcert.audit.attack.domain import Domain, lengths
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
 from lipcert.gradient_stats.labels import checked_labels
+from lipcert.graph.domain import lengths
 from lipcert.settings.settings import Settings
 from lipcert.upper import Upper, norm
+from tests.domains import box_and_ball
 from tests.networks import chain, trained
 from tests.ops import Dense
 from tests.written import model_of
@@ -73,7 +74,7 @@ def test_inputs(domain):
     again, other = random_examples(run, 33), random_examples(run, 33, seed=1)
     assert np.array_equal(found.x, again.x)
     assert np.array_equal(found.y, again.y)
-    if Domain.of((6,), run.settings).width > 1e-3:
+    if run.engine.domain.width > 1e-3:
         assert not np.array_equal(found.x, other.x)
         assert len(np.unique(found.x, axis=0)) > 16
     assert len(random_examples(run, 1)) == 1
@@ -112,7 +113,7 @@ def test_projection_is_the_nearest_point(low, width, slack, seed):
     high = low + width
     least = float(np.linalg.norm(np.full(5, np.clip(0.0, low, high))))
     radius = max(least, 0.1) * slack
-    domain = Domain.of((5,), Settings(input_norm=radius, input_box=(low, high)))
+    domain = box_and_ball(5, radius, (low, high))
     random = np.random.default_rng(seed)
     x = random.standard_normal((4, 5)) * 10.0 ** random.integers(-2, 3)
     found = domain.projected(x)

@@ -12,7 +12,9 @@ import torch
 from torch import nn
 
 import lipcert
-from lipcert.audit.attack.domain import Domain
+from lipcert.audit.attack import proposals
+from lipcert.audit.bounds import claims_of_analysis
+from lipcert.audit.prepared_job import random_examples
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger import Premises
@@ -21,6 +23,8 @@ from lipcert.core.verdict import Verdict
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.gradient_stats.examples import random_examples as measured_examples
+from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import Settings
 from tests.commands import lipcert as command
 from tests.core.mutants.assumptions import rewritten
@@ -189,10 +193,10 @@ def test_settings_name_inputs_of_the_model(folder: Path) -> None:
 def test_examples_of_an_attack_lie_in_every_domain(folder: Path) -> None:
     model = lipcert.load_model(folder / "m.onnx")
     settings = Settings(input_norm={"tabular": 2.0}, input_box={"image": (0, 1)})
-    domain = Domain.of((17,), settings.with_inputs(model.graph.inputs), model.graph.inputs)
+    domain = claims_of_analysis(model, settings).engine.domain
     random = np.random.default_rng(0)
-    drawn = domain.drawn(40, random)
-    for x in (drawn, domain.outward(random.standard_normal((40, 17))), domain.projected(9 * drawn)):
+    drawn, far = domain.drawn(40, random), domain.farthest(random.standard_normal((40, 17)))
+    for x in (drawn, far, domain.projected(9 * drawn)):
         settled = domain.settled(x).astype(np.float64)
         assert all(map(domain.contains, settled))
         image, tabular, report = np.split(settled, [9, 12], axis=1)
@@ -200,6 +204,51 @@ def test_examples_of_an_attack_lie_in_every_domain(folder: Path) -> None:
         assert (np.linalg.norm(tabular, axis=1) <= 2.0).all()
         assert (report == np.rint(report)).all()
         assert ((report >= 0) & (report < ROWS)).all()
+
+
+class Masked(nn.Module):
+    """The mean of what a mask of whole numbers shows; the mask chooses rows of no table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner, self.head = nn.Linear(3, 4), nn.Linear(4, 3)
+
+    def forward(self, x, mask):
+        shown = (mask != 0).unsqueeze(-1).float()
+        return self.head((self.inner(x) * shown).sum(1) / shown.sum(1).clamp(min=1.0))
+
+
+@pytest.fixture(scope="module")
+def masked(tmp_path_factory: pytest.TempPathFactory) -> ImportedModel:
+    path = tmp_path_factory.mktemp("masked") / "m.onnx"
+    example = torch.zeros(1, 5, 3), torch.ones(1, 5, dtype=torch.int64)
+    return lipcert.load_model(lipcert.export(Masked(), example, path))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"input_box": {"x": (-1, 1), "mask": (0, 1)}},
+        {"input_box": {"x": (-1, 1), "mask": (-0.5, 1.5)}},
+        {"input_box": {"x": (-1, 1), "mask": (0, 1)}, "input_norm": 2.0},
+    ],
+)
+def test_masks_of_an_attack_are_whole_numbers(masked: ImportedModel, given: dict) -> None:
+    """A fraction is never compared equal, so that no example of fractions hides anything."""
+    claims = claims_of_analysis(masked, Settings(loss="cross-entropy", **given))
+    start = random_examples(claims, 40)
+    (proposal,) = proposals(claims, None, start, 3, move_weights=False, device=torch.device("cpu"))
+    found = claims.engine
+    shapes = found.graph.input_shape, found.graph.output_shape
+    drawn = measured_examples(shapes[0], found.domain, found.loss, shapes[1], 40)
+    mask = proposal.examples.x.reshape(-1, 20)[:, 15:]
+    assert np.isin(mask, (0.0, 1.0)).all()
+    for examples in (start, drawn):
+        x, mask = np.split(examples.x.reshape(40, 20), [15], axis=1)
+        assert np.isin(mask, (0.0, 1.0)).all()
+        assert (x != np.rint(x)).any()
+        assert (mask == 0.0).any()
+        assert (mask == 1.0).any()
 
 
 @pytest.mark.parametrize("words", ["b,a", "a,a"])

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from lipcert.analysis.certificate import certify
 from lipcert.audit.attack import proposals
-from lipcert.audit.attack.domain import label_set
+from lipcert.audit.attack.labels import label_set
 from lipcert.audit.bounds import Claims, claims_of_analysis, settings_of
 from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.prepared_job import random_examples

@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lipcert.core.interval import Interval
-from lipcert.core.program import Part
-from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, open_data, random_examples
 from lipcert.losses import make_loss
+from tests.domains import side_by_side
 
 X = np.zeros((5, 2, 3), dtype=np.float32)
 Y = np.arange(5)
@@ -84,14 +82,10 @@ def test_refuses_a_single_array_and_a_missing_file(tmp_path: Path) -> None:
 
 
 def test_several_inputs_lie_in_their_domains_and_in_that_of_all() -> None:
-    parts = [Part("a", (1, 4)), Part("b", (1, 2, 3))]
-    box = Interval(np.full((1, 1, 1), 0.5), np.full((1, 1, 1), 2.0))
-    facts = [Fact.of((1, 4), 0.5), Fact.of((1, 2, 3), box=box)]
-    known = list(zip(parts, facts, strict=True))
+    inputs = [(4, 0.5, None), (6, math.inf, (0.5, 2.0))]
     for radius in (math.inf, 1.5):
-        drawn = random_examples(
-            (1, 10), known, make_loss("cross-entropy"), (1, 3), 50, radius=radius
-        )
+        domain = side_by_side(inputs, radius)
+        drawn = random_examples((1, 10), domain, make_loss("cross-entropy"), (1, 3), 50)
         x = drawn.x.reshape(50, 10)
         assert np.linalg.norm(x[:, :4], axis=1).max() <= 0.5 * (1.0 + 1e-12)
         assert x[:, 4:].min() >= 0.5

@@ -10,7 +10,7 @@ import pytest
 from onnx import NodeProto
 
 from lipcert import load_model
-from lipcert.graph.modes import EvalLayer
+from lipcert.graph.ir import EvalLayer
 from lipcert.importer.model import ImportedModel
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node

@@ -17,12 +17,13 @@ import numpy as np
 import torch
 
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
-from lipcert.audit.attack.domain import Domain, label_set
+from lipcert.audit.attack.labels import label_set
 from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.labels import checked_labels
+from lipcert.graph.domain import Domain
 from lipcert.upper import FloatArray
 
 __all__ = ["Progress", "Proposal", "proposals"]
@@ -64,7 +65,7 @@ def proposals(
     movable = WeightSet.of(claims) if move_weights else None
     engine = claims.engine
     labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
-    domain = Domain.of(engine.graph.input_shape, claims.settings, engine.graph.inputs)
+    domain = engine.domain.window()
     field = Field(claims, weights, device)
     ground = Ground(field, domain, labels, np.random.default_rng(seed))
     best = Best(field.objectives)

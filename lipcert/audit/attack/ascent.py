@@ -15,8 +15,9 @@ from typing import Final, Self, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.attack.domain import Domain, Labels, LabelSet, lengths
+from lipcert.audit.attack.labels import Labels, LabelSet
 from lipcert.audit.attack.objective import Field, Slopes
+from lipcert.graph.domain import Domain, lengths
 from lipcert.upper import FloatArray
 
 _Mask = npt.NDArray[np.bool_]
@@ -174,7 +175,7 @@ def _jolted(ground: Ground, x: FloatArray, shares: FloatArray) -> FloatArray:
     """Some share of the way from each example to a random one."""
     if not len(x):
         return x
-    elsewhere = ground.domain.drawn(len(x) + 1, ground.random)[1:]
+    elsewhere = ground.domain.drawn(len(x) + 1, ground.random)[1:].reshape(x.shape)
     moved = x + shares.reshape(-1, *[1] * (x.ndim - 1)) * (elsewhere - x)
     return ground.domain.projected(moved)
 
@@ -202,7 +203,8 @@ def starting_rows(
     x, own = domain.projected(given[0]), given[1]
     if len(x):
         best.meet(x, own, field.norms(x, own))
-    examples = np.concatenate([x, domain.outward(x), domain.drawn(max(len(x), 32), random)])
+    drawn = domain.drawn(max(len(x), 32), random).reshape(-1, *x.shape[1:])
+    examples = np.concatenate([x, domain.farthest(x), drawn])
     choices = len(ground.labels.promising(field.logits(examples[:1]), random))
     examples = _spread(examples, max(_TRIED // choices, per_objective))
     tried = ground.labels.promising(field.logits(examples), random)

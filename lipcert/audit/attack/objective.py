@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lipcert.audit.attack.domain import Labels
+from lipcert.audit.attack.labels import Labels
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import Dense
 from lipcert.graph.ir import Graph, Node

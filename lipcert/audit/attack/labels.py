@@ -1,40 +1,27 @@
-"""The input domain as a set to move in: box and ball, and the points of both nearest to others.
+"""The labels that a loss admits, as sets to move in: classes, corners of a cube, a ball.
 
-Input: arrays [examples, *shape] in float64. Output: points of the domain. Invariant: what `settled`
-returns lies in the domain beyond doubt; what `projected` returns does so up to rounding.
-
-The labels that a loss admits are such sets too: classes, corners of a cube, a ball. Every label
-that is returned is admissible. Where the norm of a gradient is a convex function of the label, its
-largest values are at the extreme labels: only those are tried.
+Every label that is returned is admissible. Where the norm of a gradient is a convex function of the
+label, its largest values are at the extreme labels: only those are tried.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.interval import Interval
 from lipcert.core.losses.base import ClassLoss, Loss, Scores, Targets, scores_of
 from lipcert.core.losses.joint import Joint
-from lipcert.core.program import IndexArray, Part, Shape
-from lipcert.core.rules.facts import Fact, box_norm
+from lipcert.core.program import Shape
+from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
-from lipcert.settings.settings import Settings
-from lipcert.upper import FloatArray, Upper, norm
+from lipcert.graph.domain import lengths
+from lipcert.upper import FloatArray
 
-_HALVINGS: Final = 60
-_WINDOW: Final = 1.0
-_SMALLEST_FACTOR: Final = 1e-18
-_OUTWARD: Final = 1e9
-_DECADES: Final = 7.0
-_INWARD_SINGLE: Final = (2.0**-22, 2.0**-20)
-_INWARD_DOUBLE: Final = (2.0**-46, 2.0**-40, 2.0**-30, 2.0**-20)
 Labels = npt.NDArray[Any]
 """class numbers [examples], or targets [examples, *output shape]; a matrix for several outputs"""
 
@@ -45,188 +32,6 @@ _ALONE: Final = 3
 _INWARD: Final = 1e-12
 _FAR: Final = 1e6
 _LEAP: Final = 1.0
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Domain:
-    """Examples with every entry in a box and the whole within a ball around 0.
-
-    is_box: whether the box lies within the ball as a whole. is_whole: whether entries are whole
-    numbers, which choose rows of tables; the ends of the box then are, too. parts: the domains of
-    several inputs, which an example [entries] holds one after another.
-    """
-
-    low: FloatArray
-    high: FloatArray
-    radius: float
-    is_box: bool
-    is_whole: bool = False
-    parts: tuple[Domain, ...] = ()
-
-    @classmethod
-    def of(cls, shape: Shape, settings: Settings, inputs: Sequence[Part] = ()) -> Self:
-        """The declared domain; of one that admits every input, the part with entries up to 1, since
-        an attack has to begin somewhere. inputs: those of the file."""
-        stated = settings.domains
-        ids = [part.ids is not None for part in inputs]
-        if not stated[0].input:
-            return cls._of(shape, stated[0].norm, stated[0].box, is_whole=any(ids))
-        parts = tuple(
-            cls._of((part.size,), item.norm, item.box, is_whole=is_whole)
-            for part, item, is_whole in zip(inputs, stated, ids, strict=False)
-        )
-        low, high = (
-            np.concatenate(ends)
-            for ends in ([part.low for part in parts], [part.high for part in parts])
-        )
-        radius = math.sqrt(sum(part.radius**2 for part in parts)) * (1.0 + 2.0**-40)
-        if settings.input_norm is not None:
-            radius = min(radius, settings.input_norm)
-        return cls(low, high, radius, settings.input_norm is None, parts=parts)
-
-    @classmethod
-    def _of(
-        cls,
-        shape: Shape,
-        radius: float | None,
-        ends: tuple[float, float] | None,
-        *,
-        is_whole: bool,
-    ) -> Self:
-        if ends is None and radius is None:
-            ends = (-_WINDOW, _WINDOW)
-        box = None if ends is None else Interval(*(np.full((1,) * len(shape), end) for end in ends))
-        fact = Fact.of(shape, math.inf if radius is None else radius, box)
-        whole = fact.box.broadcast(shape)
-        is_box = box_norm(fact.box, shape) <= fact.norm
-        return cls(whole.lo, whole.hi, fact.norm, is_box, is_whole)
-
-    def _by_part(
-        self, act: Callable[[Domain, FloatArray], FloatArray], x: FloatArray
-    ) -> FloatArray:
-        """What is done to each of several inputs of examples."""
-        split = np.split(x, self._ends, axis=1)
-        return np.concatenate([act(*pair) for pair in zip(self.parts, split, strict=True)], axis=1)
-
-    @property
-    def _ends(self) -> IndexArray:
-        """Where the next of several inputs begins in an example."""
-        return np.cumsum([part.low.size for part in self.parts])[:-1]
-
-    @property
-    def width(self) -> float:
-        """A length that no two examples exceed as their distance, and some nearly reach."""
-        diagonal = float(np.linalg.norm((self.high - self.low).reshape(-1)))
-        return min(diagonal, 2.0 * self.radius)
-
-    def projected(self, x: FloatArray) -> FloatArray:
-        """The nearest point of the domain, example by example.
-
-        It is s·x clipped to the box, with the largest s ≤ 1 for which that lies in the ball (the
-        conditions of Karush, Kuhn and Tucker); log s is found by bisection. Of whole numbers it is
-        the nearest one in the box.
-        """
-        if self.parts:
-            x = self._by_part(lambda part, own: part.projected(own), x)
-            if self.is_box:
-                return x
-        clipped = np.clip(x, self.low, self.high)
-        if self.is_whole:
-            return np.rint(clipped)
-        outside = lengths(clipped) > self.radius
-        if not outside.any():
-            return clipped
-        far = x[outside]
-        column = (-1, *[1] * (x.ndim - 1))
-        least = np.full(len(far), np.log(_SMALLEST_FACTOR))
-        most = np.zeros(len(far))
-        for _ in range(_HALVINGS):
-            middle = 0.5 * (least + most)
-            point = np.clip(far * np.exp(middle).reshape(column), self.low, self.high)
-            inside = lengths(point) <= self.radius
-            least, most = np.where(inside, middle, least), np.where(inside, most, middle)
-        clipped[outside] = np.clip(far * np.exp(least).reshape(column), self.low, self.high)
-        return clipped
-
-    def outward(self, directions: FloatArray) -> FloatArray:
-        """About the farthest points of the domain in these directions; the nearest to 0 in none."""
-        if self.parts:
-            return self.projected(self._by_part(lambda part, own: part.outward(own), directions))
-        length = np.maximum(lengths(directions), _SMALLEST_FACTOR)
-        scale = _OUTWARD * max(self.width, self.radius) / length
-        return self.projected(_rows_times(scale, directions))
-
-    def drawn(self, count: int, random: np.random.Generator) -> FloatArray:
-        """The middle; then nearly constant examples, the inside, corners, far points in turn."""
-        if self.parts:
-            parts = [part.drawn(count, random) for part in self.parts]
-            return self.projected(np.concatenate(parts, axis=1))
-        shape = (count, *self.low.shape)
-        inside = self.low + (self.high - self.low) * random.random(shape)
-        shares = random.random((count, *[1] * self.low.ndim))
-        corners = np.where(random.random(shape) < shares, self.low, self.high)
-        bell = random.standard_normal(shape)
-        far = self.outward(bell)
-        levels = self.low + (self.high - self.low) * random.random((count, *[1] * self.low.ndim))
-        sizes = self.width * np.exp(-_DECADES * random.random(count))
-        near = levels + _rows_times(sizes / max(np.sqrt(self.low.size), 1.0), bell)
-        kinds = np.arange(count) % 4
-        found = np.empty(shape)
-        for kind, points in enumerate((near, inside, corners, far)):
-            found[kinds == kind] = points[kinds == kind]
-        found[:1] = 0.5 * (self.low + self.high)
-        return self.projected(found)
-
-    def settled(self, x: FloatArray) -> npt.NDArray[Any]:
-        """Points next to these that lie in the domain beyond doubt, [examples, *shape].
-
-        In float32, so that replaying them in any precision rounds nothing more; in float64 where
-        the domain has no such points there.
-        """
-        single = [self._moved_inward(example, np.float32, _INWARD_SINGLE) for example in x]
-        known = [example for example in single if example is not None]
-        if len(known) == len(single):
-            return np.stack(known).astype(np.float32)
-        double = [self._moved_inward(example, np.float64, _INWARD_DOUBLE) for example in x]
-        shortest = np.clip(0.0, self.low, self.high)
-        return np.stack([shortest if example is None else example for example in double])
-
-    def contains(self, example: FloatArray) -> bool:
-        """Whether an example lies in the domain beyond doubt."""
-        in_box = bool(np.all((example >= self.low) & (example <= self.high)))
-        split = np.split(example, self._ends) if self.parts else []
-        in_parts = all(part.contains(own) for part, own in zip(self.parts, split, strict=True))
-        return in_box and in_parts and (self.is_box or norm(example) <= Upper(self.radius))
-
-    @property
-    def _whole(self) -> npt.NDArray[np.bool_]:
-        """Which entries are whole numbers, which nothing moves."""
-        if not self.parts:
-            return np.full(self.low.shape, self.is_whole)
-        return np.concatenate([part._whole for part in self.parts])
-
-    def _moved_inward(
-        self, example: FloatArray, dtype: type[np.floating[Any]], steps: tuple[float, ...]
-    ) -> FloatArray | None:
-        """The example in a type, as little nearer to 0 as makes it belong; None where none does."""
-        centre = np.clip(0.0, self.low, self.high)
-        for step in (0.0, *steps):
-            moved = centre + (1.0 - step) * (example - centre) if step else example
-            moved = np.where(self._whole, example, moved)
-            rounded = np.clip(moved, self.low, self.high).astype(dtype).astype(np.float64)
-            if self.contains(rounded):
-                return rounded
-        return None
-
-
-def lengths(x: FloatArray) -> FloatArray:
-    """The Euclidean norm of every example: [examples]."""
-    return np.asarray(np.linalg.norm(x.reshape(len(x), math.prod(x.shape[1:])), axis=1))
-
-
-def _rows_times(factors: FloatArray, x: FloatArray) -> FloatArray:
-    return np.asarray(factors.reshape(-1, *[1] * (x.ndim - 1)) * x)
 
 
 class LabelSet(ABC):
