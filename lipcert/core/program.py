@@ -114,9 +114,14 @@ class Window:
     outputs: Shape
 
 
+@dataclass(frozen=True, slots=True)
+class Op:
+    """What a step computes: one of the kinds below."""
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Dense:
+class Dense(Op):
     """y[..., o] = Σ_i weight[o, i]·x[..., i] + bias[o]: along the last axis of x."""
 
     weight: Operand
@@ -125,7 +130,7 @@ class Dense:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Embedding:
+class Embedding(Op):
     """y[..., :] = table[x[...], :], for whole numbers x from −rows to rows − 1.
 
     table: [rows, width]. Negative numbers count from the end of the table; for any other x nothing
@@ -137,7 +142,7 @@ class Embedding:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Compare:
+class Compare(Op):
     """y = 1 where x = limits, or where x > limits if `above`, and 0 elsewhere.
 
     x: whole numbers, or 0 and 1. limits: whole numbers, of the shape of x.
@@ -149,7 +154,7 @@ class Compare:
 
 @final
 @dataclass(frozen=True, slots=True)
-class MaskedMean:
+class MaskedMean(Op):
     """y = Σ x·m / max(Σ m, floor) over axes, which keep the length 1, for a mask m of 0 and 1.
 
     The mask has the rank of x, and is repeated along axes on which its length is 1. floor > 0.
@@ -161,7 +166,7 @@ class MaskedMean:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Conv:
+class Conv(Op):
     """Convolution of x [1, channels, *spatial] with zero padding.
 
     weight: [outputs, inputs of a group, *taps]. transposed: the linear map is the transpose of the
@@ -178,7 +183,7 @@ class Conv:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Scale:
+class Scale(Op):
     """y = factor·x entry by entry; factor has the rank of x, with 1 where it is repeated."""
 
     factor: Operand
@@ -186,7 +191,7 @@ class Scale:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Shift:
+class Shift(Op):
     """y = x + offset entry by entry; offset has the rank of x, with 1 where it is repeated."""
 
     offset: Operand
@@ -194,7 +199,7 @@ class Shift:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class BatchNorm:
+class BatchNorm(Op):
     """y = scale·(x − mean)·inverse + shift per channel (axis 1), inverse = 1/√(variance + ε).
 
     All of shape [channels].
@@ -208,7 +213,7 @@ class BatchNorm:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Activation:
+class Activation(Op):
     """y = f(x) entry by entry. name: which f; numbers: its parameters in the order of ONNX.
 
     gelu_tanh(a, b) = x/2·(1 + tanh(a·(x + b·x³))); without numbers a = √(2/π), b = 0.044715.
@@ -225,7 +230,7 @@ class Activation:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class PRelu:
+class PRelu(Op):
     """y = x where x ≥ 0, slope·x elsewhere; slope has the rank of x, with 1 where repeated."""
 
     slope: Operand
@@ -233,7 +238,7 @@ class PRelu:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Move:
+class Move(Op):
     """y.flat[k] = x.flat[sources[k]], or 0 where sources[k] = −1. sources: of y's shape.
 
     Every op that only moves, repeats or drops entries: reshape, transpose, slice, gather, pad with
@@ -245,7 +250,7 @@ class Move:
 
 @final
 @dataclass(frozen=True, slots=True)
-class MaxPool:
+class MaxPool(Op):
     """Maximum over windows of the axes behind the first two; padding is never the maximum."""
 
     window: Window
@@ -253,7 +258,7 @@ class MaxPool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class AveragePool:
+class AveragePool(Op):
     """Mean over windows of the axes behind the first two.
 
     counts_padding: whether padding counts as 0 or not at all (the divisor is then the number of
@@ -266,7 +271,7 @@ class AveragePool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class LpPool:
+class LpPool(Op):
     """(Σ |x|^p)^(1/p) over windows of the axes behind the first two; p = 1 or 2."""
 
     window: Window
@@ -275,7 +280,7 @@ class LpPool:
 
 @final
 @dataclass(frozen=True, slots=True)
-class ReduceSum:
+class ReduceSum(Op):
     """Sum over axes, which keep the length 1; mean: divided by the number of terms."""
 
     axes: Shape
@@ -284,7 +289,7 @@ class ReduceSum:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Centre:
+class Centre(Op):
     """y = x − mean of x over axes."""
 
     axes: Shape
@@ -292,7 +297,7 @@ class Centre:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class DivideByNorm:
+class DivideByNorm(Op):
     """y = x/max(share·‖x‖₂, floor), the norm over axes; share is one positive number."""
 
     axes: Shape
@@ -302,7 +307,7 @@ class DivideByNorm:
 
 @final
 @dataclass(frozen=True, slots=True)
-class ReduceMax:
+class ReduceMax(Op):
     """Maximum (or minimum) over axes, which keep the length 1."""
 
     axes: Shape
@@ -311,7 +316,7 @@ class ReduceMax:
 
 @final
 @dataclass(frozen=True, slots=True)
-class ReduceNorm:
+class ReduceNorm(Op):
     """(Σ |x|^p + floor)^(1/p) over axes, which keep the length 1; p = 1 or 2."""
 
     axes: Shape
@@ -321,7 +326,7 @@ class ReduceNorm:
 
 @final
 @dataclass(frozen=True, slots=True)
-class ReduceLogSumExp:
+class ReduceLogSumExp(Op):
     """ln Σ e^x over axes, which keep the length 1."""
 
     axes: Shape
@@ -329,7 +334,7 @@ class ReduceLogSumExp:
 
 @final
 @dataclass(frozen=True, slots=True)
-class LocalResponse:
+class LocalResponse(Op):
     """y = x/s^power, s = floor + (strength/size)·Σ x² over `size` channels around each.
 
     Along axis 1; size is odd, and channels beyond the first or the last count as 0.
@@ -343,7 +348,7 @@ class LocalResponse:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Sort:
+class Sort(Op):
     """Sorted along an axis; all of it is kept (what is dropped is a `Move` behind it)."""
 
     axis: int
@@ -351,7 +356,7 @@ class Sort:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Add:
+class Add(Op):
     """y = Σ signs[i]·x_i, broadcast as numpy does."""
 
     signs: tuple[int, ...]
@@ -359,7 +364,7 @@ class Add:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Concat:
+class Concat(Op):
     """The inputs one after another along an axis."""
 
     axis: int
@@ -367,25 +372,25 @@ class Concat:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Multiply:
+class Multiply(Op):
     """y = x_0·x_1 entry by entry, broadcast as numpy does; both may be the same value."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Divide:
+class Divide(Op):
     """y = x_0/x_1 entry by entry, broadcast as numpy does."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class MatMul:
+class MatMul(Op):
     """y = x_0 @ x_1 as numpy does, both computed from the input."""
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Softmax:
+class Softmax(Op):
     """softmax along an axis, or its logarithm."""
 
     axis: int
@@ -394,7 +399,7 @@ class Softmax:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Normalize:
+class Normalize(Op):
     """y = (x − m)/√(mean of (x − m)² + epsilon) over axes.
 
     m is the mean over the axes, or 0 if not centred.
@@ -409,7 +414,7 @@ class Normalize:
 
 @final
 @dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Op):
     """y = softmax(scale·(x_0 @ x_1) + mask) @ x_2 along the last axis of the scores.
 
     x_0: queries [..., n, d], x_1: transposed keys [..., d, m], x_2: values [..., m, e]. The mask is
@@ -424,7 +429,7 @@ class Attention:
 
 @final
 @dataclass(frozen=True, slots=True)
-class InputClip:
+class InputClip(Op):
     """y = x·min(1, radius/‖x‖₂): no node of a file, but what training puts before a layer."""
 
     radius: float
@@ -432,7 +437,7 @@ class InputClip:
 
 @final
 @dataclass(frozen=True, slots=True)
-class CotangentClip:
+class CotangentClip(Op):
     """y = x; backpropagation sends g·min(1, radius/|g|) in place of the gradient g at y.
 
     |g| is Euclidean, or by_channel √Σ_c (Σ_i |g_ci|)², c along axis 1. No node of a file either.
@@ -442,45 +447,9 @@ class CotangentClip:
     by_channel: bool
 
 
-Op: TypeAlias = (
-    Attention
-    | Dense
-    | Embedding
-    | Compare
-    | MaskedMean
-    | Conv
-    | Scale
-    | Shift
-    | BatchNorm
-    | Activation
-    | PRelu
-    | Move
-    | MaxPool
-    | AveragePool
-    | LpPool
-    | ReduceSum
-    | Centre
-    | DivideByNorm
-    | ReduceMax
-    | ReduceNorm
-    | ReduceLogSumExp
-    | LocalResponse
-    | Sort
-    | Add
-    | Concat
-    | Multiply
-    | Divide
-    | MatMul
-    | Softmax
-    | Normalize
-    | InputClip
-    | CotangentClip
-)
-
-
 @final
 @dataclass(frozen=True, slots=True)
-class Hide:
+class Hide(Op):
     """y = x_0, or −inf where x_1 is 1: the scores of an `Attention`, until it is put together.
 
     In no program: no rule covers infinities.

@@ -115,7 +115,7 @@ def _step(
         if slot in operands:
             found[item.name] = (slot, operands[slot])
     numbers = {name: _exact(slot, operand) for name, (slot, operand) in found.items()}
-    return replace(step, op=replace(step.op, **numbers)), found  # type: ignore[arg-type]
+    return replace(step, op=replace(step.op, **numbers)), found
 
 
 def _exact(slot: str, operand: Operand) -> p.Operand:

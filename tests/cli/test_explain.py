@@ -4,7 +4,6 @@ import inspect
 import json
 from collections.abc import Iterator
 from functools import cache
-from typing import get_args
 from unittest.mock import patch
 
 import pytest
@@ -13,9 +12,9 @@ from click.testing import CliRunner
 from lipcert.cli.main import cli
 from lipcert.core.coverage import INPUT_RULE, rule_of
 from lipcert.core.losses.kinds import KINDS
-from lipcert.core.program import Activation, Dense, Op
+from lipcert.core.program import Activation, Dense
 from lipcert.core.rules.functions import FUNCTIONS
-from lipcert.core.rules.table import rule_class
+from lipcert.core.rules.table import FAMILIES, rule_class
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain import all_keys, core_pages, explain
@@ -43,7 +42,7 @@ def test_every_rule_that_a_certificate_names_has_a_page() -> None:
     """By the core itself, whose sources the pages are read from."""
     pages = core_pages()
     names = {rule_of(Activation(name)) for name in FUNCTIONS}
-    names |= {f"{kind.__name__.lower()}/1" for kind in get_args(Op) if kind is not Activation}
+    names |= {f"{kind.lower()}/1" for kind in FAMILIES if kind != "Activation"}
     assert {name for name in pages if "/" in name} == {INPUT_RULE, *names}
     methods = ("dense", "windows", "explicit", "absolute", "torus")
     assert {name for name in pages if name.startswith("norm.")} == {f"norm.{m}" for m in methods}

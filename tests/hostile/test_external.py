@@ -8,7 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
-from lipcert.core.reader import files, model
+from lipcert.core.reader import external as beside
+from lipcert.core.reader import model
 from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer import load
 from lipcert.importer.load import load_model
@@ -111,6 +112,6 @@ def test_the_offender_is_named(tmp_path):
 
 
 def test_no_system_support_means_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(files.os, "supports_dir_fd", set())
+    monkeypatch.setattr(beside.os, "supports_dir_fd", set())
     with pytest.raises(UnsupportedModelError, match="without following links"):
         load_model(saved(tmp_path, external(location="w.bin"), WEIGHT.tobytes()))

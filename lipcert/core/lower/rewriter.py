@@ -22,7 +22,6 @@ from lipcert.core.lower.values import indices
 from lipcert.core.paths import needed_steps
 from lipcert.core.program import (
     Activation,
-    Hide,
     Move,
     Op,
     Operand,
@@ -34,7 +33,7 @@ from lipcert.core.program import (
 )
 
 ONE = exact(1.0)
-_Kind = TypeVar("_Kind", bound=Op | Hide)
+_Kind = TypeVar("_Kind", bound=Op)
 
 
 def _number(factor: Interval) -> Fraction | None:

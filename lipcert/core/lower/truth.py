@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -163,8 +162,7 @@ def _hidden(call: Call, value: Value, mask: Data) -> Data:
         return replace(expanded(call, mask, shape, place), kind="hiding")
     if not value.is_real:
         raise Unsupported("it computes with whole numbers that depend on the data")
-    hide: Any = Hide()
-    return call.step(hide, value, mask, shape=shape, place=place)
+    return call.step(Hide(), value, mask, shape=shape, place=place)
 
 
 def hidden_sum(call: Call) -> Value:

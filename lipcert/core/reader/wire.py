@@ -7,10 +7,10 @@ that is interpreted has an unknown field.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Final
 
 from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -22,9 +22,13 @@ _GRAPH: Final = 7
 
 
 def check_single_model(content: bytes) -> None:
-    """Raise `ModelReadError` unless the bytes are the fields of one ModelProto with a graph."""
+    """Raise `ModelReadError` unless the bytes are the fields of one ModelProto with a graph.
+
+    `DecodeError` where they cannot be taken apart.
+    """
     seen: set[int] = set()
-    for field in _top_level_fields(content):
+    fields = UnknownFieldSet(Empty.FromString(content))  # of which every field is unknown, in order
+    for field in (item.field_number for item in fields):
         if field not in _SINGULAR | _REPEATED:
             raise ModelReadError(f"this is not an ONNX model (field {field} is not known)")
         if field in seen and field in _SINGULAR:
@@ -51,37 +55,3 @@ def check_text(message: Message) -> None:
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             for item in items:
                 check_text(item)
-
-
-def _top_level_fields(content: bytes) -> Iterator[int]:
-    position = 0
-    while position < len(content):
-        key, position = _varint(content, position)
-        match key & 7:
-            case 0:
-                _, position = _varint(content, position)
-            case 1:
-                position += 8
-            case 2:
-                length, position = _varint(content, position)
-                position += length
-            case 5:
-                position += 4
-            case _:
-                raise ModelReadError("this is not an ONNX model")
-        if position > len(content):
-            raise ModelReadError("the file is truncated")
-        yield key >> 3
-
-
-def _varint(content: bytes, position: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if position >= len(content):
-            raise ModelReadError("the file is truncated")
-        byte = content[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-    raise ModelReadError("this is not an ONNX model")

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from lipcert.core.reader.external import external_content
 from lipcert.core.reader.files import Folder
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import ExternalFile, ModelReadError
@@ -121,14 +122,17 @@ def test_a_key_given_twice(tmp_path):
 
 
 def test_the_budget_counts_files_and_tensors(tmp_path):
+    def tensor(**entries):
+        return outside(**entries).graph.initializer[1]
+
     (tmp_path / "data.bin").write_bytes(bytes(64))
     with pytest.raises(ModelReadError, match="more than"):
-        Folder(tmp_path, 63).read("data.bin")
+        external_content(tensor(), Folder(tmp_path, 63))
     folder = Folder(tmp_path, 100)
-    folder.read("data.bin")
-    folder.take(100)
+    assert len(external_content(tensor(), folder)) == 64
+    assert len(external_content(tensor(length="36"), folder)) == 36
     with pytest.raises(ModelReadError, match="more than"):
-        folder.take(1)
+        external_content(tensor(length="1"), folder)
 
 
 @pytest.mark.parametrize("name", ["absent.onnx", ".", "\0", "a\x1b[31m\nb"])

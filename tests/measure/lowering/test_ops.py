@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import get_args
 
 import numpy as np
 import pytest
@@ -176,7 +175,9 @@ def gradients(function, inputs, example=None):
 
 def test_every_kind_of_step_is_tried():
     kinds = [type(node.op) for _, node, *_ in OPS]
-    assert set(kinds) == set(get_args(program.Op))
+    defined = (item for item in vars(program).values() if isinstance(item, type))
+    steps = {kind for kind in defined if issubclass(kind, program.Op)}
+    assert set(kinds) == steps - {program.Op, program.Hide}
     assert {c.node.op.name for c in CASES if isinstance(c.node.op, program.Activation)} == set(
         FUNCTIONS
     )

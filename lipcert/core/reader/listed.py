@@ -1,0 +1,39 @@
+"""Numbers of a tensor that a file lists one by one, in a field of some wider type."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from onnx.onnx_ml_pb2 import TensorProto
+
+from lipcert.core.reader.records import ModelReadError
+
+_INT32_DATA: Final = frozenset(
+    {"int8", "int16", "int32", "uint8", "uint16", "bool", "float16", "bfloat16"}
+)
+_FIELD: Final = {
+    "float32": "float_data",
+    "float64": "double_data",
+    "int64": "int64_data",
+    "uint32": "uint64_data",
+    "uint64": "uint64_data",
+    **dict.fromkeys(_INT32_DATA, "int32_data"),
+}
+_BITS: Final = {"float16": "uint16", "bfloat16": "uint16", "bool": "uint8"}
+"""types that int32_data holds as bit patterns"""
+
+
+def listed_content(proto: TensorProto, dtype: str, field: str) -> bytes:
+    """The bytes of numbers stored one by one, none of which may be changed by its type."""
+    if field != _FIELD[dtype]:
+        raise ModelReadError(f"{field} cannot hold {dtype}")
+    numbers = getattr(proto, field)
+    if field in {"float_data", "double_data"}:
+        stored = np.asarray(numbers, dtype=dtype)
+        return stored.astype(stored.dtype.newbyteorder("<")).tobytes()
+    wide = np.asarray(numbers, dtype=np.uint64 if field == "uint64_data" else np.int64)
+    narrow = wide.astype(_BITS.get(dtype, dtype))
+    if not np.array_equal(narrow, wide):
+        raise ModelReadError(f"a number is outside the range of {dtype}")
+    return narrow.astype(narrow.dtype.newbyteorder("<")).tobytes()
