@@ -34,7 +34,7 @@ def command(
     tolerance: float,
     result: Output,
 ) -> ExitCode:
-    """Compare OLD with NEW, each a certificate or a file of `lipcert analyze --format json`.
+    """Compare OLD with NEW: two certificates, or two files of `lipcert analyze --format json`.
 
     A regression is a bound or an ε that grew or disappeared, a noise multiplier that fell, or an
     assumption that was added or changed, unless it assumes less than before. What the files state

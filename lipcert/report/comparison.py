@@ -1,7 +1,7 @@
 """Comparison: what became of bounds, privacy and assumptions from one document to another.
 
 A certificate or an analysis is read as a statement: its numbers, and its assumptions in its own
-words and in those that both kinds share. Every number and every assumption is compared; a bound
+words, which the other kind does not share. Every number and every assumption is compared; a bound
 that one side lacks counts as infinite there, and nothing is rounded before it is compared.
 Displayed bounds are rounded up; where that hides a change, they are shown in full.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
@@ -25,9 +25,7 @@ from lipcert.core.certificate import (
 )
 from lipcert.core.codec import member
 from lipcert.core.ledger import Premises
-from lipcert.core.ledger.mechanism import is_stepwise
-from lipcert.core.ledger.premises import InputPart, spelt
-from lipcert.errors import NoVerdictError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report import document as doc
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.numbers import NO_BOUND, at_most
@@ -82,8 +80,7 @@ class Assumed:
 class Statement:
     """What a document states. kind: "certificate" or "analysis".
 
-    structure: the digest of what the model computes, where the document has it. assumptions: in the
-    words of the document; terms: the same in words that both kinds share.
+    structure: the digest of what the model computes, where the document has it.
     """
 
     path: str
@@ -92,7 +89,6 @@ class Statement:
     structure: str | None
     numbers: Mapping[Place, Number | None] = field(metadata=member(apart=True))
     assumptions: Mapping[str, Assumed] = field(metadata=member(apart=True))
-    terms: Mapping[str, Assumed] = field(default_factory=dict, metadata=member(apart=True))
 
 
 def read_statement(path: str, document: Mapping[str, object], data: bytes) -> Statement:
@@ -122,31 +118,15 @@ def _certified(path: str, certificate: Certificate) -> Statement:
         slack = (_radius(premises.input_norm), *_width(premises.input_box))
         assumptions["A-INPUT"] = replace(assumptions["A-INPUT"], slack=slack)
     assumptions["scope"] = Assumed(", ".join([scope.kind, *constraints]))
-    loss = {"kind": premises.loss, **dict(premises.loss_parameters)}
-    if premises.loss_parts:
-        loss["parts"] = spelt(premises.loss_parts)
-    if premises.loss_clip is not None:
-        loss["clip"] = premises.loss_clip
-    run, multiplier = premises.run, certificate.network.noise_multiplier
     return Statement(
         path=path,
         kind="certificate",
         sha256=certificate.model.sha256,
         structure=certificate.model.structure,
-        numbers=dict(_numbers(certificate, multiplier, certificate.privacy)),
-        assumptions=assumptions,
-        terms=_terms(
-            norm=certificate.input.output_norm,
-            box=premises.input_box,
-            parts=premises.input_parts,
-            loss=loss,
-            mechanism=premises.mechanism.record(),
-            relation=premises.relation,
-            divisor=premises.divisor,
-            scope=scope.kind,
-            eval_layers={kind for kind, _ in premises.eval_layers},
-            run=None if run is None else {**asdict(run), "sampling": run.scheme},
+        numbers=dict(
+            _numbers(certificate, certificate.network.noise_multiplier, certificate.privacy)
         ),
+        assumptions=assumptions,
     )
 
 
@@ -174,18 +154,6 @@ def _analysed(path: str, document: Mapping[str, object]) -> Statement:
         structure=None,
         numbers=dict(_numbers(analysis, multiplier, run)),
         assumptions=assumptions,
-        terms=_terms(
-            norm=facts.input_norm,
-            box=facts.input_box,
-            parts=facts.input_parts,
-            loss=facts.loss,
-            mechanism=facts.mechanism,
-            relation=facts.neighbours,
-            divisor=facts.batch_size if facts.reduction == "mean" else None,
-            scope=facts.scope,
-            eval_layers={layer.kind for layer in facts.eval_layers},
-            run=None if run is None else asdict(run),
-        ),
     )
 
 
@@ -226,45 +194,6 @@ def _width(box: tuple[float, float] | None) -> tuple[float, float]:
     return -low, high
 
 
-def _terms(
-    *,
-    norm: float | None,
-    box: tuple[float, float] | None,
-    parts: Iterable[InputPart],
-    loss: Mapping[str, object],
-    mechanism: Mapping[str, object],
-    relation: object,
-    divisor: object,
-    scope: object,
-    eval_layers: set[str],
-    run: Mapping[str, object] | None,
-) -> dict[str, Assumed]:
-    """The words that certificates and analyses share, equal where they mean the same.
-
-    Both bound the input in Euclidean norm by what was stated or follows from the box, rounded each
-    in its own way: nine digits are compared. Weights that are clipped lie within constraints.
-    Layers in eval mode have the names of modules or of nodes: their kinds are compared.
-    """
-    kind = "clipless" if is_stepwise(mechanism) else mechanism["kind"]
-    size = float(f"{_radius(norm):.9g}")
-    found = {
-        "input norm": Assumed(f"{size:.9g}", slack=(size,)),
-        "input box": Assumed(_words(box), slack=_width(box)),
-        "loss": Assumed(_words({name: _plain(value) for name, value in loss.items()})),
-        "mechanism": Assumed(_words({**mechanism, "kind": kind})),
-        "neighbours": Assumed(_words(relation)),
-        "divisor": Assumed(_words(divisor)),
-        "scope": Assumed(_words(scope)),
-        "eval mode": Assumed(_words(sorted(eval_layers))),
-    }
-    inputs = [{name: getattr(part, name) for name in ("name", "norm", "box")} for part in parts]
-    if inputs:
-        found["inputs"] = Assumed(_words(inputs))
-    if run is not None:
-        found["run"] = Assumed(_run_words(run))
-    return found
-
-
 def _words(value: Any) -> str:
     """A value of JSON on one line."""
     match value:
@@ -280,13 +209,6 @@ def _words(value: Any) -> str:
 def _run_words(run: Mapping[str, object]) -> str:
     """How the batches of a run are drawn, and how many."""
     return _words({name: run[name] for name in _SAMPLING})
-
-
-def _plain(value: object) -> object:
-    """A parameter of a loss: flags as certificates spell them, numbers as float64."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return float(value) if isinstance(value, int) else value
 
 
 @final
@@ -344,7 +266,12 @@ class Comparison:
 
 
 def compared(old: Statement, new: Statement, tolerance: float = 0.0) -> Comparison:
-    """Everything that differs between two statements."""
+    """Everything that differs between two statements; UsageError where one is of another kind."""
+    if old.kind != new.kind:
+        raise UsageError(
+            f"compare: {old.path} is of the kind {old.kind!r}, {new.path} of {new.kind!r}; give two "
+            "of one kind"
+        )
     changes = tuple(_changes(old, new, Fraction(tolerance)))
     assumptions = tuple(_assumption_changes(old, new))
     is_saved_again = old.structure is not None and old.structure == new.structure
@@ -382,11 +309,8 @@ def _changes(old: Statement, new: Statement, tolerance: Fraction) -> Iterator[Ch
 
 
 def _assumption_changes(old: Statement, new: Statement) -> Iterator[AssumptionChange]:
-    """In the documents' own words where they are of one kind, else in those they share."""
-    same = old.kind == new.kind
-    before, after = (old.assumptions, new.assumptions) if same else (old.terms, new.terms)
-    for name in dict.fromkeys([*before, *after]):
-        was, now = before.get(name), after.get(name)
+    for name in dict.fromkeys([*old.assumptions, *new.assumptions]):
+        was, now = old.assumptions.get(name), new.assumptions.get(name)
         if was != now:
             kind = "added" if was is None else "dropped" if now is None else "changed"
             yield AssumptionChange(name, kind, was, now, _assumes_more(was, now))
