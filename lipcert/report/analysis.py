@@ -1,9 +1,8 @@
-"""An analysis as a document for people, as CSV, and as findings and test cases for CI systems.
+"""An analysis as a document for people, as CSV, and as findings for CI systems.
 
 The first lines of the document are the answer, and the assumptions stand before everything that
-rests on them. CI systems see a case for the whole network and one for each group and node; what has
-no bound is an error, never a pass: it was not decided. Rankings orient a reader: they are ratios of
-certified bounds, not bounds themselves.
+rests on them. What has no bound is an error for CI systems, never a pass: it was not decided.
+Rankings orient a reader: they are ratios of certified bounds, not bounds themselves.
 """
 
 from __future__ import annotations
@@ -14,17 +13,14 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final, final
 
-from lipcert.analysis.records import Analysis, GroupReport, NodeReport, ParameterReport, VerdictName
+from lipcert.analysis.records import Analysis, NodeReport, ParameterReport, VerdictName
 from lipcert.diagnostics import Level
 from lipcert.gradient_stats.examples import RANDOM
 from lipcert.report import document as doc
 from lipcert.report.ci import (
-    Case,
     CiReport,
     Finding,
-    Outcome,
     by_level,
-    gate_cases,
     gate_findings,
     gate_sentence,
     gate_statements,
@@ -62,7 +58,6 @@ CSV_COLUMNS: Final = (
 _SHOWN: Final = 5
 _LEAST_SHARE: Final = 5e-4
 _LEAST_STRETCH: Final = 1.001
-_NO_NODE: Final = "LC101"
 _NO_GROUP: Final = "LC102"
 _NODE_COLUMNS: Final = (
     doc.Column("node", least=15),
@@ -306,22 +301,12 @@ def analysis_ci(analysis: Analysis) -> CiReport:
     findings += [*_of_verdict(analysis), *gate_findings(analysis.gates)]
     if not is_bounded and not any(finding.level is Level.ERROR for finding in findings):
         findings.append(Finding(_NO_GROUP, Level.ERROR, "model", "", answer))
-    whole = Case("network", "gradient bound", Outcome.PASSED)
-    if not is_bounded:
-        whole = Case("network", "gradient bound", Outcome.ERROR, answer, _NO_GROUP)
-    bounds = {item.name: item.grad_norm for item in analysis.parameters}
     return CiReport(
         verb="analyze",
         file=analysis.model.path,
         headline=answer,
         holds=is_bounded and worst_of(analysis.gates) is GateOutcome.HOLDS,
         findings=by_level(findings),
-        cases=(
-            whole,
-            *gate_cases(analysis.gates),
-            *(_group_case(group, bounds) for group in analysis.groups),
-            *map(_node_case, analysis.nodes),
-        ),
         properties={
             "model_sha256": analysis.model.sha256,
             "scope": analysis.assumptions.scope,
@@ -337,23 +322,6 @@ def _of_verdict(analysis: Analysis) -> Iterator[Finding]:
     use = analysis.usefulness
     if use is not None and use.verdict != "useful":
         yield Finding("LC109", Level.WARNING, "model", "", use.sentence)
-
-
-def _group_case(group: GroupReport, bounds: dict[str, float | None]) -> Case:
-    if group.grad_norm is not None:
-        return Case("groups", group.name, Outcome.PASSED)
-    lost = [name for name in group.parameters if bounds.get(name) is None]
-    text = f"no gradient bound of {', '.join(lost) or group.name}"
-    return Case("groups", group.name, Outcome.ERROR, text, _NO_GROUP)
-
-
-def _node_case(node: NodeReport) -> Case:
-    if node.output_norm is not None and node.cotangent_norm is not None:
-        return Case("nodes", node.name, Outcome.PASSED)
-    if node.reason:
-        return Case("nodes", node.name, Outcome.ERROR, node.reason, _NO_NODE)
-    text = "no bound here, because of another node"
-    return Case("nodes", node.name, Outcome.SKIPPED, text, _NO_NODE)
 
 
 @final

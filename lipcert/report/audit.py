@@ -27,9 +27,8 @@ from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.audit_findings import (
     ORDER,
-    OUTCOMES,
     QUANTITIES,
-    audit_cases,
+    TONES,
     audit_findings,
     held_group,
     held_value,
@@ -90,7 +89,7 @@ Rows = list[tuple[str, str]]
 
 def audit_document(report: AuditReport, most: int | None = None) -> doc.Document:
     """What people read of an audit; tables of at most so many rows."""
-    tone = OUTCOMES[report.verdict].tone
+    tone = TONES[report.verdict]
     use = report.usefulness
     lines = told_once(
         Line(
@@ -216,7 +215,7 @@ def _check(check: CheckReport) -> doc.Statement:
     shown = [f"{name} {measured(value)}" for name, value in numbers if value is not None]
     text = f"{where}{check.message}" + (f" ({', '.join(shown)})" if shown else "")
     verdict = check.verdict
-    return doc.Statement(check.name, text, verdict.value, OUTCOMES[verdict].tone)
+    return doc.Statement(check.name, text, verdict.value, TONES[verdict])
 
 
 def audit_ci(report: AuditReport) -> CiReport:
@@ -228,7 +227,6 @@ def audit_ci(report: AuditReport) -> CiReport:
         headline=" ".join([*_answers(report), *([] if use is None else [use.sentence])]),
         holds=report.verdict is Verdict.PASS,
         findings=findings,
-        cases=tuple(audit_cases(report, findings)),
         properties={
             "verdict": report.verdict.value,
             **({} if use is None else {"usefulness": use.verdict}),

@@ -23,21 +23,22 @@ from lipcert.audit.records import (
     largest,
 )
 from lipcert.diagnostics import CODES, Level
-from lipcert.report.ci import Case, Finding, Outcome, by_level, gate_cases, gate_findings
+from lipcert.report.ci import Finding, by_level, gate_findings
+from lipcert.report.document import Tone
 from lipcert.report.numbers import at_most, beside, measured
 
-OUTCOMES: Final[Mapping[Verdict, Outcome]] = MappingProxyType(
+TONES: Final[Mapping[Verdict, Tone]] = MappingProxyType(
     {
-        Verdict.VIOLATION: Outcome.FAILED,
-        Verdict.EXCEEDED: Outcome.FAILED,
-        Verdict.MISMATCH: Outcome.ERROR,
-        Verdict.INCONCLUSIVE: Outcome.ERROR,
-        Verdict.PARTIAL: Outcome.ERROR,
-        Verdict.PASS: Outcome.PASSED,
+        Verdict.VIOLATION: Tone.BAD,
+        Verdict.EXCEEDED: Tone.BAD,
+        Verdict.MISMATCH: Tone.OPEN,
+        Verdict.INCONCLUSIVE: Tone.OPEN,
+        Verdict.PARTIAL: Tone.OPEN,
+        Verdict.PASS: Tone.GOOD,
     }
 )
 """of a verdict, the worst first"""
-ORDER: Final = tuple(OUTCOMES)
+ORDER: Final = tuple(TONES)
 
 
 class QuantityWords(NamedTuple):
@@ -243,62 +244,3 @@ def _unexplained(report: AuditReport) -> Finding:
 
 def _whole(code: str, message: str) -> Finding:
     return Finding(code, Level.ERROR, "audit", "", message, _REMEDIES.get(code, ""), code)
-
-
-def audit_cases(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
-    """One for the verdict, one for the units of work, and one for each group, value and check.
-
-    The case of the verdict passes for a pass alone, so that no format can show another audit in
-    green.
-    """
-    yield from _run(report, findings)
-    yield from gate_cases(report.gates)
-    yield from _bounded(report, findings)
-    yield from _check_cases(report)
-
-
-def _run(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
-    outcome = OUTCOMES[report.verdict]
-    errors = [f for f in findings if f.kind == "audit" and f.level is Level.ERROR]
-    reason = report.reasons[0] if report.reasons else ""
-    first = next(iter(findings), None)
-    code = first.code if first and outcome is not Outcome.PASSED else ""
-    yield Case("run", "verdict", outcome, reason or (first.message if first else ""), code)
-    done = report.units_done >= report.units
-    lost = next((finding for finding in errors if finding.code == "LC318" and not done), None)
-    outcome = Outcome.PASSED if done else Outcome.ERROR
-    yield Case("run", "units", outcome, lost.message if lost else "", "LC318")
-    for finding in errors:
-        if finding is not lost:
-            yield Case("run", finding.code, Outcome.ERROR, finding.message, finding.code)
-
-
-def _bounded(report: AuditReport, findings: tuple[Finding, ...]) -> Iterator[Case]:
-    told = {(f.kind, f.place, f.quantity): f for f in reversed(findings)}
-    untried = {group.name for group in report.untried_groups}
-    for item in held_items(report):
-        suite, name = ("groups", item.place) if item.kind == "group" else ("values", item.subject)
-        finding = told.get((item.kind, item.place, item.quantity))
-        yield _case(suite, name, item, finding, item.kind == "group" and name in untried)
-
-
-def _case(suite: str, name: str, held: Held, finding: Finding | None, hardly_tried: bool) -> Case:
-    """Without a bound, or tried by no example, neither right nor wrong: skipped."""
-    message, code = (finding.message, finding.code) if finding else ("", "")
-    outcome = Outcome.PASSED
-    if held.audit.violations:
-        outcome = Outcome.FAILED
-    elif held.audit.undecided:
-        outcome = Outcome.ERROR
-    elif held.bound is None or held.norm is None:
-        outcome = Outcome.SKIPPED
-        message = message or ("no bound to hold" if held.bound is None else "not tried")
-    elif hardly_tried:
-        outcome = Outcome.ERROR
-    return Case(suite, name, outcome, message, code)
-
-
-def _check_cases(report: AuditReport) -> Iterator[Case]:
-    for check in report.checks:
-        name = f"{check.name}: {check.where}" if check.where else check.name
-        yield Case("checks", name, OUTCOMES[check.verdict], check.message, check.code)

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Final, Literal, final
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.ledger import Premises
 from lipcert.core.promise import NOT_CHECKED
-from lipcert.core.verdict import STAGES, Report, Verdict
+from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import CODES, Level
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.report import document as doc
 from lipcert.report.ci import (
-    Case,
     CiReport,
     Finding,
-    Outcome,
-    gate_cases,
     gate_findings,
     gate_sentence,
 )
@@ -42,14 +39,14 @@ _SCOPES: Final[Mapping[str, str]] = {
     "constraint-set": "every set of weights within the constraints",
 }
 _ASSUMED: Final = "LC208"
-_VERDICTS: Final[Mapping[str, tuple[Outcome, str]]] = {
-    "valid": (Outcome.PASSED, "valid: all claims are proved"),
+_VERDICTS: Final[Mapping[str, tuple[doc.Tone, str]]] = {
+    "valid": (doc.Tone.GOOD, "valid: all claims are proved"),
     "conditional": (
-        Outcome.ERROR,
+        doc.Tone.OPEN,
         "conditional: assumptions are neither checked nor accepted",
     ),
-    "unknown": (Outcome.ERROR, "unknown: the checker cannot decide"),
-    "invalid": (Outcome.FAILED, "invalid: a claim does not follow"),
+    "unknown": (doc.Tone.OPEN, "unknown: the checker cannot decide"),
+    "invalid": (doc.Tone.BAD, "invalid: a claim does not follow"),
 }
 _GROUPS: Final = (
     doc.Column("group", least=16),
@@ -259,7 +256,7 @@ class Check:
 
 def check_document(check: Check) -> doc.Document:
     """The verdict, what is proved, and what was done."""
-    outcome, headline = _VERDICTS[check.verdict]
+    tone, headline = _VERDICTS[check.verdict]
     sentences = (f"{headline.capitalize()}.", *check.promise)
     assumed = []
     for item in check.assumptions:
@@ -268,7 +265,7 @@ def check_document(check: Check) -> doc.Document:
         assumed.append(doc.Statement(item.id, item.text, status, _tone(status)))
     return doc.Document(
         "LipCert check",
-        tuple(doc.Answer(text, outcome.tone) for text in sentences),
+        tuple(doc.Answer(text, tone) for text in sentences),
         sections=doc.sections_of(
             ("Why", doc.Listing(check.reasons)),
             ("What is assumed", doc.Statements(tuple(assumed))),
@@ -286,10 +283,7 @@ def _tone(status: str) -> doc.Tone:
 
 
 def check_ci(report: Report, certificate: Path, gates: Sequence[GateResult] = ()) -> CiReport:
-    """What CI systems show of a check: a case for the verdict, for each stage and assumption.
-
-    The case of the verdict passes for VALID alone.
-    """
+    """What CI systems show of a check; it holds where the verdict is VALID."""
     _, headline = _VERDICTS[report.verdict.value]
     over = [gate_sentence(item) for item in gates if item.outcome is not GateOutcome.HOLDS]
     is_within = worst_of(gates) is GateOutcome.HOLDS
@@ -299,7 +293,6 @@ def check_ci(report: Report, certificate: Path, gates: Sequence[GateResult] = ()
         headline="; ".join([headline, *over]),
         holds=report.verdict is Verdict.VALID and is_within,
         findings=(*_findings(report), *gate_findings(gates)),
-        cases=(*_cases(report), *gate_cases(gates)),
         properties={"verdict": report.verdict.value, "certificate_sha256": report.sha256},
     )
 
@@ -319,22 +312,3 @@ def _findings(report: Report) -> Iterator[Finding]:
         yield Finding(_ASSUMED, Level.ERROR, "assumption", name, text, remedy)
     if report.verdict is not Verdict.VALID and not found:
         yield Finding(_ASSUMED, Level.ERROR, "certificate", "", headline)
-
-
-def _cases(report: Report) -> Iterator[Case]:
-    outcome, headline = _VERDICTS[report.verdict.value]
-    reason = report.reasons[0] if report.reasons else headline
-    yield Case("run", "verdict", outcome, reason)
-    failed = Outcome.FAILED if report.verdict is Verdict.INVALID else Outcome.ERROR
-    for number, name in enumerate(STAGES):
-        stage = next((stage for stage in report.stages if stage.number == number), None)
-        if stage is None:
-            yield Case("stages", name, Outcome.SKIPPED, "not reached")
-        elif stage.reasons:
-            yield Case("stages", name, failed, "; ".join(stage.reasons), stage.code)
-        else:
-            yield Case("stages", name, Outcome.PASSED)
-    for item in report.assumptions:
-        is_open = item.id in report.open_assumptions
-        outcome = Outcome.ERROR if is_open else Outcome.PASSED
-        yield Case("assumptions", item.id, outcome, item.text if is_open else "")

@@ -1,10 +1,9 @@
 """CI: what continuous integration shows of a result, whichever verb it comes from.
 
 The report of a verb makes these records, which JUnit, SARIF and GitHub annotations are written
-from. A result that does not hold has at least one finding of level error and one case that did not
-pass; what is not known is an error, never a pass; strings are verbatim, and the writers make them
-inert. Gates are shown alike by every verb: a finding of each that does not hold, a case and a
-statement of each.
+from. A result that does not hold has at least one finding of level error; what is not known is an
+error, never a pass; strings are verbatim, and the writers make them inert. Gates are shown alike by
+every verb: a finding of each that does not hold, and a statement of each.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
-from enum import Enum
 from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic, Level
@@ -58,46 +56,11 @@ class Finding:
         )
 
 
-class Outcome(Enum):
-    """How the test of a case ended."""
-
-    PASSED = "passed"
-    FAILED = "failed"
-    """it was decided, and it does not hold"""
-    ERROR = "error"
-    """it could not be decided"""
-    SKIPPED = "skipped"
-    """it was not reached, because of another case"""
-
-    @property
-    def tone(self) -> Tone:
-        """How people are shown it."""
-        return _TONES[self]
-
-
 _TONES: Final = {
-    Outcome.PASSED: Tone.GOOD,
-    Outcome.FAILED: Tone.BAD,
-    Outcome.ERROR: Tone.OPEN,
-    Outcome.SKIPPED: Tone.PLAIN,
+    GateOutcome.HOLDS: Tone.GOOD,
+    GateOutcome.EXCEEDED: Tone.BAD,
+    GateOutcome.UNKNOWN: Tone.OPEN,
 }
-_OF_GATES: Final = {
-    GateOutcome.HOLDS: Outcome.PASSED,
-    GateOutcome.EXCEEDED: Outcome.FAILED,
-    GateOutcome.UNKNOWN: Outcome.ERROR,
-}
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One thing that was tested. suite: the kind of thing. message: why it did not pass."""
-
-    suite: str
-    name: str
-    outcome: Outcome
-    message: str = ""
-    code: str = ""
 
 
 @final
@@ -113,7 +76,6 @@ class CiReport:
     headline: str
     holds: bool
     findings: tuple[Finding, ...]
-    cases: tuple[Case, ...]
     properties: Mapping[str, str]
     seconds: float | None = None
 
@@ -155,21 +117,11 @@ def gate_findings(results: Iterable[GateResult]) -> Iterator[Finding]:
             yield Finding(code, Level.ERROR, "gate", result.gate, text, remedy, result.gate)
 
 
-def gate_cases(results: Iterable[GateResult]) -> Iterator[Case]:
-    """One for each gate; over its limit is a failure, not known an error."""
-    for result in results:
-        message = "" if result.outcome is GateOutcome.HOLDS else gate_sentence(result)
-        code = _CODES.get(result.outcome, "")
-        yield Case("gates", result.gate, _OF_GATES[result.outcome], message, code)
-
-
 def gate_statements(results: Iterable[GateResult]) -> Statements:
     """What people read of gates."""
     return Statements(
         tuple(
-            Statement(
-                item.gate, gate_sentence(item), item.outcome.value, _OF_GATES[item.outcome].tone
-            )
+            Statement(item.gate, gate_sentence(item), item.outcome.value, _TONES[item.outcome])
             for item in results
         )
     )

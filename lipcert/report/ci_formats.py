@@ -5,9 +5,9 @@ has a meaning to the system that reads it: all are made visible first.
 
 - GitHub: at most ten commands `::error file=…,title=…::…`, the worst findings, and plain lines. No
   string begins a command or ends one: characters with a meaning in commands are escaped.
-- JUnit: one `testsuite` for each kind of thing, one `testcase` for each thing. What does not hold
-  is a failure, what could not be decided an error; the document is well-formed XML 1.0 whatever
-  names hold.
+- JUnit: one `testsuite`, with a `testcase` for the verdict, which passes if the result holds, and
+  one for each finding: an error is a failure, anything else is skipped and says why. The document
+  is well-formed XML 1.0 whatever names hold.
 - SARIF: one JSON object with one run, ASCII only, no line that a CI log reads as a command. Every
   result has a location (the file, and the group or node within it) and a fingerprint that depends
   on what is wrong and where, not on numbers, so that a finding is the same one in the next run.
@@ -25,7 +25,7 @@ from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
 from lipcert.diagnostics import CODES, Level
-from lipcert.report.ci import Case, CiReport, Finding, Outcome
+from lipcert.report.ci import CiReport, Finding
 from lipcert.report.json import JsonObject, dump
 from lipcert.text.safe import safe, shortened
 from lipcert.version import __version__
@@ -35,16 +35,6 @@ _LONGEST_LINE: Final = 2000
 _LONGEST_TITLE: Final = 120
 _COMMANDS: Final = {Level.ERROR: "error", Level.WARNING: "warning", Level.INFO: "notice"}
 _HEADER: Final = '<?xml version="1.0" encoding="utf-8"?>\n'
-_ELEMENTS: Final = {
-    Outcome.FAILED: "failure",
-    Outcome.ERROR: "error",
-    Outcome.SKIPPED: "skipped",
-}
-_COUNTED: Final = {
-    "failures": Outcome.FAILED,
-    "errors": Outcome.ERROR,
-    "skipped": Outcome.SKIPPED,
-}
 _SCHEMA: Final = (
     "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 )
@@ -89,42 +79,39 @@ def _property(text: str) -> str:
 def junit_xml(report: CiReport) -> str:
     """The whole document, in ASCII."""
     name = f"lipcert {report.verb}"
-    root = Element("testsuites", {"name": name, **_counts(report.cases), **_time(report)})
-    for suite in dict.fromkeys(case.suite for case in report.cases):
-        cases = [case for case in report.cases if case.suite == suite]
-        title = f"lipcert.{report.verb}.{suite}"
-        element = SubElement(root, "testsuite", {"name": title, **_counts(cases)})
-        _properties(element, {"file": report.file, **report.properties})
-        for case in cases:
-            _case(element, title, case)
+    failed = sum(finding.level is Level.ERROR for finding in report.findings)
+    counts = {
+        "tests": str(len(report.findings) + 1),
+        "failures": str(failed + (not report.holds)),
+        "skipped": str(len(report.findings) - failed),
+    }
+    root = Element("testsuites", {"name": name, **counts, **_time(report)})
+    suite = SubElement(root, "testsuite", {"name": f"lipcert.{report.verb}", **counts})
+    _properties(suite, {"file": report.file, **report.properties})
+    verdict = SubElement(suite, "testcase", {"classname": suite.attrib["name"], "name": "verdict"})
+    if not report.holds:
+        SubElement(verdict, "failure", {"message": safe(report.headline)})
+    for finding in report.findings:
+        _case(suite, finding)
     indent(root)
     text: bytes = tostring(root, encoding="us-ascii")
     return _HEADER + text.decode("ascii") + "\n"
 
 
-def _case(suite: Element, title: str, case: Case) -> None:
-    element = SubElement(suite, "testcase", {"classname": title, "name": safe(case.name)})
-    if case.outcome is Outcome.PASSED:
-        return
-    message = safe(case.message) or case.outcome.value
-    result = SubElement(element, _ELEMENTS[case.outcome], {"message": message})
-    if case.code:
-        result.set("type", case.code)
-        result.text = f"{message} (lipcert explain {case.code})"
+def _case(suite: Element, finding: Finding) -> None:
+    title = f"{suite.attrib['name']}.{finding.kind}"
+    name = safe(finding.place or finding.kind)
+    element = SubElement(suite, "testcase", {"classname": title, "name": name})
+    message = safe(finding.message)
+    tag = "failure" if finding.level is Level.ERROR else "skipped"
+    result = SubElement(element, tag, {"message": message, "type": finding.code})
+    result.text = f"{message} (lipcert explain {finding.code})"
 
 
 def _properties(suite: Element, properties: Mapping[str, str]) -> None:
     element = SubElement(suite, "properties")
     for name, value in properties.items():
         SubElement(element, "property", {"name": safe(name), "value": safe(value)})
-
-
-def _counts(cases: Sequence[Case]) -> dict[str, str]:
-    counts = {
-        name: str(sum(case.outcome is outcome for case in cases))
-        for name, outcome in _COUNTED.items()
-    }
-    return {"tests": str(len(cases)), **counts}
 
 
 def _time(report: CiReport) -> dict[str, str]:

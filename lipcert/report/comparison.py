@@ -269,8 +269,8 @@ def compared(old: Statement, new: Statement, tolerance: float = 0.0) -> Comparis
     """Everything that differs between two statements; UsageError where one is of another kind."""
     if old.kind != new.kind:
         raise UsageError(
-            f"compare: {old.path} is of the kind {old.kind!r}, {new.path} of {new.kind!r}; give two "
-            "of one kind"
+            f"compare: {old.path} is of the kind {old.kind!r}, {new.path} of {new.kind!r}; "
+            "give two of one kind"
         )
     changes = tuple(_changes(old, new, Fraction(tolerance)))
     assumptions = tuple(_assumption_changes(old, new))

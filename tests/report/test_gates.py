@@ -1,9 +1,10 @@
-"""Gates in reports: over a limit is a failure, not known is an error, in words that agree."""
+"""Gates in reports: over a limit and not known are errors, in words that agree."""
 
 import pytest
 
 from lipcert.diagnostics import Level
-from lipcert.report.ci import Outcome, gate_cases, gate_findings, gate_sentence, gate_statements
+from lipcert.report.ci import gate_findings, gate_sentence, gate_statements
+from lipcert.report.document import Tone
 from lipcert.settings.gates import GateResult
 
 HOLDS = GateResult("max-grad-norm", 2.0, 1.25)
@@ -26,23 +27,13 @@ def test_what_holds_is_not_shown_as_larger() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "outcome", "code"),
-    [
-        (HOLDS, Outcome.PASSED, ""),
-        (OVER, Outcome.FAILED, "LC110"),
-        (UNKNOWN, Outcome.ERROR, "LC111"),
-    ],
+    ("result", "tone", "code"),
+    [(HOLDS, Tone.GOOD, ""), (OVER, Tone.BAD, "LC110"), (UNKNOWN, Tone.OPEN, "LC111")],
 )
-def test_cases_and_findings(result: GateResult, outcome: Outcome, code: str) -> None:
-    (case,) = gate_cases([result])
-    assert (case.suite, case.name, case.outcome, case.code) == (
-        "gates",
-        result.gate,
-        outcome,
-        code,
-    )
+def test_findings_and_statements(result: GateResult, tone: Tone, code: str) -> None:
     found = list(gate_findings([result]))
     assert [item.code for item in found] == ([code] if code else [])
-    assert all(item.level is Level.ERROR and item.message == case.message for item in found)
+    assert all(item.level is Level.ERROR for item in found)
+    assert all(item.message == gate_sentence(result) for item in found)
     (statement,) = gate_statements([result]).rows
-    assert statement.text == gate_sentence(result)
+    assert (statement.text, statement.tone) == (gate_sentence(result), tone)
