@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from lipcert.core.losses.base import ClassLoss, Loss, loss_class, parameters_of, scores_of
+from lipcert.core.losses.base import ClassLoss, Loss, loss_class, parameters_of
 from lipcert.core.losses.entries import (
     AbsoluteError,
     BinaryCrossEntropy,
@@ -31,6 +31,7 @@ from lipcert.core.losses.margins import (
     NegativeLogLikelihood,
 )
 from lipcert.core.losses.softmax import CrossEntropy
+from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import FloatArray, IndexArray, Shape
 from lipcert.errors import UsageError

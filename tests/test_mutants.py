@@ -75,7 +75,7 @@ def test_what_certificates_are_accounted_by_has_mutants() -> None:
     """The functions that the checker asks."""
     asked = {
         "accounting.account:epsilon_upper",
-        "accounting.account:gaussian_epsilon",
+        "accounting.gaussian:gaussian_epsilon",
         "accounting.poisson:poisson_epsilon",
         "accounting.renyi:poisson_renyi_epsilon",
         "accounting.renyi:without_replacement_epsilon",

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from lipcert.core.losses.base import ClassLoss, Loss, parameters_of, scores_of
+from lipcert.core.losses.base import ClassLoss, Loss, parameters_of
 from lipcert.core.losses.joint import Joint, Part
 from lipcert.core.losses.softmax import CrossEntropy
+from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Conv, Dense, Embedding, Move, Shape
 from lipcert.core.rules.moves import keeps_order

@@ -15,8 +15,9 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.losses.base import Loss, Targets, scores_of
+from lipcert.core.losses.base import Loss, Targets
 from lipcert.core.losses.joint import Joint
+from lipcert.core.losses.tokens import scores_of
 from lipcert.core.program import Shape
 from lipcert.data.opening import open_source
 from lipcert.data.source import Block, Columns, Identity, Source, joined, require_pair

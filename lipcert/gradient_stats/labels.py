@@ -14,8 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.losses.base import NO_LABEL, ClassLoss, Loss, Scores, scores_of
+from lipcert.core.losses.base import NO_LABEL, ClassLoss, Loss
 from lipcert.core.losses.joint import Joint, Part
+from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import example

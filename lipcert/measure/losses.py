@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from lipcert.core.losses.base import ClassLoss, Loss, scores_of
+from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.entries import (
     AbsoluteError,
     BinaryCrossEntropy,
@@ -31,6 +31,7 @@ from lipcert.core.losses.margins import (
     NegativeLogLikelihood,
 )
 from lipcert.core.losses.softmax import CrossEntropy
+from lipcert.core.losses.tokens import scores_of
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
 from lipcert.measure.lowering.functions import SOFTPLUS_GUARD, with_clipped_cotangent

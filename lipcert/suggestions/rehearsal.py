@@ -21,7 +21,7 @@ import numpy.typing as npt
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.observing import held
 from lipcert.analysis.release import Release, plan_of
-from lipcert.core.losses.base import Scores, scores_of
+from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.gradients import stack_size

@@ -18,8 +18,9 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import Function, FunctionCtx
 
-from lipcert.core.losses.base import ClassLoss, Loss, scores_of
+from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.joint import Joint
+from lipcert.core.losses.tokens import scores_of
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.labels import checked_labels

@@ -120,7 +120,7 @@ LOSSES = [
     ),
     Mutation("rules.facts:Cotangent.times", "multiply_up(self.norm, factor)", "self.norm", HEADS),
     Mutation(
-        "losses.base:_of_tokens",
+        "losses.tokens:token_cotangent",
         "multiply_up(root_up(scores.tokens), each.norm)",
         "each.norm",
         Kill.of(test_tokens.attained, "sum", 9.0, "last"),
@@ -132,19 +132,19 @@ LOSSES = [
         Kill.of(test_tokens.attained, "sum", 9.0, "first"),
     ),
     Mutation(
-        "losses.base:_of_tokens",
+        "losses.tokens:token_cotangent",
         "each.times(divide_up(1.0, divisor))",
         "each.times(0.9 / divisor)",
         Kill.of(test_tokens.at_a_head, "cross-entropy"),
     ),
     Mutation(
-        "losses.base:_of_tokens",
+        "losses.tokens:token_cotangent",
         "np.max(box.hi)",
         "np.min(box.hi)",
         Kill.of(test_tokens.scores_apart),
     ),
     Mutation(
-        "losses.base:scores_of",
+        "losses.tokens:scores_of",
         'loss.class_axis == "last"',
         'loss.class_axis == "first"',
         Kill.of(test_tokens.attained, "sum", 9.0, "first"),
@@ -169,9 +169,9 @@ LOSSES = [
     ),
     Mutation("rules.sums:ConcatRule.pulled", "parts[index]", "parts[0]", HEADS),
     Mutation(
-        "losses.base:scores_of",
-        "len(long) > 1",
-        "len(long) > 2",
+        "losses.base:is_vector",
+        "<= 1",
+        "<= 2",
         Kill.of(test_kinds.test_class_scores_need_one_axis, 0),
     ),
     Mutation(
@@ -214,22 +214,16 @@ LOSSES = [
 
 ACCOUNTING = [
     Mutation(
-        "accounting.account:gaussian_epsilon",
+        "accounting.gaussian:gaussian_epsilon",
         "math.isqrt(math.floor(square * wide * wide)) + 1",
         "math.isqrt(math.floor(square * wide * wide)) * 9 // 10",
         Kill.of(test_account.test_gaussian_is_the_optimum, 1.0, 1, "1e-5"),
     ),
     Mutation(
-        "accounting.account:_least",
+        "accounting.gaussian:_least",
         "return high",
         "return 0.9 * high",
         Kill.of(test_account.test_gaussian_is_the_optimum, 5.0, 100, "1e-12"),
-    ),
-    Mutation(
-        "accounting.account:zero_concentrated",
-        "releases / (2 * Fraction(multiplier) ** 2)",
-        "releases / (4 * Fraction(multiplier) ** 2)",
-        Kill.of(test_account.test_zero_concentrated),
     ),
     Mutation(
         "accounting.account:epsilon_upper",
@@ -262,7 +256,7 @@ ACCOUNTING = [
         Kill.of(test_curve.test_dominates, 1.0, "1/100", False),
     ),
     Mutation(
-        "accounting.curve:Replaced.__call__",
+        "accounting.replaced:Replaced.__call__",
         "absent + n * ",
         "0 * absent + n * ",
         Kill.of(test_curve.test_dominates, 1.0, "1/100", True),

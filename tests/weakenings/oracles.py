@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lipcert.core.accounting.account import gaussian_epsilon
+from lipcert.core.accounting.gaussian import gaussian_epsilon
 from lipcert.core.accounting.renyi import poisson_renyi_epsilon
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.certificate import (

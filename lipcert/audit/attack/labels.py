@@ -14,8 +14,9 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.losses.base import ClassLoss, Loss, Scores, Targets, scores_of
+from lipcert.core.losses.base import ClassLoss, Loss, Targets
 from lipcert.core.losses.joint import Joint
+from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError

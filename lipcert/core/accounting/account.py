@@ -8,21 +8,15 @@ None where none is recomputed. A run is accounted as `releases` Gaussian release
    can enter): one Gaussian release of shift √T/σ, exactly;
 2. Poisson samples: discrete pairs and their convolution, with RDP where those fail;
 3. samples of fixed size under replace-one: RDP.
+
+Each has a file of its own, which is loaded where it is needed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from fractions import Fraction
 from typing import Final
-
-from lipcert.core.accounting.curve import Removed, bits_for
-from lipcert.core.accounting.fixed import NormalTail
-from lipcert.core.accounting.poisson import poisson_epsilon
-from lipcert.core.accounting.renyi import poisson_renyi_epsilon, without_replacement_epsilon
-from lipcert.core.arithmetic import round_up, sqrt_up
-from lipcert.core.exponential import exp_bounds, log_bounds
 
 _RELATIONS: Final = frozenset({"add-remove", "zero-out", "replace-one"})
 _UNAMPLIFIED: Final = frozenset({"shuffle", "full-batch"})
@@ -53,8 +47,12 @@ def epsilon_upper(  # noqa: PLR0917
     if (sampling, relation) in _REFUSED:
         return None
     if sampling in _UNAMPLIFIED or (sampling in _SAMPLED and rate == 1):
+        from lipcert.core.accounting.gaussian import gaussian_epsilon  # noqa: PLC0415
+
         return gaussian_epsilon(multiplier, releases, delta)
     if sampling == "without-replacement":
+        from lipcert.core.accounting.renyi import without_replacement_epsilon  # noqa: PLC0415
+
         return without_replacement_epsilon(multiplier, rate, releases, delta)
     return _poisson(multiplier, rate, releases, delta, relation) if sampling in _SAMPLED else None
 
@@ -62,53 +60,12 @@ def epsilon_upper(  # noqa: PLR0917
 def _poisson(
     multiplier: float, rate: Fraction, releases: int, delta: Fraction, relation: str
 ) -> float | None:
+    from lipcert.core.accounting.poisson import poisson_epsilon  # noqa: PLC0415
+
     replaced = relation == "replace-one"
     found = poisson_epsilon(multiplier, rate, releases, delta, replaced=replaced)
     if found is not None or replaced:
         return found
+    from lipcert.core.accounting.renyi import poisson_renyi_epsilon  # noqa: PLC0415
+
     return poisson_renyi_epsilon(multiplier, rate, releases, delta)
-
-
-def zero_concentrated(multiplier: float, releases: int, delta: Fraction) -> tuple[float, float]:
-    """ρ = T/(2σ²) and ε = ρ + 2√(ρ·log(1/δ)), rounded up (Bun and Steinke, TCC 2016)."""
-    rho = releases / (2 * Fraction(multiplier) ** 2)
-    surprise = log_bounds(1 / delta)[1]
-    return round_up(rho), round_up(rho + 2 * Fraction(sqrt_up(rho * surprise)))
-
-
-def gaussian_epsilon(multiplier: float, releases: int, delta: Fraction) -> float | None:
-    """The least float64 ε with Q(ε/μ − μ/2) − e^ε·Q(ε/μ + μ/2) ≤ δ, μ = √T/σ; but for rounding.
-
-    Proof: T Gaussian releases of shift 1/σ are one of shift √T/σ (the sum of the outputs is
-    sufficient); Balle and Wang, ICML 2018, theorem 8. The left side decreases in e^ε.
-    """
-    square = releases / Fraction(multiplier) ** 2
-    shift = sqrt_up(square)
-    largest = shift * shift / 2.0 + shift * math.sqrt(2.0 * float(log_bounds(1 / delta)[1])) + 1.0
-    bits = bits_for(largest, Fraction(1)) if largest < math.inf else None
-    if bits is None:
-        return None
-    wide = 1 << bits
-    root = max(math.isqrt(math.floor(square * wide * wide)) + 1, wide >> 30)
-    curve = Removed(root, Fraction(1), NormalTail(bits))
-    return _least(lambda epsilon: _within(curve, epsilon, delta), largest)
-
-
-def _within(curve: Removed, epsilon: float, delta: Fraction) -> bool:
-    ratio = exp_bounds(Fraction(epsilon), curve.bits)[0] * (1 << curve.bits)
-    return curve.upper(math.floor(ratio)) <= delta
-
-
-def _least(holds: Callable[[float], bool], start: float) -> float | None:
-    """A float64 ≥ 0 at which `holds`, the least one if it is monotone."""
-    if holds(0.0):
-        return 0.0
-    low, high = 0.0, start
-    if not holds(high):
-        return None
-    while low < (middle := low + (high - low) / 2.0) < high:
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high

@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.accounting.compose import composed_epsilon
-from lipcert.core.accounting.curve import Removed, Replaced, bits_for
+from lipcert.core.accounting.curve import Removed, bits_for
 from lipcert.core.accounting.fixed import NormalTail
 from lipcert.core.accounting.pair import (
     STRIDE,
@@ -65,6 +65,8 @@ def _pairs(shift: Fraction, rate: Fraction, grid: Grid, *, replaced: bool) -> tu
     fixed, tail = math.floor(shift * one) + 1, NormalTail(grid.bits)
     if not replaced:
         return both_directions(Removed(fixed, rate, tail), grid)
+    from lipcert.core.accounting.replaced import Replaced  # noqa: PLC0415  for these only
+
     weight = math.floor(exp_bounds(-shift * shift / 2, grid.bits)[0] * rate * one)
     return (symmetric_direction(Replaced(fixed, rate, tail, weight), grid),)
 

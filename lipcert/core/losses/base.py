@@ -29,15 +29,11 @@ from typing import (
     get_type_hints,
 )
 
-import numpy as np
-
-from lipcert.core.arithmetic import divide_up, multiply_up
 from lipcert.core.codec import Limit
-from lipcert.core.interval import Interval
 from lipcert.core.losses.kinds import KINDS
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Shape
-from lipcert.core.rules.facts import Cotangent, Fact, root_up
+from lipcert.core.rules.facts import Cotangent, Fact
 
 _LARGEST: Final = 1e100
 _RANGE: Final = "magnitudes from 1e-100 to 1e100"
@@ -165,57 +161,6 @@ class ClassLoss(Loss):
         return float(tokens) if self.per_token == "mean" else 1.0
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Where the class scores of one example lie: of which tokens, and how many of each.
-
-    is_last: whether those of one token lie along the last axis.
-    """
-
-    token_shape: Shape
-    classes: int
-    is_last: bool
-
-    @property
-    def tokens(self) -> int:
-        """How many tokens there are."""
-        return math.prod(self.token_shape)
-
-    def apart(self, flat: Any) -> Any:
-        """Outputs [examples, entries], as arrays or tensors, as scores [tokens of all, classes]."""
-        if self.is_last:
-            return flat.reshape(-1, self.classes)
-        return flat.reshape(-1, self.classes, self.tokens).swapaxes(1, 2).reshape(-1, self.classes)
-
-    def together(self, rows: Any) -> Any:
-        """What `apart` gives, as it was."""
-        examples = len(rows) // self.tokens
-        if not self.is_last:
-            rows = rows.reshape(-1, self.tokens, self.classes).swapaxes(1, 2)
-        return rows.reshape(examples, self.tokens * self.classes)
-
-
-def scores_of(loss: Loss, shape: Shape) -> Scores | None:
-    """In an output of this shape, with or without the batch axis of one example.
-
-    Of a loss that is not per token, along the one axis with more than one entry. None where they
-    lie nowhere: that axis is not there, or not the only one.
-    """
-    long = [axis for axis, size in enumerate(shape) if size != 1]
-    if isinstance(loss, ClassLoss) and loss.per_token is not None:
-        axis = len(shape) - 1 if loss.class_axis == "last" else (long or [0])[0]
-        classes = shape[axis] if shape else 1
-        if classes < 2:
-            return None
-        tokens = (*shape[:axis], *shape[axis + 1 :])
-        return Scores(tokens, classes, is_last=axis == len(shape) - 1)
-    if len(long) > 1:
-        return None
-    axis = (long or [len(shape) - 1])[0]
-    return Scores((), math.prod(shape), is_last=axis == len(shape) - 1)
-
-
 def loss_class(kind: str) -> type[Loss]:
     """The class of a loss, loaded when it is needed."""
     if kind not in KINDS:
@@ -248,38 +193,26 @@ def loss_cotangent(loss: Loss, logits: Fact, shape: Shape) -> Cotangent:
     """The gradient of a loss by the outputs of this shape, batch axis of one example included."""
     if not isinstance(loss, ClassLoss):
         return loss.bound(logits, math.prod(shape))
-    scores = scores_of(loss, shape)
-    if scores is None:
-        per = "a vector for each token" if loss.per_token else "one vector"
-        raise Unsupported(f"the loss {loss.kind} needs {per} of class scores, not shape {shape}")
-    if loss.targets is None and scores.classes < 2:
+    if loss.per_token is not None:
+        from lipcert.core.losses.tokens import token_cotangent  # noqa: PLC0415  for these only
+
+        return token_cotangent(loss, logits, shape)
+    if not is_vector(shape):
+        raise Unsupported(unfit(loss, "one vector", shape))
+    classes = math.prod(shape)
+    if loss.targets is None and classes < 2:
         raise Unsupported(f"the loss {loss.kind} of a single class is constant")
-    if loss.per_token is None:
-        return loss.bound(logits, scores.classes)
-    return _of_tokens(loss, logits, shape, scores)
+    return loss.bound(logits, classes)
 
 
-def _of_tokens(loss: ClassLoss, logits: Fact, shape: Shape, scores: Scores) -> Cotangent:
-    """The gradient of a loss per token: that of each token at its own scores, side by side.
+def is_vector(shape: Shape) -> bool:
+    """Whether the class scores of one example lie along the one axis with more than one entry."""
+    return sum(size != 1 for size in shape) <= 1
 
-    Proof: ℓ_t depends on z_t alone, so the gradient by the entries of z_t is ∇ℓ_t, or 0 without a
-    label, divided by n for a mean over n tokens; with the bound c of all ∇ℓ_t the squares add up to
-    n·c². What is known of every z_t: it is no longer than a run along its axis, and its entries
-    lie between the least and the largest of all ends. A hull holds 0, and so do the multiples of
-    a label. Attained: where one example attains the bound of every token; labels are free.
-    """
-    runs = {len(shape) - 1: logits.row_norm, len(shape) - 2: logits.column_norm}
-    axis = len(shape) - 1 if scores.is_last else shape.index(scores.classes)
-    box = logits.box
-    ends = (np.full((1, 1), end) for end in (np.min(box.lo), np.max(box.hi)))
-    fact = Fact.of((1, scores.classes), min(runs.get(axis, math.inf), logits.norm), Interval(*ends))
-    each = loss.of_token.bound(fact, scores.classes)
-    if scores.tokens == 1:
-        return each
-    divisor = loss.share(scores.tokens)
-    row = each.times(divide_up(1.0, divisor))
-    norm = divide_up(multiply_up(root_up(scores.tokens), each.norm), divisor)
-    return Cotangent(norm, rows=(scores.classes, row) if scores.is_last else None)
+
+def unfit(loss: Loss, needed: str, shape: Shape) -> str:
+    """That outputs of this shape do not hold what a loss of classes needs."""
+    return f"the loss {loss.kind} needs {needed} of class scores, not shape {shape}"
 
 
 def _fields(found: type[Loss]) -> tuple[Field[Any], ...]:

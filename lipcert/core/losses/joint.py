@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Final, final
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.premises import JOINT, LossPart, spelt
-from lipcert.core.losses.base import Loss, Targets, loss_cotangent, read_loss, scores_of
+from lipcert.core.losses.base import Loss, Targets, loss_cotangent, read_loss
+from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Concat, Head, Program, Shape
 from lipcert.core.rules.facts import Cotangent, Fact

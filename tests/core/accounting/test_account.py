@@ -13,7 +13,8 @@ from dp_accounting import NeighboringRelation as Relation
 from dp_accounting.pld import privacy_loss_distribution as pld
 from dp_accounting.rdp import RdpAccountant
 
-from lipcert.core.accounting.account import epsilon_upper, gaussian_epsilon, zero_concentrated
+from lipcert.core.accounting.account import epsilon_upper
+from lipcert.core.accounting.gaussian import gaussian_epsilon
 from lipcert.core.accounting.renyi import poisson_renyi_epsilon
 
 _Curve = Callable[[mpmath.mpf], mpmath.mpf]
@@ -256,12 +257,3 @@ def test_not_recomputed(
 def test_no_loss_without_sensitivity() -> None:
     args = ("poisson", math.inf, Fraction(1, 2), 9, Fraction("1e-5"), "add-remove")
     assert epsilon_upper(*args) == 0.0
-
-
-def test_zero_concentrated() -> None:
-    rho, epsilon = zero_concentrated(4.0, 32, Fraction("1e-5"))
-    assert rho == 1.0
-    assert epsilon == pytest.approx(1 + 2 * math.sqrt(math.log(1e5)), rel=1e-15)
-    tight = gaussian_epsilon(4.0, 32, Fraction("1e-5"))
-    assert tight is not None
-    assert tight < epsilon
