@@ -17,6 +17,7 @@ import numpy as np
 
 from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.explicit import strips_of
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.strips import PANEL, Strip
@@ -85,7 +86,7 @@ def _of_windows(frame: Convolution, effort: _Effort) -> Iterator[NormClaim]:
         yield NormClaim(max(_norm(total, effort) for total in totals), "absolute")
     norm, cost = math.inf, math.inf
     if effort.explicit and frame.is_small:
-        blocks = list(frame.strips())
+        blocks = list(strips_of(frame))
         cost = sum(starmap(_strips_cost, blocks))
         norm = max(starmap(strips_norm, blocks)) if cost <= effort.explicit else math.inf
     found = torus_norm(frame) if effort.torus and cost > _CHEAP else None

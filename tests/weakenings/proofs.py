@@ -80,13 +80,13 @@ NORMS = [
         STRIPS,
     ),
     Mutation(
-        "norms.convolution:Convolution.strips",
+        "norms.explicit:strips_of",
         "matrix.T if flipped else matrix",
         "0.9 * (matrix.T if flipped else matrix)",
         STRIPS,
     ),
     Mutation(
-        "norms.convolution:_strips",
+        "norms.explicit:_strips",
         "= matrices[tap]",
         "= matrices[0]",
         STRIPS,
@@ -134,7 +134,7 @@ NORMS = [
         Kill.of(test_convolution.test_overlap_is_the_largest_column_of_the_window_matrix),
     ),
     Mutation(
-        "norms.convolution:Convolution._block",
+        "norms.convolution:Convolution.block",
         "result[:, y, :, x] = taps[:, :, tap]",
         "result[:, y, :, x] = 0.9 * taps[:, :, tap]",
         Kill.of(test_convolution.test_the_matrix_is_the_convolution),
@@ -218,13 +218,13 @@ NORMS = [
         Kill.of(test_fused.test_matrices, norm_at_most_float),
     ),
     Mutation(
-        "norms.compose:averaged",
+        "norms.surroundings:averaged",
         "total = Interval(lo[where], hi[where]) + part",
         "total = part",
         Kill.of(test_fused.test_runs_are_one_map),
     ),
     Mutation(
-        "norms.compose:behind",
+        "norms.surroundings:behind",
         "moved=lines",
         "moved=tuple(np.where(line == line.max(), -1, line) for line in lines)",
         Kill.of(test_fused.test_runs_are_one_map),

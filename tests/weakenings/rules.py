@@ -271,7 +271,7 @@ SHARED = [
         "rules.curves:Curve.over", "np.minimum(low, value.lo)", "low", Kill.of(IMAGES, ("gelu", ()))
     ),
     Mutation(
-        "rules.relu:Relu.derivative", "0.0, 1.0))", "0.0, 0.9))", Kill.of(IMAGES, ("relu", ()))
+        "rules.relu:Relu.image", "clip(box, 0.0", "clip(box, 0.1", Kill.of(IMAGES, ("relu", ()))
     ),
     Mutation(
         "rules.curves:Function.derivative",

@@ -1,15 +1,7 @@
-"""A convolution T with exact kernel: which tap of which output reads what, and two plain bounds.
+"""A convolution T with exact kernel: which tap of which output reads what, and a plain bound.
 
-Two routes, each a proof by itself, for any number of dimensions, strides, dilations, groups and
-paddings, also of an input whose entries were moved about before:
-
-* windows: T = K∘P, where P lays out the window of every output position and K is the kernel as
-  a matrix. An input entry lies in at most r windows, counted exactly, so ‖Px‖² ≤ r‖x‖² and
-  ‖T‖ ≤ √r·‖K‖ (T = 0 if r = 0); with groups, T is block diagonal and the largest group counts.
-  Attained where a kernel matrix is an isometry on the windows of an input whose entries all lie
-  in r of them.
-* explicit: T written out as a matrix, entry by entry, where it is small enough; the float engine
-  takes it in strips, of which most are alike. Exact.
+Of any number of dimensions, strides, dilations, groups and paddings, also of an input whose
+entries were moved about before.
 """
 
 from __future__ import annotations
@@ -25,9 +17,7 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import divide_down, sqrt_up
 from lipcert.core.norms.claim import FloatMatrix
-from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.steps import NormCheck
-from lipcert.core.norms.strips import Strip, strips_at_most_float
 from lipcert.core.program import IndexArray, Window
 
 MAX_ENTRIES: Final = 1 << 24
@@ -104,18 +94,17 @@ class Convolution:
         return math.prod(max(int(count), 1) for count in counts)
 
     def by_windows(self, claim: float, check: NormCheck) -> bool:
-        """Whether ‖T‖₂ ≤ claim follows from the norms of the kernels as matrices."""
+        """Whether ‖T‖₂ ≤ claim follows from the norms of the kernels as matrices.
+
+        Proof: T = K∘P, where P lays out the window of every output position and K is the kernel as
+        a matrix. An input entry lies in at most r windows, counted exactly, so ‖Px‖² ≤ r‖x‖² and
+        ‖T‖ ≤ √r·‖K‖ (T = 0 if r = 0); with groups, T is block diagonal and the largest group
+        counts. Attained where a kernel matrix is an isometry on the windows of an input whose
+        entries all lie in r of them.
+        """
         share = divide_down(claim, sqrt_up(float(self.overlap())))
         matrices = np.split(self.kernel.reshape(len(self.kernel), -1), self.groups)
         return all(check(matrix, share) for matrix in matrices)
-
-    def by_matrix(self, claim: float, check: NormCheck) -> bool:
-        """Whether T can be written out, and ‖T‖₂ ≤ claim; the float engine takes strips of it."""
-        if not self.is_small:
-            return False
-        if check is norm_at_most_float:
-            return all(strips_at_most_float(*block, claim) for block in self.strips())
-        return all(check(block, claim) for block in self.blocks())
 
     @property
     def is_small(self) -> bool:
@@ -125,7 +114,8 @@ class Convolution:
         few = entries <= MAX_ENTRIES and math.prod(self.window.taps) <= _MAX_TAPS
         return few and self._reads_once()
 
-    def _require_small(self) -> None:
+    def require_small(self) -> None:
+        """ValueError where T is not written out as a matrix."""
         if not self.is_small:
             raise ValueError("a convolution of this size is not written out as a matrix")
 
@@ -136,7 +126,7 @@ class Convolution:
 
     def matrix(self) -> FloatMatrix:
         """T itself: rows by output channel and position, columns by input channel and position."""
-        self._require_small()
+        self.require_small()
         blocks = list(self.blocks())
         rows, columns = blocks[0].shape
         result = np.zeros((self.groups, rows, self.groups, columns))
@@ -147,34 +137,10 @@ class Convolution:
     def blocks(self) -> Iterator[FloatMatrix]:
         """T by groups, which act on different channels: ‖T‖ is the largest norm of these."""
         for kernel in np.split(self.kernel, self.groups):
-            block = self._block(kernel, range(len(self.size)))
+            block = self.block(kernel, range(len(self.size)))
             yield block.reshape(block.shape[0] * block.shape[1], -1)
 
-    def strips(self) -> Iterator[tuple[tuple[Strip, ...], int]]:
-        """These blocks or their transposes, whichever have fewer columns: strips, and how many.
-
-        Positions along one axis come first and channels last, so that each position of an output
-        reads neighbouring columns only: rows and columns are permuted, which leaves the norm.
-        Rows that read nothing are left out.
-        """
-        self._require_small()
-        outputs, inputs = len(self.kernel) // self.groups, self.kernel.shape[1]
-        inner, outer = inputs * math.prod(self.size), outputs * math.prod(self.window.outputs)
-        flipped = outer < inner
-        short, lengths = (outer, self.window.outputs) if flipped else (inner, self.size)
-        tables = [_joined(self.reads(axis), flipped) for axis in range(len(self.size))]
-        widths = [_widest(*table) * short // n for table, n in zip(tables, lengths, strict=True)]
-        axis = int(np.argmin(widths))
-        others = [a for a in range(len(self.size)) if a != axis]
-        for kernel in np.split(self.kernel, self.groups):
-            taps = []
-            for tap in range(kernel.shape[axis + 2]):
-                block = self._block(np.take(kernel, tap, axis + 2), others)
-                matrix = block.transpose(1, 0, 3, 2).reshape(-1, block.shape[2] * block.shape[3])
-                taps.append(matrix.T if flipped else matrix)
-            yield tuple(_strips(*tables[axis], taps)), short
-
-    def _block(self, kernel: FloatMatrix, axes: Sequence[int]) -> FloatMatrix:
+    def block(self, kernel: FloatMatrix, axes: Sequence[int]) -> FloatMatrix:
         """[outputs, output positions, inputs, input positions] of one group along some axes."""
         above = [self.window.outputs[axis] for axis in axes]
         below = [self.size[axis] for axis in axes]
@@ -187,40 +153,6 @@ class Convolution:
             x = _flat([pair[1] for pair in each], below)
             result[:, y, :, x] = taps[:, :, tap]
         return result
-
-
-def _joined(reads: IndexArray, flipped: bool) -> tuple[IndexArray, IndexArray, IndexArray]:
-    """Output positions, input positions and taps that join them along an axis; or flipped."""
-    outputs, taps = np.nonzero(reads >= 0)
-    inputs = reads[outputs, taps]
-    return (inputs, outputs, taps) if flipped else (outputs, inputs, taps)
-
-
-def _widest(rows: IndexArray, columns: IndexArray, _: IndexArray) -> int:
-    """How many columns lie between the first and the last one of a row, at most, both counted."""
-    last = np.full(rows.max(initial=0) + 1, -1)
-    first = np.full(len(last), columns.max(initial=0))
-    np.maximum.at(last, rows, columns)
-    np.minimum.at(first, rows, columns)
-    return max(1, int((last - first).max()) + 1)
-
-
-def _strips(
-    rows: IndexArray, columns: IndexArray, taps: IndexArray, matrices: Sequence[FloatMatrix]
-) -> Iterator[Strip]:
-    """The matrices of the taps of each row side by side; rows that look alike once."""
-    height, width = matrices[0].shape
-    alike: dict[tuple[tuple[int, int], ...], list[int]] = {}
-    order = np.argsort(rows, kind="stable")
-    for own in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
-        first = int(columns[own].min(initial=len(order)))
-        look = tuple(zip((columns[own] - first).tolist(), taps[own].tolist(), strict=True))
-        alike.setdefault(look, []).append(first * width)
-    for look, starts in alike.items():
-        strip = np.zeros((height, max((place + 1 for place, _ in look), default=0) * width))
-        for place, tap in look:
-            strip[:, place * width : (place + 1) * width] = matrices[tap]
-        yield Strip(strip, tuple(starts))
 
 
 def _pairs(table: IndexArray) -> list[tuple[npt.NDArray[np.intp], IndexArray]]:

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lipcert.core.interval import Interval
-from lipcert.core.norms.compose import averaged, behind, plus_identity, scaled
+from lipcert.core.norms.compose import plus_identity, scaled
 from lipcert.core.norms.kernels import Kernel
-from lipcert.core.norms.moves import lines_of
 from lipcert.core.norms.steps import NormCheck, NormWitness
 from lipcert.core.program import (
     Add,
@@ -89,6 +88,9 @@ def _preceded(kernel: Kernel, step: Step, shapes: Mapping[str, Shape]) -> Kernel
     """A kernel behind a step."""
     shape = shapes[step.inputs[0]]
     if isinstance(step.op, Move):
+        from lipcert.core.norms.moves import lines_of  # noqa: PLC0415  for these only
+        from lipcert.core.norms.surroundings import behind  # noqa: PLC0415  for these only
+
         lines = lines_of(step.op.sources, shape)
         return None if lines is None or kernel.is_matrix else behind(kernel, lines, shape[2:])
     factors = _factors(kernel, step, shape)
@@ -104,6 +106,8 @@ def _followed(kernel: Kernel, step: Step, start: str, shapes: Mapping[str, Shape
         through, around = step.op.signs if step.inputs[1] == start else step.op.signs[::-1]
         return plus_identity(kernel, through, around)
     if isinstance(step.op, AveragePool):
+        from lipcert.core.norms.surroundings import averaged  # noqa: PLC0415  for these only
+
         return None if kernel.is_matrix else averaged(kernel, step.op.window)
     factors = _factors(kernel, step, shape)
     return None if factors is None else scaled(kernel, factors, outputs=True)
