@@ -9,11 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded, bounded
+from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.graph.ir import Graph, Parameter
 from lipcert.graph.operand import Operand
+from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
+from tests.core.random_models import random_model
 from tests.ops import Maker, Normalize, Scale, Shape, moved, named, written_shape
-from tests.written import model_of
+from tests.written import file_of, model_of
 
 Step = tuple[str, Maker, tuple[str, ...]]
 
@@ -103,3 +106,14 @@ def proved(graph: Graph, loss_norm: float = 1.0, **settings: object) -> Bounded:
 
 def orthogonal(size: int, seed: int) -> np.ndarray:
     return np.linalg.qr(np.random.default_rng(seed).standard_normal((size, size)))[0]
+
+
+def random_graph(seed: int) -> Graph | None:
+    """Of a random file: branches, every kind of layer, tied, shared and computed weights.
+
+    None of a file that onnxruntime does not know, or that is refused.
+    """
+    try:
+        return load_model(file_of(random_model(seed)), trusted=True, as_exported=True).graph
+    except (ModelFileError, UnsupportedModelError):
+        return None

@@ -16,7 +16,7 @@ from lipcert.core.losses.margins import NegativeLogLikelihood
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import UsageError
 from lipcert.losses import loss_gradients, make_loss, worst_gradients
-from tests.mirror import loss_value
+from tests.plain_losses import loss_value
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS))

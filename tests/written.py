@@ -11,7 +11,7 @@ from itertools import permutations
 from pathlib import Path
 
 import numpy as np
-from onnx import NodeProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from lipcert.core import program as p
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph, Node, example
@@ -21,12 +21,17 @@ from lipcert.importer.model import ImportedModel, Verification
 
 def model_of(graph: Graph) -> ImportedModel:
     """The graph as if it had been imported from a file that says the same in float64."""
-    content = _Writer(graph).model()
-    digest = hashlib.sha256(content).hexdigest()
-    path = _folder() / f"{digest}.onnx"
-    path.write_bytes(content)
+    path = file_of(_Writer(graph).model())
     proof = BatchProof(BatchStatus.PROVED, 0, "by hand")
-    return ImportedModel(graph, str(path), digest, {}, "", proof, Verification(1, 0.0), ())
+    return ImportedModel(graph, str(path), path.stem, {}, "", proof, Verification(1, 0.0), ())
+
+
+def file_of(proto: ModelProto) -> Path:
+    """A file that is removed at the end of the process, called by its digest."""
+    content = bytes(proto.SerializeToString(deterministic=True))
+    path = _folder() / f"{hashlib.sha256(content).hexdigest()}.onnx"
+    path.write_bytes(content)
+    return path
 
 
 @cache
@@ -45,7 +50,7 @@ class _Writer:
         self.graph = graph
         self.tensors: dict[str, np.ndarray] = {}
 
-    def model(self) -> bytes:
+    def model(self) -> ModelProto:
         graph = self.graph
         nodes = [proto for node in graph.nodes for proto in self.nodes(node)]
         ends = [
@@ -58,8 +63,7 @@ class _Writer:
         tensors = [numpy_helper.from_array(array, name) for name, array in self.tensors.items()]
         body = helper.make_graph(nodes, "written", ends[:1], ends[1:], tensors)
         opsets = [helper.make_opsetid("", 21)]
-        made = helper.make_model(body, opset_imports=opsets, ir_version=10)
-        return bytes(made.SerializeToString(deterministic=True))
+        return helper.make_model(body, opset_imports=opsets, ir_version=10)
 
     def stored(self, operand: Operand) -> str:
         name = operand.parameter or f"constant{len(self.tensors)}"

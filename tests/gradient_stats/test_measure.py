@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from lipcert.gradient_stats.measure import measure, released_mean
 from lipcert.gradient_stats.weights import scaled_into
 from lipcert.graph.viewed import parameters_of
 from lipcert.losses import make_loss
+from lipcert.measure.losses import per_example_loss
 from lipcert.settings.settings import ConstraintSpec
-from tests.gradient_stats.truth import gradients, loss_of
+from tests.measure.gradient_norms.oracle import gradients
 from tests.models.shipped import digits, graph_of
 
 LOSS = make_loss("cross-entropy")
@@ -43,7 +45,7 @@ def test_norms_and_means_are_those_of_autograd(clip):
     graph, examples = shipped()
     names = list(graph.parameters)
     groups = {"first": names[:2], "rest": names[2:]}
-    truth = gradients(graph, examples.x, examples.y, loss_of(LOSS))
+    truth = gradients(graph, examples.x, examples.y, partial(per_example_loss, LOSS))
     rows = {key: flat(truth, members) for key, members in groups.items()}
     whole = flat(truth, names)
     found = measure(graph, groups, LOSS, examples, clip=clip)
@@ -77,7 +79,7 @@ def test_a_clip_of_the_loss_is_the_mechanisms_and_not_the_rivals():
     assert found is not None
 
     def short(output, label):
-        loss = loss_of(LOSS)(output, label)
+        loss = per_example_loss(LOSS, output, label)
         (at_output,) = torch.autograd.grad(loss.sum(), output, retain_graph=True)
         factor = min(1.0, 1e-3 / float(at_output.norm()))
         return factor * loss
@@ -139,7 +141,7 @@ def test_what_is_released_is_the_mean_of_what_autograd_finds(clip):
     graph, examples = shipped()
     names = list(graph.parameters)
     groups = {"first": names[:2], "rest": names[2:]}
-    truth = gradients(graph, examples.x, examples.y, loss_of(LOSS))
+    truth = gradients(graph, examples.x, examples.y, partial(per_example_loss, LOSS))
     found = released_mean(graph, groups, LOSS, examples, clip=clip)
     assert set(found) == set(names)
     for members in groups.values():

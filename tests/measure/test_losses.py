@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-from itertools import product
 
 import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
-from lipcert.core.losses.base import Loss
 from lipcert.core.losses.entries import (
     AbsoluteError,
     BinaryCrossEntropy,
@@ -24,42 +22,19 @@ from lipcert.core.losses.margins import (
     KantorovichRubinstein,
     MulticlassHinge,
     MultiMargin,
-    NegativeLogLikelihood,
 )
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.losses import worst_gradients
 from lipcert.measure.losses import clipped_gradient, per_example_loss
-from tests.mirror import loss_value
+from tests.plain_losses import BOTH, CLASS_LOSSES, TARGET_LOSSES, loss_value
 
 RNG = np.random.default_rng(2)
 EXAMPLES, CLASSES = 6, 5
 LOGITS = 3.0 * RNG.standard_normal((EXAMPLES, CLASSES))
 NUMBERS = np.array([0, 4, 2, 2, 1, 3])
 UNIT = RNG.uniform(0.0, 1.0, (EXAMPLES, CLASSES)) / math.sqrt(CLASSES)
-BOTH = ["mean", "sum"]
-CLASS_LOSSES: list[Loss] = [
-    CrossEntropy(),
-    CrossEntropy(0.3, 0.2),
-    CrossEntropy(4.0),
-    NegativeLogLikelihood(),
-    Focal(),
-    Focal(0.0),
-    Focal(0.5),
-    *(MulticlassHinge(m, r) for m, r in product((0.0, 1.0, 7.0), BOTH)),
-    *(MultiMargin(m, r) for m, r in product((0.0, 1.0, 7.0), BOTH)),
-    KantorovichRubinstein(),
-    HingeKantorovichRubinstein(2.5, 3.0),
-]
-TARGET_LOSSES: list[Loss] = [
-    *(BinaryCrossEntropy(t, r) for t, r in product((1.0, 0.25), BOTH)),
-    *(SquaredError(1.0, r, half) for r, half in product(BOTH, (False, True))),
-    *(AbsoluteError(r) for r in BOTH),
-    *(Huber(d, r) for d, r in product((0.5, 1.0, 100.0), BOTH)),
-    Cosine(),
-    Cosine(20.0),
-]
 
 
 def values_and_gradients(loss, logits, labels):

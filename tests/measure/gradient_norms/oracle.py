@@ -1,4 +1,4 @@
-"""Truth for the norm engine: one example after another, plain autograd in float64, through θ."""
+"""Truth for gradients: one example after another, plain autograd in float64, through θ."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from torch import Tensor
 
 from lipcert.graph.ir import Graph
 from lipcert.graph.operand import Operand
+from lipcert.graph.viewed import parameters_of
 from lipcert.measure.lowering import LoweredNetwork, lowered
 from lipcert.measure.measured import BatchNorms, Measured
 
+Tensors = Mapping[str, Tensor]
 CPU = torch.device("cpu")
 
 
@@ -29,48 +31,55 @@ def viewed(operand: Operand, theta: Tensor) -> Tensor:
     return torch.where(places >= 0, entries, 0.0) * operand.scale
 
 
+def of_one(
+    graph: Graph, numbers: Mapping[str, Tensor], x: Tensor, loss_of: Callable[[Tensor], Tensor]
+) -> tuple[Tensors, Tensors, Tensors]:
+    """Gradients, values and cotangents of one example [1, ...]; loss_of(output)."""
+    thetas = {name: item.detach().double().requires_grad_() for name, item in numbers.items()}
+    values = {graph.input_name: x.detach().double().clone().requires_grad_()}
+    for node in graph.nodes:
+        operands = {
+            slot: viewed(operand, thetas[operand.parameter])
+            if operand.parameter is not None
+            else torch.from_numpy(operand.array.copy())
+            for slot, operand in node.operands.items()
+        }
+        output = lowered(node, [values[name] for name in node.inputs], operands)
+        output = output * 1.0  # every value is a tensor of its own
+        if not output.requires_grad:
+            output.requires_grad_()
+        output.retain_grad()
+        values[node.output] = output
+    loss_of(values[graph.output_name]).sum().backward()
+    return _slopes(thetas), {k: v.detach() for k, v in values.items()}, _slopes(values)
+
+
+def _slopes(items: Tensors) -> Tensors:
+    return {k: torch.zeros_like(v) if v.grad is None else v.grad for k, v in items.items()}
+
+
 def truth(
     network: LoweredNetwork, x: Tensor, loss_of: Callable[[Tensor, int], Tensor]
-) -> tuple[Mapping[str, np.ndarray], Mapping[str, np.ndarray], Mapping[str, np.ndarray]]:
-    """Norms of gradients, values and cotangents; loss_of(output [1, ...], i): loss of example i.
-
-    The parameters are the network's numbers, taken to float64.
-    """
-    graph = network.graph
-    gradients: dict[str, list[float]] = {name: [] for name in graph.parameters}
-    value_norms: dict[str, list[float]] = {}
-    cotangents: dict[str, list[float]] = {}
-    for i in range(len(x)):
-        thetas = {
-            name: tensor.detach().double().clone().requires_grad_()
-            for name, tensor in network.parameters.items()
-        }
-        values = {graph.input_name: x[i : i + 1].detach().double().clone().requires_grad_()}
-        for node in graph.nodes:
-            operands = {
-                slot: viewed(operand, thetas[operand.parameter])
-                if operand.parameter is not None
-                else torch.from_numpy(operand.array.copy())
-                for slot, operand in node.operands.items()
-            }
-            output = lowered(node, [values[name] for name in node.inputs], operands)
-            output = output * 1.0  # every value is a tensor of its own
-            if not output.requires_grad:
-                output.requires_grad_()
-            output.retain_grad()
-            values[node.output] = output
-        loss_of(values[graph.output_name], i).sum().backward()
-        for name, theta in thetas.items():
-            gradients[name].append(0.0 if theta.grad is None else theta.grad.norm().item())
-        for name, value in values.items():
-            value_norms.setdefault(name, []).append(value.detach().norm().item())
-            grad = 0.0 if value.grad is None else value.grad.norm().item()
-            cotangents.setdefault(name, []).append(grad)
-    return _arrays(gradients), _arrays(value_norms), _arrays(cotangents)
+) -> tuple[Mapping[str, np.ndarray], ...]:
+    """Norms of gradients, values and cotangents; loss_of(output [1, ...], i): loss of example i."""
+    found = [
+        of_one(network.graph, network.parameters, x[i : i + 1], lambda z, i=i: loss_of(z, i))
+        for i in range(len(x))
+    ]
+    return tuple(
+        {name: np.array([float(one[name].norm()) for one in part]) for name in part[0]}
+        for part in zip(*found, strict=True)
+    )
 
 
-def _arrays(lists: Mapping[str, list[float]]) -> Mapping[str, np.ndarray]:
-    return {name: np.asarray(entries) for name, entries in lists.items()}
+def gradients(
+    graph: Graph, x: np.ndarray, y: np.ndarray, loss_of: Callable[[Tensor, Tensor], Tensor]
+) -> dict[str, np.ndarray]:
+    """By parameter: [examples, *shape]; loss_of(output, label)."""
+    theta = {name: torch.tensor(array) for name, array in parameters_of(graph).items()}
+    pairs = [(torch.tensor(x[i : i + 1]), torch.tensor(y[i : i + 1])) for i in range(len(x))]
+    found = [of_one(graph, theta, one, lambda z, y=y: loss_of(z, y))[0] for one, y in pairs]
+    return {name: np.stack([one[name].numpy() for one in found]) for name in theta}
 
 
 def assert_within(

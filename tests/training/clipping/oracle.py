@@ -11,11 +11,10 @@ from torch import Tensor
 from lipcert.core.losses.entries import SquaredError
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import parameters_of
-from lipcert.measure.lowering import lowered
 from lipcert.privacy.noise import Group
 from lipcert.training.clipping import ClipRule
 from lipcert.upper import Upper
-from tests.measure.gradient_norms.oracle import viewed
+from tests.measure.gradient_norms import oracle
 
 LOSS = SquaredError(1e9, "sum", half=True)
 """takes outputs of any shape"""
@@ -57,26 +56,10 @@ def batch(graph: Graph, examples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
 
 def of_one(graph: Graph, tensors: Mapping[str, Tensor], rule: ClipRule, x, label) -> Gradients:
     """∇ℓ + λθ of one example [1, ...]."""
-    thetas = {name: item.detach().double().requires_grad_() for name, item in tensors.items()}
-    values = {graph.input_name: x.double()}
-    for node in graph.nodes:
-        operands = {
-            slot: viewed(operand, thetas[operand.parameter])
-            if operand.parameter is not None
-            else torch.from_numpy(operand.array.copy())
-            for slot, operand in node.operands.items()
-        }
-        values[node.output] = lowered(node, [values[name] for name in node.inputs], operands)
-    losses = rule.losses(values[graph.output_name], label)
-    names = trained_names(graph)
-    if not losses.requires_grad:
-        return {name: rule.weight_decay * thetas[name].detach() for name in names}
-    leaves = [thetas[name] for name in names]
-    found = torch.autograd.grad(losses.sum(), leaves, allow_unused=True)
+    slopes, _, _ = oracle.of_one(graph, tensors, x, lambda z: rule.losses(z, label))
     return {
-        name: (torch.zeros_like(theta) if gradient is None else gradient)
-        + rule.weight_decay * theta.detach()
-        for name, theta, gradient in zip(names, leaves, found, strict=True)
+        name: slopes[name] + rule.weight_decay * tensors[name].detach().double()
+        for name in trained_names(graph)
     }
 
 

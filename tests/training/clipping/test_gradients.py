@@ -28,7 +28,7 @@ from lipcert.training.clipping import (
 from lipcert.training.clipping.factors import clip_factors
 from tests.models.shipped import NAMES, module, path_of
 from tests.models.shipped import graph_of as shipped
-from tests.networks import chain, dag, trained
+from tests.networks import chain, dag, random_graph, trained
 from tests.ops import (
     Activation,
     Add,
@@ -40,7 +40,6 @@ from tests.ops import (
     ReduceSum,
     Scale,
 )
-from tests.random_networks import random_case
 from tests.training.clipping import oracle
 
 SMALL = tuple(name for name in NAMES if name.startswith("digits"))
@@ -85,8 +84,8 @@ def test_shipped_networks(name: str, decay: float) -> None:
 @given(st.integers(0, 2**31), st.sampled_from(DECAYS), st.booleans())
 def test_random_networks(seed: int, decay: float, is_flat: bool) -> None:
     """Branches, tied and rescaled weights, every operation with operands."""
-    graph = random_case(seed).graph
-    assume(oracle.trained_names(graph))
+    graph = random_graph(seed)
+    assume(graph is not None and oracle.trained_names(graph))
     rule = (oracle.flat if is_flat else oracle.by_parameter)(graph, 0.3, decay)
     check(graph, rule, *oracle.batch(graph, 3, seed % 1000))
 
