@@ -50,12 +50,6 @@ def test_a_macro_layer_names_the_nodes_it_stands_for(tmp_path):
     assert len(macro.nodes) == 7
 
 
-def test_a_mean_over_the_batch_is_refused(tmp_path):
-    nodes = [node("ReduceMean", ["x"], ["m"], axes=[0]), node("Sub", ["x", "m"], ["y"])]
-    with pytest.raises(UnsupportedModelError, match="LC007"):
-        imported(tmp_path, nodes)
-
-
 def attention(scale_first=False, mask=True, dropout=False):
     """Attention of heads [N, 2, 4, 3] as exporters spell it."""
     nodes = [

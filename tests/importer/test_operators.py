@@ -86,33 +86,6 @@ def test_cubic_interpolation_is_refused(tmp_path):
         check(tmp_path, [op], {"s": np.array([1, 1, 2, 2], np.float32)}, opset=19)
 
 
-@pytest.mark.parametrize(
-    ("shape", "stack"),
-    [
-        (("N", 4, 7, 6), (4, 6, 5)),
-        (("N", 3, 4, 7, 6), (3, 1, 6, 5)),
-        (("N", 3, 4, 7, 6), (3, 4, 6, 5)),
-        (("N", 3, 4, 7, 6), (1, 1, 4, 6, 5)),
-    ],
-)
-def test_stack_of_matrices_on_the_right(tmp_path, shape, stack):
-    found = check(tmp_path, [node("MatMul", ["x", "w"], ["y"])], {"w": weights(*stack)}, shape)
-    assert found.graph.parameters["w"].shape == stack
-    operands = [o for item in found.graph.nodes for o in item.operands.values()]
-    assert [operand.gain.value for operand in operands] == [1.0]
-
-
-@pytest.mark.parametrize("stack", [(4, 5, 7), (1, 4, 5, 7)])
-def test_stack_of_matrices_on_the_left(tmp_path, stack):
-    check(tmp_path, [node("MatMul", ["w", "x"], ["y"])], {"w": weights(*stack)})
-
-
-def test_a_stack_that_enlarges(tmp_path):
-    tensors = {"w": weights(3, 6, 5)}
-    found = check(tmp_path, [node("MatMul", ["x", "w"], ["y"])], tensors, ("N", 1, 7, 6))
-    assert found.graph.output_shape == (3, 7, 5)
-
-
 @pytest.mark.parametrize("opset", [12, 17, 18])
 @pytest.mark.parametrize(("sizes", "count"), [(2, 2), (3, 2), ([1, 2, 1], 3), (None, 4)])
 def test_sequences_of_parts(tmp_path, opset, sizes, count):
@@ -132,18 +105,3 @@ def test_sequence_position_out_of_range(tmp_path):
     ]
     with pytest.raises(ModelFileError, match="LC016"):
         check(tmp_path, nodes, {"s": np.array(2), "i": np.array(7)})
-
-
-def test_weights_that_depend_on_the_data_are_refused_for_that_reason(tmp_path):
-    nodes = [node("Relu", ["x"], ["m"]), node("Conv", ["x", "m"], ["y"])]
-    with pytest.raises(UnsupportedModelError, match="depends on the data"):
-        check(tmp_path, nodes, shape=(1, 4, 7, 6))
-
-
-JUMPS = ["Shrink", "ThresholdedRelu"]
-
-
-@pytest.mark.parametrize("kind", JUMPS)
-def test_jumps_are_refused(tmp_path, kind):
-    with pytest.raises(UnsupportedModelError, match="jumps"):
-        check(tmp_path, [node(kind, ["x"], ["y"])])

@@ -241,3 +241,19 @@ def test_a_listed_parameter_used_as_a_statistic(tmp_path):
     listed = "".join(f"p_{name}: PARAMETER target='{name}'\n" for name in "sbm")
     with pytest.raises(UnsupportedModelError, match="LC003"):
         load_model(saved(with_metadata(proto, listed), tmp_path))
+
+
+def test_a_recurrent_start_from_zero_keeps_the_parameters(tmp_path):
+    nodes = [
+        node("Gemm", ["h0", "w", "b"], ["h"]),
+        node("MatMul", ["x", "u"], ["i"]),
+        node("Add", ["i", "h"], ["a"]),
+        node("Tanh", ["a"], ["h1"]),
+        node("Gemm", ["h1", "w", "b"], ["y"]),
+    ]
+    tensors = {"h0": np.zeros((1, 3), np.float32), "w": weights(3, 3), "b": weights(3)}
+    zero = node("Constant", [], ["h0"], value=helper.make_tensor("t", 1, (1, 3), [0.0] * 3))
+    del tensors["h0"]
+    proto = model([zero, *nodes], ("N", 2), {**tensors, "u": weights(2, 3)})
+    graph = load_model(saved(proto, tmp_path), trusted=True).graph
+    assert {name for name, item in graph.parameters.items() if not item.folded} == {"w", "b", "u"}

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import helper, numpy_helper
 
-from lipcert.errors import UnsupportedModelError
+from lipcert.errors import UnsupportedModelError, UsageError
 from lipcert.importer.load import load_model
 from tests.importer.models import model, saved, weights
 from tests.importer.test_parameters import with_metadata
@@ -127,3 +127,49 @@ def test_one_cause_has_one_code(tmp_path, op, domain, code, read):
         proto.opset_import.append(helper.make_opsetid(domain, 1))
     found = {name: given for given, name in codes(proto, tmp_path)}
     assert found[op] == code
+
+
+@pytest.mark.parametrize(
+    ("kind", "domain", "code"),
+    [
+        ("Loop", "", "LC004"),
+        ("LSTM", "", "LC004"),
+        ("ArgMax", "", "LC005"),
+        ("Round", "", "LC005"),
+        ("QuantizeLinear", "", "LC005"),
+        ("Nonsense", "", "LC003"),
+        ("Relu", "my.domain", "LC003"),
+        ("SoftmaxCrossEntropyLoss", "", "LC011"),
+        ("RandomNormalLike", "", "LC003"),
+        ("Attention", "com.microsoft", "LC003"),
+    ],
+)
+def test_operators_outside(tmp_path, kind, domain, code):
+    proto = model([node(kind, ["x"], ["y"], domain=domain)], ("N", 4))
+    if domain:
+        proto.opset_import.append(helper.make_opsetid(domain, 1))
+    assert codes(proto, tmp_path) == [(code, kind)]
+
+
+def test_inputs_and_outputs(tmp_path):
+    two = model([node("Add", ["x", "z"], ["y"])], ("N", 4))
+    two.graph.input.append(helper.make_tensor_value_info("z", 1, [3, 4]))
+    assert "LC010" in dict(codes(two, tmp_path))
+    assert "LC006" in dict(codes(model([node("Relu", ["x"], ["y"])], ("N", 4), dtype=7), tmp_path))
+    assert "LC005" in dict(codes(model([node("Cast", ["x"], ["y"], to=7)], ("N", 4)), tmp_path))
+    both = model(
+        [node("Relu", ["x"], ["y"]), node("Abs", ["x"], ["z"])], ("N", 4), outputs=["y", "z"]
+    )
+    assert "LC012" in dict(codes(both, tmp_path))
+    assert load_model(saved(both, tmp_path), output="z").graph.output_name == "z"
+    for trusted in (False, True):
+        with pytest.raises(UsageError, match="no output 'absent'; known: 'y', 'z'"):
+            load_model(saved(both, tmp_path), output="absent", trusted=trusted)
+    deep = model(
+        [node("Relu", ["x"], ["y"]), node("Abs", ["y"], ["z"])], ("N", 4), outputs=["y", "z"]
+    )
+    chosen = load_model(saved(deep, tmp_path))
+    assert chosen.graph.output_name == "z"
+    assert [item.code for item in chosen.diagnostics] == ["LC012"]
+    constant = model([node("Shape", ["x"], ["s"]), node("Cast", ["s"], ["y"], to=1)], ("N", 4))
+    assert "LC008" in dict(codes(constant, tmp_path))
