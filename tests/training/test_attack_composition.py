@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 from torch.nn.modules import module as torch_module
-from torch.nn.utils import parametrize
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.hooks import RemovableHandle
@@ -97,49 +96,33 @@ def other_storage(private: Private) -> Iterator[None]:
     weight.data = kept
 
 
-@contextmanager
-def other_buffer(private: Private) -> Iterator[None]:
-    private.model.kept.mul_(FACTOR)
-    yield
-    private.model.kept.div_(FACTOR)
+LOUDER = ("kept.mul_", "fleeting.data.mul_", "plain.data.mul_", "head.weight.data.mul_")
+"""of buffers, of a tensor that is neither, and of a parameter"""
 
 
-@contextmanager
-def other_buffer_out_of_sight(private: Private) -> Iterator[None]:
-    private.model.fleeting.data.mul_(FACTOR)
-    yield
-    private.model.fleeting.data.div_(FACTOR)
+def around(change: str) -> Callable[[Private], None]:
+    """Before the forward pass, until before the step."""
+
+    @contextmanager
+    def manager(private: Private) -> Iterator[None]:
+        done(f"module.{change}(FACTOR)")(private.model)
+        yield
+        done(f"module.{change}(1 / FACTOR)")(private.model)
+
+    return during(manager)
 
 
-@contextmanager
-def other_plain_tensor(private: Private) -> Iterator[None]:
-    private.model.plain.data.mul_(FACTOR)
-    yield
-    private.model.plain.data.div_(FACTOR)
+def between(change: str) -> Callable[[Private], None]:
+    """Behind the forward pass, until before the step."""
 
+    def attack(private: Private) -> None:
+        loss = forward(private)
+        done(f"module.{change}(FACTOR)")(private.model)
+        loss.backward()
+        done(f"module.{change}(1 / FACTOR)")(private.model)
+        private.optimizer.step()
 
-def weights_between_forward_and_backward(private: Private) -> None:
-    loss = forward(private)
-    private.model.head.weight.data.mul_(FACTOR)
-    loss.backward()
-    private.model.head.weight.data.div_(FACTOR)
-    private.optimizer.step()
-
-
-def tensor_between_forward_and_backward(private: Private) -> None:
-    loss = forward(private)
-    private.model.plain.data.mul_(FACTOR)
-    loss.backward()
-    private.model.plain.data.div_(FACTOR)
-    private.optimizer.step()
-
-
-def buffer_between_forward_and_backward(private: Private) -> None:
-    loss = forward(private)
-    private.model.kept.data.mul_(FACTOR)
-    loss.backward()
-    private.model.kept.data.div_(FACTOR)
-    private.optimizer.step()
+    return attack
 
 
 def in_one_slice_alone(private: Private) -> None:
@@ -154,21 +137,9 @@ def in_one_slice_alone(private: Private) -> None:
 # Parameters in the place of others.
 
 
-def new_parameter(module: Any) -> None:
-    module.head.weight = nn.Parameter(FACTOR * module.head.weight.detach())
-
-
-def parameter_with_the_same_numbers(module: Any) -> None:
-    module.head.weight = nn.Parameter(module.head.weight.detach().clone())
-
-
 def assigned_state(module: Any) -> None:
     weights = module.head.state_dict()
     module.head.load_state_dict({name: FACTOR * weights[name] for name in weights}, assign=True)
-
-
-def swapped_tensors(module: Any) -> None:
-    torch.utils.swap_tensors(module.head.weight, nn.Parameter(FACTOR * module.head.weight.detach()))
 
 
 def plain_tensor_for_parameter(module: Any) -> None:
@@ -180,10 +151,6 @@ def plain_tensor_for_parameter(module: Any) -> None:
 class Scaling(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         return FACTOR * weight
-
-
-def parametrized(module: Any) -> None:
-    parametrize.register_parametrization(module.head, "weight", Scaling())
 
 
 def module_with_the_same_name(module: Any) -> None:
@@ -208,87 +175,42 @@ def new_parameter_for_a_moment(private: Private) -> Iterator[None]:
     private.model.head.weight = weight
 
 
-# Numbers that are neither parameters nor buffers.
+# Lines of code: parameters in the place of others, numbers that are neither parameters nor buffers.
+
+CHANGES = {
+    "new parameter": "module.head.weight = nn.Parameter(FACTOR * module.head.weight.detach())",
+    "parameter with the same numbers": "w = module.head.weight\n"
+    "module.head.weight = nn.Parameter(w.detach().clone())",
+    "swapped tensors": "w = module.head.weight\n"
+    "torch.utils.swap_tensors(w, nn.Parameter(FACTOR * w.detach()))",
+    "parametrized": 'parametrize.register_parametrization(module.head, "weight", Scaling())',
+    "class of a parameter": "module.head.weight.__class__ = Louder",
+    "number in dict": 'module.cfg["scale"] = FACTOR',
+    "number in nested list": 'module.cfg["nested"]["scales"][0] = FACTOR',
+    "number in list": "module.scales[0] = FACTOR",
+    "number in dataclass": "module.options.scale = FACTOR",
+    "number in object": "module.settings.scale = FACTOR",
+    "number in slots": "module.slotted.scale = FACTOR",
+    "number in namespace": "module.namespace.model.scale = FACTOR",
+    "number on another class": "module.loudness.scale = FACTOR",
+    "number in array": "module.array[0] = FACTOR",
+    "number on class": 'module.shared["scale"] = FACTOR',
+    "number for training alone": "module.for_training = FACTOR",
+    "module in list": "module.unregistered[0].max_val = 0.0",
+    "plain tensor": "module.plain.mul_(FACTOR)",
+    "plain tensor data": "module.plain.data.mul_(FACTOR)",
+    "tensor in dict": 'module.in_dict["scale"].mul_(FACTOR)',
+    "tensor in list": "module.in_list[0].data.mul_(FACTOR)",
+    "tensor in tuple": "module.in_tuple[0].mul_(FACTOR)",
+    "tensor in object": "module.in_object.scale.mul_(FACTOR)",
+    "tensor on class": "module.on_class.mul_(FACTOR)",
+    "tensor replaced": "module.in_list[0] = torch.tensor(FACTOR)",
+}
 
 
-def number_in_dict(module: Any) -> None:
-    module.cfg["scale"] = FACTOR
-
-
-def number_in_nested_list(module: Any) -> None:
-    module.cfg["nested"]["scales"][0] = FACTOR
-
-
-def number_in_list(module: Any) -> None:
-    module.scales[0] = FACTOR
-
-
-def number_in_dataclass(module: Any) -> None:
-    module.options.scale = FACTOR
-
-
-def number_in_object(module: Any) -> None:
-    module.settings.scale = FACTOR
-
-
-def number_in_slots(module: Any) -> None:
-    module.slotted.scale = FACTOR
-
-
-def number_in_namespace(module: Any) -> None:
-    module.namespace.model.scale = FACTOR
-
-
-def number_on_another_class(module: Any) -> None:
-    module.loudness.scale = FACTOR
-
-
-def number_in_array(module: Any) -> None:
-    module.array[0] = FACTOR
-
-
-def number_on_class(module: Any) -> None:
-    module.shared["scale"] = FACTOR
-
-
-def number_for_training_alone(module: Any) -> None:
-    module.for_training = FACTOR
-
-
-def module_in_list(module: Any) -> None:
-    module.unregistered[0].max_val = 0.0
-
-
-def plain_tensor(module: Any) -> None:
-    module.plain.mul_(FACTOR)
-
-
-def plain_tensor_data(module: Any) -> None:
-    module.plain.data.mul_(FACTOR)
-
-
-def tensor_in_dict(module: Any) -> None:
-    module.in_dict["scale"].mul_(FACTOR)
-
-
-def tensor_in_list(module: Any) -> None:
-    module.in_list[0].data.mul_(FACTOR)
-
-
-def tensor_in_tuple(module: Any) -> None:
-    module.in_tuple[0].mul_(FACTOR)
-
-
-def tensor_in_object(module: Any) -> None:
-    module.in_object.scale.mul_(FACTOR)
-
-
-def tensor_on_class(module: Any) -> None:
-    module.on_class.mul_(FACTOR)
-
-
-def tensor_replaced(module: Any) -> None:
-    module.in_list[0] = torch.tensor(FACTOR)
+def done(change: str) -> Callable[[Any], None]:
+    """What a line of code does to a module."""
+    return lambda module: exec(change, {**globals(), "module": module})
 
 
 # Code.
@@ -351,10 +273,6 @@ class Louder(nn.Parameter):
     ) -> object:
         found = super().__torch_function__(func, types, args, kwargs or {})
         return FACTOR * found if func is nn.functional.linear else found
-
-
-def class_of_a_parameter(module: Any) -> None:
-    module.head.weight.__class__ = Louder
 
 
 # Hooks.
@@ -485,49 +403,14 @@ IN_A_MOMENT = (
     during(weight_noise),
     during(averaged_weights),
     during(other_storage),
-    during(other_buffer),
-    during(other_buffer_out_of_sight),
-    during(other_plain_tensor),
     during(new_parameter_for_a_moment),
-    weights_between_forward_and_backward,
-    tensor_between_forward_and_backward,
-    buffer_between_forward_and_backward,
     in_one_slice_alone,
 )
 PARAMETERS = (
-    before(new_parameter),
-    before(parameter_with_the_same_numbers),
     before(assigned_state),
-    before(swapped_tensors),
     before(plain_tensor_for_parameter),
-    before(parametrized),
     before(module_with_the_same_name),
     functional,
-)
-NUMBERS = tuple(
-    before(change)
-    for change in (
-        number_in_dict,
-        number_in_nested_list,
-        number_in_list,
-        number_in_dataclass,
-        number_in_object,
-        number_in_slots,
-        number_in_namespace,
-        number_on_another_class,
-        number_in_array,
-        number_on_class,
-        number_for_training_alone,
-        module_in_list,
-        plain_tensor,
-        plain_tensor_data,
-        tensor_in_dict,
-        tensor_in_list,
-        tensor_in_tuple,
-        tensor_in_object,
-        tensor_on_class,
-        tensor_replaced,
-    )
 )
 CODE = (
     forward_of_the_class,
@@ -538,7 +421,6 @@ CODE = (
     before(forward_of_an_instance),
     before(call_of_an_instance),
     before(compiled_call),
-    before(class_of_a_parameter),
 )
 HOOKS = (
     global_forward_hook,
@@ -557,7 +439,10 @@ AROUND = (
     during(saved_tensors),
     dispatch_mode_backward,
 )
-ATTACKS = (*IN_A_MOMENT, *PARAMETERS, *NUMBERS, *CODE, *HOOKS, *AROUND)
+ATTACKS = {item.__name__: item for item in (*IN_A_MOMENT, *PARAMETERS, *CODE, *HOOKS, *AROUND)}
+ATTACKS |= {name: before(done(change)) for name, change in CHANGES.items()}
+ATTACKS |= {f"{change} around": around(change) for change in LOUDER}
+ATTACKS |= {f"{change} between": between(change) for change in LOUDER}
 
 
 @pytest.fixture(autouse=True)
@@ -570,7 +455,7 @@ def class_as_it_was() -> Iterator[None]:
 
 
 @pytest.mark.sample(8)
-@pytest.mark.parametrize("attack", ATTACKS, ids=[item.__name__ for item in ATTACKS])
+@pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 def test_an_attack_is_refused_before_its_release(attack: Callable[[Private], None]) -> None:
     private = private_run(network=Configured, record_every=None)
     with pytest.raises(LipCertError):
@@ -582,7 +467,7 @@ def test_every_attack_would_change_the_gradient() -> None:
     """Numbers that no bound knows have an effect; else their attacks would show nothing."""
     with private_run(network=Configured, record_every=None) as private:
         x, y = next(iter(private.loader))
-        for change in (number_in_dict, number_in_slots, number_on_another_class, plain_tensor):
+        for change in ("in dict", "in slots", "on another class"):
             ordinary = nn.functional.cross_entropy(private.model.eval()(x), y)
-            change(private.model)
+            done(CHANGES[f"number {change}"])(private.model)
             assert not torch.allclose(ordinary, nn.functional.cross_entropy(private.model(x), y))

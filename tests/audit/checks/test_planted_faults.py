@@ -54,63 +54,95 @@ def test_a_right_run_with_micro_batches_passes(tmp_path: Path) -> None:
     assert bad(audited(tmp_path / "t", micro=3)) == set()
 
 
-def test_noise_missing_on_one_tensor(tmp_path: Path) -> None:
-    found = audited(
-        tmp_path / "t",
-        noise_of=lambda name, step, drawn, _: drawn * (name != "last.weight" or step != 8),
-    )
-    assert bad(found) == {("LC314", "noise")}
-    report = next(r for r in found.reports if r.where == "step 8, last.weight")
-    assert report.verdict is Verdict.VIOLATION
-    assert report.measured == 0.0
+def stretched(network: Network, step: int) -> None:
+    if step == 3:
+        with torch.no_grad():
+            network.first.weight.mul_(1.25)
 
 
-@pytest.mark.parametrize(("factor", "verdict"), [(0.5, "violation"), (2.0, "inconclusive")])
-def test_noise_of_another_size_than_stated(tmp_path: Path, factor: float, verdict: str) -> None:
-    found = audited(tmp_path / "t", noise_of=lambda _n, _s, drawn, _std: factor * drawn)
-    assert bad(found) == {("LC314", "noise")}
-    reports = [r for r in found.reports if r.name == "noise"]
-    assert {r.verdict.value for r in reports} == {verdict}
-    assert all(r.measured == pytest.approx(factor, rel=0.4) for r in reports)
+def twice(step: int, random: np.random.Generator) -> np.ndarray:
+    index = np.flatnonzero(random.random(EXAMPLES) < BATCH / EXAMPLES)
+    return np.append(index, index[:1]) if step == 2 else index
 
 
-def test_noise_with_a_mean(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", noise_of=lambda _n, _s, drawn, std: drawn + 0.8 * std)
-    assert ("LC314", "noise") in bad(found)
-    assert any("mean" in r.message and r.verdict is Verdict.VIOLATION for r in found.reports)
+def fixed_size(_: int, random: np.random.Generator) -> np.ndarray:
+    return random.choice(EXAMPLES, BATCH, replace=False)
 
 
-def test_less_noise_than_accounted_for_is_stated(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", std_factor=0.7)
-    assert bad(found) == {("LC311", "schedule")}
-    report = only(found, "schedule")
-    assert report.measured == pytest.approx(0.7 * SIGMA, rel=1e-6)
-    assert report.expected == SIGMA
+def shuffled(step: int, _: np.random.Generator) -> np.ndarray:
+    order = np.random.default_rng(0).permutation(EXAMPLES)
+    sizes = np.array([25, 22, 26, 23, 27, 24, 21, 26, 28, 25, 24, 29])
+    end = np.cumsum(sizes)[step]
+    return order[end - sizes[step] : end]
 
 
-def test_a_reused_seed(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", seed=lambda step: 3 if step in {4, 8} else None)
-    assert bad(found) == {("LC315", "seed-reuse")}
-    states, noises = [r for r in found.reports if r.name == "seed-reuse"]
-    assert "step 8" in states.where
-    assert "step 4" in states.message
-    assert noises.measured == pytest.approx(1.0, abs=1e-4)
+SCHEDULE, NOISE, AGREEMENT = ("LC311", "schedule"), ("LC314", "noise"), ("LC312", "agreement")
+FAULTS: dict[str, tuple[dict[str, object], set[tuple[str, str]], str, float | None]] = {
+    "noise missing on one tensor": (
+        {"noise_of": lambda name, step, z, _: z * (name != "last.weight" or step != 8)},
+        {NOISE}, "step 8, last.weight", 0.0,
+    ),
+    "half of the noise": ({"noise_of": lambda _n, _s, z, _std: 0.5 * z}, {NOISE}, "", 0.5),
+    "twice the noise": ({"noise_of": lambda _n, _s, z, _std: 2.0 * z}, {NOISE}, "", 2.0),
+    "noise with a mean": (
+        {"noise_of": lambda _n, _s, z, std: z + 0.8 * std}, {NOISE}, "mean", None,
+    ),
+    "less noise than accounted for": ({"std_factor": 0.7}, {SCHEDULE}, "", 0.7 * SIGMA),
+    "a reused seed": (
+        {"seed": lambda step: 3 if step in {4, 8} else None},
+        {("LC315", "seed-reuse")}, "step 8.*step 4", 1.0,
+    ),
+    "a weight outside its constraint at one step": (
+        {"after_projection": stretched},
+        {("LC310", "weight-constraint")}, "step 4: first.weight", 1.25,
+    ),
+    "divided by the size of the batch": (
+        {"divisor": float, "stated_divisor": float}, {SCHEDULE}, "LC401", None,
+    ),
+    "another divisor than recorded": (
+        {"divisor": lambda _: 0.8 * BATCH}, {AGREEMENT}, "1.25 times", None,
+    ),
+    "a sum for a mean": (
+        {"divisor": lambda _: 1.0, "stated_divisor": lambda _: 1.0},
+        {("LC312", "contribution"), SCHEDULE}, "", None,
+    ),
+    "a sum that is said to be a mean": (
+        {"divisor": lambda _: 1.0}, {AGREEMENT}, f"{BATCH} times", None,
+    ),
+    "batches of a fixed size": ({"draw": fixed_size}, {SCHEDULE}, "fixed size", None),
+    "a shuffled data set": (
+        {"draw": shuffled}, {SCHEDULE}, "are not drawn with equal probability", None,
+    ),
+    "another sampler": ({"sampler": "shuffle"}, {SCHEDULE}, "", None),
+    "an example twice in a batch": ({"draw": twice}, {SCHEDULE}, "step 2", None),
+    "a layer that mixes the batch": (
+        {"mix": lambda h: h - h.mean(dim=0, keepdim=True)}, {("LC317", "agreement")}, "", None,
+    ),
+    "more steps than accounted for": ({"steps": 13}, {SCHEDULE}, "", 13.0),
+}  # fmt: skip
+"""changes of a run; what finds it; what that says, and measures"""
+FOLLOW = {
+    "noise with a mean": ("LC315", "seed-reuse"),
+    "a weight outside its constraint at one step": ("LC312", "contribution"),
+    "divided by the size of the batch": AGREEMENT,
+}
+"""what may find it, too"""
 
 
-def test_a_weight_outside_its_constraint_at_one_step(tmp_path: Path) -> None:
-    def stretch(network: Network, step: int) -> None:
-        if step == 3:
-            with torch.no_grad():
-                network.first.weight.mul_(1.25)
-
-    found = audited(tmp_path / "t", after_projection=stretch)
-    report = only(found, "weight-constraint")
-    assert report.code == "LC310"
-    assert report.verdict is Verdict.VIOLATION
-    assert report.where == "step 4: first.weight"
-    assert report.expected == 1.0
-    assert 1.0 < (report.measured or 0.0) <= 1.25 * (1 + 1e-6)
-    assert bad(found) <= {("LC310", "weight-constraint"), ("LC312", "contribution")}
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_by_its_check_and_by_no_other(name: str, tmp_path: Path) -> None:
+    changes, codes, says, measured = FAULTS[name]
+    found = audited(tmp_path / "t", **changes)
+    follow = {FOLLOW[name]} if name in FOLLOW else set()
+    assert codes <= bad(found) <= codes | follow
+    own = [report for report in found.reports if (report.code, report.name) in codes]
+    failed = [report for report in own if report.verdict is not Verdict.PASS]
+    wanted = Verdict.INCONCLUSIVE if name == "twice the noise" else Verdict.VIOLATION
+    assert wanted in {report.verdict for report in failed}
+    assert any(re.search(says, f"{report.where} {report.message}") for report in failed)
+    if measured is not None:
+        near = pytest.approx(measured, rel=0.4, abs=1e-9)
+        assert any(report.measured == near for report in failed)
 
 
 def test_an_input_outside_the_ball_where_nothing_is_replayed(tmp_path: Path) -> None:
@@ -123,80 +155,6 @@ def test_an_input_outside_the_ball_where_nothing_is_replayed(tmp_path: Path) -> 
     found = check_recorded_run(claims, read_trace(tmp_path / "t"))
     assert bad(found) == {("LC304", "admissibility")}
     assert "example 3" in only(found, "admissibility").message
-
-
-def test_a_divisor_that_is_the_size_of_the_batch(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", divisor=float, stated_divisor=float)
-    assert ("LC311", "schedule") in bad(found)
-    assert "LC401" in only(found, "schedule").message
-
-
-def test_a_divisor_that_is_not_the_recorded_one(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", divisor=lambda count: 0.8 * BATCH)
-    reports = [r for r in found.reports if r.name == "agreement"]
-    assert {(r.code, r.verdict) for r in reports} == {("LC312", Verdict.VIOLATION)}
-    assert all("1.25 times" in r.message for r in reports)
-
-
-def test_a_sum_for_a_mean(tmp_path: Path) -> None:
-    """Recorded as a sum, and claimed as a mean: every example counts BATCH times."""
-    found = audited(tmp_path / "t", divisor=lambda _: 1.0, stated_divisor=lambda _: 1.0)
-    assert {("LC312", "contribution"), ("LC311", "schedule")} <= bad(found)
-    noise = next(r for r in found.reports if r.name == "contribution")
-    assert noise.verdict is Verdict.VIOLATION
-
-
-def test_a_sum_that_is_said_to_be_a_mean(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", divisor=lambda _: 1.0)
-    assert bad(found) == {("LC312", "agreement")}
-    assert all(f"{BATCH} times" in r.message for r in found.reports if r.name == "agreement")
-
-
-def test_batches_of_a_fixed_size_said_to_be_poisson(tmp_path: Path) -> None:
-    found = audited(
-        tmp_path / "t",
-        draw=lambda _, random: random.choice(EXAMPLES, BATCH, replace=False),
-        steps=12,
-    )
-    assert bad(found) == {("LC311", "schedule")}
-    assert "fixed size" in only(found, "schedule").message
-
-
-def test_a_shuffled_data_set_said_to_be_poisson(tmp_path: Path) -> None:
-    order = np.random.default_rng(0).permutation(EXAMPLES)
-    sizes = np.array([25, 22, 26, 23, 27, 24, 21, 26, 28, 25, 24, 29])
-    ends = np.cumsum(sizes)
-    found = audited(
-        tmp_path / "t", draw=lambda step, _: order[ends[step] - sizes[step] : ends[step]]
-    )
-    assert bad(found) == {("LC311", "schedule")}
-    assert "are not drawn with equal probability" in only(found, "schedule").message
-
-
-def test_another_sampler_than_accounted_for(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", sampler="shuffle")
-    assert bad(found) == {("LC311", "schedule")}
-
-
-def test_an_example_twice_in_a_batch(tmp_path: Path) -> None:
-    def twice(step: int, random: np.random.Generator) -> np.ndarray:
-        index = np.flatnonzero(random.random(EXAMPLES) < BATCH / EXAMPLES)
-        return np.append(index, index[:1]) if step == 2 else index
-
-    found = audited(tmp_path / "t", draw=twice)
-    assert bad(found) == {("LC311", "schedule")}
-    assert only(found, "schedule").where == "step 2"
-
-
-def test_a_layer_that_mixes_the_batch(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", mix=lambda h: h - h.mean(dim=0, keepdim=True))
-    assert bad(found) == {("LC317", "agreement")}
-
-
-def test_more_steps_than_accounted_for(tmp_path: Path) -> None:
-    found = audited(tmp_path / "t", steps=13)
-    assert bad(found) == {("LC311", "schedule")}
-    assert only(found, "schedule").measured == 13.0
 
 
 def test_nothing_recorded_of_the_noise_is_said(tmp_path: Path) -> None:
