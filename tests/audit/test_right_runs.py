@@ -40,6 +40,7 @@ def run(folder: Path, name: str, seed: int) -> AuditReport:
     return audited(folder, way)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "seed"), [("clipless, custom", 2), ("flat clip", 1), ("weight clipping", 4)]
 )

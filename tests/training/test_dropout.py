@@ -112,6 +112,7 @@ def truth(
     return sums, losses
 
 
+@pytest.mark.sample(8)
 @pytest.mark.parametrize("size", [None, 4])
 @pytest.mark.parametrize("clip", CLIPS)
 @pytest.mark.parametrize("kind", NETWORKS)

@@ -56,6 +56,7 @@ MECHANISMS: dict[str, TrainingMechanism] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_trains_to_its_plan(name: str, tmp_path: Path) -> None:
     with private_run(tmp_path, MECHANISMS[name], noise_multiplier=None, target_epsilon=3.0) as run:
@@ -66,6 +67,7 @@ def test_every_mechanism_trains_to_its_plan(name: str, tmp_path: Path) -> None:
         assert not list(run.loader)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_noise_is_what_the_certificate_says_and_no_less_than_the_analysis(
     name: str, tmp_path: Path
@@ -217,6 +219,7 @@ def _norms(module: nn.Module) -> list[float]:
     return [float(np.linalg.norm(p.detach().double().numpy(), 2)) for p in module.parameters()]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_slices_of_a_batch_add_up(name: str) -> None:
     weights = []
