@@ -213,7 +213,7 @@ def test_only_its_class_knows_what_a_mechanism_does() -> None:
 def test_an_activation_has_three_places() -> None:
     """Its bounds, its operator in ONNX, and its function in torch."""
     assert places('"soft_threshold"') == {
-        "core/lower/functions.py",
+        "core/lower/function_choices.py",
         "core/rules/functions.py",
         "measure/lowering/functions.py",
     }

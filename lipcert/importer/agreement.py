@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 from onnx.onnx_ml_pb2 import ModelProto
 
-from lipcert.core.lower.lower import has_halves
+from lipcert.core.lower.constant_ops import has_halves
 from lipcert.core.program import Place, Program, Shape
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.graph.evaluate import output_of, values

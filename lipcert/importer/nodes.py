@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
-from lipcert.core.lower.lower import branches_taken
+from lipcert.core.lower.branches import branches_taken
 from lipcert.core.reader.records import Branch, Model, Node
 
 

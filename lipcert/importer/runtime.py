@@ -20,7 +20,7 @@ from onnx.onnx_ml_pb2 import (
     ValueInfoProto,
 )
 
-from lipcert.core.lower.lower import branches_taken
+from lipcert.core.lower.branches import branches_taken
 from lipcert.core.reader.files import MAX_BYTES, Folder
 from lipcert.core.reader.model import read_parsed
 from lipcert.core.reader.records import Branch, Model, Node

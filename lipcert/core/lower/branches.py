@@ -11,32 +11,30 @@ the file; so what a value depends on is what the nodes behind it read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from typing import final
 
+from lipcert.core.lower.call import refused
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import Walk
+from lipcert.core.lower.values import Constant
 from lipcert.core.reader.records import Branch, Model, Node, with_nested
 
 
 @final
 class Splicer:
-    """taken: the branches of all Ifs, also inside of each other, by their first output.
+    """taken: the branches of all Ifs, also inside of each other, by their first output."""
 
-    walk: computes the values of a node. chosen: the branch that an If takes.
-    """
-
-    def __init__(
-        self, model: Model, walk: Callable[[Node, int], object], chosen: Callable[[Node], Branch]
-    ) -> None:
-        self._model, self._walk, self._chosen = model, walk, chosen
-        self._conditions = _conditions(model)
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self._conditions = _conditions(walk.model)
         self.taken: dict[str, Branch] = {}
 
     def nodes(self) -> list[tuple[int, Node]]:
         """Every node with its position, in an order of computation."""
-        numbered = enumerate(self._model.nodes)
+        numbered = enumerate(self._walk.model.nodes)
         return [(position, item) for position, node in numbered for item in self._spliced([node])]
 
     def _spliced(self, nodes: Iterable[Node]) -> Iterator[Node]:
@@ -53,13 +51,13 @@ class Splicer:
         """A node, which has been walked if a condition may depend on it and it is understood."""
         if not self._conditions.isdisjoint(node.outputs):
             with suppress(Unsupported):
-                self._walk(node, 0)
+                self._walk.node(node, 0)
         return node
 
     def _branch(self, node: Node) -> Branch | None:
         with suppress(Unsupported):
             first = next(filter(None, node.outputs), "")
-            return self.taken.setdefault(first, self._chosen(node))
+            return self.taken.setdefault(first, _chosen(self._walk, node))
         return None
 
 
@@ -87,3 +85,38 @@ def _conditions(model: Model) -> set[str]:
 def is_if(node: Node) -> bool:
     """Whether a node chooses between branches."""
     return node.op_type == "If" and not node.domain
+
+
+def branches_taken(model: Model) -> dict[str, Branch]:
+    """The branch that each If takes whose condition is a constant, by its first output."""
+    if all(node.op_type != "If" for node in model.nodes):
+        return {}
+    found: dict[str, Branch] = {}
+    for batched in (False, True):
+        splicer = Splicer(Walk.over(model, batched=batched))
+        splicer.nodes()
+        found |= splicer.taken
+    return found
+
+
+def lower_branch(walk: Walk, node: Node, position: int) -> None:
+    """Add the outputs of an If, by the nodes of the branch that it takes."""
+    chosen = _chosen(walk, node)
+    for inner in chosen.nodes:
+        walk.node(inner, position)
+    for name, result in zip(node.outputs, chosen.outputs, strict=True):
+        walk.values[name] = walk.known(result)
+
+
+def _chosen(walk: Walk, node: Node) -> Branch:
+    """The branch that an If takes."""
+    condition = walk.values.get(node.inputs[0])
+    if not isinstance(condition, Constant) or condition.lo.size != 1:
+        raise refused(node, Unsupported("it branches on the data; export one branch alone"))
+    condition.check_fixed()
+    chosen = node.attributes.get("then_branch" if condition.lo.all() else "else_branch")
+    if chosen is None or not isinstance(chosen.value, Branch):
+        raise refused(node, Unsupported("the branch that it takes is missing"))
+    if len(chosen.value.outputs) != len(node.outputs):
+        raise refused(node, Unsupported("its branches have other outputs"))
+    return chosen.value

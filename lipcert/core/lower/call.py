@@ -16,7 +16,13 @@ import numpy as np
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size, indices
 from lipcert.core.program import IndexArray, Move, Op, Place, Shape, Step
-from lipcert.core.reader.records import Attribute, Node, Tensor, shown
+from lipcert.core.reader.records import Attribute, Model, Node, Tensor, shown
+
+
+def refused(node: Node, error: Unsupported) -> Unsupported:
+    """The same refusal, of this node."""
+    where = f"node {shown(node.name)} ({shown(node.op_type)})"
+    return type(error)(error.reason, where, node)
 
 
 @final
@@ -24,7 +30,7 @@ from lipcert.core.reader.records import Attribute, Node, Tensor, shown
 class Sink:
     """The steps so far.
 
-    taken: names that are not free; halves: whether the file may hold reals narrower than float32;
+    taken: names that are not free; model: what is read;
     count: the size of the batch above 1 that the file fixes, if examples are read as ones of it;
     untracked: as of a `Program`; ids: likewise, by the inputs; sequences: the parts of each, by its
     name.
@@ -32,20 +38,13 @@ class Sink:
 
     taken: set[str]
     batched: bool
-    halves: bool
+    model: Model
     count: int | None = None
     steps: list[Step] = field(default_factory=list)
     untracked: set[str] = field(default_factory=set)
     ids: dict[str, int] = field(default_factory=dict)
     stacks: dict[tuple[str, str], Data] = field(default_factory=dict)
     sequences: dict[str, list[Value]] = field(default_factory=dict)
-
-    def read_rows(self, name: str, rows: int) -> None:
-        """Note that whole numbers, which steps only move, choose rows of a table with so many."""
-        makers = {step.output: step for step in self.steps}
-        while name in makers:
-            (name,) = makers[name].inputs
-        self.ids[name] = min(rows, self.ids.get(name, rows))
 
     def fresh(self, name: str) -> str:
         """A name for a further value of the node that computes `name`."""

@@ -44,6 +44,7 @@ from lipcert.core.lower.values import (
     is_finite,
 )
 from lipcert.core.program import Acts, then
+from lipcert.core.reader.records import Model, Tensor, with_nested
 
 Array = npt.NDArray[Any]
 _TYPES: Final = {
@@ -58,6 +59,8 @@ _LARGEST: Final = 1 << 900
 _MOST_FACTORS: Final = 4096
 _MOST_WHOLE: Final = 1 << 22
 _MOST_PRODUCTS: Final = 1 << 33
+_HALVES: Final = frozenset({"float16", "bfloat16"})
+_HALF_CODES: Final = frozenset({10, 16})
 
 
 def _plain(array: Array, grows: Array | None = None) -> Constant:
@@ -175,6 +178,24 @@ def _root(call: Call) -> Value:
     return Constant(found.lo, found.hi, sum_of_sources(constant), constant.place)
 
 
+def has_halves(model: Model) -> bool:
+    """Whether a tensor of the file, or one that its nodes compute, may be narrower than float32.
+
+    Proof: the type of a result is that of an input, of a tensor in an attribute, or is named by an
+    attribute `to` or `dtype` of its node.
+    """
+    types = {tensor.dtype for tensor in model.initializers.values()}
+    types.update(item.dtype for item in model.inputs)
+    codes = set()
+    for node in with_nested(model.nodes):
+        for name, attribute in node.attributes.items():
+            if isinstance(attribute.value, Tensor):
+                types.add(attribute.value.dtype)
+            if name in {"to", "dtype"}:
+                codes.add(attribute.value)
+    return not codes.isdisjoint(_HALF_CODES) or not types.isdisjoint(_HALVES)
+
+
 def is_held(array: Array, *, halves: bool) -> bool:
     """Whether float32 holds the numbers, and with `halves` float16 and bfloat16 do too.
 
@@ -250,7 +271,7 @@ def cast_like(call: Call) -> Value:
     if isinstance(value, Data):
         return value
     value.check_fixed()
-    halves = call.sink.halves
+    halves = has_halves(call.sink.model)
     if not value.is_float:
         real = value.lo.astype(np.float64)
         if value.lo is not value.hi or (np.abs(real) > _EXACT).any():

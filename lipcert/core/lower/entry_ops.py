@@ -13,7 +13,8 @@ from lipcert.core.arithmetic import round_down, round_up
 from lipcert.core.exponential import log_bounds
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.functions import activated, limited
+from lipcert.core.lower.function_choices import limited
+from lipcert.core.lower.functions import activated
 from lipcert.core.lower.reals import quotient, sum_of_sources
 from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value, broadcast, indices, only_data

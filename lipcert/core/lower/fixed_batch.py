@@ -7,7 +7,8 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.values import Constant, Data, Value, reshaped
+from lipcert.core.lower.layout_ops import reshaped
+from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Place, Shape
 from lipcert.core.reader.records import Node
 

@@ -34,27 +34,6 @@ def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
     return Constant(image.lo, high, dict.fromkeys(value.sources, math.inf), value.place)
 
 
-def limited(call: Call, value: Data, number: float, *, smallest: bool) -> Value:
-    """max(x, c) or min(x, c) with one number c."""
-    return _clipped(call, value, *(-math.inf, number) if smallest else (number, math.inf))
-
-
-def _clipped(call: Call, value: Value, low: float, high: float) -> Value:
-    """min(max(x, low), high), which is a real number where one is between the limits."""
-    if not low <= high or low == math.inf or high == -math.inf:
-        raise Unsupported("its limits are in the wrong order, or leave no number")
-    return applied(call, value, "clip", low, high)
-
-
-def _clip(call: Call) -> Value:
-    if call.version < 11:
-        low, high = call.real("min", -math.inf), call.real("max", math.inf)
-    else:
-        low = call.number(1) if call.has(1) else -math.inf
-        high = call.number(2) if call.has(2) else math.inf
-    return _clipped(call, call.value(0), low, high)
-
-
 def _function(name: str, **defaults: float) -> Callable[[Call], Value]:
     """A function whose parameters are attributes, in this order."""
 
@@ -67,29 +46,6 @@ def _function(name: str, **defaults: float) -> Callable[[Call], Value]:
     return rule
 
 
-def _gelu(call: Call) -> Value:
-    kind = call.text("approximate", "none")
-    if kind not in {"none", "tanh"}:
-        raise Unsupported("its approximation is not known")
-    return applied(call, call.value(0), "gelu" if kind == "none" else "gelu_tanh")
-
-
-def _swish(call: Call) -> Value:
-    alpha = call.real("alpha", 1.0)
-    value = call.value(0)
-    return (
-        applied(call, value, "silu") if alpha == 1.0 else applied(call, value, "quick_gelu", alpha)
-    )
-
-
-def _shrink(call: Call) -> Value:
-    """x less the nearest number in [−t, t], where both attributes are t; elsewhere it jumps."""
-    limit, bias = call.real("lambd", 0.5), call.real("bias", 0.0)
-    if limit != bias or limit < 0.0:
-        raise Unsupported("it jumps at lambd unless bias equals lambd; write it with Relu")
-    return applied(call, call.value(0), "soft_threshold", limit)
-
-
 _PLAIN: Final = [
     "Abs", "Atan", "Cos", "Erf", "Exp", "Log", "Mish", "Reciprocal", "Relu", "Sigmoid", "Sin",
     "Softplus", "Softsign", "Sqrt", "Tanh",
@@ -98,15 +54,11 @@ _PLAIN: Final = [
 FUNCTIONS: Final[Mapping[str, Callable[[Call], Value]]] = {
     **{name: _function(name.lower()) for name in _PLAIN},
     "Celu": _function("celu", alpha=1.0),
-    "Clip": _clip,
     "Elu": _function("elu", alpha=1.0),
-    "Gelu": _gelu,
     "HardSigmoid": _function("hard_sigmoid", alpha=0.2, beta=0.5),
     "HardSwish": _function("hard_swish"),
     "LeakyRelu": _function("leaky_relu", alpha=0.01),
     "Selu": _function("selu", alpha=1.67326319217681884765625, gamma=1.05070102214813232421875),
-    "Shrink": _shrink,
-    "Swish": _swish,
     "com.microsoft.FastGelu": _function("gelu_tanh"),
     "com.microsoft.Gelu": _function("gelu"),
     "com.microsoft.QuickGelu": _function("quick_gelu", alpha=1.702),

@@ -22,14 +22,15 @@ which so is that of the output. Numbers that shape the function no longer count 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Final, final
 
-from lipcert.core.lower.call import Sink
+from lipcert.core.lower.call import Sink, refused
+from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import COMPARISONS, JUMPING
 from lipcert.core.lower.pieces import Maker
-from lipcert.core.lower.piecewise import DEPTH, OPERATORS, Reader
+from lipcert.core.lower.piecewise import DEPTH, OPERATORS, Reader, leaves
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Hide
 from lipcert.core.reader.records import Node
@@ -61,7 +62,19 @@ class Guards:
         """The values that jump, or are parts of functions that are written with such."""
         return self.jumps.keys() | self._variables.keys() | self._read
 
-    def taken(self, node: Node) -> list[Node]:
+    def lower(self, node: Node, lower: Callable[[Node], None]) -> None:
+        """Lower a node, or the nodes of its function, which its inputs have to fit."""
+        made = self._taken(node)
+        for item in made:
+            lower(item)
+        if not made or made[0] is node:
+            return
+        result = self._values[node.outputs[0]]
+        others = [self._values[name] for name in node.inputs if name in self._values]
+        if not all(leaves(other, result) for other in others):
+            raise refused(node, Unsupported("its inputs have shapes that do not fit"))
+
+    def _taken(self, node: Node) -> list[Node]:
         """The nodes to lower: as it is, or those of its function; none for one that jumps."""
         self._producers.update(dict.fromkeys(node.outputs, node))
         if not node.domain:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,6 +24,9 @@ from lipcert.core.program import (
     Step,
 )
 from lipcert.core.reader.records import Node
+
+Numbered: TypeAlias = Sequence[tuple[int, Node]]
+"""nodes with their positions in the file"""
 
 
 def concat(call: Call) -> Value:
@@ -52,13 +56,16 @@ def concat(call: Call) -> Value:
 
 
 def joined_outputs(
-    values: Sequence[Data], heads: Sequence[Head], positions: Sequence[int], sink: Sink
-) -> Data:
+    values: Sequence[Data], names: Sequence[str], nodes: Numbered, sink: Sink
+) -> tuple[tuple[Head, ...], Data]:
     """The entries of several outputs of one example, one after another: [1, entries].
 
-    positions: of the nodes that the steps belong to. Examples that are apart in every output, each
-    at its own place, are rows of the result. MixingError where they are not apart in one of them.
+    The steps belong to the nodes that compute the outputs. Examples that are apart in every output,
+    each at its own place, are rows of the result. MixingError where they are not apart in one.
     """
+    pairs = zip(names, values, strict=True)
+    heads = tuple(Head(name, value.shape, value.place) for name, value in pairs)
+    positions = _positions(nodes, names)
     place = Place(0) if sink.batched else None
     flat: list[Data] = []
     for value, head, position in zip(values, heads, positions, strict=True):
@@ -70,17 +77,26 @@ def joined_outputs(
     node = Node("", "Concat", "", (), (heads[last].output,), {})
     call = Call(node, positions[last], 0, (), sink)
     shape = (1, sum(head.size for head in heads))
-    return call.step(Concat(1), *flat, shape=shape, place=place)
+    return heads, call.step(Concat(1), *flat, shape=shape, place=place)
+
+
+def _positions(nodes: Numbered, outputs: Sequence[str]) -> list[int]:
+    """Of the nodes that compute these outputs; of the last node, for what none computes."""
+    makers = {name: position for position, node in nodes for name in node.outputs}
+    if not makers:
+        raise Unsupported("no node computes the output")
+    return [makers.get(name, max(makers.values())) for name in outputs]
 
 
 def with_joined_inputs(
-    program: Program, starts: Sequence[Data], readers: Mapping[str, int], sink: Sink
+    program: Program, starts: Sequence[Data], nodes: Numbered, sink: Sink
 ) -> Program:
     """The program of one input [1, entries], which holds those of several one after another.
 
     The steps that take an input from it belong to the first node that reads this input. Examples
     that are apart in every input are rows of the one input.
     """
+    readers = _readers(nodes, program.covered)
     name = "inputs" if "inputs" not in sink.taken else sink.fresh("inputs")
     total = sum(math.prod(check_size(start.shape)) for start in starts)
     entries = indices((1, total))[0]
@@ -102,6 +118,16 @@ def with_joined_inputs(
         ids=None,
         parts=tuple(parts),
     )
+
+
+def _readers(nodes: Numbered, covered: Sequence[str]) -> dict[str, int]:
+    """For every name, the first node that reads it and computes a value."""
+    found: dict[str, int] = {}
+    for position, node in nodes:
+        if covered[position] in {"step", "part"}:
+            for name in node.inputs:
+                found.setdefault(name, position)
+    return found
 
 
 def _filled(

@@ -11,8 +11,9 @@ from collections.abc import Sequence
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
-from lipcert.core.lower.values import FIXED, Value, reshaped
-from lipcert.core.program import Shape
+from lipcert.core.lower.operators import REALS
+from lipcert.core.lower.values import FIXED, Data, Value
+from lipcert.core.program import Place, Shape
 
 
 def normal_axes(axes: Sequence[int], rank: int) -> tuple[int, ...]:
@@ -35,6 +36,27 @@ def check_kept(value: Value, axes: Sequence[int]) -> None:
     """Refuse an op that moves entries along these axes if the batch lies on one of them."""
     if value.place is not None and value.place.axis in axes:
         raise MixingError(f"it moves entries along the batch axis {value.place.axis}")
+
+
+def reshaped(value: Value, shape: Shape, grows: Sequence[bool]) -> Place | None:
+    """The place of the batch after a reshape to `shape`, of which the marked dimensions grow.
+
+    Proof: the row-major order stays, so P does. Behind the leading dimensions, whose product B
+    does not depend on N, the growing one is (P/B)·N·after, if B divides P and P/B divides it.
+    """
+    if math.prod(shape) != math.prod(value.shape):
+        raise Unsupported("a reshape changes the number of entries")
+    grown = [axis for axis, is_grown in enumerate(grows) if is_grown]
+    if value.place is None and not grown:
+        return None
+    if value.place is None or len(grown) != 1:
+        raise Unsupported(FIXED)
+    axis = grown[0]
+    prefix = math.prod(value.shape[: value.place.axis]) * value.place.before
+    before, left = divmod(prefix, math.prod(shape[:axis]))
+    if left or shape[axis] % before:
+        raise Unsupported("a reshape spreads the batch over several axes")
+    return Place(axis, before)
 
 
 def same_order(call: Call, value: Value, shape: Shape, grows: Sequence[bool]) -> Value:
@@ -134,3 +156,26 @@ def transpose(call: Call) -> Value:
     value = call.value(0)
     order = call.integers("perm")
     return call.permute(value, order or list(range(len(value.shape)))[::-1])
+
+
+def same(call: Call) -> Value:
+    """Identity, Dropout at inference, and types of data, which are all real here."""
+    kind = call.node.op_type
+    if kind == "Dropout":
+        call.real("ratio", 0.5), call.integer("seed", 0)
+        if call.has(2) and call.constant(2).lo.any():
+            raise Unsupported("dropout in training mode")
+        if call.version >= 12 and call.has(1):
+            call.number(1)
+    value = call.value(0)
+    if isinstance(value, Data) and not value.is_real:
+        if kind != "Cast":
+            return value
+        from lipcert.core.lower.truth import cast_whole  # noqa: PLC0415  for such values only
+
+        return cast_whole(call)
+    if kind == "Cast" and call.integer("to", 0) not in REALS:
+        raise Unsupported("it rounds to whole numbers, or to fewer of them")
+    if kind == "Cast":
+        call.integer("saturate", 1), call.text("round_mode", "up")
+    return value

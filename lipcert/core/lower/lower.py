@@ -12,13 +12,13 @@ batch has the fixed size 1, if its nodes only move entries of the batch, such as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Final, final
 
 from lipcert.core.budget import spend
-from lipcert.core.lower.call import Call, Sink
+from lipcert.core.lower.call import Call, Sink, refused
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.macros import rewritten
 from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
@@ -28,7 +28,6 @@ from lipcert.core.lower.values import (
     Kind,
     Value,
     is_finite,
-    leaves,
     literal,
     made_entries,
 )
@@ -43,15 +42,12 @@ from lipcert.core.program import (
     Step,
     kept_entries,
 )
-from lipcert.core.reader.records import Branch, Input, Model, Node, Tensor, shown, with_nested
+from lipcert.core.reader.records import Input, Model, Node, shown, with_nested
 
 if TYPE_CHECKING:
-    from lipcert.core.lower.branches import Splicer
     from lipcert.core.lower.guards import Guards
 
 _VERSIONS: Final = range(7, 27)
-_HALVES: Final = frozenset({"float16", "bfloat16"})
-_HALF_CODES: Final = frozenset({10, 16})
 _SPELT: Final = frozenset({"untruth", "hiding"})
 """kinds of values of which a step has others than the tensor of the file"""
 
@@ -79,52 +75,15 @@ def lower(model: Model, *outputs: str) -> Program:
     return _lowered(Walk.of(model, *outputs, batched=False), outputs)
 
 
-def has_halves(model: Model) -> bool:
-    """Whether a tensor of the file, or one that its nodes compute, may be narrower than float32.
-
-    Proof: the type of a result is that of an input, of a tensor in an attribute, or is named by an
-    attribute `to` or `dtype` of its node.
-    """
-    types = {tensor.dtype for tensor in model.initializers.values()}
-    types.update(item.dtype for item in model.inputs)
-    codes = set()
-    for node in with_nested(model.nodes):
-        for name, attribute in node.attributes.items():
-            if isinstance(attribute.value, Tensor):
-                types.add(attribute.value.dtype)
-            if name in {"to", "dtype"}:
-                codes.add(attribute.value)
-    return not codes.isdisjoint(_HALF_CODES) or not types.isdisjoint(_HALVES)
-
-
-def branches_taken(model: Model) -> dict[str, Branch]:
-    """The branch that each If takes whose condition is a constant, by its first output."""
-    if all(node.op_type != "If" for node in model.nodes):
-        return {}
-    found: dict[str, Branch] = {}
-    for batched in (False, True):
-        splicer = _splicer(model, batched=batched)
-        splicer.nodes()
-        found |= splicer.taken
-    return found
-
-
-def _splicer(model: Model, *, batched: bool) -> Splicer:
-    """What puts branches in place, with all inputs that hold numbers of fixed shape."""
-    from lipcert.core.lower.branches import Splicer  # noqa: PLC0415  for models with an If only
-
-    starts = _starts([item for item in model.inputs if not _fault(item)], batched=batched)
-    walk = Walk(model, enumerate(model.nodes), *starts, batched=batched, count=None)
-    return Splicer(model, walk.node, walk.chosen)
-
-
 def _live(
     model: Model, outputs: Sequence[str], *, batched: bool
 ) -> tuple[list[tuple[int, Node]], Set[str]]:
     """The nodes that outputs are computed from, with their positions, and the names they read."""
     nodes = list(enumerate(model.nodes))
     if any(node.op_type == "If" for node in model.nodes):
-        nodes = _splicer(model, batched=batched).nodes()
+        from lipcert.core.lower.branches import Splicer  # noqa: PLC0415  for such models only
+
+        nodes = Splicer(Walk.over(model, batched=batched)).nodes()
     names, kept = set(outputs), []
     for position, node in reversed(nodes):
         if not names.isdisjoint(filter(None, node.outputs)):
@@ -185,15 +144,11 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
     if any(not value.is_real for value in results):
         raise Unsupported("the output holds whole numbers or truth values, and has no gradient")
     heads: tuple[Head, ...] = ()
-    (result, *others) = results
-    if others:
+    result = results[0]
+    if len(results) > 1:
         from lipcert.core.lower.joining import joined_outputs  # noqa: PLC0415  for such alone
 
-        heads = tuple(
-            Head(name, value.shape, value.place)
-            for name, value in zip(outputs, results, strict=True)
-        )
-        result = joined_outputs(results, heads, walk.positions(outputs), sink)
+        heads, result = joined_outputs(results, outputs, walk.nodes, sink)
     raw = needed_steps(sink.steps, result.name)
     steps = rewritten(raw, starts, result.name, sink)
     for step in steps:
@@ -214,22 +169,7 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
         return program
     from lipcert.core.lower.joining import with_joined_inputs  # noqa: PLC0415  for such alone
 
-    return with_joined_inputs(program, starts, walk.readers(program.covered), sink)
-
-
-def _at(node: Node, error: Unsupported) -> Unsupported:
-    """The refusal of a node."""
-    where = f"node {shown(node.name)} ({shown(node.op_type)})"
-    return type(error)(error.reason, where, node)
-
-
-def _guards(model: Model, values: dict[str, Value], sink: Sink) -> Guards | None:
-    """What follows the nodes that jump, where there are any."""
-    if all(node.domain or node.op_type not in JUMPING for node in with_nested(model.nodes)):
-        return None
-    from lipcert.core.lower.guards import Guards  # noqa: PLC0415  for such models only
-
-    return Guards(values, sink)
+    return with_joined_inputs(program, starts, walk.nodes, sink)
 
 
 @final
@@ -252,14 +192,17 @@ class Walk:
         taken = {*(start.name for start in starts), *model.initializers}
         taken.update(name for node in with_nested(model.nodes) for name in node.outputs)
         fixed = count if count is not None and count > 1 else None
-        self.sink = Sink(taken, batched, has_halves(model), fixed)
+        self.sink = Sink(taken, batched, model, fixed)
         self.values: dict[str, Value] = {start.name: start for start in starts}
         for name in sorted({name for _, node in self.nodes for name in node.inputs}):
             if name in model.initializers:
                 with suppress(Unsupported):  # which `known` says of one that matters
                     self.values[name] = literal(model.initializers[name], name)
-        self._guards = _guards(model, self.values, self.sink)
-        self.jumps: Mapping[str, Node] = {} if self._guards is None else self._guards.jumps
+        self._guards: Guards | None = None
+        if any(not x.domain and x.op_type in JUMPING for x in with_nested(model.nodes)):
+            from lipcert.core.lower.guards import Guards  # noqa: PLC0415  for such models only
+
+            self._guards = Guards(self.values, self.sink)
 
     @classmethod
     def of(cls, model: Model, *outputs: str, batched: bool) -> Walk:
@@ -271,47 +214,33 @@ class Walk:
         count = first if isinstance(first, int) and batched else None
         return cls(model, nodes, *starts, batched=batched, count=count)
 
+    @classmethod
+    def over(cls, model: Model, *, batched: bool) -> Walk:
+        """The walk over all nodes, from all inputs that hold numbers of fixed shape."""
+        starts = _starts([item for item in model.inputs if not _fault(item)], batched=batched)
+        return cls(model, enumerate(model.nodes), *starts, batched=batched, count=None)
+
     @property
     def parts(self) -> Set[str]:
         """The values that jump, or are parts of functions that are written with such."""
         return set() if self._guards is None else self._guards.parts
 
-    def readers(self, covered: Sequence[str]) -> dict[str, int]:
-        """For every name, the first node that reads it and computes a value."""
-        found: dict[str, int] = {}
-        for position, node in self.nodes:
-            if covered[position] in {"step", "part"}:
-                for name in node.inputs:
-                    found.setdefault(name, position)
-        return found
-
-    def positions(self, outputs: Sequence[str]) -> list[int]:
-        """Of the nodes that compute these outputs; of the last node, for what none computes."""
-        makers = {name: position for position, node in self.nodes for name in node.outputs}
-        if not makers:
-            raise Unsupported("no node computes the output")
-        return [makers.get(name, max(makers.values())) for name in outputs]
-
     def node(self, node: Node, position: int) -> None:
         """Add the outputs of a node, or of the branch that a constant condition chooses."""
         if node.op_type == "If" and not node.domain:
-            self._branch(node, position)
-            return
-        made = [node] if self._guards is None else self._guards.taken(node)
-        for item in made:
-            self._lower(item, position)
-        if not made or made[0] is node:
-            return
-        result = self.values[node.outputs[0]]
-        others = [self.values[name] for name in node.inputs if name in self.values]
-        if not all(leaves(other, result) for other in others):
-            raise _at(node, Unsupported("its inputs have shapes that do not fit"))
+            from lipcert.core.lower.branches import lower_branch  # noqa: PLC0415  for such alone
+
+            lower_branch(self, node, position)
+        elif self._guards is None:
+            self._lower(node, position)
+        else:
+            self._guards.lower(node, lambda made: self._lower(made, position))
 
     def known(self, name: str) -> Value:
         """A value, or why there is none."""
         if name not in self.values:
-            if name in self.jumps:
-                raise _at(self.jumps[name], Unsupported(JUMPS))
+            if self._guards is not None and name in self._guards.jumps:
+                raise refused(self._guards.jumps[name], Unsupported(JUMPS))
             if name in self.model.initializers:
                 try:
                     return literal(self.model.initializers[name], name)
@@ -319,36 +248,6 @@ class Walk:
                     raise Unsupported(f"the initializer {shown(name)}: {error}") from None
             raise Unsupported(f"{shown(name)} is a result that is not supported")
         return self.values[name]
-
-    def chosen(self, node: Node) -> Branch:
-        """The branch that an If takes."""
-        condition = self.values.get(node.inputs[0])
-        if not isinstance(condition, Constant) or condition.lo.size != 1:
-            raise _at(node, Unsupported("it branches on the data; export one branch alone"))
-        condition.check_fixed()
-        chosen = node.attributes.get("then_branch" if condition.lo.all() else "else_branch")
-        if chosen is None or not isinstance(chosen.value, Branch):
-            raise _at(node, Unsupported("the branch that it takes is missing"))
-        if len(chosen.value.outputs) != len(node.outputs):
-            raise _at(node, Unsupported("its branches have other outputs"))
-        return chosen.value
-
-    def _branch(self, node: Node, position: int) -> None:
-        chosen = self.chosen(node)
-        for inner in chosen.nodes:
-            self.node(inner, position)
-        for name, result in zip(node.outputs, chosen.outputs, strict=True):
-            self.values[name] = self.known(result)
-
-    @staticmethod
-    def _kind(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
-        """The kind of a node's result from whole numbers and truth values; None: its rule
-        decides."""
-        if all(not isinstance(value, Data) or value.is_real for value in inputs):
-            return None
-        from lipcert.core.lower.truth import kind_made  # noqa: PLC0415  for such values only
-
-        return kind_made(node, inputs)
 
     def _lower(self, node: Node, position: int) -> None:
         values, sink = self.values, self.sink
@@ -363,13 +262,17 @@ class Walk:
                 inputs = of_one_example(node, inputs, sink.count)
             call = Call(node, position, self.model.opset.get("", 0), inputs, sink)
             start = len(sink.steps)
-            kind = self._kind(node, inputs)
+            kind = None
+            if any(isinstance(value, Data) and not value.is_real for value in inputs):
+                from lipcert.core.lower.truth import kind_made  # noqa: PLC0415  for such alone
+
+                kind = kind_made(node, inputs)
             found = rule_of(node, inputs)(call)
             call.check_read()
         except Unsupported as error:
-            raise (_at(node, error) if error.node is None else error) from None
+            raise (refused(node, error) if error.node is None else error) from None
         except (ValueError, IndexError, KeyError, TypeError, OverflowError, ZeroDivisionError):
-            raise _at(node, Unsupported("its inputs and attributes do not fit")) from None
+            raise refused(node, Unsupported("its inputs and attributes do not fit")) from None
         results = found if isinstance(found, list) else [found]
         if kind is not None:
             results = [
@@ -414,11 +317,11 @@ def _check_finite(step: Step, model: Model) -> None:
     if isinstance(step.op, Attention):
         return
     if isinstance(step.op, Hide):
-        raise _at(model.nodes[step.node], Unsupported("a constant is not finite"))
+        raise refused(model.nodes[step.node], Unsupported("a constant is not finite"))
     operands = [getattr(step.op, item.name) for item in fields(step.op)]
     for operand in operands:
         if isinstance(operand, Operand) and not (is_finite(operand.lo) and is_finite(operand.hi)):
-            raise _at(model.nodes[step.node], Unsupported("a constant is not finite"))
+            raise refused(model.nodes[step.node], Unsupported("a constant is not finite"))
 
 
 def _covered(raw: Sequence[Step], steps: Sequence[Step], walk: Walk) -> tuple[str, ...]:

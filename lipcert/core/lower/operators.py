@@ -16,40 +16,21 @@ REALS: Final = frozenset({1, 10, 11, 16})
 Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 
-def same(call: Call) -> Value:
-    """Identity, Dropout at inference, and types of data, which are all real here."""
-    kind = call.node.op_type
-    if kind == "Dropout":
-        call.real("ratio", 0.5), call.integer("seed", 0)
-        if call.has(2) and call.constant(2).lo.any():
-            raise Unsupported("dropout in training mode")
-        if call.version >= 12 and call.has(1):
-            call.number(1)
-    value = call.value(0)
-    if isinstance(value, Data) and not value.is_real:
-        if kind != "Cast":
-            return value
-        return cast(Callable[[Call], Value], loaded("truth.cast_whole"))(call)
-    if kind == "Cast" and call.integer("to", 0) not in REALS:
-        raise Unsupported("it rounds to whole numbers, or to fewer of them")
-    if kind == "Cast":
-        call.integer("saturate", 1), call.text("round_mode", "up")
-    return value
-
-
 LAYOUT: Final[Mapping[str, str]] = {
     "Attention": "attention_op.attention",
     "CastLike": "constant_ops.cast_like",
+    "Clip": "function_choices.clip",
     "Constant": "reals.constant",
     "CumSum": "composites.cumulated",
     "DepthToSpace": "block_ops.depth_to_space",
-    **dict.fromkeys(["Dropout", "Identity"], "operators.same"),
+    **dict.fromkeys(["Dropout", "Identity"], "layout_ops.same"),
     "Einsum": "contraction.einsum",
     "Expand": "repeat_ops.expand",
     "Flatten": "layout_ops.flatten",
     "Gather": "selection_ops.gather",
     "GatherElements": "block_ops.gather_elements",
     "GatherND": "block_ops.gather_nd",
+    "Gelu": "function_choices.gelu",
     "LpNormalization": "composites.lp_normalization",
     "Mean": "composites.mean",
     "MeanVarianceNormalization": "composites.mean_variance",
@@ -60,11 +41,13 @@ LAYOUT: Final[Mapping[str, str]] = {
     "SequenceAt": "sequences.part",
     "SplitToSequence": "sequences.cut",
     "Shape": "size_ops.shape_of",
+    "Shrink": "function_choices.shrink",
     "Size": "size_ops.size_of",
     "Slice": "selection_ops.slice_",
     "SpaceToDepth": "block_ops.space_to_depth",
     "Split": "selection_ops.split",
     "Squeeze": "layout_ops.squeeze",
+    "Swish": "function_choices.swish",
     "Tile": "repeat_ops.tile",
     "Transpose": "layout_ops.transpose",
     "Trilu": "block_ops.triangle",
@@ -89,7 +72,7 @@ DATA: Final[Mapping[str, str]] = {
     **dict.fromkeys(["Conv", "ConvTranspose"], "conv_ops.conv"),
     **dict.fromkeys(["And", "Or"], "truth.both"),
     "BatchNormalization": "conv_ops.batch_norm",
-    "Cast": "operators.same",
+    "Cast": "layout_ops.same",
     "Concat": "joining.concat",
     **dict.fromkeys(
         ["Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"], "truth.comparison"

@@ -21,8 +21,9 @@ from functools import partial, reduce
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias, final
 
+from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import REALS
-from lipcert.core.lower.values import Constant, Data, Value, leaves
+from lipcert.core.lower.values import Constant, Data, Value, broadcast
 from lipcert.core.reader.records import Node
 
 _MOST_TERMS: Final = 12
@@ -354,6 +355,17 @@ OPERATORS: Final = frozenset(
     | {"Relu", "Sign", "Where"} | _ARITHMETIC.keys() | _COMPARISONS.keys()
 )  # fmt: skip
 """what is followed from a function of x to x"""
+
+
+def leaves(value: Value, other: Value) -> bool:
+    """Whether what is computed from both entry by entry has the shape and the batch of the other.
+
+    Two that carry the batch on different axes do not: they make a table of all pairs of examples.
+    """
+    try:
+        return broadcast([value, other]) == (other.shape, other.place)
+    except (Unsupported, ValueError):
+        return False
 
 
 @final

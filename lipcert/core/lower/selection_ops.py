@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lipcert.core.lower.call import Call
+from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes
 from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size, indices
@@ -113,6 +113,14 @@ def gather(call: Call) -> Value:
     return _taken(call, value, axis, wanted % size, place)
 
 
+def _note_rows(sink: Sink, name: str, rows: int) -> None:
+    """Note that whole numbers, which steps only move, choose rows of a table with so many."""
+    makers = {step.output: step for step in sink.steps}
+    while name in makers:
+        (name,) = makers[name].inputs
+    sink.ids[name] = min(rows, sink.ids.get(name, rows))
+
+
 def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
     """Rows of a constant table at whole numbers of the data: each lies where its number lay.
 
@@ -124,7 +132,7 @@ def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
     width = table.shape[1:]
     rows = table.rearranged(lambda entries: entries.reshape(len(entries), -1), None)
     shape, place = (*chosen.shape, math.prod(width)), chosen.place
-    call.sink.read_rows(chosen.name, len(rows.lo))
+    _note_rows(call.sink, chosen.name, len(rows.lo))
     found = call.step(Embedding(rows.operand(2)), chosen, shape=shape, place=place)
     if len(width) == 1:
         return found

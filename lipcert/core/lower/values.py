@@ -248,17 +248,6 @@ def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
     return shape, Place(axis, before)
 
 
-def leaves(value: Value, other: Value) -> bool:
-    """Whether what is computed from both entry by entry has the shape and the batch of the other.
-
-    Two that carry the batch on different axes do not: they make a table of all pairs of examples.
-    """
-    try:
-        return broadcast([value, other]) == (other.shape, other.place)
-    except (Unsupported, ValueError):
-        return False
-
-
 def is_of_batch(shape: Shape, count: int | None) -> bool:
     """Whether a constant of a file with batches of so many is too large but for one example.
 
@@ -271,24 +260,3 @@ def _length(value: Value) -> int:
     if value.place is None:
         raise Unsupported("it is used in a way that is not understood")
     return value.shape[value.place.axis]
-
-
-def reshaped(value: Value, shape: Shape, grows: Sequence[bool]) -> Place | None:
-    """The place of the batch after a reshape to `shape`, of which the marked dimensions grow.
-
-    Proof: the row-major order stays, so P does. Behind the leading dimensions, whose product B
-    does not depend on N, the growing one is (P/B)·N·after, if B divides P and P/B divides it.
-    """
-    if math.prod(shape) != math.prod(value.shape):
-        raise Unsupported("a reshape changes the number of entries")
-    grown = [axis for axis, is_grown in enumerate(grows) if is_grown]
-    if value.place is None and not grown:
-        return None
-    if value.place is None or len(grown) != 1:
-        raise Unsupported(FIXED)
-    axis = grown[0]
-    prefix = math.prod(value.shape[: value.place.axis]) * value.place.before
-    before, left = divmod(prefix, math.prod(shape[:axis]))
-    if left or shape[axis] % before:
-        raise Unsupported("a reshape spreads the batch over several axes")
-    return Place(axis, before)

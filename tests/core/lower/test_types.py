@@ -16,9 +16,8 @@ from onnx import TensorProto, helper, numpy_helper
 from lipcert.core.certificate import write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
-from lipcert.core.lower.constant_ops import is_held, or_rounded
+from lipcert.core.lower.constant_ops import has_halves, is_held, or_rounded
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.lower import has_halves
 from lipcert.core.program import Attention, Scale
 from lipcert.core.verdict import Verdict
 from tests.core.forged import PREMISES, Forgery

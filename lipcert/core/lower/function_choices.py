@@ -1,0 +1,56 @@
+"""Functions of every entry of which attributes or inputs choose one of several."""
+
+from __future__ import annotations
+
+import math
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.functions import applied
+from lipcert.core.lower.values import Data, Value
+
+
+def limited(call: Call, value: Data, number: float, *, smallest: bool) -> Value:
+    """max(x, c) or min(x, c) with one number c."""
+    return _clipped(call, value, *(-math.inf, number) if smallest else (number, math.inf))
+
+
+def _clipped(call: Call, value: Value, low: float, high: float) -> Value:
+    """min(max(x, low), high), which is a real number where one is between the limits."""
+    if not low <= high or low == math.inf or high == -math.inf:
+        raise Unsupported("its limits are in the wrong order, or leave no number")
+    return applied(call, value, "clip", low, high)
+
+
+def clip(call: Call) -> Value:
+    """min(max(x, low), high), with limits that are attributes or, later, inputs."""
+    if call.version < 11:
+        low, high = call.real("min", -math.inf), call.real("max", math.inf)
+    else:
+        low = call.number(1) if call.has(1) else -math.inf
+        high = call.number(2) if call.has(2) else math.inf
+    return _clipped(call, call.value(0), low, high)
+
+
+def gelu(call: Call) -> Value:
+    """x·Φ(x), or what approximates it with tanh."""
+    kind = call.text("approximate", "none")
+    if kind not in {"none", "tanh"}:
+        raise Unsupported("its approximation is not known")
+    return applied(call, call.value(0), "gelu" if kind == "none" else "gelu_tanh")
+
+
+def swish(call: Call) -> Value:
+    """x·sigmoid(alpha·x), which has a name of its own for alpha = 1."""
+    value, alpha = call.value(0), call.real("alpha", 1.0)
+    if alpha == 1.0:
+        return applied(call, value, "silu")
+    return applied(call, value, "quick_gelu", alpha)
+
+
+def shrink(call: Call) -> Value:
+    """x less the nearest number in [−t, t], where both attributes are t; elsewhere it jumps."""
+    limit, bias = call.real("lambd", 0.5), call.real("bias", 0.0)
+    if limit != bias or limit < 0.0:
+        raise Unsupported("it jumps at lambd unless bias equals lambd; write it with Relu")
+    return applied(call, call.value(0), "soft_threshold", limit)
