@@ -37,7 +37,7 @@ _LINE: Final = re.compile(r"^(\w+): (PARAMETER|BUFFER|CONSTANT_TENSOR)\b.*?targe
 _MUTATION: Final = re.compile(r"^\w+: BUFFER_MUTATION target='([^']*)'", re.M)
 _INPUT: Final = re.compile(r"^(\w+): (?:[A-Z_]*INPUT|PARAMETER|BUFFER|CONSTANT_TENSOR)\b", re.M)
 _OUTPUT: Final = re.compile(r"^(\w+): USER_OUTPUT\b", re.M)
-_STATISTIC: Final = re.compile(r"(^|[._/])(running_mean|running_var|moving_mean|moving_variance)")
+_STATISTIC: Final = re.compile(r"(^|[._/])(running|moving)_(mean|var|variance)(_+\d+)?($|[./:])")
 _ANONYMOUS: Final = re.compile(r"^(onnx::.*|\d+|val_\d+)$")
 _CALLED: Final = re.compile(
     r"^(abs|add|addcdiv|addcmul|bmm|cat|clamp\w*|clone|cumsum|diagonal|div|einsum|exp|expand|gelu|"

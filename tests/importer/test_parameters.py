@@ -142,6 +142,27 @@ def test_running_statistics_are_not_trained(tmp_path):
     assert set(imported.graph.parameters) == {"bn.weight", "bn.bias"}
 
 
+@pytest.mark.parametrize(
+    "name", ["running_mean_head.weight", "net.running_various", "moving_meanness"]
+)
+def test_a_name_that_only_begins_like_a_statistic_is_a_parameter(tmp_path, name):
+    imported = load_model(
+        saved(
+            model([node("MatMul", ["x", name], ["y"])], ("N", 4), {name: weights(4, 3)}), tmp_path
+        )
+    )
+    assert set(imported.graph.parameters) == {name}
+
+
+@pytest.mark.parametrize(
+    "name", ["running_mean_1", "bn/moving_mean/read:0", "bn.moving_variance__7"]
+)
+def test_exporters_number_the_names_of_statistics(tmp_path, name):
+    op = node("Add", ["x", name], ["y"])
+    imported = load_model(saved(model([op], ("N", 4), {name: weights(4)}), tmp_path))
+    assert not imported.graph.parameters
+
+
 def test_anonymous_names_are_noted(tmp_path):
     proto = model(
         [node("MatMul", ["x", "onnx::MatMul_7"], ["y"])],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from lipcert.core.lower.call import Call
@@ -64,7 +66,8 @@ def triangle(call: Call) -> Value:
 
 def _places(call: Call) -> tuple[Constant, IndexArray]:
     constant = call.constant(1)
-    return constant, np.asarray(constant.whole(), dtype=np.int64).reshape(constant.shape)
+    entries = replace(constant, place=None).whole()
+    return constant, np.asarray(entries, dtype=np.int64).reshape(constant.shape)
 
 
 def _counted(places: IndexArray, sizes: IndexArray | int) -> IndexArray:

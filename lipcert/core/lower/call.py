@@ -115,7 +115,7 @@ class Call:
         """A constant input of one real number, which no longer counts as a parameter."""
         found = self.constant(place)
         number = found.uniform()
-        if number is None or found.lo.size != 1:
+        if number is None or found.lo.size != 1 or found.place is not None:
             raise Unsupported(f"its input {place} is not one exact number")
         self.sink.untracked.update(found.sources)
         return number

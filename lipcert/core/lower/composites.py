@@ -6,6 +6,7 @@ Every function here is the definition of its operator by ONNX, so it needs no ru
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -82,7 +83,7 @@ def cumulated(call: Call) -> Value:
 
 
 def _whole_sums(value: Constant, matrix: npt.NDArray[Any], swap: list[int]) -> Constant:
-    value.whole()
+    replace(value, place=None).whole()
     found = np.transpose(np.transpose(value.lo, swap) @ matrix.T.astype(np.int64), swap)
     if np.abs(value.lo.astype(np.float64)).sum() > 2.0**31:
         raise Unsupported("a whole number is too large")

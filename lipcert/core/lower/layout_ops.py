@@ -76,9 +76,8 @@ def reshape(call: Call) -> Value:
     such a batch is before·N·after as in `reshaped`, and no other axis fits.
     """
     value, target = call.value(0), call.constant(1)
-    sizes = [int(item) for item in target.lo.reshape(-1)]
-    grows = [False] * len(sizes) if target.grows is None else target.grows.reshape(-1).tolist()
-    if target.lo.dtype.kind != "i" or target.lo.ndim != 1 or min(sizes, default=0) < -1:
+    sizes, grows = target.sizes()
+    if target.lo.ndim != 1 or min(sizes, default=0) < -1:
         raise Unsupported("the shape is not a list of sizes")
     if call.integer("allowzero", 0) == 0:
         for axis, size in enumerate(sizes):

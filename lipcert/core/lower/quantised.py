@@ -13,7 +13,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import REALS
 from lipcert.core.lower.reals import interval
-from lipcert.core.lower.values import Array, Constant, Value
+from lipcert.core.lower.values import FIXED, Array, Constant, Value
 
 _EXACT = 1 << 29
 """times a float32, whole numbers below are exact in float64"""
@@ -27,12 +27,14 @@ def dequantised(call: Call) -> Value:
     if call.integer("output_dtype", 1) not in {0, *REALS} or not scale.is_float:
         raise Unsupported("its scale or its output are not real numbers")
     shape = numbers.shape
+    if numbers.place is not None or scale.place is not None:
+        raise Unsupported(FIXED)
     known = interval(scale)
     low, high = (_spread(end, shape, axis, block) for end in (known.lo, known.hi))
     whole = _whole(numbers)
     if call.has(2):
         zero = call.constant(2)
-        if zero.shape != scale.shape or zero.lo.dtype != numbers.lo.dtype:
+        if zero.place is not None or zero.shape != scale.shape or zero.lo.dtype != numbers.lo.dtype:
             raise Unsupported("its zero point is not of the shape and type that it should be")
         whole = whole - _spread(_whole(zero), shape, axis, block)
     call.sink.untracked.update(scale.sources)

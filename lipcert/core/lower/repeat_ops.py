@@ -19,8 +19,9 @@ def expand(call: Call) -> Value:
     A size that does not grow leaves the axis of the batch as it is.
     """
     value, target, count = call.value(0), call.constant(1), call.sink.count
-    sizes = tuple(int(item) for item in target.lo.reshape(-1))
-    if target.lo.dtype.kind != "i" or min(sizes, default=1) < 1:
+    listed, grows = target.sizes()
+    sizes = tuple(listed)
+    if min(sizes, default=1) < 1:
         raise Unsupported("the shape is not a list of sizes")
     if value.place is not None and count is not None:
         sizes = _without_batch(value, value.place, sizes, count)
@@ -31,7 +32,7 @@ def expand(call: Call) -> Value:
             return _repeated(call, value, shape, Place(0))
     shape = check_size(np.broadcast_shapes(value.shape, sizes))
     before, first = len(shape) - len(value.shape), len(shape) - len(sizes)
-    grown = [] if target.grows is None else (np.flatnonzero(target.grows) + first).tolist()
+    grown = [axis + first for axis, is_grown in enumerate(grows) if is_grown]
     place = value.place and Place(value.place.axis + before, value.place.before)
     if not grown:
         if place is not None and place.axis >= first and sizes[place.axis - first] != 1:
@@ -74,13 +75,13 @@ def _for_every_example(value: Value, grown: Sequence[int], own: int) -> Place:
 def tile(call: Call) -> Value:
     """The whole tensor again and again along its axes."""
     value, times = call.value(0), call.constant(1)
-    counts = [int(item) for item in times.lo.reshape(-1)]
+    counts, grows = times.sizes()
     if len(counts) != len(value.shape) or min(counts, default=1) < 1:
         raise Unsupported("the numbers of repetitions do not fit")
     check_size(tuple(a * b for a, b in zip(counts, value.shape, strict=True)))
     place = value.place
-    if times.grows is not None and times.grows.any():
-        grown = np.flatnonzero(times.grows).tolist()
+    grown = [axis for axis, is_grown in enumerate(grows) if is_grown]
+    if grown:
         place = _for_every_example(value, grown, grown[0])
     elif place is not None and counts[place.axis] != 1:
         raise MixingError("it repeats the batch axis")

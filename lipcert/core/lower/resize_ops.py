@@ -151,12 +151,11 @@ def _grid(call: Call, value: Value) -> list[tuple[Fraction, int]]:
                 raise Unsupported("rounding decides its size; export with sizes instead of scales")
             grid[axis] = Fraction(scale), target
         return grid
-    sizes = call.constant(3)
+    sizes, grows = call.constant(3).sizes()
     own = -1 if value.place is None else value.place.axis
-    grows = np.zeros(sizes.shape, bool) if sizes.grows is None else sizes.grows
-    if grows.tolist() != [axis == own for axis in named] or len(sizes.lo) != len(named):
+    if grows != [axis == own for axis in named]:
         raise Unsupported(FIXED)
-    for axis, size in zip(named, sizes.lo.tolist(), strict=True):
+    for axis, size in zip(named, sizes, strict=True):
         if size < 1 or (axis == own and size != value.shape[axis]):
             raise Unsupported("its sizes do not fit")
         grid[axis] = Fraction(size, value.shape[axis]), size
@@ -171,7 +170,7 @@ def _scales(call: Call) -> list[float] | None:
     scales = call.constant(position)
     scales.check_fixed()
     call.sink.untracked.update(scales.sources)
-    if scales.lo is not scales.hi or not scales.is_float:
+    if scales.lo is not scales.hi or not scales.is_float or scales.place is not None:
         raise Unsupported("its scales are not exact")
     return [float(item) for item in scales.lo.reshape(-1)]
 

@@ -47,9 +47,7 @@ def slice_(call: Call) -> Value:
         starts, ends = call.integers("starts") or [], call.integers("ends") or []
         axes, steps, grows = call.integers("axes"), None, [False] * len(ends)
     else:
-        end = call.constant(2)
-        grows = [False] * end.lo.size if end.grows is None else end.grows.reshape(-1).tolist()
-        starts, ends = call.whole(1), [int(item) for item in end.lo.reshape(-1)]
+        starts, (ends, grows) = call.whole(1), call.constant(2).sizes()
         axes = call.whole(3) if call.has(3) else None
         steps = call.whole(4) if call.has(4) else None
     named = list(range(len(starts))) if axes is None else [axis % rank for axis in axes]

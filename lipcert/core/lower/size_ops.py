@@ -109,14 +109,14 @@ def filled(call: Call) -> Value:
     sizes = call.constant(0)
     tensor = call.tensor("value")
     number = np.zeros(1) if tensor is None else tensor.values().reshape(-1)
-    shape = tuple(int(item) for item in sizes.lo.reshape(-1))
-    place = None
+    listed, grows = sizes.sizes()
+    shape, place = tuple(listed), None
     if is_of_batch(shape, call.sink.count):
         shape, place = (1, *shape[1:]), Place(0)
     check_size(shape)
-    if number.size != 1 or sizes.lo.dtype.kind != "i" or min(shape, default=0) < 0:
+    if number.size != 1 or min(shape, default=0) < 0:
         raise Unsupported("its value or its sizes do not fit")
-    grown = np.flatnonzero(marks(sizes)).tolist()
+    grown = [axis for axis, is_grown in enumerate(grows) if is_grown]
     if len(grown) > 1:
         raise Unsupported(FIXED)
     array = np.full(shape, number[0])
@@ -133,6 +133,8 @@ def numbers_from(call: Call) -> Value:
     if not all(map(math.isfinite, (first, last, gap))) or gap == 0.0:
         raise Unsupported("its numbers are not finite, or its step is 0")
     count = max(math.ceil((Fraction(last) - Fraction(first)) / Fraction(gap)), 0)
+    if count != max(math.ceil((last - first) / gap), 0):
+        raise Unsupported("rounding decides how many numbers there are")
     check_size((count,))
     known = exact(np.arange(count, dtype=np.float64)) * exact(np.full(count, gap)) + exact(
         np.full(count, first)
@@ -146,7 +148,7 @@ def one_hot(call: Call) -> Value:
     axis = call.integer("axis", -1)
     values.check_fixed()
     wanted = np.asarray(places.lo)
-    if places.place is not None or values.shape != (2,) or depth < 1:
+    if places.place or values.place or values.shape != (2,) or depth < 1:
         raise Unsupported("its depth or its values do not fit")
     places.check_fixed()
     call.sink.untracked.update(places.sources)

@@ -98,12 +98,19 @@ class Constant:
         if self.grows is not None and self.grows.any():
             raise Unsupported("it computes with the size of the batch")
 
-    def whole(self) -> list[int]:
-        """The entries as integers that do not depend on N."""
-        self.check_fixed()
+    def sizes(self) -> tuple[list[int], list[bool]]:
+        """The entries as integers, as many for every N, and which are to be multiplied by N."""
         if self.lo.dtype.kind not in "iu" or self.lo is not self.hi:
             raise Unsupported("a size or an index is not a whole number")
-        return [int(item) for item in self.lo.reshape(-1)]
+        if self.place is not None:
+            raise Unsupported(FIXED)
+        grows = [False] * self.lo.size if self.grows is None else self.grows.reshape(-1).tolist()
+        return [int(item) for item in self.lo.reshape(-1)], grows
+
+    def whole(self) -> list[int]:
+        """The entries as integers that do not depend on N, as many for every N."""
+        self.check_fixed()
+        return self.sizes()[0]
 
     def uniform(self) -> float | None:
         """The float64 that all entries are exactly, if there is one; it does not depend on N."""

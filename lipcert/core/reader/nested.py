@@ -21,6 +21,8 @@ from lipcert.core.reader.wire import check_known
 
 _MAX_NESTING: Final = 20
 """of loops in each other"""
+_OF_OPERATORS: Final = ("ai.onnx", "com.microsoft", "com.ms.")
+"""how the domains begin whose operators onnxruntime has; it calls those in place of functions"""
 
 
 def read_functions(
@@ -39,7 +41,7 @@ def read_functions(
 
 def _function(proto: FunctionProto, opset: Mapping[str, int], folder: Folder) -> Function:
     check_known(proto)
-    if not domain_of(proto.domain) or proto.overload:
+    if not proto.domain or proto.domain.startswith(_OF_OPERATORS) or proto.overload:
         raise ModelReadError("it replaces a standard operator, or is a variant of a function")
     for domain, version in operator_sets(proto).items():
         if opset.get(domain, version if domain else 0) != version:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import numpy_helper
 
 from lipcert.core.lower.errors import Unsupported
 from tests.core.lower.cases import agrees, kinds, model, node, program
@@ -12,6 +13,11 @@ RNG = np.random.default_rng(1)
 W = RNG.standard_normal((4, 4))
 SHAPE = node("Shape", "x", "s")
 SIZE = [SHAPE, node("Gather", "s zero", "n", axis=0)]
+
+
+def filled(number, dtype):
+    return numpy_helper.from_array(np.asarray([number], dtype))
+
 
 HOSTILE = {
     "mean over the batch": ([node("ReduceMean", "x", axes=[0])], "N 4", {}),
@@ -103,6 +109,15 @@ HOSTILE = {
     "sum of sizes": (
         [*SIZE, node("Add", "n one", "k"), node("Concat", "k m", "t", axis=0),
          node("Reshape", "x t")], "N 4", {"zero": [0], "one": [0], "m": [4]}),
+    "as many axes as examples": (
+        [*SIZE, node("ConstantOfShape", "n", "o", value=filled(1, np.int64)),
+         node("Expand", "x o", "e"), node("Softmax", "e", axis=1)], "N 4", {"zero": [0]}),
+    "as many limits as examples": (
+        [*SIZE, node("ConstantOfShape", "n", "o"), node("Clip", "x o")], "N 4", {"zero": [0]}),
+    "quantised numbers counted": (
+        [SHAPE, node("ConstantOfShape", "s", "o", value=filled(3, np.uint8)),
+         node("DequantizeLinear", "o half", "d"), node("ReduceSum", "d", "c", keepdims=0),
+         node("Mul", "x c")], "N 4", {"half": 0.5}),
     "axis dropped where it is one": ([node("Squeeze", "x", "y")], "N 4", {}),
     "rotated batch": (
         [node("Slice", "x a b c", "p"), node("Slice", "x o a c", "q"),

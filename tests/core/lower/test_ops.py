@@ -327,6 +327,9 @@ REFUSED = {
     "dropout in training": (
         [node("Dropout", "x p t")], ["N", 4], {"p": 0.5, "t": np.array(True)}, 13),
     "stack of weights": ([node("MatMul", "x w")], ["N", 3, 4], {"w": r(3, 4, 4)}, 13),
+    "range of a length that rounding decides": (
+        [node("Range", "a b c", "r"), node("ReduceSum", "r", "s", keepdims=0), node("Mul", "x s")],
+        ["N", 4], {"a": -1e-30, "b": 1.0, "c": 0.5}, 17),
     "celu with no width": ([node("Celu", "x", alpha=0.0)], ["N", 4], {}, 12),
     "celu of negative width": ([node("Celu", "x", alpha=-0.5)], ["N", 4], {}, 12),
     "too large a power": ([node("Pow", "x c")], ["N", 4], {"c": 1e9}, 12),

@@ -103,9 +103,9 @@ def twice_valued(m):
     m.graph.node[0].attribute[0].i = 3
 
 
-def function(m):
+def function(m, domain=""):
     m.functions.append(
-        helper.make_function("", "f", ["a"], ["b"], [node("Relu", ["a"], ["b"])], [])
+        helper.make_function(domain, "Gelu", ["a"], ["b"], [node("Relu", ["a"], ["b"])], [])
     )
 
 
@@ -121,6 +121,8 @@ REFUSED = {
     "no outputs": lambda m: m.graph.node.add(op_type="Relu", input=["h"]),
     "two values": twice_valued,
     "standard function": function,
+    "function of the domain of an operator": lambda m: function(m, "com.microsoft"),
+    "function of a standard domain": lambda m: function(m, "ai.onnx.ml"),
     "sparse": sparse,
     "training": lambda m: m.training_info.add(),
     "reference": lambda m: setattr(m.graph.node[0].attribute[0], "ref_attr_name", "a"),
