@@ -16,6 +16,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,7 @@ def _threads_end() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
+    _export_from_the_store(item.config)
     _export_by_known_lists()
     load = sys.modules.get("lipcert.importer.load")
     if load is not None:
@@ -97,6 +99,20 @@ def _export_by_known_lists() -> None:
         if isinstance(vars(table)["from_torchlib"], classmethod):
             table.from_torchlib = staticmethod(cache(table.from_torchlib))
             operators._materialize_cpp_cia_ops = cache(operators._materialize_cpp_cia_ops)
+
+
+def _export_from_the_store(config: pytest.Config) -> None:
+    """As soon as something is loaded that exports; what exports nothing does not load torch."""
+    if "torch" in sys.modules and not hasattr(config, "exports"):
+        from tests import exports
+
+        config.exports = exports.Store(anew=config.getoption("record_exports"))
+        exports.install(config.exports)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "exports"):
+        session.config.exports.close()
 
 
 def is_slow(path: Path) -> bool:
@@ -153,6 +169,7 @@ LIMIT = 0.15
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-slow", action="store_true", help="write tests/slow.txt")
+    parser.addoption("--record-exports", action="store_true", help="write tests/exports")
 
 
 class Stopwatch:
@@ -177,11 +194,26 @@ class Stopwatch:
         else:
             self.fixtures[name.partition("::")[0]] += report.seconds
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_make_collect_report(
+        self, collector: pytest.Collector
+    ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+        """Of the first module that imports a library, beyond what most modules import."""
+        before = sum(os.times()[:4])
+        report = yield
+        seconds = sum(os.times()[:4]) - before
+        if isinstance(collector, pytest.Module) and seconds > 2 * LIMIT:
+            self.fixtures[_function(collector.nodeid)] += seconds
+        return report
+
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """What did not run stays as it was listed."""
         if not hasattr(session.config, "workerinput"):
-            (HERE / "slow.txt").write_text(
-                "".join(f"{line}\n" for line in sorted(self.slow())), "utf-8"
-            )
+            ran = {name.partition("::")[0] for name in self.tests}
+            paths = {line: line.partition("::")[0] for line in SLOW}
+            kept = {x for x, path in paths.items() if path not in ran and (HERE / path).exists()}
+            lines = sorted(kept.union(self.slow()))
+            (HERE / "slow.txt").write_text("".join(f"{line}\n" for line in lines), "utf-8")
 
     def slow(self) -> Iterator[str]:
         """Modules whose fixtures, or most of whose tests, are slow; slow tests of the others."""
@@ -196,4 +228,6 @@ class Stopwatch:
 
 def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("record_slow"):
+        for name in ("scipy.stats", "torch", "lipcert.training", "tests.models.shipped"):
+            import_module(name)
         config.pluginmanager.register(Stopwatch())

@@ -1,0 +1,190 @@
+"""Exports of torch modules, kept beside this file: torch takes seconds for each of them.
+
+A module is known by its code, its parts and what they hold, the inputs and the options. A file gets
+the numbers of the parameters that the module has. A module that is not known is exported.
+`pytest --record-exports` exports everything anew and keeps it here.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import wraps
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import onnx
+import torch
+from onnx import numpy_helper
+from torch import Tensor, nn
+
+from lipcert.training import exporting
+
+FOLDER = Path(__file__).parent
+MANIFEST = FOLDER / "manifest.json"
+_OURS = ("tests", "lipcert", "models", "__main__")
+"""packages whose code is a part of what a module is"""
+
+
+class UnreadableError(Exception):
+    """A module whose code cannot be read."""
+
+
+def digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def key_of(module: nn.Module, inputs: object, options: object) -> str:
+    """Digest of all that decides what is exported, but for the numbers of the parameters."""
+    seen: set[object] = set()
+    lines = [torch.__version__.partition("+")[0], *_told(inputs, seen), *_told(options, seen)]
+    for name, part in module.named_modules():
+        lines += [name, type(part).__qualname__, part.extra_repr(), str(part.training)]
+        lines += _code(type(part), seen)
+        held = {k: v for k, v in vars(part).items() if not k.startswith("_") and k != "training"}
+        lines += _told(held, seen)
+        lines += _told(dict(part.named_buffers(recurse=False)), seen)
+    for name, own in module.named_parameters(remove_duplicate=False):
+        lines.append(f"{name} {list(own.shape)} {own.dtype} {own.requires_grad}")
+    return digest("\n".join(lines).encode())
+
+
+def _told(item: object, seen: set[object]) -> Iterator[str]:
+    """What an object is, in words that are the same in every process."""
+    match item:
+        case Tensor():
+            yield f"{list(item.shape)} {item.dtype} {item.detach().flatten().tolist()}"
+        case Mapping():
+            for name, each in item.items():
+                yield str(name)
+                yield from _told(each, seen)
+        case list() | tuple():
+            yield f"{type(item).__name__} {len(item)}"
+            for each in item:
+                yield from _told(each, seen)
+        case FunctionType() | type():
+            yield item.__qualname__
+            yield from _code(item, seen)
+        case _:
+            text, addresses = re.subn(r" at 0x[0-9a-f]+", "", repr(item))
+            yield text
+            if addresses and id(item) not in seen:
+                seen.add(id(item))
+                yield from _told(getattr(item, "__dict__", {}), seen)
+
+
+def _code(item: Any, seen: set[object]) -> Iterator[str]:
+    """Sources of a class or a function, and of what it names, where they are ours."""
+    package = (getattr(item, "__module__", None) or "").partition(".")[0]
+    if item in seen or package not in _OURS:
+        return
+    seen.add(item)
+    try:
+        yield inspect.getsource(item)
+    except (OSError, TypeError) as error:
+        if isinstance(item, FunctionType) and item.__code__.co_filename == "<string>":
+            return  # written by a data class, whose own source tells it
+        raise UnreadableError from error
+    for base in item.__mro__[1:] if isinstance(item, type) else ():
+        yield from _code(base, seen)
+    members = vars(item).values() if isinstance(item, type) else (item,)
+    for function in members:
+        plain = getattr(function, "__func__", function)
+        if isinstance(plain, FunctionType):
+            if plain.__name__ == "<lambda>":  # whose source is its line
+                yield f"{plain.__code__.co_names} {plain.__code__.co_varnames}"
+            yield from _told([cell.cell_contents for cell in plain.__closure__ or ()], seen)
+            for name in _names(plain.__code__):
+                yield from _named(plain.__globals__.get(name), seen)
+
+
+def _named(item: object, seen: set[object]) -> Iterator[str]:
+    if isinstance(item, FunctionType | type):
+        yield from _code(item, seen)
+    elif isinstance(item, int | float | str | tuple | Tensor):
+        yield from _told(item, seen)
+
+
+def _names(code: CodeType) -> Iterator[str]:
+    yield from code.co_names
+    for item in code.co_consts:
+        if isinstance(item, CodeType):
+            yield from _names(item)
+
+
+class Store:
+    """The files; `anew`: not read, but written."""
+
+    def __init__(self, *, anew: bool) -> None:
+        self.anew = anew
+        known = json.loads(MANIFEST.read_text("utf-8")) if MANIFEST.exists() else {}
+        self.known: dict[str, str] = known
+        self.made: dict[str, str] = {}
+
+    def write(
+        self, key: str, export: Callable[[], object], module: nn.Module, target: Path
+    ) -> None:
+        """The file of a module: that which is kept, with the numbers of the parameters."""
+        kept = FOLDER / f"{key[:16]}.onnx"
+        is_ours = key in (self.made if self.anew else self.known)
+        if is_ours and (data := _with_numbers(kept.read_bytes(), module)) is not None:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+            return
+        export()
+        if self.anew and not is_ours and not list(target.parent.glob(f"{target.name}?*")):
+            kept.write_bytes(target.read_bytes())
+            self.made[key] = f"{type(module).__qualname__} {digest(kept.read_bytes())}"
+
+    def close(self) -> None:
+        if self.anew:
+            listed = json.dumps(self.known | self.made, indent=1, sort_keys=True)
+            MANIFEST.write_text(f"{listed}\n", "utf-8")
+
+
+def _with_numbers(data: bytes, module: nn.Module) -> bytes | None:
+    """A file with the parameters of a module; nothing where they are no tensors of the file."""
+    proto = onnx.load_from_string(data)
+    own = dict(module.named_parameters(remove_duplicate=False))
+    changed = False
+    for item in proto.graph.initializer:
+        if item.name in own:
+            array, held = own[item.name].detach().cpu().numpy(), numpy_helper.to_array(item)
+            if (array.shape, array.dtype) != (held.shape, held.dtype):
+                return None
+            if array.tobytes() != held.tobytes():
+                item.CopyFrom(numpy_helper.from_array(array.copy(), item.name))
+                changed = True
+    return proto.SerializeToString() if changed else data
+
+
+def install(store: Store) -> None:
+    """Take what is kept wherever something is exported."""
+    export, by_torch = exporting._exported, torch.onnx.export
+
+    @wraps(export)
+    def exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Path:
+        try:
+            key = key_of(exporting.unwrapped(module), inputs, "lipcert")
+        except UnreadableError:
+            return export(module, inputs, target)
+        store.write(key, lambda: export(module, inputs, target), module, target)
+        return target
+
+    @wraps(by_torch)
+    def onnx_export(module: Any, args: Any = (), f: Any = None, **options: Any) -> object:
+        if f is None or not isinstance(module, nn.Module):
+            return by_torch(module, args, f, **options)
+        try:
+            key = key_of(module, args, [options, dict(module.named_parameters())])
+        except UnreadableError:
+            return by_torch(module, args, f, **options)
+        store.write(key, lambda: by_torch(module, args, f, **options), module, Path(f))
+        return None
+
+    exporting._exported = exported
+    torch.onnx.export = onnx_export
