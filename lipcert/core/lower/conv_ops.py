@@ -1,17 +1,12 @@
-"""Convolutions with constant kernels, and batch normalization."""
+"""Convolutions with constant kernels."""
 
 from __future__ import annotations
 
-import numpy as np
-
-from lipcert.core.interval import Interval, exact
-from lipcert.core.interval import down as below
-from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value
-from lipcert.core.lower.windows import adjoint_windows, windows
-from lipcert.core.program import BatchNorm, Conv, Operand
+from lipcert.core.lower.windows import windows
+from lipcert.core.program import Conv, Operand
 
 
 def images(call: Call) -> Data:
@@ -42,6 +37,8 @@ def conv(call: Call) -> Value:
     if value.shape[0] != 1 or len(sizes) == 0 or weight.place is not None:
         raise Unsupported("a convolution of several images of one example")
     if transposed:
+        from lipcert.core.lower.adjoint_windows import adjoint_windows  # noqa: PLC0415
+
         window, spatial = adjoint_windows(call, sizes, taps)
         inputs, outputs = weight.shape[0], weight.shape[1] * groups
     else:
@@ -56,25 +53,3 @@ def conv(call: Call) -> Value:
             raise Unsupported("the bias does not fit the channels")
     op = Conv(weight.operand(len(weight.shape)), bias, window, groups, transposed)
     return call.step(op, value, shape=(1, outputs, *spatial), place=value.place)
-
-
-def batch_norm(call: Call) -> Value:
-    """A batch normalization with its running statistics."""
-    value = images(call)
-    epsilon = call.real("epsilon", 1e-5)
-    call.real("momentum", 0.9)
-    extra = [name for name in call.node.outputs[1:] if name]
-    if call.integer("training_mode", 0) or extra or call.integer("spatial", 1) != 1:
-        raise Unsupported("a batch normalization in training mode, or of every position")
-    operands = [call.constant(place).operand(1) for place in range(1, 5)]
-    if any(operand.shape != (value.shape[1],) for operand in operands):
-        raise Unsupported("a parameter does not fit the channels")
-    scale, shift, mean, variance = operands
-    total = Interval(variance.lo, variance.hi) + exact(np.full(value.shape[1], epsilon))
-    if not (total.lo > 0.0).all():
-        raise Unsupported("a variance is not positive")
-    root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
-    inverse = root.reciprocal()
-    sources = dict.fromkeys(variance.sources, np.inf)
-    op = BatchNorm(scale, shift, mean, Operand(inverse.lo, inverse.hi, sources))
-    return call.step(op, value, shape=value.shape, place=value.place)

@@ -1,4 +1,4 @@
-"""Biases and factors that exporters write as nodes of their own, put into the step before.
+"""Steps that are one with the step before them: biases, factors and moves.
 
 As in `macros`, every rule is an identity of real functions, for the numbers in the file.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.lower.rewriter import Rewriter, as_interval, as_operand, product
-from lipcert.core.program import Conv, Dense, Operand, Scale, Shift, Step, then
+from lipcert.core.program import Conv, Dense, Move, Operand, Scale, Shift, Step, then
 
 
 def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
@@ -45,3 +47,13 @@ def scale_of_scale(rewriter: Rewriter, step: Step) -> list[Step] | None:
     acts = then(factor.acts, lambda entries: entries * inner[0].factor.lo.item())
     op = Scale(replace(as_operand(both, len(step.shape)), sources=sources, acts=acts))
     return [replace(step, op=op, inputs=inner[1].inputs)]
+
+
+def move_of_move(rewriter: Rewriter, step: Step) -> list[Step] | None:
+    """One selection of entries after another is one."""
+    inner = rewriter.made(step.inputs[0], Move) if isinstance(step.op, Move) else None
+    if inner is None or not isinstance(step.op, Move):
+        return None
+    sources = np.asarray(inner[0].sources.reshape(-1)[step.op.sources])
+    sources[step.op.sources < 0] = -1
+    return [replace(step, op=Move(sources), inputs=inner[1].inputs)]

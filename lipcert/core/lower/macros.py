@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "Add": ("norm_macros.centre",),
-    "Concat": ("move_macros.concat_of_moves", "move_macros.max_min"),
+    "Concat": ("concat_macros.concat_of_moves", "concat_macros.max_min"),
     "Divide": ("mask_macros.masked_mean", "norm_macros.normalize", "norm_macros.divide_by_norm"),
     "MatMul": ("attention_macros.attention",),
-    "Move": ("move_macros.move_of_move",),
+    "Move": ("linear_macros.move_of_move",),
     "Multiply": ("gates.gate", "norm_macros.normalize"),
     "Scale": ("linear_macros.scale_of_scale",),
     "Shift": ("linear_macros.bias",),
@@ -30,20 +30,20 @@ _RULES: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """by the kind of the last step, or its function: what is tried first stands first"""
 _BEHIND: Final[Mapping[str, Set[str]]] = {
+    "Add": {"ReduceSum"},
     "Move": {"Move"},
     "Scale": {"Scale"},
     "Shift": {"Conv", "Dense"},
 }
-"""steps that are put together with such a step right before them, if with any"""
+"""steps that are put together with one of these right before them, if with any"""
 
 
 def rewritten(
     raw: tuple[Step, ...], starts: Sequence[Data], output: str, sink: Sink
 ) -> tuple[Step, ...]:
     """The steps with layers in place of their spellings."""
-    before = {step.output: _kind(step) for step in raw}
-    found = ((_kind(step), {before.get(name, "") for name in step.inputs}) for step in raw)
-    if not any(own in _RULES and kinds & _BEHIND.get(own, kinds) for own, kinds in found):
+    makers = {step.output: step for step in raw}
+    if not any(_names(step, makers) for step in raw):
         return raw
     from lipcert.core.lower.rewriter import Rewriter  # noqa: PLC0415  for such steps only
 
@@ -55,6 +55,14 @@ def _kind(step: Step) -> str:
     return step.op.name if isinstance(step.op, Activation) else type(step.op).__name__
 
 
-def _rules(step: Step) -> list[Rule]:
-    """What may put a step together with those before it, loaded when there is such a step."""
-    return [cast("Rule", loaded(name)) for name in _RULES.get(_kind(step), ())]
+def _names(step: Step, makers: Mapping[str, Step]) -> tuple[str, ...]:
+    """The names of the rules that may put a step together with those before it."""
+    kind, before = _kind(step), {_kind(makers[name]) for name in step.inputs if name in makers}
+    if kind in _BEHIND and before.isdisjoint(_BEHIND[kind]):
+        return ()
+    return _RULES.get(kind, ())
+
+
+def _rules(step: Step, makers: Mapping[str, Step]) -> list[Rule]:
+    """These rules, loaded when there is such a step."""
+    return [cast("Rule", loaded(name)) for name in _names(step, makers)]

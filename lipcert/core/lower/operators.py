@@ -71,7 +71,7 @@ DATA: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(["Conv", "ConvTranspose"], "conv_ops.conv"),
     **dict.fromkeys(["And", "Or"], "truth.both"),
-    "BatchNormalization": "conv_ops.batch_norm",
+    "BatchNormalization": "batch_norm.batch_norm",
     "Cast": "layout_ops.same",
     "Concat": "joining.concat",
     **dict.fromkeys(
@@ -80,8 +80,11 @@ DATA: Final[Mapping[str, str]] = {
     "Gemm": "gemm.gemm",
     "LRN": "axis_ops.local_response",
     "MatMul": "linear_ops.matmul",
+    **dict.fromkeys(["Max", "Min"], "extremum_ops.extremum"),
     "Not": "truth.opposite",
+    "Pow": "power_ops.power",
     "TopK": "selection_ops.top",
+    "Where": "choice_ops.choice",
 }  # fmt: skip
 """operators on values that are computed from the input"""
 TABLES: Final = ("functions.FUNCTIONS", "entry_ops.ENTRY_OPS")

@@ -72,14 +72,18 @@ class Rewriter:
                 self.readers[name] = self.readers.get(name, 0) + 1
 
     def run(
-        self, raw: Sequence[Step], rules: Callable[[Step], list[Rule]], output: str
+        self,
+        raw: Sequence[Step],
+        rules: Callable[[Step, Mapping[str, Step]], list[Rule]],
+        output: str,
     ) -> tuple[Step, ...]:
         """Every step, or its replacement by the first rule that applies."""
         for old in raw:
             spend()
             step = replace(old, inputs=tuple(self._same.get(name, name) for name in old.inputs))
             while True:
-                found = next(filter(None, (self._tried(rule, step) for rule in rules(step))), None)
+                tried = (self._tried(rule, step) for rule in rules(step, self._producers))
+                found = next(filter(None, tried), None)
                 if found is None:
                     break
                 for made in found[:-1]:

@@ -31,6 +31,7 @@ EPS = {"two": 2.0, "eps": 1e-3}
 HEADS = [node("Transpose", "x", "k", perm=[0, 2, 1]), node("MatMul", "x k", "a")]
 
 CASES = {
+    "the input beside itself": ([node("Concat", "x x", axis=-1)], {}, ["Move"]),
     "gelu": (half_gelu(ERF), {"root": math.sqrt(2), **ONE}, ["Scale", "gelu", "Scale"]),
     "gelu, halved first": (
         [*ERF, node("Add", "one g", "h"), node("Mul", "x half", "p"), node("Mul", "p h")],

@@ -1,4 +1,4 @@
-"""Moves after moves, and sorting that exporters write as maxima and minima."""
+"""Values side by side that are one move of another, or its sorted pairs."""
 
 from __future__ import annotations
 
@@ -9,16 +9,6 @@ import numpy as np
 
 from lipcert.core.lower.rewriter import Rewriter
 from lipcert.core.program import Concat, IndexArray, Move, ReduceMax, Sort, Step
-
-
-def move_of_move(rewriter: Rewriter, step: Step) -> list[Step] | None:
-    """One selection of entries after another is one."""
-    inner = rewriter.made(step.inputs[0], Move) if isinstance(step.op, Move) else None
-    if inner is None or not isinstance(step.op, Move):
-        return None
-    sources = np.asarray(inner[0].sources.reshape(-1)[step.op.sources])
-    sources[step.op.sources < 0] = -1
-    return [replace(step, op=Move(sources), inputs=inner[1].inputs)]
 
 
 def concat_of_moves(rewriter: Rewriter, step: Step) -> list[Step] | None:

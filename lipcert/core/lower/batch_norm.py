@@ -1,0 +1,36 @@
+"""Batch normalization with its running statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lipcert.core.interval import Interval, exact
+from lipcert.core.interval import down as below
+from lipcert.core.interval import up as above
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.conv_ops import images
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.values import Value
+from lipcert.core.program import BatchNorm, Operand
+
+
+def batch_norm(call: Call) -> Value:
+    """A batch normalization with its running statistics."""
+    value = images(call)
+    epsilon = call.real("epsilon", 1e-5)
+    call.real("momentum", 0.9)
+    extra = [name for name in call.node.outputs[1:] if name]
+    if call.integer("training_mode", 0) or extra or call.integer("spatial", 1) != 1:
+        raise Unsupported("a batch normalization in training mode, or of every position")
+    operands = [call.constant(place).operand(1) for place in range(1, 5)]
+    if any(operand.shape != (value.shape[1],) for operand in operands):
+        raise Unsupported("a parameter does not fit the channels")
+    scale, shift, mean, variance = operands
+    total = Interval(variance.lo, variance.hi) + exact(np.full(value.shape[1], epsilon))
+    if not (total.lo > 0.0).all():
+        raise Unsupported("a variance is not positive")
+    root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
+    inverse = root.reciprocal()
+    sources = dict.fromkeys(variance.sources, np.inf)
+    op = BatchNorm(scale, shift, mean, Operand(inverse.lo, inverse.hi, sources))
+    return call.step(op, value, shape=value.shape, place=value.place)

@@ -1,0 +1,52 @@
+"""Arithmetic of whole numbers, exactly, and of multiples c·N of the batch size."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from operator import add, floordiv, mul, sub
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.size_ops import marks
+from lipcert.core.lower.values import Constant, broadcast
+
+Array = npt.NDArray[Any]
+
+
+_MOST: Final = 1 << 22
+"""whole numbers that are computed with at once"""
+ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"Add": add, "Mul": mul, "Sub": sub}
+
+
+def within(numbers: Array, dtype: np.dtype[Any]) -> Array:
+    """Python integers as numbers of this type, which must hold them."""
+    bounds = np.iinfo(dtype)
+    if any(not bounds.min <= item <= bounds.max for item in numbers.reshape(-1)):
+        raise Unsupported("a whole number is too large")
+    return numbers.astype(dtype)
+
+
+def whole(operation: str, first: Constant, second: Constant) -> Constant:
+    """Arithmetic of integers: c·N times or over a fixed whole number, and (c·N)/(d·N)."""
+    if first.lo.dtype != second.lo.dtype or first.lo.dtype.kind not in "iu":
+        raise Unsupported("constants of different types are combined")
+    shape, place = broadcast((first, second))
+    if math.prod(shape) > _MOST:
+        raise Unsupported(f"it computes with more than {_MOST} whole numbers")
+    a, b = (np.broadcast_to(item.lo, shape).astype(object) for item in (first, second))
+    left, right = (np.broadcast_to(marks(item), shape) for item in (first, second))
+    both, either = left & right, left | right
+    if operation == "Div" and ((b <= 0).any() or (a < 0).any()):
+        raise Unsupported("a quotient of numbers that are not positive")
+    result = ARITHMETIC.get(operation, floordiv)(a, b)
+    allowed, grows = ~both if operation == "Mul" else ~either, either
+    if operation == "Div":
+        divides = np.asarray(result * b == a, dtype=bool)
+        allowed, grows = ~either | (left & divides), left & ~right
+    if not np.asarray(allowed, dtype=bool).all():
+        raise Unsupported("it computes with the size of the batch")
+    return Constant(*2 * (within(np.asarray(result), first.lo.dtype),), {}, place, grows)
