@@ -28,6 +28,8 @@ from tests.privacy.test_accounting_faults import EXPECTED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reproductions.md"
 NUMBER = re.compile(r"\d+(?:,\d{3})*(?:\.\d+)?(?:e[+-]?\d+)?")
+PRINTED_ONLY = "small-sets"
+"""No paper has these rows."""
 SLOW = "accounting"
 """Its runs are those of tests/privacy/test_accounting_faults.py, where they are done."""
 
@@ -65,7 +67,7 @@ def test_the_accounts_on_the_page_are_those_of_the_example() -> None:
 
 def test_every_part_has_its_table() -> None:
     marked = re.findall(r"<!-- table: (.+) -->", PAGE.read_text(encoding="utf-8"))
-    assert sorted(marked) == sorted(PARTS)
+    assert sorted(marked) == sorted(PARTS.keys() - {PRINTED_ONLY})
 
 
 def test_an_update_replaces_one_table_and_nothing_else(tmp_path: Path) -> None:
@@ -170,11 +172,7 @@ def test_normalisation_by_hand() -> None:
         assert last(relu(by_hand)).shape == (5, 3)
 
 
-def test_training_tables_hold_every_method() -> None:
-    shown = table_of(PAGE, "small-sets")
-    for planned in small_sets.STUDIES:
-        for method in small_sets.METHODS:
-            assert f"| {planned.problem}: {method.name} (" in shown
+def test_the_table_of_training_holds_every_method() -> None:
     shown = table_of(PAGE, "breast-cancer")
     for entry in breast_cancer.ENTRIES:
         for split in entry.allocations or ("",):

@@ -1,4 +1,4 @@
-"""The command line: which rows, over how many seeds, and whether the page is rewritten."""
+"""The command line: which rows, over how many seeds, and whether results and page are rewritten."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import torch
 
 from benchmarks.digits_gap.ladder import ROWS, TABLES
 from benchmarks.digits_gap.runs import Measured, measured
-from benchmarks.digits_gap.table import line, parsed, table
+from benchmarks.digits_gap.table import line, parsed, short_table, table
 from benchmarks.reproductions.page import table_of, update
 
-__all__ = ["main", "on_page"]
+__all__ = ["PAGE", "RESULTS", "main", "on_page"]
 
+RESULTS: Final = Path(__file__).with_name("results.md")
+PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "digits_gap.md"
 _SEEDS: Final = 20
 
 
@@ -30,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("rows", nargs="*", metavar="ROW", help="default: all")
     parser.add_argument("--seeds", type=int, default=_SEEDS, metavar="N", help="2 or more")
-    parser.add_argument("--update", type=Path, metavar="PAGE", help="rewrite these rows there")
+    parser.add_argument("--update", action="store_true", help="rewrite these rows on the pages")
     given = parser.parse_args(arguments)
     unknown = [name for name in given.rows if name not in ROWS]
     if unknown:
@@ -38,17 +40,18 @@ def main(arguments: list[str] | None = None) -> int:
     if given.seeds < 2:
         parser.error("--seeds: a standard error takes 2 or more")
     torch.set_num_threads(1)  # the networks are too small for more
-    results = dict({} if given.update is None else on_page(given.update))
+    results = dict(on_page(RESULTS) if given.update else {})
     for name, found in _measured(given.rows or list(ROWS), given.seeds):
         results[name] = found
         print(line(ROWS[name], results), flush=True)
-        if given.update is not None:
-            update(given.update, {key: list(table(rows, results)) for key, rows in TABLES.items()})
+        if given.update:
+            update(RESULTS, {key: list(table(rows, results)) for key, rows in TABLES.items()})
+            update(PAGE, {key: list(short_table(rows, results)) for key, rows in TABLES.items()})
     return 0
 
 
 def on_page(page: Path) -> Mapping[str, Measured]:
-    """What the page says of every row."""
+    """What a page with whole rows says of every row."""
     return {name: found for key in TABLES for name, found in parsed(table_of(page, key)).items()}
 
 

@@ -30,7 +30,7 @@ class Inputs(Enum):
     PIXELS = "pixels"
     """values in [0, 1]: norm at most 8, and 3.9 on average"""
     UNIT = "pixels, norm 1"
-    CENTRED = "pixels less their mean, norm 1"
+    CENTRED = "centred pixels, norm 1"
     HOG = "oriented gradients, norm 1"
 
     def of(self, images: Tensor) -> Tensor:

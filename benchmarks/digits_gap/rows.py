@@ -88,7 +88,7 @@ class Row:
         parts.append(f"B {self.batch_size}")
         parts.append(f"{self.epochs} epochs")
         if self.averaged:
-            parts.append(f"mean of the last {self.averaged:.0%}")
+            parts.append(f"last {self.averaged:.0%} averaged")
         return ", ".join(parts)
 
 

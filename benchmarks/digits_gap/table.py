@@ -1,4 +1,4 @@
-"""Table: rows with what was measured, as the page shows them.
+"""Table: rows with what was measured, as `results.md` and the page show them.
 
 What enters: measurements, fresh or read from the page. What leaves: lines of Markdown. Invariant: a
 table that was read and written again is the same, so the page can be held against the rows.
@@ -13,11 +13,15 @@ from typing import Final
 from benchmarks.digits_gap.rows import Row
 from benchmarks.digits_gap.runs import Measured, Spent
 
-__all__ = ["line", "parsed", "table"]
+__all__ = ["line", "parsed", "short_table", "table"]
 
 _HEAD: Final = (
     "| row | inputs | network | mechanism | optimizer | σ | ε | seeds | accuracy | step |",
     "|---|---|---|---|---|---:|---:|---:|---:|---|",
+)
+_SHORT_HEAD: Final = (
+    "| row | inputs | network | accuracy | step |",
+    "|---|---|---|---:|---|",
 )
 _NOTHING: Final = "–"
 
@@ -39,10 +43,24 @@ def line(row: Row, results: Mapping[str, Measured]) -> str:
         _NOTHING if spent is None else f"{spent.noise_multiplier:.4f}",
         "∞" if spent is None else f"{math.ceil(spent.epsilon * 1e4 - 1e-6) / 1e4:.4f}",
         f"{found.seeds}",
-        f"{found.accuracy:.4f} ± {found.error:.4f}",
+        _accuracy(found),
         _step(row, results),
     )
     return f"| {' | '.join(cells)} |"
+
+
+def _accuracy(found: Measured) -> str:
+    return f"{found.accuracy:.4f} ± {found.error:.4f}"
+
+
+def short_table(rows: Sequence[Row], results: Mapping[str, Measured]) -> Iterator[str]:
+    """The same rows without their recipes."""
+    yield from _SHORT_HEAD
+    for row in rows:
+        if row.name in results:
+            name, inputs, network = row.cells[:3]
+            cells = (name, inputs, network, _accuracy(results[row.name]), _step(row, results))
+            yield f"| {' | '.join(cells)} |"
 
 
 def parsed(text: str) -> Mapping[str, Measured]:

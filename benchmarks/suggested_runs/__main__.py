@@ -29,8 +29,8 @@ JOURNAL: Final = Path(__file__).parent / "journal.jsonl"
 ON_PAGE: Final = ("gain", "correlation", "cost")
 """the tables that docs/suggest.md shows; the others are only printed"""
 _EPSILONS: Final = (1.0, 3.0, 8.0)
-_GAIN: Final = frozenset({"dp-sgd", "dp-sgd-longer", "suggested"})
-"""the methods that tell what a recipe gains, and what of it twice the run gains alone"""
+_GAIN: Final = frozenset({"dp-sgd", "suggested"})
+"""the methods that tell what a recipe gains"""
 
 
 def main(arguments: list[str] | None = None) -> int:
