@@ -10,7 +10,7 @@ the build.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import posixpath
 import re
 from collections.abc import Iterator
@@ -139,11 +139,9 @@ def _explained(title: str) -> str:
 
 
 def _public(module: str) -> str:
-    """What mkdocstrings makes a reference of. A package that can be called is shown as its verb."""
-    names = [n for n in importlib.import_module(module).__all__ if not n.startswith("__")]
-    packages = {name for name in names if importlib.util.find_spec(f"{module}.{name}")}
-    places = (f"{module}.verbs" if name in packages else module for name in names)
-    return "\n\n".join(f"::: {place}.{n}" for place, n in zip(places, names, strict=True))
+    """What mkdocstrings makes a reference of."""
+    names = (n for n in importlib.import_module(module).__all__ if not n.startswith("__"))
+    return "\n\n".join(f"::: {module}.{name}" for name in names)
 
 
 def _options(words: list[str]) -> str:
