@@ -30,8 +30,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.canonical import Json, write_canonical
 from lipcert.core.reader.records import Attribute, Branch, Input, Loop, Model, Node, Tensor
@@ -44,9 +43,9 @@ def structural_digest(model: Model) -> str:
     """SHA-256 of the canonical form of a model, in hexadecimal."""
     tensors = {name: _tensor(tensor) for name, tensor in model.initializers.items()}
     facts = [_facts(node) for node in model.nodes]
-    keys = _Keys.of(model, tensors, facts)
-    order = sorted(range(len(model.nodes)), key=keys.nodes.__getitem__)
-    names = sorted(tensors, key=keys.tensors.__getitem__)
+    node_keys, tensor_keys = _keys(model, tensors, facts)
+    order = sorted(range(len(model.nodes)), key=node_keys.__getitem__)
+    names = sorted(tensors, key=tensor_keys.__getitem__)
     operand: dict[str, Json] = {"": []}
     operand |= {item.name: ["input", index] for index, item in enumerate(model.inputs)}
     operand |= {name: ["initializer", index] for index, name in enumerate(names)}
@@ -64,35 +63,31 @@ def structural_digest(model: Model) -> str:
     return _hash([_hash(part) for part in parts])
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Keys:
-    """What nodes (by index) and initializers (by name) are sorted by."""
+def _keys(
+    model: Model, tensors: Mapping[str, str], facts: list[str]
+) -> tuple[list[str], dict[str, str]]:
+    """What nodes (by index) and initializers (by name) are sorted by.
 
-    nodes: list[str]
-    tensors: dict[str, str]
-
-    @classmethod
-    def of(cls, model: Model, tensors: Mapping[str, str], facts: list[str]) -> _Keys:
-        """Digests of what is computed, forwards; then of what becomes of it, backwards."""
-        values: dict[str, Json] = {"": [], **tensors}
-        values |= {item.name: ["input", index] for index, item in enumerate(model.inputs)}
-        computed: list[str] = []
-        for node, fact in zip(model.nodes, facts, strict=True):
-            computed.append(_hash(_described(fact, node, values.__getitem__)))
-            values |= _outputs(node, [computed[-1]])
-        uses: dict[str, list[str]] = {}
-        for position, name in enumerate(model.outputs):
-            uses.setdefault(name, []).append(_hash(["output", position]))
-        nodes = [""] * len(model.nodes)
-        for index in reversed(range(len(model.nodes))):
-            node = model.nodes[index]
-            read = [_bag(uses.get(name, ())) if name else "" for name in node.outputs]
-            nodes[index] = computed[index] + _hash([computed[index], *read])
-            for port, name in enumerate(node.inputs):
-                uses.setdefault(name, []).append(_hash([nodes[index], port]))
-        named = {name: digest + _bag(uses.get(name, ())) for name, digest in tensors.items()}
-        return cls(nodes, named)
+    Digests of what is computed, forwards; then of what becomes of it, backwards.
+    """
+    values: dict[str, Json] = {"": [], **tensors}
+    values |= {item.name: ["input", index] for index, item in enumerate(model.inputs)}
+    computed: list[str] = []
+    for node, fact in zip(model.nodes, facts, strict=True):
+        computed.append(_hash(_described(fact, node, values.__getitem__)))
+        values |= _outputs(node, [computed[-1]])
+    uses: dict[str, list[str]] = {}
+    for position, name in enumerate(model.outputs):
+        uses.setdefault(name, []).append(_hash(["output", position]))
+    nodes = [""] * len(model.nodes)
+    for index in reversed(range(len(model.nodes))):
+        node = model.nodes[index]
+        read = [_bag(uses.get(name, ())) if name else "" for name in node.outputs]
+        nodes[index] = computed[index] + _hash([computed[index], *read])
+        for port, name in enumerate(node.inputs):
+            uses.setdefault(name, []).append(_hash([nodes[index], port]))
+    named = {name: digest + _bag(uses.get(name, ())) for name, digest in tensors.items()}
+    return nodes, named
 
 
 def _outputs(node: Node, label: list[Json]) -> dict[str, Json]:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
 import stat
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -105,22 +106,10 @@ def _version(name: str) -> str:
 
 def _code_lines(source: str) -> int:
     """Lines that hold a statement other than a docstring."""
-    import ast  # noqa: PLC0415  for this report only
-
-    tree = ast.parse(source)
-    words = set(_docstring_lines(tree))
-    lines = enumerate(source.splitlines(), start=1)
-    return sum(
-        1
-        for number, line in lines
-        if line.strip() and not line.strip().startswith("#") and number not in words
-    )
-
-
-def _docstring_lines(tree: object) -> Iterator[int]:
-    import ast  # noqa: PLC0415
-
-    for node in ast.walk(tree) if isinstance(tree, ast.AST) else ():
+    words: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
         match node:
             case ast.Expr(value=ast.Constant(value=str())):
-                yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
+                words.update(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    lines = enumerate(map(str.strip, source.splitlines()), start=1)
+    return sum(1 for number, line in lines if line[:1] not in {"", "#"} and number not in words)

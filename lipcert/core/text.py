@@ -6,6 +6,7 @@ be: what comes from files is printed as ASCII without line breaks, and never beg
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -103,20 +104,10 @@ def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
             "files": files,
             "depends_on": dict(dependencies()),
         }
-    return _ascii(write_canonical(document).decode("utf-8")) + "\n"
+    return json.dumps(json.loads(write_canonical(document)), separators=(",", ":")) + "\n"
 
 
 def _safe(text: str) -> str:
     """Printable, on one line, and never the token of a verdict."""
     plain = text if text.isascii() and text.isprintable() else ascii(text)[1:-1]
     return plain.replace(TOKEN[:-1], "LIPCERT_CHECK")
-
-
-def _ascii(text: str) -> str:
-    """JSON without anything but ASCII: other characters as escapes."""
-    return "".join(c if c.isascii() else _escaped(c) for c in text)
-
-
-def _escaped(character: str) -> str:
-    units = character.encode("utf-16-be")
-    return "".join(f"\\u{units[i]:02x}{units[i + 1]:02x}" for i in range(0, len(units), 2))

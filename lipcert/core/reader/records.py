@@ -40,22 +40,13 @@ def shown(name: str) -> str:
 
 MAX_NODES: Final = 50_000
 """nodes of a graph, and also initializers and inputs"""
-_STORED: Final = {
-    "float32": "<f4",
-    "float64": "<f8",
-    "float16": "<f2",
-    "bfloat16": "<u2",
-    "int8": "|i1",
-    "int16": "<i2",
-    "int32": "<i4",
-    "int64": "<i8",
-    "uint8": "|u1",
-    "uint16": "<u2",
-    "uint32": "<u4",
-    "uint64": "<u8",
-    "bool": "|b1",
-    "unread": "|u1",
-}
+_STORED_AS: Final = {"bfloat16": "uint16", "unread": "uint8"}
+"""types that numpy lacks, and those of their bytes"""
+
+
+def _stored(dtype: str) -> np.dtype[Any]:
+    """The numpy type of the bytes of such numbers."""
+    return np.dtype(_STORED_AS.get(dtype, dtype)).newbyteorder("<")
 
 
 @final
@@ -78,7 +69,7 @@ class Tensor:
     @staticmethod
     def item_size(dtype: str) -> int:
         """The bytes of one number of this type."""
-        return np.dtype(_STORED[dtype]).itemsize
+        return _stored(dtype).itemsize
 
     def values(self) -> npt.NDArray[Any]:
         """The numbers, exactly: float64 for every float type, the type itself for the others.
@@ -89,7 +80,7 @@ class Tensor:
 
     @cached_property
     def _values(self) -> npt.NDArray[Any]:
-        stored = np.frombuffer(self.content, dtype=_STORED[self.dtype]).reshape(self.dims)
+        stored = np.frombuffer(self.content, dtype=_stored(self.dtype)).reshape(self.dims)
         if self.dtype == "bfloat16":  # the upper half of a float32
             stored = (stored.astype(np.uint32) << 16).view(np.float32)
         wanted = np.float64 if stored.dtype.kind == "f" else stored.dtype.newbyteorder("=")

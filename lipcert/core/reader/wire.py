@@ -13,12 +13,11 @@ from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.empty_pb2 import Empty
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
+from onnx.onnx_ml_pb2 import ModelProto
 
 from lipcert.core.reader.records import ModelReadError
 
-_SINGULAR: Final = frozenset({1, 2, 3, 4, 5, 6, 7})  # ir_version .. graph
-_REPEATED: Final = frozenset({8, 14, 20, 25, 26})  # opset_import, metadata, training, functions
-_GRAPH: Final = 7
+_FIELDS: Final = ModelProto.DESCRIPTOR.fields_by_number
 
 
 def check_single_model(content: bytes) -> None:
@@ -29,12 +28,12 @@ def check_single_model(content: bytes) -> None:
     seen: set[int] = set()
     fields = UnknownFieldSet(Empty.FromString(content))  # of which every field is unknown, in order
     for field in (item.field_number for item in fields):
-        if field not in _SINGULAR | _REPEATED:
+        if field not in _FIELDS:
             raise ModelReadError(f"this is not an ONNX model (field {field} is not known)")
-        if field in seen and field in _SINGULAR:
+        if field in seen and not _FIELDS[field].is_repeated:
             raise ModelReadError("the file holds several models one after another")
         seen.add(field)
-    if _GRAPH not in seen:
+    if ModelProto.GRAPH_FIELD_NUMBER not in seen:
         raise ModelReadError("this is not an ONNX model: it holds no graph")
 
 
