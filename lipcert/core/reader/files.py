@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import zlib
 from pathlib import Path
 from typing import Final, final
 
@@ -13,9 +12,6 @@ from lipcert.core.reader.records import ExternalFile, ModelReadError, shown
 MAX_BYTES: Final = 1 << 30
 """bytes of a model with its external data"""
 _GZIP: Final = b"\x1f\x8b"
-_ROOM: Final = 1 << 26
-_RATIO: Final = 20
-"""a gzip file may expand to _ROOM bytes, and further by this factor"""
 
 
 def read_model_bytes(path: Path) -> bytes:
@@ -27,25 +23,12 @@ def read_model_bytes(path: Path) -> bytes:
     if content is None:
         raise ModelReadError(f"{shown(str(path))} is not a regular file")
     if content.startswith(_GZIP):
-        content = _decompressed(content)
+        from lipcert.core.reader.compressed import decompressed  # noqa: PLC0415  for such alone
+
+        content = decompressed(content, MAX_BYTES)
     if len(content) > MAX_BYTES:
         raise ModelReadError(f"{shown(str(path))} is larger than {MAX_BYTES} bytes", "LC002")
     return content
-
-
-def _decompressed(content: bytes) -> bytes:
-    """What one gzip stream holds, and nothing behind it."""
-    limit = min(MAX_BYTES, _ROOM + _RATIO * len(content))
-    decoder = zlib.decompressobj(wbits=31)
-    try:
-        plain = decoder.decompress(content, limit)
-    except zlib.error:
-        raise ModelReadError("this is not a valid gzip file") from None
-    if decoder.unconsumed_tail:
-        raise ModelReadError(f"this gzip file expands to more than {limit} bytes", "LC002")
-    if not decoder.eof or decoder.unused_data:
-        raise ModelReadError("this gzip file is truncated, or followed by other data")
-    return plain
 
 
 @final

@@ -27,7 +27,7 @@ from lipcert.core.reader.records import (
     Tensor,
     shown,
 )
-from lipcert.core.reader.tensors import DTYPES, MAX_RANK, UNREAD, read_tensor, unread_tensor
+from lipcert.core.reader.tensors import DTYPES, MAX_RANK, UNREAD, read_tensor
 from lipcert.core.reader.wire import check_known
 
 _MAX_DIM: Final = 1 << 31
@@ -53,7 +53,11 @@ def read_initializers(graph: GraphProto, folder: Folder) -> Iterator[tuple[str, 
 
 def _tensor(proto: TensorProto, folder: Folder) -> Tensor:
     check_known(proto)
-    return unread_tensor(proto) if proto.data_type in UNREAD else read_tensor(proto, folder)
+    if proto.data_type not in UNREAD:
+        return read_tensor(proto, folder)
+    from lipcert.core.reader.unread import unread_tensor  # noqa: PLC0415  for such alone
+
+    return unread_tensor(proto)
 
 
 def read_input(info: ValueInfoProto) -> Input:

@@ -45,22 +45,6 @@ def read_tensor(proto: TensorProto, folder: Folder) -> Tensor:
         raise error.at(f"tensor {shown(proto.name)}", "LC016") from None
 
 
-def unread_tensor(proto: TensorProto) -> Tensor:
-    """What the file says of a tensor whose type is not read, but for its name."""
-    if len(proto.external_data) or proto.data_location != TensorProto.DEFAULT:
-        raise ModelReadError(
-            f"tensor {shown(proto.name)}: its data type {proto.data_type} is not a plain number"
-            " type, and its numbers are stored elsewhere",
-            "LC016",
-        )
-    kept = TensorProto()
-    kept.CopyFrom(proto)
-    kept.ClearField("name")
-    kept.ClearField("doc_string")
-    content = kept.SerializeToString(deterministic=True)
-    return Tensor("unread", (len(content),), content)
-
-
 def _read(proto: TensorProto, folder: Folder) -> Tensor:
     dtype = DTYPES.get(proto.data_type)
     if dtype is None:

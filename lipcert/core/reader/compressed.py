@@ -1,0 +1,27 @@
+"""Model files that are gzips, which may not expand without end."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from lipcert.core.reader.records import ModelReadError
+
+_ROOM: Final = 1 << 26
+_RATIO: Final = 20
+"""a gzip file may expand to _ROOM bytes, and further by this factor"""
+
+
+def decompressed(content: bytes, most: int) -> bytes:
+    """What one gzip stream holds, and nothing behind it; most: bytes that it may be."""
+    limit = min(most, _ROOM + _RATIO * len(content))
+    decoder = zlib.decompressobj(wbits=31)
+    try:
+        plain = decoder.decompress(content, limit)
+    except zlib.error:
+        raise ModelReadError("this is not a valid gzip file") from None
+    if decoder.unconsumed_tail:
+        raise ModelReadError(f"this gzip file expands to more than {limit} bytes", "LC002")
+    if not decoder.eof or decoder.unused_data:
+        raise ModelReadError("this gzip file is truncated, or followed by other data")
+    return plain
