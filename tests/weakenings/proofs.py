@@ -312,8 +312,8 @@ FORMS = [
     ),
     Mutation(
         "forms.form:Form._ball",
-        "return self._root(level)",
-        "return self._root(level * Fraction(9, 10))",
+        "return self.root(level)",
+        "return self.root(level * Fraction(9, 10))",
         Kill.of(test_forms.test_a_product_of_matrices),
     ),
     Mutation(
@@ -329,7 +329,7 @@ FORMS = [
         Kill.seeds(test_forms.test_every_mask, definite_float),
     ),
     Mutation(
-        "forms.form:Form.reach",
+        "forms.reach:reach",
         "add_up(sqrt_up(square), rest)",
         "0.9 * sqrt_up(square)",
         Kill.of(test_forms.test_reach_of_a_matrix, definite_float, 1, 1.0),

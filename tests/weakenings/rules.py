@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests import test_known_answers as known
 from tests.core import test_clipped_soundness
 from tests.core.rules import (
+    test_convolution,
     test_dense,
     test_enclosures,
     test_facts,
@@ -187,6 +188,12 @@ SHARED = [
         Kill.seeds(LAW, "Dense"),
     ),
     Mutation("rules.windows:overlap", "np.max(", "np.min(", Kill.seeds(LAW, "MaxPool")),
+    Mutation(
+        "rules.window_reads:longest_window",
+        "multiply_up(repeated, ",
+        "multiply_up(0.5, ",
+        Kill.seeds(test_convolution.test_behind_any_move),
+    ),
     Mutation(
         "rules.windows:kernel_square",
         "min(_most(outputs, 1)",

@@ -25,13 +25,12 @@ def longest_window(rule: Rule[Conv], axes: tuple[Axis, ...]) -> float:
 
     It is ‖x‖, or √m·‖z‖ for a value z behind a move. Here no position of the output meets an
     entry of z more than m times.
-    Proof (Young): the gradient for output channel c is Σ_p
-    g_c(p)·r_c(p), where r_c(p) holds, for each channel and tap, the entry of x that position p
-    meets through that tap, or 0: of a convolution x(p·stride + t·dilation − before), of a
-    transposed one the q with q·stride + t·dilation − before = p. Different taps meet different
-    entries, so ‖r_c(p)‖ ≤ ‖x‖ and ‖Σ_p g_c(p)·r_c(p)‖ ≤ ‖g_c‖₁·‖x‖; squares add over c. If an
-    entry of z occurs m times in r_c(p) at most, ‖r_c(p)‖ ≤ √m‖z‖. Attained: at one position and
-    one tap.
+    Proof (Young): the gradient for output channel c is Σ_p g_c(p)·r_c(p), where r_c(p) holds,
+    for each channel and tap, the entry of x that position p meets through that tap, or 0: of a
+    convolution x(p·stride + t·dilation − before), of a transposed one the q with
+    q·stride + t·dilation − before = p. Different taps meet different entries, so
+    ‖r_c(p)‖ ≤ ‖x‖ and ‖Σ_p g_c(p)·r_c(p)‖ ≤ ‖g_c‖₁·‖x‖; squares add over c. If an entry of z
+    occurs m times in r_c(p) at most, ‖r_c(p)‖ ≤ √m‖z‖. Attained: at one position and one tap.
     """
     behind, x = rule.behind, rule.x
     if behind is None or not isinstance(behind.op, Move):
