@@ -287,7 +287,7 @@ FORMS = [
         Kill.seeds(test_regions.test_no_jacobian_is_larger, test_regions.sorted_pairs, count=3),
     ),
     Mutation(
-        "forms.links:_joined",
+        "forms.joins:_parts",
         "start += size",
         "start += 0",
         Kill.seeds(test_regions.test_no_jacobian_is_larger, test_regions.joined, count=3),
@@ -341,13 +341,13 @@ FORMS = [
         Kill.of(test_forms.test_enclosing_balls),
     ),
     Mutation(
-        "forms.centred:_has_allowed_parts",
-        "_is_allowed(own, known[part.name])",
+        "forms.several_inputs:_has_allowed_parts",
+        "is_allowed(own, known[part.name])",
         "True",
         Kill.of(test_inputs.test_a_centre_is_allowed_by_each_input, "ids", (0.0, 39.0)),
     ),
     Mutation(
-        "forms.centred:side_by_side",
+        "forms.several_inputs:side_by_side",
         "Fraction(ball.radius) ** 2",
         "Fraction(ball.radius) ** 2 / 2",
         Kill.of(test_forms.test_balls_side_by_side),

@@ -6,7 +6,7 @@ Of several inputs, c is allowed where each of them is, and all of them together.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
@@ -47,40 +47,17 @@ def input_balls(program: Program, known: Mapping[str, Fact]) -> Iterator[Ball]:
     shape, at_input = program.shapes[program.input], known[program.input]
     if math.prod(shape) > _LARGEST_POINTS or at_input.norm > LARGEST_SQUARED:
         return
-    for share in set(_shares(at_input, shape)):
-        ball = enclosing_ball(at_input, shape, share)
-        if ball is not None and _has_allowed_parts(ball.centre, program, known):
-            yield ball
-    own = [(known[part.name], part.shape, _shares(known[part.name], part.shape))
-           for part in program.parts]  # fmt: skip
-    for index in range(min((len(shares) for _, _, shares in own), default=0)):
-        balls = [enclosing_ball(fact, size, shares[index]) for fact, size, shares in own]
-        found = [ball for ball in balls if ball is not None]
-        if len(found) == len(balls):
-            joined = side_by_side(found, shape)
-            if _is_allowed(joined.centre, at_input):
-                yield joined
+    found = (enclosing_ball(at_input, shape, share) for share in set(shares_of(at_input, shape)))
+    whole = (ball for ball in found if ball is not None)
+    if not program.parts:
+        yield from whole
+        return
+    from lipcert.core.forms.several_inputs import balls_of_parts  # noqa: PLC0415  for these only
+
+    yield from balls_of_parts(program, known, whole)
 
 
-def side_by_side(balls: Sequence[Ball], shape: Shape) -> Ball:
-    """The ball of inputs that one input of this shape holds one after another.
-
-    Proof: the square of a distance is the sum of those of the parts.
-    """
-    centre = np.concatenate([ball.centre.reshape(-1) for ball in balls]).reshape(shape)
-    square = sum((Fraction(ball.radius) ** 2 for ball in balls), start=Fraction(0))
-    return Ball(centre, sqrt_up(square))
-
-
-def _has_allowed_parts(centre: Array, program: Program, known: Mapping[str, Fact]) -> bool:
-    """Whether each of several inputs satisfies what is assumed of it alone."""
-    return not program.parts or all(
-        _is_allowed(own, known[part.name])
-        for part, own in zip(program.parts, program.inputs_of(centre), strict=True)
-    )
-
-
-def _shares(fact: Fact, shape: Shape) -> tuple[Fraction, ...]:
+def shares_of(fact: Fact, shape: Shape) -> tuple[Fraction, ...]:
     """Which balls are tried: the smallest, one between, the one around 0; none is trusted."""
     box = fact.box.broadcast(shape)
     if not (np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
@@ -104,7 +81,7 @@ def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
     if not (0 <= share <= 1 and np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
         return None
     centre = np.clip((1.0 - float(share)) * (0.5 * box.lo + 0.5 * box.hi), box.lo, box.hi)
-    if not _is_allowed(centre, fact):
+    if not is_allowed(centre, fact):
         return None
     weight = Interval(np.array(round_down(share)), np.array(round_up(share)))
     ends = [
@@ -131,7 +108,7 @@ def fact_around(value: Interval, shape: Shape, form: Form, radius: float) -> Fac
     return Fact.of(shape, norm, Interval(box.lo.reshape(shape), box.hi.reshape(shape)))
 
 
-def _is_allowed(centre: Array, fact: Fact) -> bool:
+def is_allowed(centre: Array, fact: Fact) -> bool:
     """Whether a point satisfies a fact, all parts of it."""
     runs = float(np.max(lengths_up(centre), initial=0.0))
     columns = (

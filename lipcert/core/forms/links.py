@@ -8,7 +8,7 @@ entries that no step mixes. A value is the sum of what its edges bring, and so i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
@@ -130,23 +130,10 @@ def _edges(
     step: Step, before: Sequence[Shape], slopes: Mapping[str, Interval]
 ) -> list[tuple[Edge, int]] | None:
     """The edges of a step, each with the number of blocks that it keeps apart."""
-    target = (step.output, 0)
-    if isinstance(step.op, Add):
-        if any(shape != step.shape for shape in before):
-            return None
-        count = math.prod(step.shape)
-        signs = [Diagonal(exact(np.full(count, float(sign)))) for sign in step.op.signs]
-        return [
-            (Edge((name, 0), target, sign), count)
-            for name, sign in zip(step.inputs, signs, strict=True)
-        ]
-    if isinstance(step.op, Concat):
-        blocks = math.prod(step.shape[: step.op.axis])
-        parts = _joined([math.prod(shape) // max(blocks, 1) for shape in before])
-        return [
-            (Edge((name, 0), target, part), blocks)
-            for name, part in zip(step.inputs, parts, strict=True)
-        ]
+    if isinstance(step.op, Add | Concat):
+        from lipcert.core.forms.joins import joined  # noqa: PLC0415  for these only
+
+        return joined(step, before)
     if len(step.inputs) != 1:
         return None
     (name,), (shape,) = step.inputs, before
@@ -160,15 +147,7 @@ def _edges(
     if isinstance(step.op, Activation | PRelu) and isinstance(link, Diagonal):
         link = replace(link, weighed=True)
     columns = link.centre.shape[1] if isinstance(link, Matrix) else 1
-    return [(Edge((name, 0), target, link), math.prod(shape) // max(columns, 1))]
-
-
-def _joined(sizes: Sequence[int]) -> Iterator[Matrix]:
-    """Where the blocks of each input go in a block of the output."""
-    whole, start = np.eye(sum(sizes)), 0
-    for size in sizes:
-        yield Matrix(whole[:, start : start + size], None)
-        start += size
+    return [(Edge((name, 0), (step.output, 0), link), math.prod(shape) // max(columns, 1))]
 
 
 def _on_run(link: Link, blocks: int, runs: int) -> Link | None:
