@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import re
 import runpy
@@ -19,7 +20,9 @@ import pytest
 
 from benchmarks import side_by_side
 from benchmarks.reproductions.page import table_of
+from lipcert.audit.trace.reading import read_trace
 from lipcert.cli.main import cli
+from lipcert.privacy.plan import Sampling
 from tests.commands import lipcert, printed_by
 from tests.pages import NUMBER, ROOT, Block, blocks, read, run_page
 
@@ -228,8 +231,12 @@ def test_lines_that_record_a_run(tmp_path: Path) -> None:
     (block,) = (b for b in blocks("docs/audit.md") if b.heading == "Recorded runs")
     step = "for x, y in loader: loss_fn(model(x), y).backward(); optimizer.step()\n"
     printed_by(f"{LOOP}{block.text}{step}recorder.close()", tmp_path)
-    done = lipcert(["trace", "info", "run"], tmp_path)
-    assert "2 batches, 600 examples; drawn: poisson 2; 2 with indices" in done.stdout
+    done = lipcert(["trace", "verify", "run", "--format", "json"], tmp_path)
+    assert json.loads(done.stdout)["steps"] == 2
+    batches = [step.batches[0] for step in read_trace(tmp_path / "run").steps()]
+    assert sum(batch.examples for batch in batches) == 600
+    assert all(batch.sampler is Sampling.POISSON for batch in batches)
+    assert all(batch.index is not None for batch in batches)
 
 
 @pytest.mark.nightly

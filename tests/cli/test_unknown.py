@@ -32,7 +32,7 @@ def test_an_output_that_is_misspelt_is_named_and_one_that_is_none_listed() -> No
         (("privacy", "--output", "v.json"), "-o FILE"),
         (("certify", "m", "--certificate", "c.json"), "-o FILE"),
         (("explain", "--output", "x"), "standard output: > FILE"),
-        (("trace", "info", "x", "--output", "x"), "standard output: > FILE"),
+        (("trace", "verify", "x", "--output", "x"), "standard output: > FILE"),
         (("analyze", "m", "--json"), "--format json"),
         (("suggest", "m", "--markdown"), "--format markdown"),
         (("analyze", "m", "--poisson"), "--sampling poisson"),

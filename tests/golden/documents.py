@@ -14,6 +14,7 @@ from typing import Any, Final
 from tests.commands import lipcert
 
 MODEL: Final = "models/digits_mlp.onnx"
+_ISSUED: Final = "tests/golden/0.1.0/digits_mlp.lipcert.json"
 _RUN: Final = (
     "--input-norm 1 --scope constraint-set --constraint spectral:1.5 --bias-norm 1 "
     "--dataset-size 64 --batch-size 64 --sampling full-batch --steps 4 --delta 1e-5 "
@@ -25,7 +26,7 @@ COMMANDS: Final[Mapping[str, str]] = {
     "check": f"check FOLDER/certificate.json --model {MODEL} --max-grad-norm 1",
     "audit": f"audit {MODEL} --input-norm 1 --attack pga --attack-steps 2 --max-slack 1",
     "privacy": "privacy FOLDER/analysis.json --curve steps",
-    "comparison": "compare FOLDER/certificate.json FOLDER/analysis.json",
+    "comparison": f"compare {_ISSUED} FOLDER/certificate.json",
     "report": "report FOLDER/analysis.json FOLDER/audit.json FOLDER/privacy.json",
     "inspection": f"inspect {MODEL}",
     "suggestions": f"suggest {MODEL} {_RUN}",

@@ -18,7 +18,7 @@ KEPT = sorted(HERE.glob("*/documents"))
 READERS = {
     "report": ["report", "analysis.json", "audit.json", "privacy.json", "--format", "markdown"],
     "report-of-a-check": ["report", "certificate.json", "check.json", "--format", "json"],
-    "compare": ["compare", "analysis.json", "certificate.json"],
+    "compare": ["compare", "analysis.json", "analysis.json"],
     "privacy": ["privacy", "analysis.json"],
 }
 
