@@ -92,7 +92,6 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
         given |= set(inliner.initializers)
     check_order(nodes, given, outputs)
     return Model(
-        ir_version=proto.ir_version,
         opset=opset,
         inputs=tuple(item for item in declared if item.name not in initializers),
         initializers=initializers,

@@ -98,10 +98,6 @@ class Tensor:
         """Whether they are real numbers."""
         return self.dtype.startswith(("float", "bfloat"))
 
-    def is_finite(self) -> bool:
-        """Whether there is no NaN and no infinity among the numbers."""
-        return bool(np.isfinite(self.values()).all())
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -218,7 +214,6 @@ class Model:
     exporter noted.
     """
 
-    ir_version: int
     opset: Mapping[str, int]
     inputs: tuple[Input, ...]
     initializers: Mapping[str, Tensor]

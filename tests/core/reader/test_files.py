@@ -85,7 +85,7 @@ def test_places_that_are_not_read(tmp_path, location):
     (folder / "loop").symlink_to(tmp_path, target_is_directory=True)
     os.link(secret, folder / "hard.bin")
     os.mkfifo(folder / "fifo")
-    assert read(outside("data.bin"), folder).initializers["b"].is_finite()
+    assert not read(outside("data.bin"), folder).initializers["b"].values().any()
     with pytest.raises(ModelReadError, match="tensor 'b'"):
         read(outside(location), folder)
 
