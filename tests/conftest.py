@@ -1,4 +1,4 @@
-"""One thread per test process, since the processes already run in parallel; no cache of proposals.
+"""One thread per test process, since the processes already run in parallel.
 
 Text is as wide as where there is no terminal.
 
@@ -24,7 +24,6 @@ from hypothesis import HealthCheck, settings
 
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(variable, "1")
-os.environ["LIPCERT_CACHE"] = "false"
 os.environ["COLUMNS"] = "120"
 
 _LENIENT = settings(deadline=None, database=None, suppress_health_check=list(HealthCheck))

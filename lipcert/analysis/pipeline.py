@@ -51,8 +51,6 @@ from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
-from lipcert.search.norms import Propose
-from lipcert.search.proposals import proposals
 from lipcert.settings.gates import NO_GATES, Gates
 from lipcert.settings.settings import Settings
 from lipcert.upper import Upper, root_sum_square
@@ -63,7 +61,6 @@ def analyze(
     model: ImportedModel,
     settings: Settings,
     observe: Progress | None = None,
-    propose: Propose = proposals,
     *,
     examples: Examples | None = None,
     gates: Gates = NO_GATES,
@@ -79,7 +76,7 @@ def analyze(
     require_arguments("analyze", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)  # at once, not after the work
-    found = bounded(model, settings, observe, propose)
+    found = bounded(model, settings, observe)
     if examples is None:
         analysis = reported(model, settings, found, observed_at_random(found, settings))
     else:

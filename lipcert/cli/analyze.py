@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
@@ -55,18 +54,12 @@ def command(
     require_data(words)
     result.require_writable([model])
     from lipcert.analysis.pipeline import analyze
-    from lipcert.cli.cache import open_cache, with_note
     from lipcert.importer.load import load_under
-    from lipcert.search.proposals import proposals
 
     imported = load_under(model, settings)
     examples = some_examples(words, imported)
-    cache = open_cache(settings.cache, os.environ)
     with ProgressReport(result.progress) as report:
-        analysis = analyze(
-            imported, settings, report.observe, cache or proposals, examples=examples, gates=gates
-        )
-    analysis = with_note(analysis, cache)
+        analysis = analyze(imported, settings, report.observe, examples=examples, gates=gates)
     result.write(
         lambda name, color: analysis_report(
             analysis, name, width=text_width(), color=color, show_all=result.show_all

@@ -20,8 +20,6 @@ from lipcert.settings.choices import nearest
 from lipcert.settings.settings import Settings
 
 DEBUG_VARIABLE: Final = "LIPCERT_DEBUG"
-CACHE_VARIABLE: Final = "LIPCERT_CACHE_DIR"
-_OTHER_VARIABLES: Final = (DEBUG_VARIABLE, CACHE_VARIABLE)
 _DEFAULT: Final = "default"
 _DERIVED: Final = "derived from other settings (auto)"
 _COMMAND_LINE: Final = "command line"
@@ -98,10 +96,10 @@ def _from_environment(environment: Mapping[str, str]) -> dict[str, _Found]:
     knobs = {knob.variable: knob for knob in KNOBS}
     found = {}
     for variable, raw in sorted(environment.items()):
-        if not variable.startswith("LIPCERT_") or variable in _OTHER_VARIABLES:
+        if not variable.startswith("LIPCERT_") or variable == DEBUG_VARIABLE:
             continue
         if variable not in knobs:
-            known = [*knobs, *_OTHER_VARIABLES]
+            known = [*knobs, DEBUG_VARIABLE]
             raise UsageError(_unknown(f"environment variable {variable}", variable, known))
         try:
             value = knobs[variable].parse(raw)

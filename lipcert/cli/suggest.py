@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -87,14 +86,11 @@ def command(
     if probe and words["data"] is None:
         raise UsageError("--probe: a run needs examples with their labels; give --data WHERE")
     require_data(words)
-    from lipcert.cli.cache import open_cache
     from lipcert.importer.load import load_under
-    from lipcert.search.proposals import proposals
     from lipcert.suggestions.engine import suggest
 
     imported = load_under(model, settings)
     examples = some_examples(words, imported)
-    cache = open_cache(settings.cache, os.environ)
     with ProgressReport(result.progress) as report:
         found = suggest(
             imported,
@@ -103,7 +99,6 @@ def command(
             budget=budget,
             observe=report.observe,
             probe=probe,
-            propose=cache or proposals,
         )
     result.write(
         lambda name, color: suggestions_report(

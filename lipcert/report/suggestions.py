@@ -504,7 +504,7 @@ def _given(settings: Settings) -> Iterator[tuple[str, object]]:
         derived.add("reduction")
     for item in fields(Settings):
         value = getattr(settings, item.name)
-        if value != item.default and value is not None and item.name not in {*derived, "cache"}:
+        if value != item.default and value is not None and item.name not in derived:
             yield key_of(item), _plain(item.name, value)
 
 

@@ -103,22 +103,18 @@ def find_norms(
 def proved_claim(
     row: tuple[Step, ...], program: Program, bare: Evidence, tier: TierName, propose: Propose
 ) -> NormClaim | None:
-    """The smallest claim for steps in a row that the core proves; None where it proves none.
-
-    Where nothing that was proposed is proved, the search is asked, whatever was remembered.
-    """
+    """The smallest claim for steps in a row that the core proves; None where it proves none."""
     kernel = _kernel(row, program)
     if kernel is None:
         return None
-    for source in dict.fromkeys((propose, proposals)):
-        attempts = [
-            replace(claim, bound=claim.bound * (1.0 + room))
-            for claim in source(kernel, tier)
-            for room in _ROOMS
-        ]
-        for claim in sorted(attempts, key=lambda attempt: attempt.bound):
-            if math.isfinite(claim.bound) and is_proved(row, claim, program, bare):
-                return claim
+    attempts = [
+        replace(claim, bound=claim.bound * (1.0 + room))
+        for claim in propose(kernel, tier)
+        for room in _ROOMS
+    ]
+    for claim in sorted(attempts, key=lambda attempt: attempt.bound):
+        if math.isfinite(claim.bound) and is_proved(row, claim, program, bare):
+            return claim
     return None
 
 

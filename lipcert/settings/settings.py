@@ -223,7 +223,6 @@ class Settings(LossParameters, LossChoice):
     dataset_size_from: "declared" = N is a public constant, the same for neighbouring data sets;
         "data" = the private examples were counted.
     reduction: auto is the mean where batch_size is given, otherwise the sum.
-    cache: whether the command line remembers slow norms; a library call never does by itself.
     """
 
     loss_clip: float | None = option(
@@ -296,7 +295,6 @@ class Settings(LossParameters, LossChoice):
     tier: TierName = option("How much work a bound may cost.", default="fast")
     output: str | None = option("Output of the model to analyse, if it has several.", "NAME")
     as_exported: bool = option(AS_EXPORTED, default=False)
-    cache: bool = option("For analyze: remember slow norms in a private directory.", default=True)
 
     def __post_init__(self) -> None:
         divide_inputs(self)

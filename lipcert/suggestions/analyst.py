@@ -6,9 +6,12 @@ under its settings; what several of them share is derived and measured once.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, final
+
+import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Shared, bounded_again
 from lipcert.analysis.observing import observed_at, plain_gradients
@@ -21,7 +24,6 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Met, Observed
 from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.search.cache import kernel_key
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
 from lipcert.settings.choices import TierName
@@ -178,18 +180,29 @@ def _finite(bound: Upper) -> float | None:
 
 @final
 class Remembered:
-    """Proposes norms as `propose` does, and keeps them for kernels of the same numbers."""
+    """Proposes norms, and keeps them for kernels of the same numbers."""
 
-    def __init__(self, propose: Propose) -> None:
-        self._propose = propose
+    def __init__(self) -> None:
         self._known: dict[str, tuple[NormClaim, ...]] = {}
 
     def __call__(self, kernel: Kernel, tier: TierName) -> tuple[NormClaim, ...]:
         """The claims for a kernel."""
-        key = kernel_key(kernel, tier)
+        key = _key(kernel, tier)
         if key not in self._known:
-            self._known[key] = self._propose(kernel, tier)
+            self._known[key] = proposals(kernel, tier)
         return self._known[key]
+
+
+def _key(kernel: Kernel, tier: TierName) -> str:
+    """A digest of all that a search depends on."""
+    frame, entries = kernel.frame, kernel.entries
+    use = (tier, entries.shape, frame.size, frame.groups, kernel.is_matrix)
+    digest = hashlib.sha256(f"{use!r} {frame.window!r} {len(frame.moved)}\n".encode())
+    for line in frame.moved:
+        digest.update(f"{line.tolist()}\n".encode())
+    for ends in (entries.lo, entries.hi):
+        digest.update(np.ascontiguousarray(ends, dtype="<f8").ravel().data)
+    return digest.hexdigest()
 
 
 def changed(before: Settings, after: Settings) -> Mapping[str, object]:

@@ -18,7 +18,6 @@ from lipcert.gradient_stats.examples import Examples, random_examples
 from lipcert.importer.model import ImportedModel
 from lipcert.process.threads import one_thread
 from lipcert.search.norms import Propose
-from lipcert.search.proposals import proposals
 from lipcert.search.pullbacks import work
 from lipcert.settings.settings import Settings
 from lipcert.suggestions import mechanisms
@@ -49,7 +48,6 @@ def suggest(
     observe: Progress | None = None,
     *,
     probe: bool = False,
-    propose: Propose = proposals,
 ) -> Suggestions:
     """What would make a private run of the network learn, ranked by noise over signal.
 
@@ -64,7 +62,7 @@ def suggest(
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
     started = time.monotonic()
-    remembered = Remembered(propose)
+    remembered = Remembered()
     base = bounded(model, settings, None, remembered)
     trials = _trials(base, examples, probe=probe)
     share = _PROBES if probe else _REHEARSALS

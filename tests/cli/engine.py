@@ -9,7 +9,6 @@ import pytest
 
 from lipcert.analysis.records import Analysis
 from lipcert.cli import paths
-from lipcert.search.norms import Propose
 from lipcert.settings.gates import NO_GATES, Gates
 from lipcert.settings.settings import Settings
 from tests.report.samples import sample
@@ -24,7 +23,6 @@ class Engine:
         self.settings = Settings()
         self.paths: list[str] = []
         self.loaded_under = Settings()
-        self.propose: Propose | None = None
         self.model = object()
         self.result = sample()
         self.failure: BaseException | None = None
@@ -45,13 +43,12 @@ class Engine:
         model: object,
         settings: Settings,
         observe: Callable[[str, int, int], None],
-        propose: Propose,
         *,
         examples: object = None,
         gates: Gates = NO_GATES,
     ) -> Analysis:
         assert model is self.model
-        self.settings, self.propose = settings, propose
+        self.settings = settings
         observe("conv1", 1, 2)
         return self.result
 

@@ -59,7 +59,6 @@ THINGS = ["/", "folder", "nothing", "link", "fifo", "/dev/null/x", "folder/../fo
 @pytest.fixture(autouse=True)
 def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("LIPCERT_CACHE_DIR", str(tmp_path / "cache"))
     node = onnx.helper.make_node("MatMul", ["x", "w"], ["y"])
     saved(model([node], ("N", 2), {"w": weights(2, 2)}), tmp_path, "net.onnx")
     np.savez(tmp_path / "data.npz", x=np.zeros((1, 2), np.float32), y=np.zeros(1, int))
@@ -142,24 +141,6 @@ def test_every_option_that_takes_a_path_is_declared_as_one():
             assert parameter.name not in _NAMES, (words, parameter.name)
             is_path = _PATHS.search(parameter.metavar or "")
             assert not is_path or parameter.metavar == "FMT=FILE", (words, parameter.name)
-
-
-@pytest.mark.parametrize("kind", ["zero byte", "long", "not UTF-8"])
-def test_the_folder_of_the_cache(kind, monkeypatch):
-    """An environment cannot hold a zero byte; what stands for it is called as the verbs do."""
-    from lipcert.cli.cache import cache_directory
-    from lipcert.errors import UsageError
-
-    with pytest.raises(UsageError, match="LIPCERT_CACHE_DIR"):
-        cache_directory({"LIPCERT_CACHE_DIR": NAMES[kind]})
-
-
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("where", ["fifo", "link", "/", "/dev/null/x", "net.onnx"])
-def test_a_cache_that_is_no_folder_is_a_warning(where, monkeypatch):
-    monkeypatch.setenv("LIPCERT_CACHE_DIR", where)
-    done = CliRunner().invoke(cli, ["analyze", "net.onnx", "--tier", "quick"])
-    assert done.exit_code in {0, 3}, done.stderr
 
 
 def test_a_pipe_with_a_reader_is_written_to(tmp_path):

@@ -16,7 +16,7 @@ from tests.commands import ROOT, lipcert
 MODEL = str(ROOT / "models" / "digits_mlp.onnx")
 RUN = shlex.split(
     "--input-box 0 1 --dataset-size 60000 --batch-size 512 --epochs 10 --sampling poisson "
-    "--noise-multiplier 1 --delta 1e-6 --tier quick --no-cache"
+    "--noise-multiplier 1 --delta 1e-6 --tier quick"
 )
 
 

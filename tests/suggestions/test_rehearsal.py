@@ -54,7 +54,7 @@ HELD = Settings(
 DROWNED = {"mechanism": "gradient-clipping", "clip_norm": 1.0, "noise_multiplier": 1e4}
 OPTIONS = shlex.split(
     "--input-box 0 1 --dataset-size 1400 --batch-size 128 --epochs 10 --sampling poisson "
-    "--noise-multiplier 1 --delta 1e-5 --tier quick --no-cache --budget 6"
+    "--noise-multiplier 1 --delta 1e-5 --tier quick --budget 6"
 )
 
 

@@ -172,7 +172,7 @@ def found() -> Suggestions:
 
 
 def test_a_recipe_in_python_is_the_run_of_its_settings() -> None:
-    ignored = {"allocation", "tier", "cache", "loss", "constraints", "freeze", "reduction"}
+    ignored = {"allocation", "tier", "loss", "constraints", "freeze", "reduction"}
     for recipe in found().recipes:
         mechanism = eval(recipe.code, namespace(made(Perceptron)))
         own = mechanism.settings(planned(recipe.settings))
