@@ -4,11 +4,12 @@
     python -m benchmarks.certificate_mutants FOLDER --kept KEPT   and certificates of real files
     python -m benchmarks.certificate_mutants FOLDER --seed 1      other mutants of the same
 
-Six families of small networks, each certified for its weights and for a set of weights, and one
-with Poisson samples; with --kept, certificates that `benchmarks.engines` issued into KEPT: goldens,
-shipped models, files of a zoo. All claims are set to what the checker derives first, so that one
-ulp less is too little. Every mutant that weakens the statement must be rejected, with a reason of
-the stage that it belongs to; every harmless one must stay accepted; a bad witness may be either.
+Families of small networks, each certified for its weights and for a set of weights, and one with
+Poisson samples; with --kept, certificates that `benchmarks.engines` issued into KEPT: goldens,
+shipped models, files of a zoo. All numbers are set to the least that their lines prove first, so
+that one ulp less is too little. Every mutant that weakens the statement must be rejected, with a
+reason of the stage that it belongs to; every harmless one must stay accepted; a bad witness may be
+either.
 
 What mutants of one certificate share is computed once; every tenth is judged by a check that
 shares nothing as well, and has to be judged alike. Each outcome is written to FOLDER as it is
@@ -22,7 +23,6 @@ import argparse
 import itertools
 import json
 import os
-import random
 import sys
 import tempfile
 import time
@@ -36,7 +36,7 @@ os.environ["LIPCERT_CACHE"] = "false"
 from benchmarks.kept_certificates import Kept, goldens, kept_in
 from lipcert.core.certificate import read_certificate, write_certificate
 from tests.core.mutants.assumptions import premise_mutants
-from tests.core.mutants.every import certificate_mutants, every_mutant
+from tests.core.mutants.every import certificate_mutants, every_mutant, spread
 from tests.core.mutants.networks import FAMILIES, Case, certified
 from tests.core.mutants.record import Mutant, Outcome, judged
 from tests.core.mutants.reuse import Memory, reused
@@ -92,7 +92,7 @@ def _run(label: Label, most: int, lines: Path, options: argparse.Namespace, fold
     start = time.process_time()
     case, every = _mutants(label, name, folder)
     memory: Memory = {}
-    for number, item in enumerate(_spread(case, every, most, options.seed)):
+    for number, item in enumerate(_chosen(case, every, most, options.seed)):
         if number < done:
             continue
         with reused(memory):
@@ -124,18 +124,11 @@ def _named(family: str, constrained: bool, sampled: bool) -> str:
     return f"{family}/{'set' if constrained else 'point'}{' poisson' if sampled else ''}"
 
 
-def _spread(case: Case, every: list[Mutant], most: int, seed: int) -> Iterator[Mutant]:
-    """So many mutants: by turns one of each kind, which are drawn by the seed; no copies."""
-    kinds: dict[str, list[Mutant]] = {}
-    for item in every:
-        kinds.setdefault(item.kind, []).append(item)
-    rng = random.Random(f"{case.name} {seed}")
-    rows = [rng.sample(items, len(items)) for items in kinds.values()]
-    rng.shuffle(rows)
+def _chosen(case: Case, every: list[Mutant], most: int, seed: int) -> Iterator[Mutant]:
+    """So many mutants, by turns one of each kind; no copies of the certificate."""
     same = write_certificate(case.certificate)
-    turns = itertools.chain.from_iterable(itertools.zip_longest(*rows))
-    chosen = (item for item in turns if item is not None and (item.model or item.data() != same))
-    return itertools.islice(chosen, most)
+    turns = spread(every, len(every), f"{case.name} {seed}")
+    return itertools.islice((item for item in turns if item.model or item.data() != same), most)
 
 
 def _rows(lines: Path) -> list[dict[str, Any]]:

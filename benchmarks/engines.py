@@ -3,12 +3,11 @@
     python -m benchmarks.engines KEPT                    goldens and shipped models
     python -m benchmarks.engines KEPT --zoo FOLDER       and all files of a zoo
 
-Both engines check every certificate, and every proof in it is asked of both: norms and runs as
-they are claimed, and at claims below that. Where one engine proves a claim, the other has to prove
-it too, up to what integers leave unexplained; bounds that are derived must be equal to the last
-bit, and so must the chains that are used. Certificates are issued into KEPT, where the lines of
-the table are written as they are found, so that a run that was stopped goes on. Leaves with 1
-where there is a disagreement.
+Both engines check every certificate, and every norm in it is asked of both: as it is stated, and
+below that. Where one engine proves a norm, the other has to prove it too, up to what integers leave
+unexplained; the least bound of every other line must be the same to the last bit. Certificates are
+issued into KEPT, where the rows of the table are written as they are found, so that a run that was
+stopped goes on. Leaves with 1 where there is a disagreement.
 """
 
 from __future__ import annotations
@@ -26,21 +25,19 @@ from typing import Any, Final
 os.environ["LIPCERT_CACHE"] = "false"
 
 from benchmarks.kept_certificates import Kept, goldens, shipped, within, zoo
-from lipcert.core.certificate import Certificate, NormClaim, read_certificate
+from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.clips import with_clips
-from lipcert.core.derive import Derived, derive
-from lipcert.core.ledger import Premises
-from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import ENGINES, Evidence, is_proved, prove
-from lipcert.core.program import Program, Step
-from lipcert.core.reader.model import read_model
+from lipcert.core.engines import ENGINES
+from lipcert.core.line import NotProved
+from lipcert.core.lines.norms import NormLine
+from lipcert.core.lines.proof import Proof
 from lipcert.core.verdict import Report
+from tests.core.mutants.tight import proof_of
 
 FACTORS: Final = (1.0, 1.0 - 2.0**-24, 1.0 - 2.0**-16, 1.0 - 2.0**-8, 0.5)
-"""of claims that both engines are asked about"""
+"""of norms that both engines are asked about"""
 SLACK: Final = 1.0 + 2.0**-30
-"""how much larger a claim may have to be for the other engine"""
+"""how much larger a norm may have to be for the other engine"""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -83,7 +80,7 @@ def _rows(lines: Path) -> list[dict[str, Any]]:
 def _summary(rows: list[dict[str, Any]]) -> int:
     judged = [row for row in rows if "none" not in row]
     files = {row["name"].split(" (")[0] for row in judged}
-    counts = ("norms", "proofs", "runs", "chains", "bounds")
+    counts = ("norms", "proofs", "forms", "bounds")
     totals = ", ".join(f"{sum(row[key] for row in judged)} {key}" for key in counts)
     wrong = [(row["name"], item) for row in judged for item in row["disagreements"]]
     print(f"{len(files)} files, {len(judged)} certificates, {totals}")
@@ -99,30 +96,21 @@ def _compared(item: Kept) -> str:
     start = time.process_time()
     certificate = read_certificate(item.data)
     reports = {name: check(item.data, item.model, Choices(name)) for name in ENGINES}
-    found = list(_verdicts(reports))
-    program = lower(read_model(item.model), certificate.model.output)
-    premises = Premises.read(certificate.assumptions)
-    if premises.layer_clip is not None:
-        program = with_clips(program, premises.layer_clip)
-    evidence = {name: prove(certificate, program, ENGINES[name]).evidence for name in ENGINES}
-    proofs = 0
-    for steps, claim in _claims(certificate, program):
+    proofs = {name: proof_of(certificate, item.model, name) for name in ENGINES}
+    norms = [line for line in certificate.lines if isinstance(line, NormLine)]
+    found = [*_verdicts(reports), *_bounds(certificate, proofs)]
+    for line in norms:
         for factor in FACTORS:
-            proofs += 1
-            asked = replace(claim, bound=claim.bound * factor)
-            found += _proofs(steps, asked, program, evidence)
-    derived = {name: derive(program, premises, evidence[name]) for name in ENGINES}
-    bounds, different = _bounds(derived["float"], derived["exact"])
+            found += _proofs(replace(line, bound=line.stated * factor), proofs)
     return json.dumps(
         {
             "name": item.name,
             "verdict": reports["float"].verdict.value,
-            "norms": len(evidence["float"].norms),
-            "runs": len(certificate.runs),
-            "chains": len(certificate.chains),
-            "proofs": proofs,
-            "bounds": bounds,
-            "disagreements": [*found, *different],
+            "norms": len(norms),
+            "proofs": len(norms) * len(FACTORS),
+            "forms": len(proofs["float"].forms),
+            "bounds": len(certificate.lines) - len(norms) - len(proofs["float"].forms),
+            "disagreements": found,
             "seconds": round(time.process_time() - start, 2),
         }
     )
@@ -134,43 +122,30 @@ def _verdicts(reports: dict[str, Report]) -> Iterator[str]:
         yield f"verdicts {verdicts}: {[report.reasons[:2] for report in reports.values()]}"
 
 
-def _claims(
-    certificate: Certificate, program: Program
-) -> Iterator[tuple[tuple[Step, ...], NormClaim]]:
-    """All norms that are claimed, of steps and of runs."""
-    steps = {step.output: step for step in program.steps}
-    for node in certificate.nodes:
-        for claim in node.claims:
-            if claim.operator_norm is not None:
-                yield (steps[claim.value],), claim.operator_norm
-    for run in certificate.runs:
-        yield tuple(steps[value] for value in run.values), run.norm
-
-
-def _proofs(
-    steps: tuple[Step, ...], claim: NormClaim, program: Program, evidence: dict[str, Evidence]
-) -> Iterator[str]:
-    """Where an engine proves what the other does not, even of a claim that is a little larger."""
-    larger = replace(claim, bound=claim.bound * SLACK)
+def _proofs(line: NormLine, proofs: dict[str, Proof]) -> Iterator[str]:
+    """Where an engine proves what the other does not, even if that may be a little larger."""
+    larger = replace(line, bound=line.stated * SLACK)
     for one, other in (("float", "exact"), ("exact", "float")):
-        if is_proved(steps, claim, program, evidence[one]) and not is_proved(
-            steps, larger, program, evidence[other]
-        ):
-            yield f"{one} alone proves {claim.bound!r} for {steps[-1].output}"
+        if _holds(line, proofs[one]) and not _holds(larger, proofs[other]):
+            yield f"{one} alone proves {line.stated!r} for {line.subject}"
 
 
-def _bounds(one: Derived, other: Derived) -> tuple[int, list[str]]:
-    """How many bounds were compared, and which differ."""
-    pairs = {"lipschitz": (one.lipschitz, other.lipschitz)}
-    pairs |= {f"value {n}": (f.norm, other.facts[n].norm) for n, f in one.facts.items()}
-    pairs |= {
-        f"cotangent {n}": (c.norm, other.cotangents[n].norm) for n, c in one.cotangents.items()
-    }
-    pairs |= {f"gradient {n}": (g, other.gradients[n]) for n, g in one.gradients.items()}
-    wrong = [f"{name}: {a!r} and {b!r}" for name, (a, b) in pairs.items() if a != b]
-    if one.chains != other.chains:
-        wrong.append("the chains that are used")
-    return len(pairs), wrong
+def _holds(line: NormLine, proof: Proof) -> bool:
+    return line.stated >= line.evaluate(proof)
+
+
+def _bounds(certificate: Certificate, proofs: dict[str, Proof]) -> Iterator[str]:
+    """Lines of which the engines find different least bounds, or none."""
+    for number, line in enumerate(certificate.lines):
+        found = {}
+        for name, proof in proofs.items():
+            try:
+                found[name] = line.least(line.evaluate(proof))
+                proof.add(number, line)
+            except NotProved as error:
+                found[name] = str(error)
+        if len(set(found.values())) > 1 or not all(isinstance(b, float) for b in found.values()):
+            yield f"line {number}: {found}"
 
 
 if __name__ == "__main__":

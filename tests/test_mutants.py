@@ -2,9 +2,9 @@
 
 `python -m tests.test_mutants` prints the list: rule, mutant, killed by. A mutant is one edit of the
 source of one function of the core (a factor of 0.9, a dropped term, a max that becomes a min, a
-rounding turned round); its killer is an ordinary test of this suite, or an attack of
-`weakenings.oracles`. What every answer of every rule loses where it is halved,
-`core.rules.test_mutants` sees.
+rounding turned round, a hypothesis that is not checked); its killer is an ordinary test of this
+suite, or an attack of `weakenings.oracles` or `weakenings.line_oracles`. What every answer of every
+rule loses where it is halved, `core.rules.test_mutants` sees.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ import pytest
 import lipcert.core
 from lipcert.core.losses.kinds import KINDS
 from lipcert.core.rules.table import FAMILIES
-from tests.weakenings import oracles
+from tests.weakenings import line_oracles, oracles
+from tests.weakenings.lines import LINES
 from tests.weakenings.mutation import Kill, Mutation, found, killed_by
 from tests.weakenings.numbers import NUMBERS
 from tests.weakenings.proofs import PROOFS
 from tests.weakenings.rules import RULES
 
-MUTATIONS = [*RULES, *PROOFS, *NUMBERS]
+MUTATIONS = [*RULES, *PROOFS, *LINES, *NUMBERS]
 ROOT = Path(lipcert.core.__file__).parent
-FOLDERS = ("rules", "norms", "forms", "losses", "accounting")
+FOLDERS = ("rules", "norms", "forms", "lines", "losses", "accounting")
 BELIEVED_OF_NOBODY = {
     "rules.table": "finds classes",
     "rules.functions": "finds functions",
@@ -42,7 +43,9 @@ def test_every_mutant_is_killed(mutation: Mutation) -> None:
 
 
 ATTACKS = {
-    str(m.killer): m.killer for m in MUTATIONS if m.killer.test.__module__ == oracles.__name__
+    str(m.killer): m.killer
+    for m in MUTATIONS
+    if m.killer.test.__module__ in {oracles.__name__, line_oracles.__name__}
 }
 
 
@@ -66,7 +69,8 @@ def test_every_module_of_rules_and_proofs_has_a_mutant() -> None:
         f"{folder}.{path.stem}" for folder in FOLDERS for path in (ROOT / folder).glob("*.py")
     }
     modules = {name for name in modules if not name.endswith("__init__")}
-    modules |= {"clips", "refinements", "derive", "claims", "arithmetic", "interval", "exponential"}
+    modules |= {"check", "claims", "clips", "inputs", "paths"}
+    modules |= {"arithmetic", "interval", "exponential"}
     weakened = {mutation.rule.split(":")[0] for mutation in MUTATIONS}
     assert modules - weakened == set(BELIEVED_OF_NOBODY)
 

@@ -1,8 +1,8 @@
 """Bounds: what the core derives of a network under the settings of a run, before any noise.
 
-    file → program → premises, scope → evidence (searched, proved) → derivation → groups
+    file → program → premises, scope → norms → lines (searched, evaluated) → groups
 
-They are those that the checker would derive from a certificate of the run.
+They are those that the lines of a certificate of the run state.
 """
 
 from __future__ import annotations
@@ -36,16 +36,15 @@ from lipcert.core.clips import clip_faults
 from lipcert.core.clips import with_clips as clipped_program
 from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.coverage import unspoken_tensors
-from lipcert.core.derive import Derived, weights_of
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.norm_evidence import Evidence
 from lipcert.core.program import Program, Step
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.passes import rule_at
+from lipcert.core.rules.steps import rule_at
+from lipcert.core.rules.weights import weights_in
 from lipcert.errors import NoVerdictError
 from lipcert.graph.domain import Domain
 from lipcert.graph.ir import JOINED, EvalLayer, Graph
@@ -56,6 +55,7 @@ from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import Norms, Propose, find_norms
 from lipcert.search.proposals import proposals
+from lipcert.search.prover import Derived
 from lipcert.settings.patterns import check_patterns
 from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray
@@ -64,7 +64,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
 
 
-Proof = tuple[Norms, Evidence, Derived]
+Proof = tuple[Norms, Derived]
 
 
 @final
@@ -83,14 +83,14 @@ class Shared:
     def of(cls, found: Bounded) -> Self:
         """What was found of a network already."""
         shared = cls()
-        proof = found.norms, found.evidence, found.derived
+        proof = found.norms, found.derived
         shared.proof(found.program, found.premises, found.scope, lambda: proof)
         return shared
 
     def proof(
         self, program: Program, premises: Premises, scope: ScopeClaim, make: Callable[[], Proof]
     ) -> Proof:
-        """Norms, evidence and bounds; of these premises and this scope where known before."""
+        """Norms and bounds; of these premises and this scope where known before."""
         key = (
             program,
             (premises.input_norm, premises.input_box, premises.input_parts),
@@ -99,8 +99,7 @@ class Shared:
         )
         if key not in self._proofs:
             self._proofs[key] = make()
-        norms, evidence, derived = self._proofs[key]
-        return norms, replace(evidence, scope=scope), derived
+        return self._proofs[key]
 
 
 @final
@@ -127,7 +126,8 @@ class Bounded:
     graph: of the importer, with the trained parameters of the settings and the clips of the
     mechanism in place. program: that training runs, with its clips. norms: those that
     were proved. grad_norms: by parameter, of the network; `groups` are those after the mechanism.
-    silent: why nothing is known of a parameter.
+    silent: why nothing is known of a parameter. scope: the weights
+    that the bounds are about.
     """
 
     file: _File
@@ -136,7 +136,7 @@ class Bounded:
     program: Program
     premises: Premises
     norms: Norms
-    evidence: Evidence
+    scope: ScopeClaim
     derived: Derived
     grad_norms: Mapping[str, float]
     groups: tuple[Group, ...]
@@ -185,11 +185,6 @@ class Bounded:
         """The norm to which the run clips ∂loss/∂logits."""
         return self.premises.loss_clip
 
-    @property
-    def scope(self) -> ScopeClaim:
-        """The weights that the bounds are about."""
-        return self.evidence.scope
-
     def name_of(self, step: Step) -> str:
         """The name of the node of the file that a step belongs to."""
         if self.program.heads and step.output == self.program.output:
@@ -198,7 +193,9 @@ class Bounded:
 
     def stretches(self, step: Step) -> list[float]:
         """The Lipschitz constant of a step in each of its inputs."""
-        facts, weights = self.derived.facts, weights_of(self.evidence)
+        facts = self.derived.facts
+        bounds = {value: claim.bound for value, claim in self.norms.steps.items()}
+        weights = weights_in(self.scope, bounds)
         rule = rule_at(self.program, step, facts, weights)
         return [rule.lipschitz(index) for index in range(len(step.inputs))]
 
@@ -301,10 +298,10 @@ def _derived(
 
     def proved() -> Proof:
         norms = find_norms(program, scope, settings.tier, _counted(observe, program), propose)
-        return norms, *with_chains(program, premises, norms.evidence(scope))
+        return norms, with_chains(program, premises, norms.evidence(scope))
 
     try:
-        norms, evidence, derived = shared.proof(program, premises, scope, proved)
+        norms, derived = shared.proof(program, premises, scope, proved)
     except Unsupported as error:
         raise NoVerdictError(f"no rule applies to this network: {error}") from error
     unspoken = unspoken_tensors(declared, reading.model, program)
@@ -323,7 +320,7 @@ def _derived(
         program=program,
         premises=premises,
         norms=norms,
-        evidence=evidence,
+        scope=scope,
         derived=derived,
         grad_norms=grad_norms,
         groups=clipped_groups(groups, premises, lasts=lasts),

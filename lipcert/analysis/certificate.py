@@ -28,11 +28,9 @@ from lipcert.core.certificate import (
     GroupClaim,
     ModelIdentity,
     NetworkClaim,
-    NodeClaim,
     ParameterClaim,
     PrivacyClaim,
     Tool,
-    ValueClaim,
     write_certificate,
 )
 from lipcert.core.check import Choices, check
@@ -41,11 +39,12 @@ from lipcert.core.claims import (
     group_bounds,
     joint_multiplier,
 )
-from lipcert.core.coverage import INPUT_RULE, eval_layers, expected_nodes, frozen_tensors
+from lipcert.core.coverage import eval_layers, frozen_tensors
 from lipcert.core.coverage import tensors as tensors_stored
-from lipcert.core.derive import Derived
 from lipcert.core.digest import structural_digest
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Circumstances
+from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.spending import derived_epsilon
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import EXPORT
@@ -55,13 +54,12 @@ from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Allocation, allocate
 from lipcert.process.threads import one_thread
+from lipcert.search.prover import ROOM, with_room
 from lipcert.settings.choices import check_choice
 from lipcert.settings.settings import Settings
 from lipcert.upper import Upper
 from lipcert.version import __version__
 
-ROOM: Final = 2.0**-24
-"""how much more is claimed than is derived, relatively"""
 _TOLERATED: Final = 1.01
 """how much larger an ε of the checker's own is stated rather than the smaller one declared"""
 _SLIGHTLY_LESS: Final = 1.0 - 1e-9
@@ -184,7 +182,7 @@ class _Draft:
 
     def finished(self) -> Certificate:
         """The certificate with every claim as it was derived."""
-        found, derived, evidence = self._found, self._found.derived, self._found.evidence
+        found, derived = self._found, self._found.derived
         if found.scope.kind != self._settings.scope:
             large = found.scope.constraints[0]
             raise NoVerdictError(
@@ -193,29 +191,27 @@ class _Draft:
                 "or add --scope constraint-set"
             )
         scope = replace(found.scope, trained=tuple(sorted(set(self._tensors.values()))))
-        gradients = {name: _stated(derived.gradients.get(name, 0.0)) for name in scope.trained}
+        has_slope = math.isfinite(derived.lipschitz)
+        needed = derived.needed(scope.trained, lipschitz=has_slope)
+        proof = Proof(found.program, self._premises, scope, ENGINES["float"])
+        lines = tuple(with_room(needed, proof))
+        gradients = {name: proof.gradients.get(name, math.inf) for name in scope.trained}
+        gradients |= {name: 0.0 for name in scope.trained if name not in derived.gradients}
+        unit = proof.passes[OUTPUT].cotangents.get(self._program.input)
+        lipschitz = None if unit is None else _finite(unit.norm)
         bare = Certificate(
             tool=Tool("lipcert", __version__),
             model=self._identity(),
             scope=scope,
             assumptions=(),
-            input=self._input(),
-            nodes=self._nodes(),
-            chains=evidence.chains,
-            runs=evidence.runs,
+            lines=lines,
             parameters=self._parameters(gradients),
             groups=self._groups(),
-            network=NetworkClaim(_finite(_stated(derived.lipschitz)), None, None, None),
+            network=NetworkClaim(lipschitz, None, None, None),
         )
         bounds = group_bounds(bare, gradients, self._premises, drops=self._drops)
         certificate = self._released(bare, bounds)
         return replace(certificate, assumptions=self._assumptions(certificate))
-
-    def _input(self) -> ValueClaim:
-        """The claims about the input, whose norm is stated and not derived."""
-        derived, name = self._found.derived, self._program.input
-        claim = _value_claim(ValueClaim(name, INPUT_RULE, None, None), derived)
-        return replace(claim, output_norm=_finite(derived.facts[name].norm))
 
     def _trained(self, imported: ImportedModel) -> Mapping[str, str]:
         """Tensors of the trained parameters; none where the file does not hold what is trained."""
@@ -248,19 +244,6 @@ class _Draft:
             opset=dict(model.opset),
             output=outputs[0] if len(outputs) == 1 else None,
             outputs=outputs if len(outputs) > 1 else (),
-        )
-
-    def _nodes(self) -> tuple[NodeClaim, ...]:
-        derived, norms = self._found.derived, self._found.norms.steps
-        return tuple(
-            replace(
-                node,
-                claims=tuple(
-                    replace(_value_claim(claim, derived), operator_norm=norms.get(claim.value))
-                    for claim in node.claims
-                ),
-            )
-            for node in expected_nodes(self._model, self._program)
         )
 
     def _parameters(self, gradients: Mapping[str, float]) -> tuple[ParameterClaim, ...]:
@@ -353,22 +336,8 @@ class _Draft:
         )
 
 
-def _value_claim(claim: ValueClaim, derived: Derived) -> ValueClaim:
-    """The claim with derived norms; a value that no loss depends on has cotangent 0."""
-    cotangent = derived.cotangents.get(claim.value)
-    return replace(
-        claim,
-        output_norm=_finite(_stated(derived.facts[claim.value].norm)),
-        cotangent_norm=0.0 if cotangent is None else _finite(_stated(cotangent.norm)),
-    )
-
-
 def _stated(bound: float) -> float:
-    """A derived bound as it is claimed.
-
-    Matrix products differ in their last bits from machine to machine, and with them what is
-    derived; a claim of the exact number would hold only on the machine that issued it.
-    """
+    """A derived ε as it is claimed: with the room that every line has."""
     return bound * (1.0 + ROOM)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors as stored_tensors
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Mechanism, Premises
 from lipcert.core.ledger.mechanism import names_of
 from lipcert.core.ledger.run import Run
@@ -23,7 +24,6 @@ from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.membership import constraint_faults
-from lipcert.core.norm_evidence import ENGINES
 from lipcert.core.program import Program, Shape
 from lipcert.core.reader.records import Model
 from lipcert.errors import UsageError

@@ -17,7 +17,6 @@ import numpy as np
 
 from lipcert.analysis.records import GroupReport, NetworkReport, ParameterReport
 from lipcert.core.coverage import tensors_read
-from lipcert.core.derive import Derived
 from lipcert.core.program import (
     Activation,
     Attention,
@@ -33,6 +32,7 @@ from lipcert.core.program import (
     Step,
 )
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
+from lipcert.search.prover import Derived
 
 
 class Why(NamedTuple):

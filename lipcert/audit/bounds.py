@@ -7,8 +7,9 @@ numbers by the names of the file; a bound that is absent has no key.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
@@ -17,6 +18,9 @@ from lipcert.core.ledger import Premises
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.losses.base import Parameter, read_loss
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.reader.model import read_model
+from lipcert.core.reader.records import Node
+from lipcert.core.stated import stated_values
 from lipcert.errors import NoVerdictError
 from lipcert.graph.viewed import graph_at, is_shown
 from lipcert.importer.model import ImportedModel
@@ -127,7 +131,7 @@ def claims_of_certificate(
             f"audit: {origin} is about the file with SHA-256 {certificate.model.sha256[:16]}…, and "
             f"{model.path} has {model.sha256[:16]}…; give the model that was certified"
         )
-    settings = settings_of(certificate).with_inputs(model.graph.inputs)
+    settings = settings_of(certificate, model.path).with_inputs(model.graph.inputs)
     found = bounded(model, settings, observe)
     stated = Premises.read(certificate.assumptions).layer_clip
     if stated is not None and stated != found.premises.layer_clip:
@@ -136,14 +140,13 @@ def claims_of_certificate(
             "settings; certify the run with `lipcert certify`, and audit that certificate"
         )
     shared = _values_of(found)
-    made = (claim for node in certificate.nodes for claim in node.claims)
-    claimed = [claim for claim in (certificate.input, *made) if claim.value in shared]
+    norms, cotangents = stated_values(certificate)
     return Claims(
         origin=origin,
         settings=settings,
         engine=found,
-        values={c.value: c.output_norm for c in claimed if c.output_norm is not None},
-        cotangents={c.value: c.cotangent_norm for c in claimed if c.cotangent_norm is not None},
+        values={name: bound for name, bound in norms.items() if name in shared},
+        cotangents={name: bound for name, bound in cotangents.items() if name in shared},
         parameters={claim.name: claim.grad_norm for claim in certificate.parameters},
         groups=tuple(
             GroupBound(claim.name, claim.parameters, claim.dimension, claim.grad_norm)
@@ -153,8 +156,8 @@ def claims_of_certificate(
     )
 
 
-def settings_of(certificate: Certificate) -> Settings:
-    """The settings under which a certificate's claims are made."""
+def settings_of(certificate: Certificate, model: str | Path) -> Settings:
+    """The settings under which the claims of a certificate of a model are made."""
     try:
         premises = Premises.read(certificate.assumptions)
         loss, parameters = _loss_of(premises)
@@ -165,7 +168,7 @@ def settings_of(certificate: Certificate) -> Settings:
     mechanism = premises.mechanism.record()
     found: dict[str, Any] = {**parameters, "mechanism": mechanism.pop("kind"), "scope": scope.kind}
     if mechanism.pop("layers", ()) and premises.layer_clip is not None:
-        mechanism |= _radii(certificate, premises.layer_clip)
+        mechanism |= _radii(certificate, premises.layer_clip, Path(model))
     if premises.mechanism.holds_weights() and not scope.constraints:
         found |= {"mechanism": "none", "scope": "point"}
     if run is not None:
@@ -215,12 +218,13 @@ def _loss_of(premises: Premises) -> tuple[str, dict[str, Parameter]]:
     return heads_text("loss", parts), {}
 
 
-def _radii(certificate: Certificate, clip: BackpropClipping) -> dict[str, Any]:
+def _radii(certificate: Certificate, clip: BackpropClipping, model: Path) -> dict[str, Any]:
     """Those of single layers, as the tables of `Settings` have them: by trained parameters."""
+    nodes = read_model(model).nodes
     inputs: list[tuple[str, float]] = []
     cotangents: list[tuple[str, float]] = []
     for layer in clip.layers:
-        names = [literal(name) for name in _trained_between(certificate, layer.ends)]
+        names = [literal(name) for name in _trained_between(certificate, layer.ends, nodes)]
         if layer.input_clip is not None:
             inputs += ((name, layer.input_clip) for name in names)
         if layer.cotangent_clip is not None:
@@ -228,13 +232,15 @@ def _radii(certificate: Certificate, clip: BackpropClipping) -> dict[str, Any]:
     return {"input_clips": tuple(inputs), "cotangent_clips": tuple(cotangents)}
 
 
-def _trained_between(certificate: Certificate, ends: LayerEnds) -> Iterator[str]:
+def _trained_between(
+    certificate: Certificate, ends: LayerEnds, nodes: Sequence[Node]
+) -> Iterator[str]:
     """The trained parameters that the nodes between two values read."""
     names = {claim.tensor: claim.name for claim in certificate.parameters}
     needed = {ends[1]}
-    for node in reversed(certificate.nodes):
+    for node in reversed(nodes):
         if needed.intersection(node.outputs):
-            needed.update({*node.inputs, *node.parameters} - {ends[0]})
+            needed.update({*node.inputs} - {ends[0]})
     return (name for tensor, name in names.items() if tensor in needed)
 
 

@@ -87,7 +87,7 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
     if certificate is None:
         model = load_under(job.model, settings)
     else:
-        stated = replace(settings_of(certificate), as_exported=settings.as_exported)
+        stated = replace(settings_of(certificate, job.model), as_exported=settings.as_exported)
         model = load_under(job.model, stated)
     if certificate is None:
         claims = claims_of_analysis(model, settings, observe)

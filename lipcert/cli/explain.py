@@ -1,28 +1,85 @@
-"""`lipcert explain`: the page behind a rule name or a diagnostic code."""
+"""`lipcert explain`: the page behind a rule or a diagnostic code, or the lines of one bound."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import output_options
-from lipcert.cli.output import Output, write
+from lipcert.cli.options import chosen_settings, knob_options, output_options
+from lipcert.cli.output import Output, text_width
+from lipcert.errors import UsageError
 
 
 @click.command("explain")
-@click.argument("key", metavar="[RULE|LC-CODE]", required=False)
-@output_options("text", "json", file=False)
-def command(key: str | None, result: Output) -> ExitCode:
-    """Print statement, hypotheses and proof of a rule, or the page of a code. Alone: list all."""
+@click.argument("key", metavar="[RULE|LC-CODE|MODEL]", required=False)
+@click.option(
+    "--bound",
+    metavar="NAME",
+    help="Why a bound of MODEL is so large: of G (the gradient of one example), L (the Lipschitz "
+    "constant), a parameter, or a value of the network.",
+)
+@knob_options
+@output_options("text", "json", "markdown", "html", show_all=True, progress=True, color=True)
+@click.pass_context
+def command(
+    context: click.Context, /, *, key: str | None, bound: str | None, result: Output, **_: object
+) -> ExitCode:
+    """Print statement, hypotheses and proof of a rule, or the page of a code. Alone: list all.
+
+    With --bound, print the lines from which a bound of MODEL follows, and its largest factors; the
+    other options are then those of `lipcert analyze`.
+    """
+    if bound is not None:
+        if key is None:
+            raise UsageError("explain: --bound asks for a model: lipcert explain MODEL --bound G")
+        return _bound(context, Path(key), bound, result)
+    if key is not None and key.endswith(".onnx"):
+        raise UsageError(f"explain: which bound of {key}? Give --bound G, L, or a parameter's name")
     from lipcert.explain import all_keys, explain
 
     if result.format == "json":
         from lipcert.report.json import dump
 
         found = {"keys": all_keys()} if key is None else {"key": key, "text": explain(key)}
-        write(dump({"schema": "lipcert.explanation/1", **found}))
+        result.write(lambda *_: dump({"schema": "lipcert.explanation/1", **found}))
     elif key is None:
-        write("".join(f"{name:<40}  {title}\n".rstrip(" ") for name, title in all_keys().items()))
+        rows = (f"{name:<40}  {title}\n".rstrip(" ") for name, title in all_keys().items())
+        listing = "".join(rows)
+        result.write(lambda *_: listing)
     else:
-        write(explain(key) + "\n")
+        page = explain(key) + "\n"
+        result.write(lambda *_: page)
+    return ExitCode.HOLDS
+
+
+def _bound(context: click.Context, model: Path, name: str, result: Output) -> ExitCode:
+    """The lines behind one bound of a model."""
+    settings = chosen_settings(context).settings
+    from lipcert.analysis.bounded import bounded
+    from lipcert.analysis.reasons import reasons
+    from lipcert.importer.load import load_under
+    from lipcert.process.progress import ProgressReport
+    from lipcert.report.document import Statements
+    from lipcert.report.formats import document_text
+    from lipcert.report.html import page_html
+    from lipcert.report.json import dump
+    from lipcert.report.reasons import reasons_document, reasons_object
+
+    imported = load_under(model, settings)
+    settings = settings.with_inputs(imported.graph.inputs)
+    with ProgressReport(result.progress) as report:
+        found = bounded(imported, settings, report.observe)
+    roots = reasons(found, name)
+
+    def written(form: str, color: bool) -> str:
+        if form == "json":
+            return dump(reasons_object(str(model), name, roots))
+        document = reasons_document(str(model), roots, show_all=result.show_all)
+        if form == "html":
+            return page_html(Statements(()), [document], reasons_object(str(model), name, roots))
+        return document_text(document, form, width=text_width(), color=color)
+
+    result.write(written)
     return ExitCode.HOLDS

@@ -1,4 +1,4 @@
-"""`lipcert trace`: verify a recorded run, and make a copy without the data."""
+"""`lipcert trace`: say what a recorded run holds, verify it, and make a copy without the data."""
 
 from __future__ import annotations
 
@@ -17,6 +17,21 @@ _FOLDER = click.argument("folder", metavar="DIR", type=paths.FILE)
 @click.group("trace")
 def command() -> None:
     """A recorded run: what lipcert.Recorder wrote."""
+
+
+@command.command("info")
+@_FOLDER
+@output_options("text", "json", file=False, color=True)
+def info(folder: Path, result: Output) -> ExitCode:
+    """Say what the trace in DIR holds: steps, sampling, noise, tensors."""
+    paths.require_folder(folder)
+    from lipcert.audit.trace.reading import read_trace
+    from lipcert.audit.trace.summary import summary_of
+    from lipcert.report.trace import summary_document, summary_json
+
+    summary = summary_of(read_trace(folder))
+    result.show(summary_document, str(folder), summary, json=summary_json)
+    return ExitCode.HOLDS if sum(summary.steps) else ExitCode.NO_VERDICT
 
 
 @command.command("verify")

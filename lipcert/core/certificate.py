@@ -3,10 +3,10 @@
 Writes records as the bytes of a file and reads them back; the two are inverse to each other.
 Numbers are exact: bounds are float64, probabilities rational.
 
-    certificate = schema tool model scope assumptions nodes witnesses outputs [privacy]
+    certificate = schema tool model scope assumptions lines outputs [privacy]
 
 A claim that is absent is not made. Nothing here is believed by the checker except what it says is
-assumed: claims are derived again, and witnesses only show how.
+assumed: each line is evaluated from those before it, and the claims from the lines.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Annotated, Final, Literal, TypeVar, final
+from typing import Any, Final, Literal, TypeVar, cast, final
 
 from lipcert.core.canonical import (
     FORMS,
@@ -24,9 +24,10 @@ from lipcert.core.canonical import (
     read_canonical,
     write_canonical,
 )
-from lipcert.core.codec import Bound, Codec, Inside, Sha256, member
+from lipcert.core.codec import Bound, Codec, CodecError, Form, Sha256, member
+from lipcert.core.line import RULES, Line, line_class
 
-SCHEMA: Final = "lipcert.certificate/1"
+SCHEMA: Final = "lipcert.certificate/2"
 """the number is that of the grammar; another one is another grammar"""
 SEMANTICS: Final = "lipcert-ir/1"
 
@@ -121,79 +122,6 @@ class Assumption:
 
 @final
 @dataclass(frozen=True, slots=True)
-class NormClaim:
-    """‖linear part of the step‖₂ ≤ bound, and which route proves it.
-
-    method: "dense", "windows", "absolute", "explicit" or "torus"; twists, counts: of a torus.
-    """
-
-    bound: Bound
-    method: str
-    twists: tuple[int, ...] = ()
-    counts: tuple[int, ...] = ()
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ValueClaim:
-    """Bounds of a value of one example, and of its cotangent ∂loss/∂value; None: not claimed.
-
-    operator_norm: of the linear map of the step that computes the value.
-    """
-
-    value: str
-    rule: str
-    output_norm: Bound | None
-    cotangent_norm: Bound | None
-    operator_norm: NormClaim | None = None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class NodeClaim:
-    """A node of the model: what it is, what became of it, and claims about what it computes.
-
-    role: "step", "part" (of what a later node ends), "constant" or "unused". inputs, parameters:
-    what it reads, apart from and among the initializers.
-    """
-
-    name: str
-    op: str
-    inputs: tuple[str, ...]
-    parameters: tuple[str, ...]
-    outputs: tuple[str, ...]
-    role: str
-    claims: tuple[ValueClaim, ...]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ChainWitness:
-    """Numbers that prove something of the steps from one value up to another.
-
-    use: "values" (how far the upper value is from that of one input) or "cotangents" (what the
-    lower one receives): a quadratic form is proved. multipliers: one list per step that acts entry
-    by entry, and per round of a step that picks or orders entries, from below; one number per
-    entry. Or use is "raised" (how long a ReLU is), with p, q and τ of `forms.raised`.
-    """
-
-    use: str
-    start: str
-    stop: str
-    multipliers: tuple[Annotated[tuple[Bound, ...], Inside("entries")], ...]
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class RunWitness:
-    """The norm of steps in a row as one linear map. values: what they compute, in order."""
-
-    values: tuple[str, ...]
-    norm: NormClaim
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class ParameterClaim:
     """‖∂loss/∂parameter‖₂ ≤ grad_norm for one example. tensor: its initializer in the file."""
 
@@ -243,24 +171,36 @@ class PrivacyClaim:
 @final
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """All of it. nodes: every node of the model exactly once, in an order of computation."""
+    """All of it. lines: in the order of a proof, each from those before it."""
 
     tool: Tool
     model: ModelIdentity
     scope: ScopeClaim
     assumptions: tuple[Assumption, ...]
-    input: ValueClaim
-    nodes: tuple[NodeClaim, ...]
-    chains: tuple[ChainWitness, ...] = field(metadata=member("witnesses.chains"))
-    runs: tuple[RunWitness, ...] = field(metadata=member("witnesses.runs"))
+    lines: tuple[Line[Any], ...]
     parameters: tuple[ParameterClaim, ...] = field(metadata=member("outputs.parameters"))
     groups: tuple[GroupClaim, ...] = field(metadata=member("outputs.groups"))
     network: NetworkClaim = field(metadata=member("outputs.network"))
     privacy: PrivacyClaim | None = None
-    schema: Literal["lipcert.certificate/1"] = SCHEMA
+    schema: Literal["lipcert.certificate/2"] = SCHEMA
 
 
-_CODEC: Final = Codec(CertificateFormatError, FORMS, largest=MAX_INTEGER)
+def _read_line(value: object) -> Line[Any]:
+    """A line is read as its rule says."""
+    rule = value.get("rule") if type(value) is dict else None
+    if type(rule) is not str or rule not in RULES:
+        raise CodecError("is not a line of a known rule")
+    return cast("Line[Any]", _CODEC.form(line_class(rule)).read(value))
+
+
+def _write_line(line: Line[Any]) -> Json:
+    return cast("Json", _CODEC.form(type(line)).write(line))
+
+
+_LINES: Final = Form(_write_line, _read_line)
+_CODEC: Final[Codec] = Codec(
+    CertificateFormatError, {**FORMS, Line[Any]: _LINES}, largest=MAX_INTEGER
+)
 
 
 def read_certificate(data: bytes) -> Certificate:
@@ -269,6 +209,11 @@ def read_certificate(data: bytes) -> Certificate:
         value = read_canonical(data)
     except CanonicalFormError as error:
         raise CertificateFormatError(str(error)) from None
+    if type(value) is dict and value.get("schema") == "lipcert.certificate/1":
+        raise CertificateFormatError(
+            "it has the schema lipcert.certificate/1 of earlier releases, which stated no lines: "
+            "issue it again with `lipcert certify`"
+        )
     return _CODEC.read(Certificate, value, "certificate")
 
 

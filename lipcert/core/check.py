@@ -1,8 +1,8 @@
 """The procedure: a certificate and a model in, a verdict out.
 
 The stages are those of `verdict.STAGES`, in their order; a check ends at the first that fails.
-What is only claimed never enters a derivation: norms and witnesses are proved first, all else is
-derived from the model, and claims are compared with the result.
+Nothing is chosen or searched here: each line of the certificate is evaluated from those before it
+(`lines`), and the claims are compared with what the lines have proved.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, final
 
-from lipcert.core.budget import Limits, OverBudget, limited
+from lipcert.core.budget import Limits, OverBudget, limited, spend
 from lipcert.core.certificate import (
     SEMANTICS,
     Assumption,
@@ -22,41 +22,34 @@ from lipcert.core.certificate import (
     CertificateFormatError,
     ExternalFile,
     GroupClaim,
-    ValueClaim,
     read_certificate,
 )
-from lipcert.core.claims import (
-    cotangent_faults,
-    group_bounds,
-    joint_multiplier,
-    output_faults,
-    value_faults,
-)
+from lipcert.core.claims import group_bounds, joint_multiplier, output_faults
 from lipcert.core.coverage import (
-    INPUT_RULE,
     drops,
     eval_layers,
-    expected_nodes,
     frozen_tensors,
     scope_faults,
     tensors,
+    tensors_read,
 )
-from lipcert.core.derive import Derived, derive, input_faults
 from lipcert.core.digest import structural_digest
+from lipcert.core.engines import ENGINES
+from lipcert.core.inputs import input_faults
 from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises
+from lipcert.core.line import NotProved
+from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import ENGINES, Proved, prove
 from lipcert.core.program import Program
 from lipcert.core.promise import promise
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, shown
-from lipcert.core.refinements import COTANGENTS, USES
 from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
-_MOST_WITNESSES: Final = 8
-"""chains and runs for each step, so that the work of a check grows with the model only"""
+_MOST_LINES: Final = 40
+"""for each step or tensor, so that the work of a check grows with the model only"""
 _MOST_UNUSED: Final = 4
 """names of tensors that a note lists"""
 
@@ -108,8 +101,7 @@ class _State:
     premises: Premises
     model: Model
     program: Program
-    proved: Proved
-    derived: Derived
+    proof: Proof
     groups: tuple[GroupClaim, ...]
 
     def __init__(self, data: bytes, path: Path, choices: Choices) -> None:
@@ -160,8 +152,6 @@ def _read(state: _State) -> Iterator[str]:
         ("a parameter", names),
         ("a group", [group.name for group in certificate.groups]),
         ("a member of a group", members),
-        ("a chain", list(certificate.chains)),
-        ("a run", [run.values for run in certificate.runs]),
     ):
         if len(set(items)) != len(items):
             yield f"{what} is listed twice"
@@ -174,8 +164,9 @@ def _read(state: _State) -> Iterator[str]:
         yield "the scope is neither the weights of the file nor a set of constraints"
     if not set(constrained) <= set(trained) or {c.kind for c in scope.constraints} - _KINDS:
         yield "a constraint is of an unknown kind, or of a tensor that is not trained"
-    if not {chain.use for chain in certificate.chains} <= USES:
-        yield "a chain is of an unknown use"
+    stages = [line.stage for line in certificate.lines]
+    if stages != sorted(stages):
+        yield "the lines are not in the order norms, values, cotangents, gradients"
     if certificate.privacy is not None and not certificate.groups:
         yield "an epsilon is claimed, but nothing is released"
 
@@ -200,37 +191,23 @@ def _identify(state: _State) -> Iterator[str]:
 
 
 def _account(state: _State) -> Iterator[str]:
-    """2: every node once, with the operands and the role that the checker itself finds."""
+    """2: every node is read, and the scope and the inputs are those of the model."""
     state.program = lower(state.model, *state.certificate.model.read_outputs)
     certificate, program = state.certificate, state.program
-    expected = expected_nodes(state.model, program)
-    if len(expected) != len(certificate.nodes):
-        yield f"the model has {len(expected)} nodes, the certificate {len(certificate.nodes)}"
-        return
-    for found, node in zip(expected, certificate.nodes, strict=True):
-        bare = tuple(
-            replace(claim, output_norm=None, cotangent_norm=None, operator_norm=None)
-            for claim in node.claims
-        )
-        if found != replace(node, claims=bare):
-            yield f"node {shown(node.name)} ({shown(node.op)}) is not the one of the model"
-    at_input = replace(certificate.input, output_norm=None, cotangent_norm=None)
-    if at_input != ValueClaim(program.input, INPUT_RULE, None, None):
-        yield "the claims about the input are of another value, or by another rule"
     if input_faults(program, state.premises):
         yield "the assumptions on the inputs do not fit the inputs of the model"
     yield from scope_faults(certificate.scope, state.model, program)
-    if len(certificate.chains) + len(certificate.runs) > _MOST_WITNESSES * len(program.steps):
-        yield "there are more witnesses than a model of this size can use"
+    trained = frozenset(certificate.scope.trained)
+    if len(certificate.lines) > _MOST_LINES * (len(program.steps) + len(trained) + 1):
+        yield "there are more lines than a model of this size can use"
     if state.premises.layer_clip is not None:
         from lipcert.core.clips import clip_faults  # noqa: PLC0415  only where layers clip
 
-        trained = frozenset(certificate.scope.trained)
         yield from clip_faults(state.premises.layer_clip, state.model, program, trained)
 
 
-def _prove(state: _State) -> Iterator[str]:
-    """3: claimed norms of linear steps and runs, by the chosen engine.
+def _norms(state: _State) -> Iterator[str]:
+    """3: norms of linear steps and runs, by the chosen engine.
 
     From here on the program is the one that training runs, with its clips.
     """
@@ -238,30 +215,52 @@ def _prove(state: _State) -> Iterator[str]:
         from lipcert.core.clips import with_clips  # noqa: PLC0415
 
         state.program = with_clips(state.program, state.premises.layer_clip)
-    state.proved = prove(state.certificate, state.program, ENGINES[state.choices.engine])
-    yield from state.proved.faults
+    engine = ENGINES[state.choices.engine]
+    state.proof = Proof(state.program, state.premises, state.certificate.scope, engine)
+    yield from _lines(state, 3)
 
 
 def _values(state: _State) -> Iterator[str]:
     """4: norms of values."""
-    state.derived = derive(state.program, state.premises, state.proved.evidence)
-    yield from value_faults(state.certificate, state.derived)
+    yield from _lines(state, 4)
 
 
 def _cotangents(state: _State) -> Iterator[str]:
     """5: norms of cotangents."""
-    yield from cotangent_faults(state.certificate, state.derived)
+    yield from _lines(state, 5)
+
+
+def _lines(state: _State, stage: int) -> Iterator[str]:
+    """The first line of a stage that does not follow from those before it."""
+    for number, line in enumerate(state.certificate.lines):
+        if line.stage == stage:
+            spend()
+            try:
+                state.proof.add(number, line)
+            except NotProved as error:
+                yield f"line {number} ({line.rule}): {error}"
+                return
 
 
 def _outputs(state: _State) -> Iterator[str]:
-    """6: gradients, sensitivities, noise."""
-    certificate, premises = state.certificate, state.premises
-    gradients = {name: state.derived.gradients.get(name, 0.0) for name in certificate.scope.trained}
+    """6: gradients, sensitivities, noise. No loss depends on a tensor that no step reads."""
+    faults = tuple(_lines(state, 6))
+    yield from faults
+    certificate, premises, proof = state.certificate, state.premises, state.proof
+    read = tensors_read(state.program.steps) | state.program.untracked
+    unit = proof.passes[OUTPUT].cotangents.get(state.program.input)
+    lipschitz = math.inf if unit is None else unit.norm
+    gradients = {
+        name: proof.gradients.get(name, math.inf if name in read else 0.0)
+        for name in certificate.scope.trained
+    }
     random = drops(state.model, state.program)
     state.groups = group_bounds(certificate, gradients, premises, drops=random)
     known = tensors(state.model)
     sizes = {item.name: math.prod(known[item.tensor].dims) for item in certificate.parameters}
-    yield from output_faults(certificate, gradients, state.groups, sizes, premises, drops=random)
+    yield from output_faults(
+        certificate, gradients, state.groups, sizes, premises, lipschitz, drops=random
+    )
 
 
 def _privacy(state: _State) -> Iterator[str]:
@@ -314,13 +313,10 @@ def _ledger(state: _State) -> Iterator[str]:
 
 
 def _leftovers(state: _State) -> Iterator[str]:
-    """9: every witness proves something; weights lie within the constraints.
+    """9: weights lie within the constraints.
 
     Those of the file where bounds are about them, and those that are given.
     """
-    chains = (c for c in state.certificate.chains if c.use == COTANGENTS)
-    for chain in (c for c in chains if c not in state.derived.chains):
-        yield f"the chain from {shown(chain.start)} to {shown(chain.stop)} proves nothing"
     held, weights = state.certificate.scope.constraints, state.choices.weights
     if not held and weights is None:
         return
@@ -329,7 +325,7 @@ def _leftovers(state: _State) -> Iterator[str]:
 
     engine = ENGINES[state.choices.engine]
     if state.certificate.scope.kind == "point":
-        norms = state.proved.evidence.norms
+        norms = state.proof.norms
         yield from constraint_faults(held, state.model, state.program, norms, engine)
     if weights is not None:
         given = read_weights(weights, state.model, state.certificate)
@@ -347,7 +343,7 @@ _STAGES: Final[tuple[Callable[[_State], Iterator[str]], ...]] = (
     _read,
     _identify,
     _account,
-    _prove,
+    _norms,
     _values,
     _cotangents,
     _outputs,

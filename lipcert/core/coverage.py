@@ -1,50 +1,27 @@
-"""Coverage: the list of nodes that a certificate of a model must hold, without its claims.
-
-Input: a model and its program. Output: for each node what it is and what became of it, and for
-each step the value it computes and the rule that applies to it.
-"""
+"""Coverage: which tensors and layers of a model the steps of its program account for."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Final
 
-from lipcert.core.certificate import NodeClaim, ScopeClaim, ValueClaim
+from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger import DROPOUT, MODAL_OPERATORS, EvalLayer
 from lipcert.core.program import Activation, Op, Operand, Program, Step
 from lipcert.core.reader.records import Model, Tensor, shown, with_nested
 from lipcert.core.rules.table import rule_class
 
 _VERSION = 1
-INPUT_RULE: Final = "input/1"
-"""the rule that applies to the input of the network"""
-
-
-def expected_nodes(model: Model, program: Program) -> tuple[NodeClaim, ...]:
-    """Every node in the order of the model, with an empty claim for each value it computes."""
-    claims: dict[int, list[ValueClaim]] = {}
-    for step in program.steps:
-        claims.setdefault(step.node, []).append(
-            ValueClaim(step.output, rule_of(step.op), None, None)
-        )
-    return tuple(
-        NodeClaim(
-            name=node.name,
-            op=f"{node.domain}.{node.op_type}" if node.domain else node.op_type,
-            inputs=tuple(name for name in node.inputs if name not in model.initializers),
-            parameters=tuple(name for name in node.inputs if name in model.initializers),
-            outputs=node.outputs,
-            role=program.covered[index],
-            claims=tuple(claims.get(index, ())),
-        )
-        for index, node in enumerate(model.nodes)
-    )
 
 
 def rule_of(op: Op) -> str:
     """The versioned name of the rule for a step: its kind, and the function of an activation."""
     kind = type(op).__name__.lower()
     return f"{kind}.{op.name}/{_VERSION}" if isinstance(op, Activation) else f"{kind}/{_VERSION}"
+
+
+def is_relu(step: Step) -> bool:
+    """Whether it is max(x, 0), entry by entry."""
+    return isinstance(step.op, Activation) and step.op.name == "relu"
 
 
 def operands(op: Op) -> Iterator[Operand]:

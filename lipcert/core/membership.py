@@ -16,10 +16,10 @@ import numpy as np
 from lipcert.core.certificate import Certificate, Constraint
 from lipcert.core.coverage import operands, tensors
 from lipcert.core.digest import structural_digest
+from lipcert.core.engines import Engine
 from lipcert.core.interval import Array, norm_up
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import Engine
 from lipcert.core.norms.steps import NormWitness, frobenius_at_most, step_norm_at_most
 from lipcert.core.program import Conv, Dense, Embedding, Op, Operand, Program, Step
 from lipcert.core.reader.records import Model, shown

@@ -10,7 +10,7 @@ from lipcert.core.certificate import Assumption
 
 STAGES = (
     "the certificate is well-formed",
-    "the model is the one it speaks of",
+    "the model is the one that it describes",
     "every node is accounted for",
     "operator norms are proved",
     "values are bounded",

@@ -1,5 +1,6 @@
 """explain: the page behind a diagnostic code or a rule name.
 
+    fact/step, pull/form, …         the lines of a certificate, by their rule
     dense/1, activation.relu/1, …   the class of a kind of step, and the function of an activation
     norm.dense, norm.torus, …       the proof that a claimed operator norm names
     loss.cross-entropy, …           the gradient of a loss
@@ -44,8 +45,17 @@ class RulePage:
 
 def core_pages() -> dict[str, list[RulePage]]:
     """All pages, sorted by name."""
-    pages = {"input/1": [_page("derive.py", "input_facts")], **_steps(), **_norms(), **_losses()}
+    pages = {**_lines(), **_steps(), **_norms(), **_losses()}
     return dict(sorted(pages.items()))
+
+
+def _lines() -> dict[str, list[RulePage]]:
+    """By the table of the rules of lines."""
+    found: dict[str, list[RulePage]] = {}
+    for rule, place in _constant("line.py", "RULES").items():
+        module, _, name = place.partition(".")
+        found[rule] = [_page(f"lines/{module}.py", name)]
+    return found
 
 
 def _steps() -> dict[str, list[RulePage]]:

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Final, Literal, final
 
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.ledger import Premises
+from lipcert.core.lines.facts import StepFact
 from lipcert.core.promise import NOT_CHECKED
+from lipcert.core.stated import stated_values
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import CODES, Level
 from lipcert.privacy.plan import TrainingPlan
@@ -213,12 +215,11 @@ Bounded = tuple[str, str, str, float | None, float | None]
 
 
 def claimed_values(certificate: Certificate) -> Iterator[Bounded]:
-    """What is claimed of the input, and then of what the nodes compute."""
-    entry = certificate.input
-    yield entry.value, "", "", entry.output_norm, entry.cotangent_norm
-    for node in certificate.nodes:
-        for item in node.claims:
-            yield item.value, node.name, node.op, item.output_norm, item.cotangent_norm
+    """What the lines state of values, in the order of the network."""
+    norms, cotangents = stated_values(certificate)
+    rules = {line.value: line.step for line in certificate.lines if isinstance(line, StepFact)}
+    for value in dict.fromkeys((*rules, *cotangents)):
+        yield value, "", rules.get(value, ""), norms.get(value), cotangents.get(value)
 
 
 @final

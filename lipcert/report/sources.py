@@ -311,7 +311,7 @@ def _document(study: Study, schema: str, most: int | None) -> Document:
             run = None if PRIVACY in study.by_kind else found.run
             document = analysis_document(found.analysis, most, found.run)
             return document.charted(analysis_figures(found.analysis, run))
-        case "lipcert.certificate/1":
+        case "lipcert.certificate/2":
             document = certificate_document(found, most, is_checked=CHECK in study.by_kind)
             is_alone = ANALYSIS not in study.by_kind
             return document.charted(certificate_figures(found) if is_alone else ())

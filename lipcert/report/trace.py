@@ -1,20 +1,89 @@
-"""Traces for people and tools: whether one is intact, and what a redacted one keeps.
+"""Traces for people and tools: what one holds, whether it is intact, and what a redacted one keeps.
 
 Each is a `Document` whose first lines are the answer, or JSON.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import asdict
+from datetime import UTC, datetime
 from typing import Final
 
-from lipcert.audit.trace.reading import Verification
+from lipcert.audit.trace.reading import Verification, declared_members
+from lipcert.audit.trace.records import Arithmetic
+from lipcert.audit.trace.spelling import spelled_number
+from lipcert.audit.trace.summary import TraceSummary
 from lipcert.report.document import Answer, Document, Statements, Tone
 from lipcert.report.json import JsonObject, dump
 
 _MOST_FAULTS: Final = 20
+_MOST_GROUPS: Final = 8
 _LONGEST: Final = 200
 _UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
+_LAST_TIME: Final = 253_402_300_799.0
+"""of the year 9999"""
 Rows = list[tuple[str, str]]
+
+
+def summary_document(path: str, summary: TraceSummary) -> Document:
+    """What `lipcert trace info` says to people."""
+    steps = sum(summary.steps)
+    ranks = f" on {len(summary.steps)} ranks" if len(summary.steps) > 1 else ""
+    redacted = ", redacted" if summary.manifest.redaction else ""
+    head = f"{_counted(steps, 'step')}{ranks} recorded{redacted}" if steps else "no step recorded"
+    rows = [
+        ("end", _end_text(summary)),
+        ("time", _times_text(summary.times)),
+        ("batches", _batches_text(summary)),
+        ("weights", f"before {_counted(summary.with_weights, 'step')}"),
+        ("detail", f"tensors of {_counted(summary.with_detail, 'step')}"),
+        ("examples", _examples_text(summary)),
+        *_noise_rows(summary),
+        *(("arithmetic", _arithmetic_text(used)) for used in summary.arithmetic),
+        ("tensors", f"{_counted(summary.blobs, 'file')}, {_bytes_text(summary.blob_bytes)}"),
+        ("model", _model_text(summary)),
+        *_declared_rows(summary),
+        ("versions", ", ".join(f"{k} {v}" for k, v in summary.manifest.versions.items())),
+    ]
+    return _page(path, head, Tone.SUBJECT if steps else Tone.BAD, rows)
+
+
+def summary_json(path: str, summary: TraceSummary) -> str:
+    """The document `lipcert.trace-info/1` of a trace."""
+    manifest = summary.manifest
+    return dump(
+        {
+            "schema": "lipcert.trace-info/1",
+            "path": path,
+            "steps": sum(summary.steps),
+            "steps_by_rank": list(summary.steps),
+            "closed_ranks": summary.closed,
+            **_members(summary, "resumes", "cut_bytes", "torn_bytes"),
+            "first_time": min(summary.times, default=None),
+            "last_time": max(summary.times, default=None),
+            **_members(summary, "batches", "examples"),
+            "batches_with_index": summary.with_index,
+            "samplers": {name or "not recorded": n for name, n in summary.samplers.items()},
+            "steps_with_weights": summary.with_weights,
+            "steps_with_detail": summary.with_detail,
+            "steps_with_examples": summary.with_examples,
+            "steps_with_noise": summary.with_noise,
+            "noise_std": {
+                group: [spelled_number(low), spelled_number(high)]
+                for group, (low, high) in summary.noise.items()
+            },
+            "steps_with_reused_noise": summary.reused_noise,
+            "arithmetic": [asdict(used) for used in summary.arithmetic],
+            **_members(summary, "blobs", "blob_bytes"),
+            "model_sha256": manifest.model_sha256,
+            "parameters": {name: list(shape) for name, shape in manifest.parameters.items()},
+            "buffers": {name: list(shape) for name, shape in manifest.buffers.items()},
+            "declared": declared_members(manifest.declaration),
+            "versions": dict(manifest.versions),
+            "redacted": manifest.redaction is not None,
+        }
+    )
 
 
 def verification_document(path: str, found: Verification) -> Document:
@@ -102,8 +171,80 @@ def _page(path: str, head: str, tone: Tone, rows: Rows) -> Document:
     return Document("LipCert trace", answers, Statements.of(rows))
 
 
-def _counted(count: int, one: str) -> str:
-    return f"{count:,} {one if count == 1 else one + 's'}"
+def _examples_text(summary: TraceSummary) -> str:
+    """Whether the raw data are in it."""
+    if summary.with_examples:
+        return f"raw inputs and labels of {_counted(summary.with_examples, 'step')}: private data"
+    if summary.manifest.examples_key is not None:
+        return "not in it; audits find them in the data set with the key beside the trace"
+    return "none"
+
+
+def _end_text(summary: TraceSummary) -> str:
+    ranks = len(summary.steps)
+    parts = ["closed" if summary.closed == ranks else f"{ranks - summary.closed} not closed"]
+    if summary.resumes:
+        parts.append(f"{_counted(summary.resumes, 'resume')}, {summary.cut_bytes} bytes cut")
+    if summary.torn_bytes:
+        parts.append(f"{summary.torn_bytes} bytes of unfinished lines")
+    return "; ".join(parts)
+
+
+def _batches_text(summary: TraceSummary) -> str:
+    drawn = ", ".join(f"{name or 'not stated'} {n}" for name, n in summary.samplers.items())
+    return (
+        f"{_counted(summary.batches, 'batch', 'batches')}, {summary.examples:,} examples; drawn: "
+        f"{drawn or 'none'}; {summary.with_index} with indices"
+    )
+
+
+def _noise_rows(summary: TraceSummary) -> Rows:
+    if not summary.with_noise:
+        return [("noise", "none recorded")]
+    rows = [("noise", f"stated for {_counted(summary.with_noise, 'step')}")]
+    for group, (low, high) in list(summary.noise.items())[:_MOST_GROUPS]:
+        spread = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
+        rows.append(("", f"{group}: standard deviation {spread}"))
+    if len(summary.noise) > _MOST_GROUPS:
+        rows.append(("", f"and {len(summary.noise) - _MOST_GROUPS} further groups"))
+    if summary.reused_noise:
+        again = f"{summary.reused_noise} steps share the state of their noise generator"
+        rows.append(("REUSED", again))
+    return rows
+
+
+def _arithmetic_text(used: Arithmetic) -> str:
+    parts = [f"{used.device} {used.dtype}"]
+    parts += [] if used.autocast is None else [f"autocast {used.autocast}"]
+    if used.device == "cuda":
+        parts += ["TF32 products"] if used.tf32_matmul else []
+        parts += ["TF32 convolutions"] if used.tf32_conv else []
+    return ", ".join([*parts, "deterministic" if used.deterministic else "not deterministic"])
+
+
+def _model_text(summary: TraceSummary) -> str:
+    manifest = summary.manifest
+    numbers = sum(math.prod(shape) for shape in manifest.parameters.values())
+    file = f"; ONNX file {manifest.model_sha256}" if manifest.model_sha256 else ""
+    return f"{_counted(len(manifest.parameters), 'parameter')}, {numbers:,} numbers{file}"
+
+
+def _declared_rows(summary: TraceSummary) -> Rows:
+    declared = declared_members(summary.manifest.declaration)
+    rows: Rows = [
+        ("", f"{name}: {value if isinstance(value, str | int | float) else _short(value)}")
+        for name, value in declared.items()
+    ]
+    return [("declared", "" if rows else "nothing"), *rows]
+
+
+def _short(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
+
+
+def _counted(count: int, one: str, many: str = "") -> str:
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _bytes_text(count: int) -> str:
@@ -111,3 +252,14 @@ def _bytes_text(count: int) -> str:
     while size >= 1000.0 and unit + 1 < len(_UNITS):
         size, unit = size / 1000.0, unit + 1
     return f"{count} bytes" if unit == 0 else f"{size:.3g} {_UNITS[unit]}"
+
+
+def _times_text(times: list[float]) -> str:
+    first, last = min(times, default=math.inf), max(times, default=math.inf)
+    return f"{_time_text(first)} to {_time_text(last)}"
+
+
+def _time_text(seconds: float) -> str:
+    if seconds > _LAST_TIME:
+        return "unknown"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

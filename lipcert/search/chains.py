@@ -14,17 +14,18 @@ from typing import Final, TypeAlias, final
 
 import numpy as np
 
-from lipcert.core.certificate import ChainWitness
-from lipcert.core.coverage import operands
-from lipcert.core.derive import Derived, derive, input_facts
-from lipcert.core.forms.centred import input_balls
+from lipcert.core.coverage import is_relu, operands
 from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.forms.raised import affine_of
 from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger import Premises
-from lipcert.core.norm_evidence import Evidence
+from lipcert.core.line import NotProved
+from lipcert.core.lines.balls import InputBall
+from lipcert.core.lines.chains import COTANGENTS, VALUES, chain_steps, slopes_between
+from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.raised import constants_of
 from lipcert.core.program import (
     Activation,
     Add,
@@ -41,22 +42,14 @@ from lipcert.core.program import (
     Sort,
     Step,
 )
-from lipcert.core.refinements import (
-    COTANGENTS,
-    RAISED,
-    VALUES,
-    Zeros,
-    chain_steps,
-    constants_of,
-    is_relu,
-    slopes_between,
-)
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order
-from lipcert.core.rules.passes import rule_at
-from lipcert.core.rules.weights import Point
+from lipcert.core.rules.steps import rule_at
+from lipcert.search.balls import shares_of_balls
 from lipcert.search.eigenvalues import spectral_norm
+from lipcert.search.evidence import RAISED, ChainWitness, Evidence
 from lipcert.search.multipliers import Linked, Memory, multipliers, reached
+from lipcert.search.prover import Derived, derive
 from lipcert.search.raising import is_worth_a_search, numbers_to_raise
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
@@ -75,17 +68,10 @@ _Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
 
-def with_chains(
-    program: Program, premises: Premises, evidence: Evidence
-) -> tuple[Evidence, Derived]:
-    """Evidence with multipliers for chains, chosen in the derivation itself, and the derived facts.
-
-    Chains that prove nothing are left out.
-    """
-    known = input_facts(program, premises)
-    search = _Search(program, evidence, known, hull=_has_hull(premises))
-    derived = derive(program, premises, evidence, search)
-    return replace(evidence, chains=derived.chains), derived
+def with_chains(program: Program, premises: Premises, evidence: Evidence) -> Derived:
+    """All bounds, with multipliers of chains that are searched while the lines are written."""
+    search = _Search(program, premises, evidence)
+    return derive(program, premises, evidence, search)
 
 
 def _has_hull(premises: Premises) -> bool:
@@ -98,13 +84,11 @@ def _has_hull(premises: Premises) -> bool:
 class _Search:
     """Proposes chains to a derivation."""
 
-    def __init__(
-        self, program: Program, evidence: Evidence, known: Mapping[str, Fact], *, hull: bool
-    ) -> None:
-        self._program, self._known = program, known
-        self._free = evidence.free
-        self._zeros = Zeros(program, Point(evidence.norms))
-        self._hull = hull
+    def __init__(self, program: Program, premises: Premises, evidence: Evidence) -> None:
+        self._program, self._free = program, evidence.free
+        self._proof = Proof(program, premises, evidence.scope, evidence.engine)
+        self._proof.norms.update(evidence.norms)
+        self._hull = _has_hull(premises)
         self._reached = False
         self._readers = _readers(program)
         self._above = _cuts_above(program, self._readers)
@@ -160,7 +144,10 @@ class _Search:
             if not (facts[start].box.lo >= 0.0).all():
                 continue
             witness = ChainWitness(RAISED, start, value, ())
-            steps = (chain_steps(self._program, witness, self._free) or ())[:-1]
+            steps = (
+                chain_steps(self._program, witness.use, witness.start, witness.stop, self._free)
+                or ()
+            )[:-1]
             parts = [part for step in steps if (part := self._part(step, facts)) is not None]
             if not steps or len(parts) < len(steps):
                 return
@@ -171,7 +158,7 @@ class _Search:
             affine = affine_of(start, steps, self._program.shapes)
             if affine is None:
                 return
-            constants = constants_of(self._zeros, start, steps, affine.runs)
+            constants = constants_of(self._proof, start, steps, affine.runs)
             norm = facts[start].norm
             numbers = numbers_to_raise(affine.upper, constants, norm, affine.runs, found.norm)
             if numbers is not None:
@@ -227,7 +214,7 @@ class _Search:
         """
         if any(len(step.inputs) != 1 for step in steps):
             return False
-        rules = [rule_at(self._program, step, facts, self._zeros.weights) for step in steps]
+        rules = [rule_at(self._program, step, facts, self._proof.weights) for step in steps]
         product = math.prod(rule.lipschitz(0) for rule in rules)
         jacobian = linked.steepest
         return jacobian is not None and product <= _NEARLY * spectral_norm(jacobian)
@@ -239,7 +226,7 @@ class _Search:
         possible: list[tuple[ChainWitness, tuple[Step, ...]]] = []
         for start, stop in ends:
             witness = ChainWitness(use, start, stop, ())
-            steps = chain_steps(self._program, witness, self._free)
+            steps = chain_steps(self._program, witness.use, witness.start, witness.stop, self._free)
             if steps is None or not all(self._part(step, facts) for step in steps):
                 break
             possible.append((witness, steps))
@@ -317,7 +304,7 @@ class _Search:
             step.output: self._slopes[step.output] for step in steps if step.output in self._slopes
         }
         if self._has_chords(witness):
-            chords = slopes_between(steps, facts, self._zeros.images(steps, start))
+            chords = slopes_between(steps, facts, self._proof.images(steps, start))
             known = known if chords is None else chords
         linked = links_of(start, steps, self._program.shapes, known, ())
         return None if linked is None else Linked(at_the_bottom(linked[0]))
@@ -358,9 +345,15 @@ class _Search:
         if start != self._program.input:
             return _SMALLEST_BALL * facts[start].norm
         if self._smallest is None:
-            balls = input_balls(self._program, self._known)
-            self._smallest = min((ball.radius for ball in balls), default=math.inf)
+            self._smallest = min(self._radii_of_inputs(), default=math.inf)
         return self._smallest
+
+    def _radii_of_inputs(self) -> Iterator[float]:
+        for shares in shares_of_balls(self._proof):
+            try:
+                yield InputBall(shares=shares).evaluate(self._proof).radius
+            except NotProved:
+                continue
 
     def _tuned(
         self, witness: ChainWitness, linked: Linked, *, is_attained: bool = False

@@ -10,12 +10,13 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Final, final
 
-from lipcert.core.certificate import NormClaim, RunWitness, ScopeClaim
+from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
-from lipcert.core.norm_evidence import ENGINES, Evidence, is_proved
+from lipcert.core.engines import ENGINES
+from lipcert.core.lines.norms import RunNorm, StepNorm, norm_holds
 from lipcert.core.norms.fused import fused_kernel
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.steps import NormWitness
@@ -32,6 +33,7 @@ from lipcert.core.program import (
     Step,
 )
 from lipcert.process.threads import worker_pool
+from lipcert.search.evidence import Evidence, NormClaim
 from lipcert.search.proposals import proposals
 from lipcert.settings.choices import TierName
 
@@ -56,13 +58,14 @@ class Norms:
     """
 
     steps: Mapping[str, NormClaim]
-    runs: tuple[RunWitness, ...]
+    runs: tuple[RunNorm, ...]
     unproved: tuple[str, ...]
 
     def evidence(self, scope: ScopeClaim) -> Evidence:
-        """The evidence that a derivation may use."""
+        """The evidence that a prover may use."""
         bounds = {value: claim.bound for value, claim in self.steps.items()}
-        return Evidence(scope, bounds, self.runs, (), ENGINES["float"])
+        lines = (StepNorm(value=value, **asdict(claim)) for value, claim in self.steps.items())
+        return Evidence(scope, bounds, self.runs, steps=tuple(lines))
 
 
 def find_norms(
@@ -77,22 +80,22 @@ def find_norms(
     observe: is called with the output of every step or run that is done. propose: searches, or
     remembers.
     """
-    bare = Evidence(scope, {}, (), (), ENGINES["float"])
-    candidates = tuple(_candidates(program, bare.free))
+    candidates = tuple(_candidates(program, Evidence(scope).free))
     steps: dict[str, NormClaim] = {}
-    runs: list[RunWitness] = []
+    runs: list[RunNorm] = []
     unproved: list[str] = []
     with worker_pool() as pool:
 
         def proved(row: tuple[Step, ...]) -> NormClaim | None:
-            return proved_claim(row, program, bare, tier, propose)
+            return proved_claim(row, program, tier, propose)
 
         for row, claim in zip(candidates, pool.map(proved, candidates), strict=True):
             output = row[-1].output
             observe(output)
             if len(row) > 1:
                 if claim is not None:
-                    runs.append(RunWitness(tuple(step.output for step in row), claim))
+                    values = tuple(step.output for step in row)
+                    runs.append(RunNorm(values=values, **asdict(claim)))
             elif claim is None:
                 unproved.append(output)
             else:
@@ -101,9 +104,10 @@ def find_norms(
 
 
 def proved_claim(
-    row: tuple[Step, ...], program: Program, bare: Evidence, tier: TierName, propose: Propose
+    row: tuple[Step, ...], program: Program, tier: TierName, propose: Propose
 ) -> NormClaim | None:
-    """The smallest claim for steps in a row that the core proves; None where it proves none."""
+    """The smallest claim for steps in a row, of tensors of the file, that the core proves; None
+    where it proves none."""
     kernel = _kernel(row, program)
     if kernel is None:
         return None
@@ -113,7 +117,9 @@ def proved_claim(
         for room in _ROOMS
     ]
     for claim in sorted(attempts, key=lambda attempt: attempt.bound):
-        if math.isfinite(claim.bound) and is_proved(row, claim, program, bare):
+        witness = NormWitness(claim.method, claim.twists, claim.counts)
+        check, bound = ENGINES["float"].norms, claim.bound
+        if math.isfinite(bound) and norm_holds(row, program.shapes, bound, witness, check):
             return claim
     return None
 

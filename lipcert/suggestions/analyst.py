@@ -17,13 +17,13 @@ from lipcert.analysis.bounded import Bounded, Shared, bounded_again
 from lipcert.analysis.observing import observed_at, plain_gradients
 from lipcert.analysis.release import Release, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import usefulness_of
-from lipcert.core.certificate import NormClaim
 from lipcert.core.norms.kernels import Kernel
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Met, Observed
 from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
+from lipcert.search.evidence import NormClaim
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
 from lipcert.settings.choices import TierName

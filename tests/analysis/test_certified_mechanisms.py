@@ -101,7 +101,7 @@ def ends(clip: BackpropClipping) -> list[LayerEnds]:
 
 def settings_kept(found: Issued, **settings: object) -> None:
     """What an audit reads from the certificate is what was asked for."""
-    read = settings_of(read_certificate(found.data))
+    read = settings_of(read_certificate(found.data), found.analysis.model.path)
     for name, value in settings.items():
         if name not in {"constraint", "bias_norm", "steps"}:
             assert getattr(read, name) == value, name
@@ -185,7 +185,7 @@ def test_radii_of_single_layers_are_certified(tmp_path) -> None:
     assert bounds(found)["second.weight"] == pytest.approx(0.125, rel=1e-6)
     assert bounds(found)["norm.bias"] == pytest.approx(0.125, rel=1e-6)
     assert bounds(found)["last.weight"] == pytest.approx(0.5, rel=1e-6)
-    read = settings_of(read_certificate(found.data))
+    read = settings_of(read_certificate(found.data), found.analysis.model.path)
     model = load_model(path, trusted=True)
     assert bounded(model, read).premises.layer_clip == clip
     claimed = claims_of_certificate(model, found.certificate, "the certificate")
@@ -248,7 +248,7 @@ def test_constraints_and_clips_together(tmp_path) -> None:
     )
     assert "A-PROJ" in found.report.open_assumptions
     assert found.certificate.network.lipschitz is not None
-    assert len(settings_of(found.certificate).constraints) == 7
+    assert len(settings_of(found.certificate, found.analysis.model.path).constraints) == 7
 
 
 def test_a_product_and_its_bias_are_one_layer_whatever_their_names(tmp_path) -> None:
@@ -275,7 +275,7 @@ def test_weight_clipping_is_certified_step_by_step(tmp_path) -> None:
     assert bounds(found) == bounds(none)
     assert found.certificate.privacy == none.certificate.privacy
     settings_kept(found, mechanism="weight-clipping", scope="point", **RUN)
-    kept = dict(settings_of(found.certificate).constraints)
+    kept = dict(settings_of(found.certificate, found.analysis.model.path).constraints)
     assert kept["first.weight"] == ConstraintSpec("spectral", 50.0)
     assert kept["first.bias"] == ConstraintSpec("frobenius", 50.0)
 

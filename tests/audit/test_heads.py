@@ -94,7 +94,7 @@ def test_a_certificate_says_the_settings_again(tmp_path: Path) -> None:
     certificate = read_certificate(
         certify(load_model(path, output=SETTINGS.outputs), SETTINGS).data
     )
-    again = settings_of(certificate)
+    again = settings_of(certificate, path)
     model = load_model(path, output=again.outputs)
     assert (
         claims_of_analysis(model, again).engine.loss

@@ -150,8 +150,8 @@ def test_a_certificate_states_the_loss_and_gives_it_back(path: Path) -> None:
     certificate = read_certificate(issued.data)
     (stated,) = (item for item in certificate.assumptions if item.id == "A-LOSS")
     assert "the mean over all tokens, those without label (-100) as 0" in stated.text
-    assert settings_of(certificate).per_token == "mean"
-    assert settings_of(certificate).class_axis == "last"
+    assert settings_of(certificate, path).per_token == "mean"
+    assert settings_of(certificate, path).class_axis == "last"
 
 
 def test_a_loss_of_one_label_says_what_is_missing(path: Path) -> None:

@@ -114,7 +114,7 @@ def test_further_reports_of_one_check(issued: Path, tmp_path: Path) -> None:
 def test_another_model_is_invalid(file: Path) -> None:
     done = call("check", file, "--model", OTHER, "--accept-assumption", declared())
     assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
-    assert "  1 the model is the one it speaks of: no" in done.stdout
+    assert "  1 the model is the one that it describes: no" in done.stdout
     assert f"  2 {STAGES[2]}: not reached" in done.stdout
     assert "What is proved" not in done.stdout
 

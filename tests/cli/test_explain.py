@@ -4,13 +4,15 @@ import inspect
 import json
 from collections.abc import Iterator
 from functools import cache
+from pathlib import Path
 from unittest.mock import patch
 
 import pytest
 from click.testing import CliRunner
 
 from lipcert.cli.main import cli
-from lipcert.core.coverage import INPUT_RULE, rule_of
+from lipcert.core.coverage import rule_of
+from lipcert.core.line import RULES
 from lipcert.core.losses.kinds import KINDS
 from lipcert.core.program import Activation, Dense
 from lipcert.core.rules.functions import FUNCTIONS
@@ -19,6 +21,8 @@ from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain import all_keys, core_pages, explain
 from lipcert.explain.codes import PAGES
+
+MODELS = Path(__file__).resolve().parents[2] / "models"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -43,7 +47,7 @@ def test_every_rule_that_a_certificate_names_has_a_page() -> None:
     pages = core_pages()
     names = {rule_of(Activation(name)) for name in FUNCTIONS}
     names |= {f"{kind.lower()}/1" for kind in FAMILIES if kind != "Activation"}
-    assert {name for name in pages if "/" in name} == {INPUT_RULE, *names}
+    assert {name for name in pages if "/" in name} == {*RULES, *names}
     methods = ("dense", "windows", "explicit", "absolute", "torus")
     assert {name for name in pages if name.startswith("norm.")} == {f"norm.{m}" for m in methods}
     assert {name for name in pages if name.startswith("loss.")} == {f"loss.{k}" for k in KINDS}
@@ -90,3 +94,21 @@ def test_the_verb() -> None:
     assert found["keys"] == dict(all_keys())
     one = json.loads(runner.invoke(cli, ["explain", "loss.kr", "--format", "json"]).stdout)
     assert one["key"] == "loss.kr"
+
+
+def test_a_bound_in_every_format(tmp_path: Path) -> None:
+    runner, model = CliRunner(), str(MODELS / "digits_mlp.onnx")
+    words = ["explain", model, "--bound", "hidden2.weight", "--input-box", "0", "1"]
+    text = runner.invoke(cli, words).stdout
+    assert "The gradient of hidden2.weight is at most" in text
+    assert "Largest factors" in text
+    found = json.loads(runner.invoke(cli, [*words, "--format", "json"]).stdout)
+    assert found["schema"] == "lipcert.bound/1"
+    assert found["reasons"][0]["subject"] == "hidden2.weight"
+    assert runner.invoke(cli, [*words, "-o", str(tmp_path / "page.html")]).exit_code == 0
+    assert "How it follows" in (tmp_path / "page.html").read_text("utf-8")
+
+
+def test_a_model_without_a_bound_is_asked_which(tmp_path: Path) -> None:
+    result = CliRunner().invoke(cli, ["explain", str(tmp_path / "any.onnx")])
+    assert isinstance(result.exception, UsageError) or "--bound" in result.output

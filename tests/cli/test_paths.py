@@ -62,7 +62,7 @@ def test_a_model_that_is_none(verb: str, model: str, why: str) -> None:
         ("audit c.json --model net.onnx --data data.npz", "'c.json' does not exist"),
         ("audit --merge work", "'work' does not exist"),
         ("check c.json --model net.onnx", "'c.json' does not exist"),
-        ("trace verify run", "'run' does not exist"),
+        ("trace info run", "'run' does not exist"),
         ("trace verify net.onnx", "'net.onnx' is not a folder"),
         ("trace redact run -o copy", "'run' does not exist"),
         ("report c.json", "'c.json' does not exist"),

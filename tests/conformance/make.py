@@ -148,6 +148,10 @@ GOOD: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
 """the model of each good certificate, and what it is certified for"""
 
 Entry = dict[str, Any]
+NORMS: Final = frozenset({"norm/step", "norm/run"})
+"""rules whose numbers are stated as they were found, and proved or not"""
+STAGES: Final = {"fact": 4, "ball": 4, "pull": 5, "epsilon": 7}
+"""of a check, by the family of a rule or by the claim; all others are in stage 6"""
 
 
 def main() -> None:
@@ -190,17 +194,16 @@ def _entry(
 
 
 def _too_small(name: str, model: str, said: Any) -> Iterator[Entry]:
-    """A claim by itself a little smaller than what follows from the model; noise claimed larger.
+    """A number by itself a little smaller than what follows from the model; noise claimed larger.
 
     Each of the perceptron, elsewhere the last of each kind.
     """
-    numbers = [(path.rsplit("/", 1)[-1], path, number) for path, number in _numbers(said)]
+    numbers = list(_numbers(said))
     last = {kind: path for kind, path, number in numbers if float.fromhex(number) > 0.0}
     for kind, path, claim in numbers:
         if name != "perceptron" and path != last.get(kind):
             continue
         number = float.fromhex(claim)
-        stage = {"output_norm": 4, "cotangent_norm": 5, "lipschitz": 5, "epsilon": 7}.get(kind, 6)
         changed = number * (1.0 - SLIGHTLY)
         if kind == "noise_multiplier":
             changed = number * (1.0 + SLIGHTLY)
@@ -209,54 +212,54 @@ def _too_small(name: str, model: str, said: Any) -> Iterator[Entry]:
         if number > 0.0:
             yield _entry(
                 f"{name}: {path} too {'large' if changed > number else 'small'}",
-                model, name, "invalid", stage,
+                model, name, "invalid", STAGES.get(kind.partition("/")[0], 6),
                 patch=[{"op": "replace", "path": path, "value": changed.hex()}],
             )  # fmt: skip
 
 
-def _numbers(said: Any) -> Iterator[tuple[str, str]]:
-    """Every claimed bound but norms of operators, which are claimed as they were found."""
-    claims = {"/input": said["input"]} | {
-        f"/nodes/{k}/claims/{n}": claim
-        for k, node in enumerate(said["nodes"])
-        for n, claim in enumerate(node["claims"])
-    }
-    for place, claim in claims.items():
-        for kind in ("output_norm", "cotangent_norm"):
-            if kind in claim:
-                yield f"{place}/{kind}", claim[kind]
+def _numbers(said: Any) -> Iterator[tuple[str, str, str]]:
+    """The kind, the place and the spelling of every bound that lines and claims state."""
+    for k, line in enumerate(said["lines"]):
+        if "bound" in line and line["rule"] not in NORMS:
+            yield line["rule"], f"/lines/{k}/bound", line["bound"]
     outputs = said["outputs"]
     for k, claim in enumerate(outputs["parameters"]):
-        yield f"/outputs/parameters/{k}/grad_norm", claim["grad_norm"]
+        yield "grad_norm", f"/outputs/parameters/{k}/grad_norm", claim["grad_norm"]
     for k, claim in enumerate(outputs["groups"]):
         for kind in ("grad_norm", "sensitivity", "noise_std"):
-            yield f"/outputs/groups/{k}/{kind}", claim[kind]
+            yield kind, f"/outputs/groups/{k}/{kind}", claim[kind]
     for kind, number in outputs["network"].items():
-        yield f"/outputs/network/{kind}", number
+        yield kind, f"/outputs/network/{kind}", number
     if "privacy" in said:
-        yield "/privacy/epsilon", said["privacy"]["epsilon"]
+        yield "epsilon", "/privacy/epsilon", said["privacy"]["epsilon"]
 
 
 def _false_norms() -> Iterator[Entry]:
     """Below what one vector shows, or below the norm of the matrix that stands in the file."""
     model, said = "perceptron", _read("perceptron")
     tensors = {item.name: numpy_helper.to_array(item) for item in _onnx(model).graph.initializer}
-    for k, name in ((0, "w0"), (2, "w1")):
+    for value, name in (("v0", "w0"), ("v2", "w1")):
         norm = float(np.linalg.norm(tensors[name].astype(np.float64), 2)) * (1.0 - SLIGHTLY)
-        path = f"/nodes/{k}/claims/0/operator_norm/bound"
+        k = _line(said, "norm/step", value)
+        assert norm < float.fromhex(said["lines"][k]["bound"])
         yield _entry(
             f"false norm of {name}", model, model, "invalid", 3,
-            patch=[{"op": "replace", "path": path, "value": norm.hex()}],
+            patch=[_put(f"/lines/{k}/bound", norm.hex())],
         )  # fmt: skip
-        assert norm < float.fromhex(said["nodes"][k]["claims"][0]["operator_norm"]["bound"])
     model = "convolution"
     kernel = numpy_helper.to_array(_onnx(model).graph.initializer[0]).astype(np.float64)
     norm = 0.99 * float(np.linalg.norm(kernel[:, 0]))  # of the image of one entry in the middle
+    k = _line(_read(model), "norm/step", "v0")
     yield _entry(
         "false norm of k0", model, model, "invalid", 3,
-        patch=[{"op": "replace", "path": "/nodes/0/claims/0/operator_norm/bound",
-                "value": norm.hex()}],
+        patch=[_put(f"/lines/{k}/bound", norm.hex())],
     )  # fmt: skip
+
+
+def _line(said: Any, rule: str, value: str) -> int:
+    """The number of the first line of a rule about a value."""
+    lines = enumerate(said["lines"])
+    return next(k for k, x in lines if x["rule"] == rule and x.get("value", value) == value)
 
 
 # statements ----------------------------------------------------------------------------------
@@ -279,26 +282,36 @@ def _other_models() -> Iterator[Entry]:
 
 def _wrong() -> Iterator[Entry]:
     """Well spelt, and about something else."""
-    said, swapped = _read("perceptron"), _read("perceptron")["nodes"]
-    swapped[0], swapped[1] = swapped[1], swapped[0]
+    said = _read("perceptron")
+    end = f"/lines/{len(said['lines']) - 1}"
+    first, middle = _line(said, "fact/step", "v0"), _line(said, "fact/step", "v1")
+    loss = _line(said, "pull/loss", "v2")
+    backwards, exchanged = said["lines"][::-1], list(said["lines"])
+    exchanged[first], exchanged[middle] = exchanged[middle], exchanged[first]
     digest = said["model"]["structure"]
     other = ("0" if digest[0] != "0" else "1") + digest[1:]
     ledger = {item["id"]: k for k, item in enumerate(said["assumptions"])}
     numeric = f"/assumptions/{ledger['A-NUMERIC']}"
-    rule = said["nodes"][1]["claims"][0]["rule"]
     sha = said["model"]["sha256"]
     for name, verdict, stage, *patch in (
         ("wrong digest of the structure", "invalid", 1, _put("/model/structure", other)),
         ("another file of the same structure", "conditional", 9, _put("/model/sha256", sha[::-1])),
         ("another output", "invalid", 1, _put("/model/output", "v1")),
-        ("missing node", "invalid", 2, {"op": "remove", "path": "/nodes/1"}),
-        ("node twice", "invalid", 2, {"op": "add", "path": "/nodes/1", "value": said["nodes"][1]}),
-        ("nodes in another order", "invalid", 2, _put("/nodes", swapped)),
-        ("another operator", "invalid", 2, _put("/nodes/1/op", "Tanh")),
-        ("another rule", "invalid", 2, _put("/nodes/1/claims/0/rule", f"{rule}0")),
-        ("missing claim", "conditional", 9,
-         {"op": "remove", "path": "/nodes/1/claims/0/output_norm"}),
-        ("a node that is part of another", "invalid", 2, _put("/nodes/1/role", "part")),
+        ("missing line", "invalid", 4, {"op": "remove", "path": f"/lines/{first}"}),
+        ("missing gradient", "invalid", 6, {"op": "remove", "path": end}),
+        ("lines backwards", "invalid", 0, _put("/lines", backwards)),
+        ("a line before the one it needs", "invalid", 4, _put("/lines", exchanged)),
+        ("another kind of step", "invalid", 4, _put(f"/lines/{middle}/step", "activation.tanh/1")),
+        ("another value", "invalid", 4, _put(f"/lines/{middle}/value", "v0")),
+        ("a value that is not there", "invalid", 4, _put(f"/lines/{middle}/value", "v9")),
+        ("another rule", "invalid", None, _put(f"/lines/{middle}/rule", "fact/input")),
+        ("unknown rule", "invalid", 0, _put(f"/lines/{middle}/rule", "fact/trust")),
+        ("a loss that is pulled", "invalid", 5, _put(f"/lines/{loss}/rule", "pull/value")),
+        ("a loss of another pass", "invalid", 5, _put(f"/lines/{loss}/of", "output")),
+        ("the loss twice", "invalid", 5,
+         {"op": "add", "path": f"/lines/{loss}", "value": said["lines"][loss]}),
+        ("a larger bound of a value", "conditional", 9,
+         _put(f"/lines/{first}/bound", (1e9).hex())),
         ("missing assumption", "invalid", 8, {"op": "remove", "path": numeric}),
         ("assumption in other words", "invalid", 8, _put(f"{numeric}/text", "Nothing.")),
         ("assumption said to be checked", "invalid", 8, _put(f"{numeric}/status", "checked")),
@@ -308,7 +321,7 @@ def _wrong() -> Iterator[Entry]:
          {"op": "remove", "path": "/outputs/groups/0/parameters/0"}),
         ("wrong size of a group", "invalid", 6, _put("/outputs/groups/0/dimension", 1)),
         ("unknown member", "invalid", 0, {"op": "add", "path": "/remark", "value": "trust me"}),
-        ("unknown schema", "invalid", 0, _put("/schema", "lipcert.certificate/2")),
+        ("unknown schema", "invalid", 0, _put("/schema", "lipcert.certificate/1")),
         ("unknown semantics", "invalid", 0, _put("/model/semantics", "lipcert-ir/0")),
     ):  # fmt: skip
         yield _entry(name, "perceptron", "perceptron", verdict, stage, patch=patch)
@@ -328,7 +341,7 @@ def _radii() -> Iterator[Entry]:
     mechanism = f"/assumptions/{ids.index('A-MECHANISM')}/data"
     half, two = (0.5).hex(), (2.0).hex()
     for what, verdict, stage, patch in (
-        ("no clip of an input without a bound", "invalid", 6,
+        ("no clip of an input without a bound", "invalid", 4,
          {"op": "remove", "path": f"{layers}/1/input_clip"}),
         ("larger radius of an input", "invalid", None, _put(f"{layers}/1/input_clip", two)),
         ("smaller radius of an input", "conditional", 9, _put(f"{layers}/1/input_clip", half)),
@@ -346,30 +359,36 @@ def _radii() -> Iterator[Entry]:
 
 
 def _nonsense() -> Iterator[Entry]:
-    """Chains that do not prove what they are there for, or nothing."""
-    name = "convolution"
-    chains = _read(name)["witnesses"]["chains"]
-    k = next(k for k, chain in enumerate(chains) if chain["use"] == "cotangents")
-    path = f"/witnesses/chains/{k}"
-    rows = chains[k]["multipliers"]
+    """Forms that do not prove what they are there for, or nothing; balls that are none."""
+    name = "perceptron"
+    lines = _read(name)["lines"]
+    k = next(k for k, x in enumerate(lines) if x.get("use") == "cotangents")
+    user = next(k for k, x in enumerate(lines) if x["rule"] == "pull/form")
+    ball = next(k for k, x in enumerate(lines) if x["rule"] == "ball/input")
+    path = f"/lines/{k}"
+    rows = lines[k]["multipliers"]
     for what, stage, patch in (
-        ("zero", None, _put(f"{path}/multipliers", _all(rows, (0.0).hex()))),
-        ("huge", None, _put(f"{path}/multipliers", _all(rows, (2.0**1000).hex()))),
-        ("negative", 0, _put(f"{path}/multipliers", _all(rows, (-1.0).hex()))),
-        ("missing", None, {"op": "remove", "path": f"{path}/multipliers/0/entries/0"}),
-        ("absent", None, _put(f"{path}/multipliers", [])),
+        ("zero multipliers", None, _put(f"{path}/multipliers", _all(rows, (0.0).hex()))),
+        ("huge multipliers", None, _put(f"{path}/multipliers", _all(rows, (2.0**1000).hex()))),
+        ("negative multipliers", 0, _put(f"{path}/multipliers", _all(rows, (-1.0).hex()))),
+        ("missing multipliers", 4, {"op": "remove", "path": f"{path}/multipliers/0/0"}),
+        ("absent multipliers", 4, _put(f"{path}/multipliers", [])),
+        ("a form of another use", None, _put(f"{path}/use", "values")),
+        ("a form of a line that is none", 5, _put(f"/lines/{user}/form", ball)),
+        ("a form of a later line", 5, _put(f"/lines/{user}/form", user + 1)),
+        ("a form of no line", 5, _put(f"/lines/{user}/form", 1 << 50)),
+        ("a ball beyond its box", 4, _put(f"/lines/{ball}/shares", [(2.0).hex()])),
+        ("a ball without a share", 4, _put(f"/lines/{ball}/shares", [])),
     ):
-        yield _entry(f"{what} multipliers", name, name, "invalid", stage, patch=[patch])
+        yield _entry(what, name, name, "invalid", stage, patch=[patch])
     yield _entry(
-        "a chain that runs backwards", name, name, "invalid", None,
-        patch=[_put(f"{path}/start", chains[k]["stop"]), _put(f"{path}/stop", chains[k]["start"])],
+        "a chain that runs backwards", name, name, "invalid", 4,
+        patch=[_put(f"{path}/start", lines[k]["stop"]), _put(f"{path}/stop", lines[k]["start"])],
     )  # fmt: skip
-    twice = {"op": "add", "path": path, "value": chains[k]}
-    yield _entry("a chain twice", name, name, "invalid", 0, patch=[twice])
 
 
 def _all(rows: Any, number: str) -> Json:
-    return [{"entries": [number for _ in row["entries"]]} for row in rows]
+    return [[number for _ in row] for row in rows]
 
 
 def _put(path: str, value: object) -> dict[str, object]:
@@ -387,7 +406,7 @@ def _ill_spelt() -> Iterator[Entry]:
     quoted = f'"grad_norm":"{bound}"'.encode()
     assert quoted in data
     for name, changed in {
-        "duplicate-key": data[:-1] + b',"schema":"lipcert.certificate/1"}',
+        "duplicate-key": data[:-1] + b',"schema":"lipcert.certificate/2"}',
         "float-number": data.replace(quoted, f'"grad_norm":{float.fromhex(bound)!r}'.encode()),
         "decimal-number": data.replace(quoted, f'"grad_norm":"{float.fromhex(bound)!r}"'.encode()),
         "short-hexadecimal": data.replace(quoted, b'"grad_norm":"0x1p+20"'),
@@ -410,7 +429,10 @@ def _ill_spelt() -> Iterator[Entry]:
 def _hostile() -> Iterator[Entry]:
     """Made to break a reader, to make it wait, or to have it open another file."""
     data = (HERE / "certificates/perceptron.json").read_bytes()
-    torus = {"bound": (1.0).hex(), "method": "torus", "twists": [1 << 53], "counts": [1 << 53]}
+    torus = {
+        "rule": "norm/step", "value": "v0", "bound": (1.0).hex(),
+        "method": "torus", "twists": [1 << 53], "counts": [1 << 53],
+    }  # fmt: skip
     for name, changed in {
         "empty": b"",
         "truncated": data[: len(data) // 2],
@@ -427,13 +449,11 @@ def _hostile() -> Iterator[Entry]:
         yield _entry(name, "perceptron", name, "invalid", 0)
     yield _entry(
         "a torus of 2^53 frequencies", "convolution", "convolution", "invalid", 3,
-        patch=[_put("/nodes/0/claims/0/operator_norm", torus)],
+        patch=[_put("/lines/0", torus)],
     )  # fmt: skip
-    ends = [(f"v{k}", f"v{n}") for k in range(8) for n in range(8)]
-    many = [{"use": "values", "start": k, "stop": n, "multipliers": []} for k, n in ends]
     yield _entry(
-        "more chains than the model has uses for", "convolution", "convolution", "invalid", 2,
-        patch=[_put("/witnesses/chains", many)],
+        "more lines than the model has uses for", "convolution", "convolution", "invalid", 2,
+        patch=[_put("/lines", [torus] * 1000)],
     )  # fmt: skip
     content = (HERE / "models/perceptron.onnx").read_bytes()
     for name, changed in {"cut": content[:-9], "nothing": b"", "noise": bytes(range(256))}.items():

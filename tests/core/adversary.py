@@ -14,15 +14,16 @@ from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.clips import with_clips
-from lipcert.core.derive import Derived, derive
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
+from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
+from lipcert.search.prover import Derived, derive
 from tests.core.clipped import compute_clipped, random_clip
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
@@ -145,8 +146,8 @@ def random_setting(
     evidence = Evidence(scope, {}, (), (), ENGINES["float"])
     if witnesses:
         evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
-        evidence, _ = with_chains(program, premises, evidence)
-    return Setting(proto, program, premises, scope, derive(program, premises, evidence))
+    derived = (with_chains if witnesses else derive)(program, premises, evidence)
+    return Setting(proto, program, premises, scope, derived)
 
 
 def _premises(program: Program, proto: ModelProto, rng: np.random.Generator) -> Premises:

@@ -1,4 +1,4 @@
-"""Certificates that claim exactly what the checker derives, for any model, premises and scope."""
+"""Certificates that claim exactly what their lines prove, for any model, premises and scope."""
 
 from __future__ import annotations
 
@@ -14,29 +14,27 @@ from onnx import NodeProto, TensorProto, helper, numpy_helper
 from lipcert.core.certificate import (
     SEMANTICS,
     Certificate,
-    ChainWitness,
     Constraint,
     GroupClaim,
     ModelIdentity,
     NetworkClaim,
     ParameterClaim,
     PrivacyClaim,
-    RunWitness,
     ScopeClaim,
     Tool,
-    ValueClaim,
 )
-from lipcert.core.claims import group_bounds, joint_multiplier
+from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier
 from lipcert.core.clips import with_clips
-from lipcert.core.coverage import INPUT_RULE, expected_nodes, frozen_tensors, tensors
-from lipcert.core.derive import Derived, derive
+from lipcert.core.coverage import frozen_tensors, tensors
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger import Circumstances, Premises
 from lipcert.core.ledger.mechanism import Unchanged
+from lipcert.core.lines.norms import RunNorm
 from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.reader.model import read_model
 from lipcert.core.spending import derived_epsilon
+from lipcert.search.evidence import ChainWitness, Evidence
+from lipcert.search.prover import Derived, derive
 
 PREMISES = Premises(
     input_norm=None,
@@ -60,7 +58,7 @@ class Forgery:
     premises: Premises = PREMISES
     constraints: Sequence[Constraint] | None = None
     groups: Mapping[str, Sequence[str]] | None = None
-    runs: Sequence[RunWitness] = ()
+    runs: Sequence[RunNorm] = ()
     chains: Sequence[ChainWitness] = ()
     output: str | None = None
     noise: float = 2.0
@@ -73,16 +71,12 @@ class Forgery:
         program = lower(model, output)
         kind = "point" if self.constraints is None else "constraint-set"
         scope = ScopeClaim(kind, tuple(sorted(self.trained)), tuple(self.constraints or ()))
-        evidence = Evidence(scope, {}, tuple(self.runs), tuple(self.chains), ENGINES["float"])
+        evidence = Evidence(scope, runs=tuple(self.runs), chains=tuple(self.chains))
         clip = self.premises.layer_clip
         training = program if clip is None else with_clips(program, clip)
         derived = derive(training, self.premises, evidence)
         self.derived.append(derived)
         gradients = {name: derived.gradients.get(name, 0.0) for name in scope.trained}
-        nodes = tuple(
-            replace(node, claims=tuple(_claimed(claim, derived) for claim in node.claims))
-            for node in expected_nodes(model, program)
-        )
         members = {"all": scope.trained} if self.groups is None else self.groups
         known = tensors(model)
         groups = tuple(
@@ -103,12 +97,10 @@ class Forgery:
             ),
             scope=scope,
             assumptions=(),
-            input=_claimed(ValueClaim(program.input, INPUT_RULE, None, None), derived),
-            nodes=nodes,
-            chains=tuple(self.chains),
-            runs=tuple(self.runs),
+            lines=derived.needed(scope.trained, lipschitz=False),
             parameters=tuple(
-                ParameterClaim(name, name, self._clipped(gradients[name])) for name in scope.trained
+                ParameterClaim(name, name, clipped_gradient(gradients[name], self.premises))
+                for name in scope.trained
             ),
             groups=groups,
             network=NetworkClaim(None, None, None, None),
@@ -131,19 +123,6 @@ class Forgery:
             claim = replace(claim, epsilon=epsilon)
         assumptions = self.premises.assumptions(circumstances)
         return replace(bare, groups=groups, assumptions=assumptions, privacy=claim)
-
-    def _clipped(self, bound: float) -> float:
-        clip = self.premises.clip
-        if clip is None:
-            return bound
-        return clip.clip_norm if clip.decay == "inside" else min(bound, clip.clip_norm)
-
-
-def _claimed(claim: ValueClaim, derived: Derived) -> ValueClaim:
-    cotangent = derived.cotangents.get(claim.value)
-    bounds = derived.facts[claim.value].norm, 0.0 if cotangent is None else cotangent.norm
-    output, passed = (bound if math.isfinite(bound) else None for bound in bounds)
-    return replace(claim, output_norm=output, cotangent_norm=passed)
 
 
 def saved(

@@ -14,7 +14,7 @@ from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer, L
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Conv, CotangentClip, InputClip, Program
 from lipcert.core.reader.records import Model
-from lipcert.core.rules.passes import without_cotangent_clips
+from lipcert.core.rules.steps import without_cotangent_clips
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 

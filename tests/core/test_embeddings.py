@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
-from lipcert.core.derive import derive
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import ENGINES, Evidence
+from lipcert.search.evidence import Evidence
+from lipcert.search.prover import derive
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored

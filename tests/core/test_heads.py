@@ -18,18 +18,18 @@ from lipcert.analysis.certificate import certify
 from lipcert.core.canonical import read_canonical, write_canonical
 from lipcert.core.certificate import Certificate, ScopeClaim, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.derive import Derived
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import JOINT, LossPart
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import ENGINES
 from lipcert.core.program import Place
 from lipcert.core.verdict import Verdict
 from lipcert.importer.load import load_model
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import find_norms
+from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
 from tests.core.models import read
 from tests.core.mutants.assumptions import rewritten
@@ -56,7 +56,7 @@ def bounds(proto: Any, parts: list[LossPart], clip: float | None, folder: Path) 
     scope = replace(scope, trained=tuple(n for n in scope.trained if n.endswith((".w", ".b"))))
     evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
     assert evidence.engine is ENGINES["float"]
-    return with_chains(program, premises(parts, clip), evidence)[1]
+    return with_chains(program, premises(parts, clip), evidence)
 
 
 @pytest.mark.sample(seed=4)

@@ -6,12 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from lipcert.core.certificate import ChainWitness, NormClaim, RunWitness, write_certificate
+from lipcert.core.certificate import write_certificate
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.run import Run
+from lipcert.core.lines.affine import AffineFact
+from lipcert.core.lines.balls import BallFact, InputBall, MovedBall
+from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.facts import StepFact
+from lipcert.core.lines.norms import RunNorm, StepNorm
+from lipcert.core.lines.pulls import RunPull, ValuePull
 from tests.checkers import checker
 from tests.core.mutants.assumptions import rewritten
-from tests.core.mutants.claims import with_value_claims
 from tests.core.mutants.networks import certified
 
 MEMORY = 2 << 30
@@ -41,28 +46,76 @@ def with_run(certificate, run_):
     return rewritten(certificate, replace(premises, run=run_))
 
 
-def with_chains(certificate, chains):
-    return replace(certificate, chains=tuple(chains))
+def with_lines(certificate, *lines, last=False):
+    """The same certificate with lines before the others of their stages, or behind them."""
+    stages = [
+        *((line.stage, 2 * last, line) for line in lines),
+        *((line.stage, 1, line) for line in certificate.lines),
+    ]
+    ordered = sorted(stages, key=lambda row: row[:2])
+    return replace(certificate, lines=tuple(line for _, _, line in ordered))
 
 
-def long_chain(certificate):
+def forms(certificate):
+    return [line for line in certificate.lines if isinstance(line, ChainForm)]
+
+
+def long_form(certificate):
     entries = ((1.0,) * 500_000,)
-    return with_chains(certificate, [ChainWitness(certificate.chains[0].use, "x", "v1", entries)])
+    return with_lines(certificate, replace(forms(certificate)[0], multipliers=entries), last=True)
 
 
-def other_chains(certificate):
+def many_forms(certificate):
+    """As many as a model of this size can use, and the same ones always."""
+    return with_lines(certificate, *(forms(certificate)[-1:] * 450), last=True)
+
+
+def other_forms(certificate):
     ends = [(f"v{i}", f"v{j}") for i in range(60) for j in range(60)]
-    return with_chains(certificate, (ChainWitness("values", *pair, ()) for pair in ends))
+    return with_lines(
+        certificate,
+        *(ChainForm(use="values", start=a, stop=b, multipliers=()) for a, b in ends),
+    )
+
+
+def many_balls(certificate):
+    """Each carried through the network, with a fact of each."""
+    place = next(k for k, line in enumerate(certificate.lines) if isinstance(line, ChainForm))
+    balls = [InputBall(shares=(k / 200,)) for k in range(150)]
+    count = sum(line.stage == 4 for line in certificate.lines[: place + 1])
+    start = place + 1 - count
+    form = place + len(balls)
+    rest = [MovedBall(ball=start + k, form=form) for k in range(len(balls))]
+    stop = certificate.lines[place].stop
+    rest += [BallFact(value=stop, ball=start + k, form=form) for k in range(len(balls))]
+    lines = certificate.lines
+    kept = (*lines[:start], *balls, *lines[start : place + 1], *rest)
+    return replace(certificate, lines=kept)
 
 
 def wide_runs(certificate):
-    wide = tuple(RunWitness(("v0",) * 1000, NormClaim(1.0, "torus")) for _ in range(100))
-    return replace(certificate, runs=wide)
+    wide = [RunNorm(values=("v0",) * 1000, bound=1.0, method="torus") for _ in range(100)]
+    return with_lines(certificate, *wide)
+
+
+def wide_maps(certificate):
+    wide = ("v0",) * 100_000
+    return with_lines(
+        certificate, AffineFact(value="v0", values=wide), RunPull(values=wide), RunPull(values=())
+    )
+
+
+def many_lines(certificate):
+    return with_lines(certificate, *(StepFact(value="v0", step="dense/1") for _ in range(50_000)))
+
+
+def long_names(certificate):
+    return with_lines(certificate, *(ValuePull(value="\u202ev" * 30_000) for _ in range(100)))
 
 
 def with_count(certificate, number):
-    claim = NormClaim(1.0, "torus", (number,), (number,))
-    return with_value_claims(certificate, "v0", lambda found: replace(found, operator_norm=claim))
+    norm = StepNorm(value="v0", bound=1.0, method="torus", twists=(number,), counts=(number,))
+    return with_lines(certificate, norm)
 
 
 TEXTS = {
@@ -76,10 +129,14 @@ TEXTS = {
     "no text": lambda _: bytes(range(256)) * 1000,
 }
 RECORDS = {
-    "many multipliers": long_chain,
-    "many chains": lambda found: with_chains(found, tuple(found.chains) * 200),
-    "other chains": other_chains,
+    "many multipliers": long_form,
+    "many forms": many_forms,
+    "other forms": other_forms,
+    "many balls": many_balls,
     "many runs": wide_runs,
+    "wide maps": wide_maps,
+    "many lines": many_lines,
+    "long names": long_names,
     "counts 2147483648": lambda found: with_count(found, 1 << 31),
     "counts 9007199254740992": lambda found: with_count(found, 1 << 53),
     "many steps": lambda found: with_run(found, Run("poisson", 1 << 40, 1, 1 << 28, 1 << 28)),
@@ -114,10 +171,14 @@ def test_nothing_speaks_for_the_checker(case, tmp_path, text):
     """Neither an assumption nor a name in a reason can look like a verdict."""
     certificate = case.certificate
     ledger = (replace(certificate.assumptions[0], text=text), *certificate.assumptions[1:])
-    renamed = (replace(certificate.nodes[0], name=text), *certificate.nodes[1:])
+    first = next(line for line in certificate.lines if isinstance(line, StepFact))
     for changed in (
         replace(certificate, assumptions=ledger),
-        replace(certificate, nodes=renamed),
+        with_lines(certificate, replace(first, value=text)),
+        with_lines(certificate, replace(first, step=text)),
+        with_lines(certificate, replace(forms(certificate)[0], start=text)),
+        with_lines(certificate, RunNorm(values=(text, text), bound=1.0, method=text)),
+        replace(certificate, model=replace(certificate.model, output=text)),
     ):
         said = run(write_certificate(changed), case.path, tmp_path)
         assert said.isascii()

@@ -16,15 +16,16 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.derive import derive
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.ledger.premises import InputPart
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
+from lipcert.search.evidence import Evidence
+from lipcert.search.prover import derive
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
@@ -221,7 +222,7 @@ def test_a_centre_is_allowed_by_each_input(beside: str, box: Box) -> None:
     assumed = premises(program, x=(0.5, (0.0, 1.0)), b=(None, box))
     scope = ScopeClaim("point", tuple(sorted(weights)), ())
     evidence = Evidence(scope, {}, (), (), ENGINES["float"])
-    _, derived = with_chains(program, assumed, evidence)
+    derived = with_chains(program, assumed, evidence)
     b = np.full(program.shapes["b"][1:], box[0], np.float64 if beside == "real" else np.int64)
     for label in range(3):
         for name, norm in norms(proto, {"x": np.zeros(1024), "b": b}, label, weights).items():

@@ -13,6 +13,10 @@ from lipcert.core.certificate import Constraint, GroupClaim, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.mechanism import GradientClipping
 from lipcert.core.ledger.run import Run
+from lipcert.core.lines.affine import AffineFact
+from lipcert.core.lines.balls import InputBall
+from lipcert.core.lines.norms import RunNorm, StepNorm
+from lipcert.core.lines.pulls import LossPull, RunPull, ValuePull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import STAGES, Verdict
 from tests.core.forged import PREMISES, Forgery, saved
@@ -57,11 +61,11 @@ def test_stages_and_verdicts(two_layers):
 
 def test_a_check_ends_where_it_fails(two_layers):
     def change(certificate):
-        return replace(certificate, nodes=certificate.nodes[1:])
+        return replace(certificate, lines=certificate.lines[1:])
 
     report = verdict(Forgery(two_layers, ["w0", "w1"]), change)
     assert report.verdict is Verdict.INVALID
-    assert [stage.number for stage in report.stages] == [0, 1, 2]
+    assert [stage.number for stage in report.stages] == [0, 1, 2, 3, 4]
     assert not report.promise
 
 
@@ -138,7 +142,7 @@ def test_what_the_output_does_not_read_has_no_gradient(tmp_path):
     forgery = Forgery(path, ["w0", "w1"], output="y")
     certificate = forgery.certificate()
     assert [claim.grad_norm == 0.0 for claim in certificate.parameters] == [False, True]
-    assert certificate.nodes[1].role == "unused"
+    assert [line.tensor for line in certificate.lines if line.rule == "grad/tensor"] == ["w0"]
     assert verdict(forgery).verdict is Verdict.CONDITIONAL
 
     def change(found):
@@ -192,13 +196,13 @@ def test_one_tensor_in_two_places(tmp_path):
         assert torch.linalg.norm(w.grad).item() <= bound
     held = Forgery(path, ["w0"], constraints=[Constraint("w0", "spectral", 2.0)])
     assert verdict(held).verdict is Verdict.CONDITIONAL
-    assert held.certificate().nodes[-1].claims[0].output_norm >= 8.0 - 1e-9
+    assert held.derived[-1].facts["y"].norm >= 8.0 - 1e-9
 
 
 def test_an_unconstrained_tensor_bounds_nothing(two_layers):
     forgery = Forgery(two_layers, ["w0"], constraints=[])
-    claims = {claim.value: claim for n in forgery.certificate().nodes for claim in n.claims}
-    assert claims["h"].output_norm is None
+    bounds = {line.value: line.bound for line in forgery.certificate().lines if line.stage == 4}
+    assert bounds["h"] is None
 
     def change(certificate):
         return replace(certificate, scope=replace(certificate.scope, kind="point"))
@@ -208,7 +212,7 @@ def test_an_unconstrained_tensor_bounds_nothing(two_layers):
 
 
 def test_a_renamed_model_is_another_reading(two_layers, tmp_path):
-    """Same structure, names exchanged: the certificate speaks of names that mean other tensors."""
+    """Same structure, names exchanged: the claims are then about other tensors."""
     data = write_certificate(Forgery(two_layers, ["w0"]).certificate())
     nodes = [
         node("MatMul", ["x", "w1"], ["h"]),
@@ -220,4 +224,52 @@ def test_a_renamed_model_is_another_reading(two_layers, tmp_path):
     other = saved(tmp_path / "other.onnx", nodes, arrays, (4,))
     report = check(data, other, Choices())
     assert report.verdict is Verdict.INVALID
-    assert report.stages[-1].number == 2
+    assert report.stages[-1].number == 6
+
+
+def with_lines(certificate, *lines):
+    """The same certificate with lines among the others of their stages."""
+    known = certificate.lines
+    for line in lines:
+        place = sum(other.stage <= line.stage for other in known)
+        known = (*known[:place], line, *known[place:])
+    return replace(certificate, lines=known)
+
+
+def test_the_loss_reads_the_output(two_layers):
+    """No step reads the output, so that nothing would reach it: all gradients would be 0."""
+
+    def zero(line):
+        if isinstance(line, LossPull):
+            return ValuePull(value=line.value, bound=0.0)
+        return replace(line, bound=0.0) if line.stage > 4 else line
+
+    def change(found):
+        claims = tuple(replace(claim, grad_norm=0.0) for claim in found.parameters)
+        return replace(found, lines=tuple(map(zero, found.lines)), parameters=claims)
+
+    report = verdict(Forgery(two_layers, ["w0", "w1"]), change)
+    assert report.verdict is Verdict.INVALID
+    assert "reads the output" in report.reasons[0]
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        [StepNorm(method="dense", value="h")],
+        [RunNorm(method="dense", values=())],
+        [RunNorm(method="dense", values=("h",)), AffineFact(value="h", values=("h",))],
+        [RunNorm(method="dense", values=("h", "y")), AffineFact(value="y", values=("h", "y"))],
+        [RunNorm(method="dense", values=("h", "r")), RunPull(values=("h", "r"))],
+        [InputBall(shares=())],
+        [InputBall(shares=(0.5, 0.5))],
+        [AffineFact(value="y", values=())],
+        [RunPull(values=())],
+    ],
+    ids=str,
+)
+def test_lines_that_state_nothing(two_layers, lines):
+    """A norm without a number, a run of no steps, a ball without a share: refused, with reasons."""
+    report = verdict(Forgery(two_layers, ["w0"]), lambda found: with_lines(found, *lines))
+    assert report.verdict is Verdict.INVALID
+    assert all(report.reasons)

@@ -8,15 +8,16 @@ import pytest
 import torch
 
 from lipcert.core.certificate import Constraint, ScopeClaim
-from lipcert.core.derive import derive
+from lipcert.core.engines import ENGINES
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.program import Activation, Conv, Dense, Move, Op
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
+from lipcert.search.evidence import Evidence
+from lipcert.search.prover import derive
 from tests.core.adversary import found_above
 from tests.core.lower.cases import model, node, program
 from tests.core.onnx_torch import compute, stored

@@ -22,7 +22,6 @@ from lipcert.core.certificate import (
     write_certificate,
 )
 from lipcert.core.check import Choices, check
-from lipcert.core.derive import Derived
 from lipcert.core.interval import Interval
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Unchanged
@@ -36,6 +35,7 @@ from lipcert.importer.load import load_model
 from lipcert.losses import loss_gradients, make_loss
 from lipcert.search.chains import with_chains
 from lipcert.search.norms import find_norms
+from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
 from tests.core.adversary import random_setting, violations
 from tests.core.lower.cases import model, node
@@ -189,7 +189,7 @@ def bounds(net: Drawn, scope: ScopeClaim, clip: float | None = None) -> Derived:
         None,
     )  # fmt: skip
     evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
-    return with_chains(program, premises, evidence)[1]
+    return with_chains(program, premises, evidence)
 
 
 def scopes(net: Drawn, rng: np.random.Generator) -> list[ScopeClaim]:
@@ -397,7 +397,7 @@ def test_tokens_beside_another_output_with_a_label(seed: int) -> None:
     )
     scope = ScopeClaim("point", tuple(sorted(shapes)), ())
     evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
-    limit = with_chains(program, premises, evidence)[1].gradients
+    limit = with_chains(program, premises, evidence).gradients
     held = {name: w.clone().requires_grad_() for name, w in stored(proto).items()}
     for _ in range(20):
         x = torch.from_numpy(rng.integers(0, 6, (1, 5)))

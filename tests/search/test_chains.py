@@ -8,16 +8,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lipcert.core.certificate import ChainWitness, ScopeClaim
-from lipcert.core.derive import Derived, derive
+from lipcert.core.certificate import ScopeClaim
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless
-from lipcert.core.norm_evidence import ENGINES, Evidence
+from lipcert.core.lines.chains import COTANGENTS, ChainForm
+from lipcert.core.lines.proof import Proof
 from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
-from lipcert.core.refinements import COTANGENTS, Chains
 from lipcert.graph.evaluate import evaluate
 from lipcert.search import chains
 from lipcert.search.chains import with_chains
+from lipcert.search.evidence import ChainWitness, Evidence
+from lipcert.search.prover import Derived, derive
 
 PREMISES = Premises(
     input_norm=2.0, input_box=(0.0, 1.0), loss="cross-entropy",
@@ -67,6 +69,19 @@ def evidence_of(program: Program) -> Evidence:
     return Evidence(ScopeClaim("point", tuple(trained), ()), norms, (), (), ENGINES["float"])
 
 
+def forms_of(derived: Derived) -> list[ChainForm]:
+    return [line for line in derived.lines if isinstance(line, ChainForm)]
+
+
+def follow(program: Program, evidence: Evidence, derived: Derived) -> Proof:
+    """The lines that the bounds rest on, evaluated anew."""
+    proof = Proof(program, PREMISES, evidence.scope, evidence.engine)
+    proof.norms.update(evidence.norms)
+    for number, line in enumerate(derived.needed(proof.users, lipschitz=True)):
+        proof.add(number, line)
+    return proof
+
+
 def jacobian(program: Program, x: np.ndarray) -> np.ndarray:
     def image(point: np.ndarray) -> np.ndarray:
         return np.asarray(evaluate(program, point[None])[program.output]).ravel()
@@ -102,17 +117,15 @@ def test_windows(monkeypatch: pytest.MonkeyPatch, budget: int, residual: bool) -
             monkeypatch.setitem(limits, use, budget)
     program = perceptron(budget, 4, residual=residual)
     bare = evidence_of(program)
-    evidence, derived = with_chains(program, PREMISES, bare)
+    derived = with_chains(program, PREMISES, bare)
     plain = derive(program, PREMISES, bare)
-    passed = {chain.stop for chain in evidence.chains if chain.use == COTANGENTS}
+    passed = {form.stop for form in forms_of(derived) if form.use == COTANGENTS}
     assert passed
     if 10 < budget < 1600:  # in smaller ones, of one matrix, the rules attain what is true
         assert passed - {program.output}
     assert_holds(program, derived, budget)
-    again = derive(program, PREMISES, evidence)
-    assert again.gradients == derived.gradients
-    assert again.lipschitz == derived.lipschitz < plain.lipschitz
-    assert again.chains == evidence.chains
+    assert follow(program, bare, derived).gradients == derived.gradients
+    assert derived.lipschitz < plain.lipschitz
     assert all(derived.gradients[name] <= plain.gradients[name] for name in plain.gradients)
     assert math.hypot(*derived.gradients.values()) < math.hypot(*plain.gradients.values())
 
@@ -127,40 +140,34 @@ def test_small_chains_to_the_output_serve_the_lipschitz_constant(
     """
     monkeypatch.setattr(chains, "_SMALL", limit)
     program = perceptron(2, 3, residual=False)
-    evidence, derived = with_chains(program, PREMISES, evidence_of(program))
-    short = [c for c in evidence.chains if (c.use, c.start) == (COTANGENTS, "v2")]
+    derived = with_chains(program, PREMISES, evidence_of(program))
+    short = [c for c in forms_of(derived) if (c.use, c.start) == (COTANGENTS, "v2")]
     assert {c.stop for c in short} == {program.output}
     assert len(short) == (2 if limit else 1)
-    facts = derived.facts
-
-    def norm(some: list[ChainWitness]) -> float:
-        proved = Chains.of(program, facts, evidence, some)
-        (found,) = [*proved.shares.values(), *proved.sums.values()]
-        return min(form.over_ball() for _, form in found)
-
-    known = {c.multipliers: norm([c]) for c in short}
-    assert norm(short) == min(known.values())
-    assert len(set(known.values())) == len(short)
+    proof = follow(program, evidence_of(program), derived)
+    norms = {c.multipliers: c.evaluate(proof).form.over_ball() for c in short}
+    assert len(set(norms.values())) == len(short)
 
 
 def test_multipliers_that_are_worth_nothing() -> None:
     """Any numbers leave valid bounds; chains between values that are not there are left out."""
     program = perceptron(1, 3, residual=True)
-    evidence, _ = with_chains(program, PREMISES, evidence_of(program))
+    evidence = evidence_of(program)
+    forms = forms_of(with_chains(program, PREMISES, evidence))
     rng = np.random.default_rng(1)
     wild = tuple(
-        replace(
-            chain,
-            multipliers=tuple(
-                tuple(10.0 ** rng.uniform(-3, 6, len(numbers))) for numbers in chain.multipliers
-            ),
+        ChainWitness(
+            form.use,
+            form.start,
+            form.stop,
+            tuple(tuple(10.0 ** rng.uniform(-3, 6, len(row))) for row in form.multipliers),
         )
-        for chain in evidence.chains
+        for form in forms
     )
-    missing = tuple(replace(chain, start="nothing") for chain in evidence.chains)
+    missing = tuple(replace(chain, start="nothing") for chain in wild)
     derived = derive(program, PREMISES, replace(evidence, chains=wild + missing))
     assert_holds(program, derived, 1)
-    assert not set(missing) & set(derived.chains)
+    assert "nothing" not in {form.start for form in forms_of(derived)}
 
 
 def test_only_the_positive_part_of_a_bias_passes_a_relu() -> None:
@@ -190,8 +197,8 @@ def test_no_chain_where_rules_are_attained(monkeypatch: pytest.MonkeyPatch) -> N
         value = f"v{number}"
     shapes = {"x": (1, 6), **{step.output: (1, 6) for step in steps}}
     program = Program("x", value, shapes, tuple(steps), Place(0), ())
-    evidence, derived = with_chains(program, PREMISES, evidence_of(program))
-    assert not [chain for chain in evidence.chains if chain.use == COTANGENTS]
+    derived = with_chains(program, PREMISES, evidence_of(program))
+    assert not [form for form in forms_of(derived) if form.use == COTANGENTS]
     assert 1.0 <= derived.lipschitz <= 1.0 + 1e-8
 
 
@@ -202,9 +209,9 @@ def test_weights_of_any_magnitude_end_in_bounds_or_in_none(gain: float, residual
     """Where squares of numbers overflow no multipliers are found, and the rules remain."""
     program = perceptron(3, 6, residual=residual, gain=gain)
     with np.errstate(all="ignore"):
-        evidence, derived = with_chains(program, PREMISES, evidence_of(program))
-    plain = derive(program, PREMISES, replace(evidence, chains=()))
+        derived = with_chains(program, PREMISES, evidence_of(program))
+    plain = derive(program, PREMISES, evidence_of(program))
     assert derived.lipschitz <= plain.lipschitz
     assert not any(math.isnan(bound) for bound in derived.gradients.values())
-    for chain in evidence.chains:
+    for chain in forms_of(derived):
         assert np.isfinite(np.concatenate([*map(np.asarray, chain.multipliers), [0.0]])).all()

@@ -12,13 +12,14 @@ import pytest
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors
-from lipcert.core.derive import derive
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Premises
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.program import Program
 from lipcert.losses import make_loss
+from lipcert.search.evidence import Evidence
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
+from lipcert.search.prover import derive
 from tests.core.lower.cases import model, node, program
 from tests.core.models import read
 from tests.core.random_models import random_model

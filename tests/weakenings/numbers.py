@@ -20,7 +20,7 @@ from tests.core.accounting import (
 )
 from tests.core.losses import test_attained, test_kinds, test_softmax_error
 from tests.core.rules import test_facts
-from tests.weakenings import oracles
+from tests.weakenings import line_oracles, oracles
 from tests.weakenings.mutation import Kill, Mutation
 
 ATTAINED = test_attained.test_gradient_norm_is_bounded_and_attained
@@ -424,37 +424,7 @@ DERIVATION = [
         Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
     ),
     Mutation(
-        "refinements:Runs.of",
-        "any(readers[value] != 1 for value in run.values[:-1])",
-        "False",
-        Kill.of(oracles.a_run_that_is_read_from_within),
-    ),
-    Mutation(
-        "refinements:Chains.of",
-        "steps is None or not is_only_way(program, steps)",
-        "steps is None",
-        Kill.of(oracles.a_chain_beside_which_cotangents_pass),
-    ),
-    Mutation(
-        "refinements:Witnessed._affine",
-        "add_up(multiply_up(bound, facts[start].norm), at_zero.norm)",
-        "max(multiply_up(bound, facts[start].norm), at_zero.norm)",
-        Kill.of(oracles.a_run_with_a_bias),
-    ),
-    Mutation(
-        "refinements:Centres._raised",
-        "or not (below.box.lo >= 0.0).all()",
-        "",
-        Kill.of(oracles.raised_weights_of_negative_numbers),
-    ),
-    Mutation(
-        "refinements:slopes_between",
-        "box = hull(below.box, points[step.inputs[0]].box)",
-        "box = below.box",
-        Kill.of(oracles.chords_that_leave_a_box),
-    ),
-    Mutation(
-        "derive:input_facts",
+        "inputs:input_facts",
         "add_up(squares, multiply_up(own, own))",
         "max(squares, multiply_up(own, own))",
         Kill.of(oracles.inputs_of_two_norms),
@@ -463,7 +433,7 @@ DERIVATION = [
         "rules.facts:Cotangent.clipped",
         "norm=min(self.norm, radius)",
         "norm=0.9 * min(self.norm, radius)",
-        Kill.of(oracles.a_clipped_loss),
+        Kill.of(line_oracles.a_clipped_loss),
     ),
     Mutation(
         "claims:group_bounds",

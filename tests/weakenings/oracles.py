@@ -15,23 +15,16 @@ import pytest
 from lipcert.core.accounting.gaussian import gaussian_epsilon
 from lipcert.core.accounting.renyi import poisson_renyi_epsilon
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.certificate import (
-    ChainWitness,
-    GroupClaim,
-    NormClaim,
-    RunWitness,
-    ScopeClaim,
-)
+from lipcert.core.certificate import GroupClaim
 from lipcert.core.claims import clipped_group, group_bounds
-from lipcert.core.derive import Derived, derive, input_facts
 from lipcert.core.forms import chain
+from lipcert.core.inputs import input_facts
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger import Premises
 from lipcert.core.ledger.mechanism import Clipless, GradientClipping
 from lipcert.core.ledger.premises import InputPart
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax_error import SoftmaxDomain
-from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.norms import stacks
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.definite import Definite, definite_float
@@ -40,18 +33,12 @@ from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.strips import Strip, strips_at_most_float
 from lipcert.core.norms.torus import torus_at_most
 from lipcert.core.program import (
-    Activation,
-    Add,
-    Dense,
-    Op,
     Operand,
     Part,
     Place,
     Program,
     Scale,
-    Step,
 )
-from lipcert.core.refinements import slopes_between
 from lipcert.core.rules.facts import Cotangent, Fact
 from tests.core.forms import test_forms
 from tests.core.norms.convolutions import window_of
@@ -181,81 +168,11 @@ def long_product() -> None:
         assert Fraction(bound) >= product
 
 
-ZEROS, ONES = np.zeros((2, 2)), np.eye(2)
 PREMISES = Premises(
     input_norm=1.0, input_box=None, loss="cross-entropy",
     loss_parameters=(("label_smoothing", 0.0), ("temperature", 1.0)), loss_clip=None,
     mechanism=Clipless(), relation="add-remove", divisor=None, run=None,
 )  # fmt: skip
-
-
-def _derived(
-    *steps: tuple[Op, str, str],
-    runs: tuple[RunWitness, ...] = (),
-    chains: tuple[ChainWitness, ...] = (),
-    premises: Premises = PREMISES,
-) -> Derived:
-    """Of steps on vectors of two numbers: what is computed, from what (several by blanks), name."""
-    made = tuple(
-        Step(op, tuple(inputs.split()), name, (1, 2), number)
-        for number, (op, inputs, name) in enumerate(steps)
-    )
-    shapes = dict.fromkeys(["x", *(step.output for step in made)], (1, 2))
-    program = Program("x", made[-1].output, shapes, made, Place(0), ())
-    evidence = Evidence(ScopeClaim("point", (), ()), {}, runs, chains, ENGINES["float"])
-    return derive(program, premises, evidence)
-
-
-def _dense(matrix: np.ndarray, bias: np.ndarray | None = None) -> Dense:
-    added = None if bias is None else Operand(bias, bias)
-    return Dense(Operand(matrix, matrix), added)
-
-
-def a_run_that_is_read_from_within() -> None:
-    """0·x + x, where the run of both matrices is 0: at x = 0 the gradient is (½, −½)."""
-    run = RunWitness(("a", "b"), NormClaim(0.0, "dense"))
-    steps = (_dense(ONES), "x", "a"), (_dense(ZEROS), "a", "b"), (Add((1, 1)), "b a", "y")
-    found = _derived(*steps, runs=(run,))
-    assert found.cotangents["x"].norm >= 0.5**0.5
-
-
-def a_chain_beside_which_cotangents_pass() -> None:
-    """The same by a chain."""
-    chain_witness = ChainWitness("cotangents", "x", "b", ())
-    steps = (_dense(ONES), "x", "a"), (_dense(ZEROS), "a", "b"), (Add((1, 1)), "b a", "y")
-    found = _derived(*steps, chains=(chain_witness,))
-    assert found.cotangents["x"].norm >= 0.5**0.5
-
-
-def a_run_with_a_bias() -> None:
-    """relu(x + (3, 4)) is (3.6, 4.8) at x = (0.6, 0.8)."""
-    step = _dense(ONES, np.array([3.0, 4.0]))
-    found = _derived((step, "x", "a"), (Activation("relu"), "a", "y"))
-    assert found.facts["y"].norm >= 6.0
-
-
-def raised_weights_of_negative_numbers() -> None:
-    """relu(−x) is 1 at x = (−1, 0), and 0 with the weight −1 raised to 0."""
-    numbers = ((1e-9, 1e-9), (1e-9, 1e-9, 1e-9), (1e-9,))
-    steps = (_dense(-np.eye(2)), "x", "a"), (Activation("relu"), "a", "y")
-    found = _derived(*steps, chains=(ChainWitness("raised", "x", "y", numbers),))
-    assert found.facts["y"].norm >= 1.0
-
-
-def chords_that_leave_a_box() -> None:
-    """From relu(−3) to relu(2) the slope is 0.4, though all values lie in [1, 2]."""
-    step = Step(Activation("relu"), ("h",), "y", (1, 1), 0)
-    facts = {"h": Fact.of((1, 1), box=Interval(np.ones((1, 1)), np.full((1, 1), 2.0)))}
-    points = {"h": Fact.of((1, 1), box=exact(np.full((1, 1), -3.0)))}
-    found = slopes_between((step,), facts, points)
-    assert found is not None
-    assert found["y"].lo.min() <= 0.4 <= found["y"].hi.max()
-
-
-def a_clipped_loss() -> None:
-    """Gradients of norm √½ that are clipped to ½ have norm ½."""
-    found = _derived((_dense(ONES), "x", "y"), premises=replace(PREMISES, loss_clip=0.5))
-    assert found.cotangents["y"].norm >= 0.5
 
 
 def inputs_of_two_norms() -> None:

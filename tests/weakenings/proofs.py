@@ -341,13 +341,13 @@ FORMS = [
         Kill.of(test_forms.test_enclosing_balls),
     ),
     Mutation(
-        "forms.several_inputs:_has_allowed_parts",
-        "is_allowed(own, known[part.name])",
+        "forms.centred:is_allowed",
+        "_satisfies(own, known[part.name])",
         "True",
         Kill.of(test_inputs.test_a_centre_is_allowed_by_each_input, "ids", (0.0, 39.0)),
     ),
     Mutation(
-        "forms.several_inputs:side_by_side",
+        "forms.centred:side_by_side",
         "Fraction(ball.radius) ** 2",
         "Fraction(ball.radius) ** 2 / 2",
         Kill.of(test_forms.test_balls_side_by_side),

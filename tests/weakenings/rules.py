@@ -1,4 +1,4 @@
-"""Of the rules of steps, of what they share, and of the passes that ask them."""
+"""Of the rules of steps, and of what they share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from tests.core.rules import (
     test_facts,
     test_functions,
     test_laws,
-    test_passes,
     test_weights,
 )
 from tests.weakenings import oracles
@@ -224,24 +223,6 @@ SHARED = [
         "multiply_up(stretch, radius)",
         "0.9 * radius",
         Kill.of(known.test_closed_forms_for_bounded_weights, 1.0, 1.0, 0.5, 3),
-    ),
-    Mutation(
-        "rules.passes:_sum",
-        "add_up(first.norm, second.norm)",
-        "max(first.norm, second.norm)",
-        Kill.of(known.test_residual_branches_add_and_concat_is_exact),
-    ),
-    Mutation(
-        "rules.passes:gradients",
-        "add_up(found.get(name, 0.0), share)",
-        "max(found.get(name, 0.0), share)",
-        Kill.of(known.test_a_shared_weight_adds_its_uses),
-    ),
-    Mutation(
-        "rules.passes:backward",
-        "cotangents = {program.output: at_output}",
-        "cotangents = {program.output: replace(at_output, norm=0.9 * at_output.norm)}",
-        Kill.of(test_passes.test_attained_by_a_weight_that_is_used_twice),
     ),
     Mutation(
         "rules.clips:CotangentClipRule.pulled",

@@ -27,6 +27,7 @@ from lipcert.audit.trace.files import BLOBS, MANIFEST, open_regular, steps_name
 from lipcert.audit.trace.records import (
     Batch,
     Close,
+    Declaration,
     Event,
     Gradients,
     IndexArray,
@@ -159,6 +160,12 @@ def manifest_in(data: bytes) -> Manifest:
     if set(manifest.parameters) & set(manifest.buffers):
         raise FormError("a parameter and a buffer have one name")
     return manifest
+
+
+def declared_members(declaration: Declaration) -> JsonObject:
+    """A declaration, without what is not declared."""
+    members: JsonObject = MEMBERS.write(declaration)
+    return members
 
 
 @final

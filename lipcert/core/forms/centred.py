@@ -5,8 +5,7 @@ Of several inputs, c is allowed where each of them is, and all of them together.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
@@ -19,7 +18,6 @@ from lipcert.core.interval import Array, Interval, exact, norm_up
 from lipcert.core.program import Program, Shape
 from lipcert.core.rules.facts import Fact, lengths_up
 
-_LARGEST_POINTS: Final = 1 << 20
 LARGEST_SQUARED: Final = 1e100
 """far below numbers whose squares overflow"""
 
@@ -37,36 +35,22 @@ class Ball:
         return Fact.of(self.centre.shape, norm_up(self.centre), exact(self.centre))
 
 
-def input_balls(program: Program, known: Mapping[str, Fact]) -> Iterator[Ball]:
-    """Balls that hold all inputs, around inputs that are allowed.
+def side_by_side(balls: Sequence[Ball], shape: Shape) -> Ball:
+    """The ball of inputs that one input of this shape holds one after another.
 
-    known: all that is assumed of the input and, of several, of each, as in `derive.input_facts`.
-    Of several inputs: their own balls side by side, and balls of the whole around a centre of which
-    every part is allowed.
+    Proof: the square of a distance is the sum of those of the parts.
     """
-    shape, at_input = program.shapes[program.input], known[program.input]
-    if math.prod(shape) > _LARGEST_POINTS or at_input.norm > LARGEST_SQUARED:
-        return
-    found = (enclosing_ball(at_input, shape, share) for share in set(shares_of(at_input, shape)))
-    whole = (ball for ball in found if ball is not None)
-    if not program.parts:
-        yield from whole
-        return
-    from lipcert.core.forms.several_inputs import balls_of_parts  # noqa: PLC0415  for these only
-
-    yield from balls_of_parts(program, known, whole)
+    centre = np.concatenate([ball.centre.reshape(-1) for ball in balls]).reshape(shape)
+    square = sum((Fraction(ball.radius) ** 2 for ball in balls), start=Fraction(0))
+    return Ball(centre, sqrt_up(square))
 
 
-def shares_of(fact: Fact, shape: Shape) -> tuple[Fraction, ...]:
-    """Which balls are tried: the smallest, one between, the one around 0; none is trusted."""
-    box = fact.box.broadcast(shape)
-    if not (np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
-        return ()
-    middle = 0.5 * box.lo + 0.5 * box.hi
-    curvature = 2.0 * float(np.sum(middle * middle))
-    slope = max(fact.norm * fact.norm + float(np.sum(box.lo * box.hi)), 0.0)
-    best = 1.0 - min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
-    return Fraction(best), Fraction(0.5 + 0.5 * best), Fraction(1)
+def is_allowed(centre: Array, program: Program, known: Mapping[str, Fact]) -> bool:
+    """Whether an input satisfies all that is known of it, and of each of several of its own."""
+    parts = zip(program.parts, program.inputs_of(centre), strict=True) if program.parts else ()
+    return _satisfies(centre, known[program.input]) and all(
+        _satisfies(own, known[part.name]) for part, own in parts
+    )
 
 
 def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
@@ -81,7 +65,7 @@ def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
     if not (0 <= share <= 1 and np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
         return None
     centre = np.clip((1.0 - float(share)) * (0.5 * box.lo + 0.5 * box.hi), box.lo, box.hi)
-    if not is_allowed(centre, fact):
+    if not _satisfies(centre, fact):
         return None
     weight = Interval(np.array(round_down(share)), np.array(round_up(share)))
     ends = [
@@ -108,7 +92,7 @@ def fact_around(value: Interval, shape: Shape, form: Form, radius: float) -> Fac
     return Fact.of(shape, norm, Interval(box.lo.reshape(shape), box.hi.reshape(shape)))
 
 
-def is_allowed(centre: Array, fact: Fact) -> bool:
+def _satisfies(centre: Array, fact: Fact) -> bool:
     """Whether a point satisfies a fact, all parts of it."""
     runs = float(np.max(lengths_up(centre), initial=0.0))
     columns = (

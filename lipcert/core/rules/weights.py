@@ -10,6 +10,7 @@ from typing import Protocol, TypeAlias, final
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
+from lipcert.core.certificate import ScopeClaim
 from lipcert.core.interval import Interval, norm_up, symmetric
 from lipcert.core.program import Conv, Dense, Operand, Shape
 from lipcert.core.rules.facts import lengths_up, root_up
@@ -148,3 +149,11 @@ def _stretch(op: Dense | Conv, before: Shape, after: Shape) -> float:
     from lipcert.core.rules.windows import convolution_axes, kernel_square  # noqa: PLC0415
 
     return root_up(kernel_square(convolution_axes(op, before, after)))
+
+
+def weights_in(scope: ScopeClaim, norms: Mapping[str, float]) -> Weights:
+    """All weights in a scope. norms: of linear steps whose weights it leaves as they are."""
+    if scope.kind == "point":
+        return Point(norms)
+    constraints = {item.tensor: (item.kind, item.radius) for item in scope.constraints}
+    return Constrained(constraints, frozenset(scope.trained), norms)

@@ -9,10 +9,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lipcert.core.certificate import ChainWitness, ScopeClaim
-from lipcert.core.derive import derive
+from lipcert.core.certificate import ScopeClaim
+from lipcert.core.engines import ENGINES
 from lipcert.core.forms.raised import Affine, Raised, affine_of, raised_of
-from lipcert.core.norm_evidence import ENGINES, Evidence
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.program import (
@@ -28,8 +27,9 @@ from lipcert.core.program import (
     Step,
     Window,
 )
-from lipcert.core.refinements import RAISED
 from lipcert.graph.evaluate import evaluate_batch
+from lipcert.search.evidence import RAISED, ChainWitness, Evidence
+from lipcert.search.prover import derive
 from lipcert.search.raising import numbers_to_raise
 from tests.core.forged import PREMISES
 

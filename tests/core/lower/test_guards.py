@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lipcert.core.coverage import expected_nodes
 from lipcert.core.lower.errors import Unsupported
 from tests.core.lower.cases import agrees, kinds, model, node, program
 from tests.core.models import read
@@ -65,7 +64,7 @@ def test_agrees_with_onnxruntime(name, tmp_path):
     found = agrees(proto)
     assert kind in kinds(found)
     assert "constant" not in found.covered
-    expected_nodes(read(proto, tmp_path), found)
+    assert len(found.covered) == len(read(proto, tmp_path).nodes)
 
 
 REFUSED = {

@@ -124,9 +124,9 @@ def _inputs(premises: Premises) -> Iterator[Changed]:
             yield f"loss {name}", _WEAK if counts else _EITHER, {5}, changed
         missing = tuple(item for item in premises.loss_parameters if item[0] != name)
         yield f"loss without {name}", _EITHER, {5}, replace(premises, loss_parameters=missing)
-    yield "loss kind", _WEAK, {4}, replace(premises, loss="nothing")
+    yield "loss kind", _WEAK, {5}, replace(premises, loss="nothing")
     added = (*premises.loss_parameters, ("zeal", 2.0))
-    yield "loss kind", _WEAK, {4}, replace(premises, loss_parameters=added)
+    yield "loss kind", _WEAK, {5}, replace(premises, loss_parameters=added)
 
 
 def _mechanisms(case: Case) -> Iterator[Changed]:

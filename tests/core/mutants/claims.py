@@ -1,60 +1,28 @@
-"""Mutants of claims: bounds of values, gradients, groups, the network, and ε."""
+"""Mutants of claims: bounds of gradients, groups, the network, and ε."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from lipcert.core.certificate import Certificate, GroupClaim, NodeClaim, ValueClaim
+from lipcert.core.certificate import Certificate, GroupClaim
 from lipcert.core.ledger import Premises
 from lipcert.core.spending import derived_epsilon
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 
-__all__ = ["claim_mutants", "with_value_claims"]
-
-Change = Callable[[ValueClaim], ValueClaim]
+__all__ = ["claim_mutants"]
 
 
 def claim_mutants(case: Case) -> Iterator[Mutant]:
-    """Every bound by itself: one ulp lower, one ulp higher, zero, absent."""
-    yield from _values(case.certificate)
+    """Every bound by itself: lower by one ulp and by a millionth, one ulp higher, zero, absent."""
     yield from _network(case.certificate)
     yield from _parameters(case.certificate)
     yield from _groups(case.certificate)
     yield from _privacy(case.certificate)
-
-
-def with_value_claims(certificate: Certificate, value: str, change: Change) -> Certificate:
-    """With the claim about one value changed."""
-
-    def changed(node: NodeClaim) -> NodeClaim:
-        return replace(
-            node, claims=tuple(change(c) if c.value == value else c for c in node.claims)
-        )
-
-    nodes = tuple(changed(node) for node in certificate.nodes)
-    return replace(certificate, nodes=nodes)
-
-
-def _values(certificate: Certificate) -> Iterator[Mutant]:
-    claims = [claim for node in certificate.nodes for claim in node.claims]
-    for field, stage in (("output_norm", 4), ("cotangent_norm", 5)):
-        for claim in (certificate.input, *claims):
-            for kind, effect, bound in _changes(getattr(claim, field)):
-
-                def change(
-                    item: ValueClaim, field: str = field, bound: float | None = bound
-                ) -> ValueClaim:
-                    return replace(item, **{field: bound})  # type: ignore[arg-type]
-
-                changed = with_value_claims(certificate, claim.value, change)
-                if claim is certificate.input:
-                    changed = replace(certificate, input=change(claim))
-                yield mutant(f"{field} {kind}", effect, changed, {stage})
 
 
 def _changes(bound: float | None) -> Iterator[tuple[str, Effect, float | None]]:
@@ -65,16 +33,17 @@ def _changes(bound: float | None) -> Iterator[tuple[str, Effect, float | None]]:
     yield "not claimed", Effect.HARMLESS, None
     if bound > 0.0:
         yield "lowered by an ulp", Effect.WEAKENING, math.nextafter(bound, 0.0)
+        yield "lowered by a millionth", Effect.WEAKENING, bound * (1.0 - 1e-6)
         yield "zero", Effect.WEAKENING, 0.0
 
 
 def _network(certificate: Certificate) -> Iterator[Mutant]:
     network = certificate.network
-    for field, stage in (("lipschitz", 5), ("grad_norm", 6), ("sensitivity", 6)):
+    for field in ("lipschitz", "grad_norm", "sensitivity"):
         for kind, effect, bound in _changes(getattr(network, field)):
             changed: Any = replace(network, **{field: bound})  # type: ignore[arg-type]
             yield mutant(
-                f"network {field} {kind}", effect, replace(certificate, network=changed), {stage}
+                f"network {field} {kind}", effect, replace(certificate, network=changed), {6}
             )
     if network.noise_multiplier is None:
         return
@@ -150,7 +119,10 @@ def _privacy(certificate: Certificate) -> Iterator[Mutant]:
     premises = Premises.read(certificate.assumptions)
     if claim is None or premises.run is None or network.noise_multiplier is None:
         return
-    derived = derived_epsilon(claim, premises.run, network.noise_multiplier, premises.relation)
+    multiplier = network.noise_multiplier
+    if premises.stepwise is not None:
+        multiplier = min(multiplier, premises.stepwise)
+    derived = derived_epsilon(claim, premises.run, multiplier, premises.relation)
 
     def changed(**fields: Any) -> Certificate:
         return replace(certificate, privacy=replace(claim, **{"epsilon": derived, **fields}))

@@ -2,19 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import itertools
+import random
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Protocol, TypeVar
 
 from tests.core.mutants.assumptions import assumption_mutants, premise_mutants
 from tests.core.mutants.claims import claim_mutants
 from tests.core.mutants.files import file_mutants
+from tests.core.mutants.lines import bound_mutants, line_mutants
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Mutant
 from tests.core.mutants.structure import structure_mutants
 from tests.core.mutants.text import byte_mutants, member_mutants
 from tests.core.mutants.witnesses import witness_mutants
 
-__all__ = ["certificate_mutants", "every_mutant"]
+__all__ = ["certificate_mutants", "every_mutant", "spread"]
+
+
+class _Kind(Protocol):
+    @property
+    def kind(self) -> str: ...
+
+
+KindT = TypeVar("KindT", bound=_Kind)
+
+
+def spread(items: Iterable[KindT], most: int, seed: object) -> list[KindT]:
+    """So many: by turns one of each kind, which are drawn by the seed."""
+    kinds: dict[str, list[KindT]] = {}
+    for item in items:
+        kinds.setdefault(item.kind, []).append(item)
+    rng = random.Random(f"{seed}")
+    rows = [rng.sample(row, len(row)) for row in kinds.values()]
+    rng.shuffle(rows)
+    turns = itertools.chain.from_iterable(itertools.zip_longest(*rows))
+    return list(itertools.islice((item for item in turns if item is not None), most))
 
 
 def every_mutant(case: Case, folder: Path) -> Iterator[Mutant]:
@@ -24,8 +48,10 @@ def every_mutant(case: Case, folder: Path) -> Iterator[Mutant]:
 
 
 def certificate_mutants(case: Case) -> Iterator[Mutant]:
-    """Claims, structure, assumptions, witnesses, text."""
+    """Claims, lines, structure, assumptions, witnesses, text."""
     yield from claim_mutants(case)
+    yield from bound_mutants(case)
+    yield from line_mutants(case)
     yield from structure_mutants(case)
     yield from premise_mutants(case)
     yield from assumption_mutants(case)

@@ -1,12 +1,12 @@
-"""One reading, one proof and one derivation for all mutants that do not touch what enters them.
+"""One reading, and one proof of each norm and form, for all mutants that do not touch them.
 
 Within `reused`, `check` asks functions that remember their answers by all that enters them: what a
-mutant of a claim shares with the certificate is computed once. What a verdict compares is not.
+mutant shares with the certificate is computed once. What a verdict compares is not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,14 @@ from typing import Any
 import pytest
 
 from lipcert.core import check, clips, spending
-from lipcert.core.certificate import Certificate, PrivacyClaim
-from lipcert.core.ledger import Premises
+from lipcert.core.certificate import PrivacyClaim
+from lipcert.core.interval import Interval
 from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.run import Run
-from lipcert.core.norm_evidence import Engine, Evidence
-from lipcert.core.program import Program
+from lipcert.core.lines import chains, norms
+from lipcert.core.norms.definite import Definite
+from lipcert.core.norms.steps import NormCheck, NormWitness
+from lipcert.core.program import Program, Shape, Step
 from lipcert.core.reader.records import Model
 
 __all__ = ["Memory", "reused"]
@@ -37,8 +39,8 @@ def reused(memory: Memory) -> Iterator[None]:
             (check, "structural_digest", _model),
             (check, "lower", _output),
             (clips, "with_clips", _clipped),
-            (check, "prove", _proof),
-            (check, "derive", _derivation),
+            (norms, "norm_holds", _norm),
+            (chains, "chain_form", _form),
             (spending, "derived_epsilon", _run),
         ):
             patch.setattr(owner, name, _remembered(getattr(owner, name), key, memory))
@@ -48,10 +50,10 @@ def reused(memory: Memory) -> Iterator[None]:
 def _remembered(function: Callable[..., Any], key: Key, memory: Memory) -> Callable[..., Any]:
     """Arguments are kept with the answer: an object that lives keeps its id to itself."""
 
-    def asked(*arguments: Any) -> Any:
-        known = key, key(*arguments)
+    def asked(*arguments: Any, **named: Any) -> Any:
+        known = key, key(*arguments, **named)
         if known not in memory:
-            memory[known] = arguments, function(*arguments)
+            memory[known] = (arguments, named), function(*arguments, **named)
         return memory[known][1]
 
     return asked
@@ -65,26 +67,37 @@ def _model(model: Model) -> Hashable:
     return id(model)
 
 
-def _output(model: Model, output: str) -> Hashable:
-    return id(model), output
+def _output(model: Model, *outputs: str) -> Hashable:
+    return id(model), outputs
 
 
 def _clipped(program: Program, clip: BackpropClipping) -> Hashable:
     return id(program), clip
 
 
-def _proof(certificate: Certificate, program: Program, engine: Engine) -> Hashable:
-    claims = tuple(
-        (claim.value, claim.operator_norm)
-        for node in certificate.nodes
-        for claim in node.claims
-        if claim.operator_norm is not None
-    )
-    return id(program), id(engine), certificate.scope, claims, certificate.runs, certificate.chains
+def _norm(
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
+    bound: float,
+    witness: NormWitness,
+    check: NormCheck,
+) -> Hashable:
+    del shapes
+    return tuple(map(id, steps)), bound, witness, id(check)
 
 
-def _derivation(program: Program, premises: Premises, evidence: Evidence) -> Hashable:
-    return id(program), premises, id(evidence)
+def _form(
+    start: str,
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
+    slopes: Mapping[str, Interval],
+    multipliers: Sequence[Sequence[float]],
+    *,
+    proof: Definite,
+) -> Hashable:
+    del shapes
+    ends = tuple((name, end.lo.tobytes(), end.hi.tobytes()) for name, end in slopes.items())
+    return start, tuple(map(id, steps)), ends, tuple(multipliers), id(proof)
 
 
 def _run(claim: PrivacyClaim, run: Run, multiplier: float, relation: str) -> Hashable:

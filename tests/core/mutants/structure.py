@@ -1,4 +1,4 @@
-"""Mutants of what a certificate says of the model: its nodes, its identity, its scope."""
+"""Mutants of what a certificate says of the model: its identity, and its scope."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from lipcert.core.certificate import (
     Certificate,
     Constraint,
     ExternalFile,
-    NodeClaim,
     ScopeClaim,
 )
 from lipcert.core.ledger import Premises
@@ -22,52 +21,11 @@ _WEAK, _FINE = Effect.WEAKENING, Effect.HARMLESS
 
 
 def structure_mutants(case: Case) -> Iterator[Mutant]:
-    """Nodes, identity and scope."""
-    yield from _node_lists(case.certificate)
+    """Identity and scope."""
     yield from _identity(case.certificate)
     yield from _scope(case.certificate)
     if case.certificate.scope.constraints:
         yield from _constraints(case.certificate)
-
-
-def _node_lists(certificate: Certificate) -> Iterator[Mutant]:
-    nodes = certificate.nodes
-    for index, node in enumerate(nodes):
-
-        def changed(*items: NodeClaim, index: int = index) -> Certificate:
-            return replace(certificate, nodes=(*nodes[:index], *items, *nodes[index + 1 :]))
-
-        yield mutant("node deleted", _WEAK, changed(), {2})
-        yield mutant("node duplicated", _WEAK, changed(node, node), {2})
-        if index + 1 < len(nodes):
-            order = (*nodes[:index], nodes[index + 1], node, *nodes[index + 2 :])
-            yield mutant("nodes reordered", _WEAK, replace(certificate, nodes=order), {2})
-        for kind, item in _nodes(node):
-            yield mutant(kind, _WEAK, changed(item), {2})
-
-
-def _nodes(node: NodeClaim) -> Iterator[tuple[str, NodeClaim]]:
-    yield "node renamed", replace(node, name=f"{node.name}_")
-    yield "op of a node", replace(node, op="Identity")
-    yield "dangling input", replace(node, inputs=("absent", *node.inputs[1:]))
-    yield "input dropped", replace(node, inputs=node.inputs[1:])
-    yield "parameter added", replace(node, parameters=(*node.parameters, "w0"))
-    if node.parameters:
-        yield "parameter dropped", replace(node, parameters=node.parameters[1:])
-    yield "output renamed", replace(node, outputs=(f"{node.outputs[0]}_",))
-    for role in ("step", "part", "constant", "unused", "other"):
-        if role != node.role:
-            yield "role of a node", replace(node, role=role)
-    for index, claim in enumerate(node.claims):
-        rest = node.claims[:index], node.claims[index + 1 :]
-        name = claim.rule.split("/")[0]
-        for rule in (f"{name}/2", name, "dense/1x", "dense/1" if name != "dense" else "conv/1"):
-            item = replace(claim, rule=rule)
-            yield "rule", replace(node, claims=(*rest[0], item, *rest[1]))
-        item = replace(claim, value=f"{claim.value}_")
-        yield "claim of another value", replace(node, claims=(*rest[0], item, *rest[1]))
-        yield "claim dropped", replace(node, claims=rest[0] + rest[1])
-        yield "claim doubled", replace(node, claims=(*node.claims, claim))
 
 
 def _identity(certificate: Certificate) -> Iterator[Mutant]:
@@ -87,9 +45,6 @@ def _identity(certificate: Certificate) -> Iterator[Mutant]:
         ("output", _WEAK, replace(model, output=""), {1}),
     ):
         yield mutant(kind, effect, replace(certificate, model=item), stages)
-    for field, value in (("value", "v0"), ("rule", "input/2"), ("rule", "dense/1")):
-        item_ = replace(certificate.input, **{field: value})  # type: ignore[arg-type]
-        yield mutant(f"input {field}", _WEAK, replace(certificate, input=item_), {2})
 
 
 def _scope(certificate: Certificate) -> Iterator[Mutant]:

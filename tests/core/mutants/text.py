@@ -17,9 +17,7 @@ __all__ = ["byte_mutants", "member_mutants"]
 
 _WEAK, _FINE, _EITHER = Effect.WEAKENING, Effect.HARMLESS, Effect.WITNESS
 _GRAMMAR: Final = frozenset({0})
-_UNCLAIMED: Final = frozenset(
-    {"output_norm", "cotangent_norm", "lipschitz", "grad_norm", "sensitivity", "noise_multiplier"}
-)
+_UNCLAIMED: Final = frozenset({"lipschitz", "grad_norm", "sensitivity", "noise_multiplier"})
 Path = tuple[str | int, ...]
 
 
@@ -75,9 +73,10 @@ def byte_mutants(case: Case) -> Iterator[Mutant]:
     for spelling in _SPELLINGS:
 
         def spelled(spelling: str = spelling) -> bytes:
-            bound = json.loads(data)
-            bound["input"]["output_norm"] = spelling
-            return write_canonical(bound)
+            found = json.loads(data)
+            line = next(line for line in found["lines"] if "bound" in line)
+            line["bound"] = spelling
+            return write_canonical(found)
 
         yield Mutant("text: spelling of a bound", _WEAK, spelled, _GRAMMAR)
 
@@ -139,7 +138,7 @@ def _edited(document: Any, path: Path, kind: str, value: Any) -> Mutant:
 
 def _effect(path: Path, kind: str) -> Effect:
     name = path[-1]
-    if kind == "member dropped" and name == "operator_norm":
+    if kind == "member dropped" and path[0] == "lines" and name == "bound":
         return _EITHER
     if kind == "member dropped" and name in _UNCLAIMED and path[:2] != ("outputs", "parameters"):
         return _WEAK if path[:2] == ("outputs", "groups") else _FINE
@@ -148,5 +147,5 @@ def _effect(path: Path, kind: str) -> Effect:
         label = path[:2] == ("outputs", "groups") and name == "name"
         if documentary or label:
             return _FINE
-        return _EITHER if path[:2] == ("witnesses", "chains") else _WEAK
+        return _WEAK
     return _WEAK

@@ -1,69 +1,74 @@
-"""Certificates with every claim at what the checker derives, so that one ulp makes a difference."""
+"""Certificates with every number at what its lines prove, so that one ulp makes a difference."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from lipcert.core.accounting.sensitivity import total_sensitivity
-from lipcert.core.certificate import Certificate, NodeClaim, ValueClaim
+from lipcert.core.certificate import Certificate
 from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier
 from lipcert.core.clips import with_clips
 from lipcert.core.coverage import drops
-from lipcert.core.derive import Derived, derive
+from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Premises
+from lipcert.core.line import Line
+from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lower.lower import lower
-from lipcert.core.norm_evidence import ENGINES, prove
 from lipcert.core.reader.model import read_model
 
-__all__ = ["tight"]
+__all__ = ["least", "proof_of", "tight"]
 
 
-def tight(certificate: Certificate, path: Path) -> Certificate:
-    """Without the room that claims are issued with; what is not claimed stays unclaimed."""
-    model = read_model(path)
-    plain = program = lower(model, certificate.model.output)
+def proof_of(certificate: Certificate, path: Path, engine: str = "float") -> Proof:
+    """A proof about the model in a file, before any line."""
+    program = lower(read_model(path), *certificate.model.read_outputs)
     premises = Premises.read(certificate.assumptions)
     if premises.layer_clip is not None:
         program = with_clips(program, premises.layer_clip)
-    derived = derive(program, premises, prove(certificate, program, ENGINES["float"]).evidence)
-    random = drops(model, plain)
-    gradients = {name: derived.gradients.get(name, 0.0) for name in certificate.scope.trained}
+    return Proof(program, premises, certificate.scope, ENGINES[engine])
+
+
+def least(lines: tuple[Line[Any], ...], proof: Proof) -> Iterator[Line[Any]]:
+    """Each line with the least bound that it may state behind those before it, and proved so.
+
+    A norm keeps its own: a search proposed it, and no smaller one follows from anything.
+    """
+    for number, line in enumerate(lines):
+        proof.number = number
+        found = line.evaluate(proof)
+        stated = line if line.bound is None else replace(line, bound=line.least(found))
+        stated.keep(proof, found)
+        yield stated
+
+
+def tight(certificate: Certificate, path: Path) -> Certificate:
+    """Without the room that certificates are issued with; what is not claimed stays unclaimed."""
+    proof = proof_of(certificate, path)
+    lines = tuple(least(certificate.lines, proof))
+    model, premises = read_model(path), proof.premises
+    random = drops(model, lower(model, *certificate.model.read_outputs))
+    gradients = {name: proof.gradients.get(name, 0.0) for name in certificate.scope.trained}
     groups = group_bounds(certificate, gradients, premises, drops=random)
     network = certificate.network
     if network.lipschitz is not None:
-        network = replace(network, lipschitz=derived.lipschitz)
+        unit = proof.passes[OUTPUT].cotangents[proof.program.input]
+        network = replace(network, lipschitz=unit.norm)
     if network.grad_norm is not None:
         network = replace(network, grad_norm=total_sensitivity([g.grad_norm for g in groups]))
     if network.sensitivity is not None:
         network = replace(network, sensitivity=total_sensitivity([g.sensitivity for g in groups]))
     if network.noise_multiplier is not None:
-        joint = joint_multiplier(groups)
-        network = replace(network, noise_multiplier=joint)
-    return replace(
-        certificate,
-        input=_claim(certificate.input, derived),
-        nodes=tuple(_node(node, derived) for node in certificate.nodes),
-        parameters=tuple(
-            replace(
-                claim, grad_norm=clipped_gradient(gradients[claim.tensor], premises, drops=random)
-            )
-            for claim in certificate.parameters
-        ),
-        groups=groups,
-        network=network,
+        network = replace(network, noise_multiplier=_finite(joint_multiplier(groups)))
+    claims = tuple(
+        replace(claim, grad_norm=clipped_gradient(gradients[claim.tensor], premises, drops=random))
+        for claim in certificate.parameters
     )
+    return replace(certificate, lines=lines, parameters=claims, groups=groups, network=network)
 
 
-def _node(node: NodeClaim, derived: Derived) -> NodeClaim:
-    return replace(node, claims=tuple(_claim(claim, derived) for claim in node.claims))
-
-
-def _claim(claim: ValueClaim, derived: Derived) -> ValueClaim:
-    output, cotangent = claim.output_norm, claim.cotangent_norm
-    if output is not None:
-        output = derived.facts[claim.value].norm
-    if cotangent is not None:
-        found = derived.cotangents.get(claim.value)
-        cotangent = 0.0 if found is None else found.norm
-    return replace(claim, output_norm=output, cotangent_norm=cotangent)
+def _finite(bound: float) -> float | None:
+    return bound if math.isfinite(bound) else None

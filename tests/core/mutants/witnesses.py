@@ -1,25 +1,24 @@
-"""Mutants of witnesses: norms, runs and multipliers. A bad witness never proves a false claim."""
+"""Mutants of witnesses: of norms, of forms, of raised weights. A bad one proves nothing false."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
-from lipcert.core.certificate import (
-    Certificate,
-    ChainWitness,
-    NormClaim,
-    RunWitness,
-    ValueClaim,
-)
+from lipcert.core.certificate import Certificate
+from lipcert.core.line import Line
+from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.norms import NormLine, RunNorm, StepNorm
+from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
-from tests.core.mutants.claims import with_value_claims
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 
@@ -28,14 +27,28 @@ __all__ = ["true_norm", "witness_mutants"]
 _WEAK, _EITHER = Effect.WEAKENING, Effect.WITNESS
 _METHODS = ("dense", "windows", "absolute", "explicit", "torus")
 _LARGEST = 256
-_AFTER_NORMS = {4, 5, 6, 7, 9}
 
 
 def witness_mutants(case: Case) -> Iterator[Mutant]:
-    """Every norm, run and chain."""
-    yield from _norms(case)
-    yield from _runs(case.certificate)
-    yield from _chains(case.certificate)
+    """Every norm, form and raised weight."""
+    for place, line in enumerate(case.certificate.lines):
+        if isinstance(line, NormLine):
+            yield from _norms(case, place, line)
+        if isinstance(line, RunNorm):
+            yield from _runs(case.certificate, place, line)
+        if isinstance(line, ChainForm):
+            yield from _forms(case.certificate, place, line)
+        if isinstance(line, RaisedFact):
+            for numbers in _numbers(line.numbers):
+                item = replace(line, numbers=numbers)
+                yield mutant(
+                    "numbers of raised weights", _EITHER, _put(case.certificate, place, item)
+                )
+
+
+def _put(certificate: Certificate, place: int, item: Line[Any]) -> Certificate:
+    lines = certificate.lines
+    return replace(certificate, lines=(*lines[:place], item, *lines[place + 1 :]))
 
 
 def true_norm(case: Case, value: str) -> float | None:
@@ -75,117 +88,65 @@ def _wide(tensor: TensorProto) -> TensorProto:
     return numpy_helper.from_array(numpy_helper.to_array(tensor).astype(np.float64), tensor.name)
 
 
-def _norms(case: Case) -> Iterator[Mutant]:
-    claims = {
-        claim.value: claim.operator_norm
-        for node in case.certificate.nodes
-        for claim in node.claims
-        if claim.operator_norm is not None
-    }
-    for value, norm in claims.items():
+def _norms(case: Case, place: int, line: NormLine) -> Iterator[Mutant]:
+    def changed(**fields: Any) -> Certificate:
+        return _put(case.certificate, place, replace(line, **fields))
 
-        def changed(item: NormClaim | None, value: str = value) -> Certificate:
-            def change(claim: ValueClaim) -> ValueClaim:
-                return replace(claim, operator_norm=item)
-
-            return with_value_claims(case.certificate, value, change)
-
-        true = true_norm(case, value)
-        if true is None:
-            continue
+    true = true_norm(case, line.value) if isinstance(line, StepNorm) else None
+    if true is not None and true > 0.0:
         for bound in (true * (1.0 - 1e-6), true / 2.0, 0.0):
-            lower = changed(replace(norm, bound=bound))
-            yield mutant("norm below the true one", _WEAK, lower, {3})
-        for other in claims.values():
-            effect = _WEAK if other.bound < true * (1.0 - 1e-6) else _EITHER
-            yield mutant("norm of another layer", effect, changed(other), {3})
-        for item in _norm_witnesses(norm):
-            yield mutant("way to a norm", _EITHER, changed(item))
-        unknown = changed(replace(norm, method="svd"))
-        yield mutant("unknown way to a norm", _WEAK, unknown, {3})
-        yield mutant("norm not claimed", _EITHER, changed(None))
-    values = [claim.value for node in case.certificate.nodes for claim in node.claims]
-    for value in [value for value in values if value not in claims][:4]:
-
-        def claimed(claim: ValueClaim) -> ValueClaim:
-            return replace(claim, operator_norm=NormClaim(1e6, "dense"))
-
-        extra = with_value_claims(case.certificate, value, claimed)
-        yield mutant("norm of a step that is not linear", _WEAK, extra, {3})
-
-
-def _norm_witnesses(norm: NormClaim) -> Iterator[NormClaim]:
-    for method in _METHODS:
-        if method != norm.method:
-            yield replace(norm, method=method)
+            yield mutant("norm below the true one", _WEAK, changed(bound=bound), {3})
+    for bound in (2.0 * line.stated, 1.7976931348623157e308):
+        yield mutant("larger norm", _EITHER, changed(bound=bound))
+    yield mutant("norm that states nothing", _WEAK, changed(bound=None), {3})
+    for method in (*_METHODS, "svd", ""):
+        known = method in _METHODS
+        if method != line.method:
+            effect, stages = (_EITHER, None) if known else (_WEAK, {3})
+            yield mutant("way to a norm", effect, changed(method=method), stages)
     for numbers in ((), (0,), (1,), (7, 7), (1 << 31, 1 << 31), (1 << 53,), tuple(range(64))):
-        yield replace(norm, method="torus", twists=numbers)
-        yield replace(norm, method="torus", counts=numbers)
-        yield replace(norm, method="torus", twists=numbers, counts=numbers)
-
-
-def _runs(certificate: Certificate) -> Iterator[Mutant]:
-    for index, run in enumerate(certificate.runs):
-
-        def changed(*items: RunWitness, index: int = index) -> Certificate:
-            runs = certificate.runs
-            return replace(certificate, runs=(*runs[:index], *items, *runs[index + 1 :]))
-
-        half = replace(run, norm=replace(run.norm, bound=run.norm.bound / 2.0))
-        for kind, item in (
-            ("norm halved", half),
-            ("reversed", replace(run, values=run.values[::-1])),
-            ("unknown value", replace(run, values=("absent", *run.values))),
-            ("one value", replace(run, values=run.values[:1])),
-            ("no value", replace(run, values=())),
-            ("value twice", replace(run, values=(*run.values, run.values[-1]))),
-            ("way", replace(run, norm=replace(run.norm, method="svd"))),
+        for fields in (
+            {"twists": numbers},
+            {"counts": numbers},
+            {"twists": numbers, "counts": numbers},
         ):
-            yield mutant(f"run: {kind}", _WEAK, changed(item), {3})
-        yield mutant("run dropped", _EITHER, changed())
-        yield mutant("run doubled", _EITHER, changed(run, run))
+            yield mutant("way to a norm", _EITHER, changed(method="torus", **fields))
 
 
-def _chains(certificate: Certificate) -> Iterator[Mutant]:
-    chains = certificate.chains
-    for index, chain in enumerate(chains):
-
-        def changed(*items: ChainWitness, index: int = index) -> Certificate:
-            return replace(certificate, chains=(*chains[:index], *items, *chains[index + 1 :]))
-
-        for numbers in _multipliers(chain.multipliers):
-            item = replace(chain, multipliers=numbers)
-            yield mutant("multipliers", _EITHER, changed(item))
-        if any(map(any, chain.multipliers)):
-            zeros = tuple((0.0,) * len(entries) for entries in chain.multipliers)
-            item = replace(chain, multipliers=zeros)
-            yield mutant("multipliers: zeros", _EITHER, changed(item))
-        for other in chains:
-            item = replace(chain, multipliers=other.multipliers)
-            yield mutant("multipliers of another chain", _EITHER, changed(item))
-            item = replace(chain, start=other.start, stop=other.stop)
-            yield mutant("chain between other values", _EITHER, changed(item))
-        for start, stop in (
-            (chain.stop, chain.start),
-            (chain.start, chain.start),
-            ("absent", chain.stop),
-            (chain.start, "absent"),
-            (certificate.input.value, certificate.model.output),
-        ):
-            item = replace(chain, start=start, stop=stop)
-            yield mutant("chain between other values", _EITHER, changed(item))
-        for use in ("values", "cotangents"):
-            yield mutant("chain of another use", _EITHER, changed(replace(chain, use=use)))
-        unknown = changed(replace(chain, use="zeal"))
-        yield mutant("chain of an unknown use", _WEAK, unknown, {0})
-        yield mutant("chain dropped", _EITHER, changed())
-        yield mutant("chain doubled", _EITHER, changed(chain, chain))
+def _runs(certificate: Certificate, place: int, run: RunNorm) -> Iterator[Mutant]:
+    for kind, values in (
+        ("reversed", run.values[::-1]),
+        ("unknown value", ("absent", *run.values)),
+        ("one value", run.values[:1]),
+        ("no value", ()),
+        ("value twice", (*run.values, run.values[-1])),
+    ):
+        item = replace(run, values=values)
+        yield mutant(f"run: {kind}", _WEAK, _put(certificate, place, item), {3})
+    half = replace(run, bound=run.stated / 2.0)
+    yield mutant("run: norm halved", _WEAK, _put(certificate, place, half), {3})
 
 
-def _multipliers(found: Sequence[Sequence[float]]) -> Iterator[tuple[tuple[float, ...], ...]]:
+def _forms(certificate: Certificate, place: int, form: ChainForm) -> Iterator[Mutant]:
+    others = [line.multipliers for line in certificate.lines if isinstance(line, ChainForm)]
+    for numbers in (*_numbers(form.multipliers), *others):
+        item = replace(form, multipliers=numbers)
+        if numbers != form.multipliers:
+            yield mutant("multipliers", _EITHER, _put(certificate, place, item))
+    negative = tuple(tuple(-entry for entry in entries) for entries in form.multipliers)
+    if any(map(any, negative)):
+        item = replace(form, multipliers=negative)
+        yield mutant("negative multipliers", _WEAK, _put(certificate, place, item), {0})
+    item = replace(form, bound=1e-3)
+    yield mutant("form with a bound", _EITHER, _put(certificate, place, item))
+
+
+def _numbers(found: Sequence[Sequence[float]]) -> Iterator[tuple[tuple[float, ...], ...]]:
     kept = tuple(tuple(entries) for entries in found)
-    for factor in (0.5, 2.0, 1e-300, 1e300):
-        yield tuple(tuple(entry * factor for entry in entries) for entries in kept)
+    for factor in (0.0, 0.5, 2.0, 1e-300, 1e300, math.nextafter(1.0, 2.0)):
+        with_factor = tuple(tuple(entry * factor for entry in entries) for entries in kept)
+        if all(math.isfinite(entry) for entries in with_factor for entry in entries):
+            yield with_factor
     yield kept[::-1]
     yield tuple(entries[::-1] for entries in kept)
     yield tuple(entries[:-1] for entries in kept)
@@ -195,3 +156,5 @@ def _multipliers(found: Sequence[Sequence[float]]) -> Iterator[tuple[tuple[float
     yield tuple(tuple(1.7976931348623157e308 for _ in entries) for entries in kept)
     yield tuple(tuple(5e-324 for _ in entries) for entries in kept)
     yield tuple((entries[0] * 1000.0, *entries[1:]) if entries else () for entries in kept)
+    yield ((1.0,) * 500,)
+    yield ((),) * 500

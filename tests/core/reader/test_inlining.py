@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
-from lipcert.core.coverage import eval_layers, expected_nodes
+from lipcert.core.coverage import eval_layers, tensors_read
 from lipcert.core.digest import structural_digest
 from lipcert.core.reader.records import MAX_NODES, ModelReadError
 from tests.core.lower.cases import agrees, kinds, model, node, program
@@ -74,8 +74,7 @@ def test_a_parameter_keeps_its_name_and_every_node_its_place(tmp_path):
     found = read(proto, tmp_path)
     assert [item.op_type for item in found.nodes] == ["MatMul", "Relu"] * 2
     assert len({name for item in found.nodes for name in item.outputs}) == 4
-    nodes = expected_nodes(found, program(proto))
-    assert [item.parameters for item in nodes] == [("w",), ()] * 2
+    assert [tensors_read([step]) for step in program(proto).steps] == [{"w"}, set()] * 2
     plain = model([node("MatMul", "x w", "a"), node("Relu", "a", "b"), node("MatMul", "b w", "c"),
                    node("Relu", "c")], ["N", 4], weight)  # fmt: skip
     plain.opset_import.append(helper.make_opsetid("f", 1))

@@ -1,4 +1,4 @@
-"""Passes: whole random programs against values and gradients by autograd."""
+"""Steps in their places: whole random programs against values and gradients by autograd."""
 
 from __future__ import annotations
 
@@ -29,17 +29,50 @@ from lipcert.core.program import (
     Window,
 )
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.core.rules.passes import (
-    Refinement,
-    backward,
-    forward,
-    gradients,
-    input_lipschitz,
-    step_fact,
-)
+from lipcert.core.rules.steps import received, rule_at, step_fact
 from lipcert.core.rules.weights import Constrained, Constraint, Point, Weights
 from tests.core.rules.attack import holds
 from tests.core.rules.evaluate import run, spectral, tensors_of
+
+
+def forward(program: Program, known: Mapping[str, Fact], weights: Weights) -> dict[str, Fact]:
+    facts = dict(known)
+    for step in program.steps:
+        facts[step.output] = step_fact(program, step, facts, weights)
+    return facts
+
+
+def backward(
+    program: Program,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    above: Cotangent,
+    edges: Mapping[tuple[str, str], float] | None = None,
+) -> dict[str, Cotangent]:
+    found = {program.output: above}
+    for value in (*(step.output for step in reversed(program.steps)), program.input):
+        if value not in found:
+            readers = [step for step in reversed(program.steps) if value in step.inputs]
+            found[value] = received(program, value, readers, facts, weights, found, edges or {})
+    return found
+
+
+def gradients(
+    program: Program,
+    facts: Mapping[str, Fact],
+    cotangents: Mapping[str, Cotangent],
+    weights: Weights,
+) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for step in program.steps:
+        rule = rule_at(program, step, facts, weights)
+        for name, share in rule.gradients(cotangents[step.output]):
+            found[name] = found.get(name, 0.0) + share
+    return found
+
+
+def input_lipschitz(program: Program, facts: Mapping[str, Fact], weights: Weights) -> float:
+    return backward(program, facts, weights, Cotangent(1.0))[program.input].norm
 
 
 class _Builder:
@@ -253,29 +286,15 @@ def test_a_hull_sees_pairs_of_rows() -> None:
     b.step(Dense(Operand(array, array), None), ("x",), (1, 3))
     program, weights = b.program(), Point({})
     facts = forward(program, {program.input: Fact.of((1, 3), 1.0)}, weights)
-    received = backward(program, facts, weights, Cotangent(9.0, Hull(3, 1.0)))
-    assert received["x"].norm == pytest.approx(math.sqrt(2.0), rel=1e-7)
+    found = backward(program, facts, weights, Cotangent(9.0, Hull(3, 1.0)))
+    assert found["x"].norm == pytest.approx(math.sqrt(2.0), rel=1e-7)
 
 
-class _Known(Refinement):
-    def fact(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Fact:
-        assert "x" in facts
-        assert value not in facts
-        return found.meet(Fact.of((1, 2), 5.0), (1, 2)) if value == "v0" else found
-
-    def edge_cotangent(self, value: str, reader: str, cotangents: Mapping[str, Cotangent]) -> float:
-        return cotangents["v1"].norm if (value, reader) == ("v0", "v1") else math.inf
-
-    def total_cotangent(self, value: str, cotangents: Mapping[str, Cotangent]) -> float:
-        return 0.25 if value == "x" else math.inf
-
-
-def test_refinements_cap_what_the_rules_find() -> None:
+def test_what_is_known_of_an_edge_caps_what_the_rules_find() -> None:
     program, weights = _line(2, 2, 2), Point({"v0": 2.0, "v1": 2.0})
-    facts = forward(program, {program.input: Fact.of((1, 2), 3.0)}, weights, _Known())
-    assert [facts[name].norm for name in ("v0", "v1")] == [5.0, 10.0]
-    cotangents = backward(program, facts, weights, Cotangent(0.5), _Known())
-    assert [cotangents[name].norm for name in ("v1", "v0", "x")] == [0.5, 0.5, 0.25]
+    facts = forward(program, {program.input: Fact.of((1, 2), 3.0)}, weights)
+    cotangents = backward(program, facts, weights, Cotangent(0.5), {("v0", "v1"): 0.5})
+    assert [cotangents[name].norm for name in ("v1", "v0", "x")] == [0.5, 0.5, 1.0]
 
 
 def test_a_value_read_twice_by_one_step_is_counted_twice() -> None:
@@ -285,15 +304,10 @@ def test_a_value_read_twice_by_one_step_is_counted_twice() -> None:
     facts = forward(program, {program.input: Fact.of((1, 2), 1.0)}, weights)
     assert facts["v0"].norm == 2.0
 
-    class Wrong(Refinement):
-        def edge_cotangent(
-            self, value: str, reader: str, cotangents: Mapping[str, Cotangent]
-        ) -> float:
-            raise AssertionError(f"{value} is read twice by {reader} after {cotangents}")
-
-    received = backward(program, facts, weights, Cotangent(1.0, Hull(2, 1.0)), Wrong())["x"]
-    assert received.norm == 2.0
-    assert received.hull is None
+    above = Cotangent(1.0, Hull(2, 1.0))
+    found = backward(program, facts, weights, above, {("x", "v0"): 0.5})["x"]
+    assert found.norm == 2.0
+    assert found.hull is None
 
 
 def test_one_step_alone() -> None:

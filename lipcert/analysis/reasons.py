@@ -1,0 +1,310 @@
+"""Reasons: why one bound is as large as it is, as the lines from which it follows.
+
+Input: the bounds of a network, and the name of one. Output: a graph of `Reason`, from the bound
+down to the input and the loss; and the factors on the way, the largest first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, final
+
+from lipcert.analysis.bounded import Bounded
+from lipcert.core.coverage import tensors_read
+from lipcert.core.line import Line
+from lipcert.core.lines.affine import AffineFact
+from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
+from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.facts import FactLine, InputFact, StepFact
+from lipcert.core.lines.gradients import TensorGradient
+from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
+from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ShareLine
+from lipcert.core.lines.raised import RaisedFact
+from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale
+from lipcert.errors import UsageError
+from lipcert.settings.choices import nearest
+
+NETWORK: Final = ("G", "L")
+"""bounds of the whole network: of the gradient of one example, and its Lipschitz constant"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Reason:
+    """A bound, and those from which it follows.
+
+    what: "gradient", "cotangent", "Lipschitz constant", "norm" or "distance"; subject: of what.
+    rule: of its line, as `lipcert explain RULE` knows it. text: how it follows, with the numbers.
+    remedy: what would make it smaller, if there is something to say.
+    """
+
+    what: str
+    subject: str
+    bound: float
+    rule: str
+    text: str
+    because: tuple[Reason, ...] = ()
+    remedy: str = ""
+
+    @property
+    def factor(self) -> float:
+        """The bound over the largest of the same kind that it follows from; nan where there is
+        none."""
+        same = [item.bound for item in self.because if item.what == self.what]
+        return self.bound / max(same) if same and max(same) > 0.0 else math.nan
+
+    def all(self) -> Iterator[Reason]:
+        """Each reason once, those that it follows from behind it, the largest bounds first."""
+        seen: set[int] = set()
+        waiting = [self]
+        while waiting:
+            reason = waiting.pop()
+            if id(reason) not in seen:
+                seen.add(id(reason))
+                yield reason
+                waiting += sorted(reason.because, key=lambda item: item.bound)
+
+
+def largest_factors(reason: Reason, most: int = 5) -> tuple[Reason, ...]:
+    """The reasons with the largest factors above 1."""
+    found = [item for item in reason.all() if item.factor > 1.0]
+    return tuple(sorted(found, key=lambda item: -item.factor)[:most])
+
+
+def reasons(found: Bounded, name: str) -> tuple[Reason, ...]:
+    """Why the bounds of this name are as large as they are.
+
+    Args:
+        found: all bounds of a network.
+        name: "G", "L", a parameter, or a value (whose norm and whose cotangent are bounded).
+
+    Raises:
+        UsageError: nothing of this name is bounded; with the nearest names.
+    """
+    tree = _Tree(found)
+    tensors = found.tensors
+    if name == "L":
+        return (tree.lipschitz(),)
+    if name == "G":
+        return (tree.network(),)
+    if name in tensors:
+        return (tree.parameter(name),)
+    if name in found.program.shapes:
+        return tuple(tree.value(name))
+    hint = nearest(name, [*NETWORK, *tensors, *found.program.shapes])
+    raise UsageError(f"explain: nothing that is bounded has the name {name!r}; {hint}")
+
+
+@final
+@dataclass(slots=True, eq=False)
+class _Tree:
+    """Reasons of all lines, each made once."""
+
+    found: Bounded
+    norms: dict[str, Reason] = field(default_factory=dict)
+    pulled: dict[tuple[Seed, str], Reason] = field(default_factory=dict)
+
+    @property
+    def _lines(self) -> tuple[Line[Any], ...]:
+        return self.found.derived.lines
+
+    def lipschitz(self) -> Reason:
+        """Of the output in the input."""
+        below = self.cotangent(OUTPUT, self.found.program.input)
+        text = "what a unit vector at the output becomes at the input"
+        return Reason("Lipschitz constant", "network", below.bound, below.rule, text, (below,))
+
+    def network(self) -> Reason:
+        """Of the gradient of one example, before any clip."""
+        names = [name for name, item in self.found.graph.parameters.items() if item.trainable]
+        parts = tuple(map(self.parameter, names))
+        bound = math.hypot(*(part.bound for part in parts)) if parts else 0.0
+        text = "the root of the sum of the squares over all parameters"
+        return Reason("gradient", "G", bound, "group", text, parts)
+
+    def parameter(self, name: str) -> Reason:
+        """Of one parameter, over all tensors that hold it."""
+        parts = tuple(map(self.gradient, self.found.tensors.get(name, ())))
+        if len(parts) == 1:
+            (only,) = parts
+            return Reason("gradient", name, only.bound, only.rule, only.text, only.because)
+        bound = sum(part.bound for part in parts)
+        return Reason("gradient", name, bound, "group", "the sum over its tensors", parts)
+
+    def value(self, name: str) -> Iterator[Reason]:
+        """Its norm, and its cotangent."""
+        yield self.norm(name)
+        yield self.cotangent(LOSS, name)
+
+    def gradient(self, tensor: str) -> Reason:
+        """Through every use of a tensor."""
+        line = next(
+            (x for x in self._lines if isinstance(x, TensorGradient) and x.tensor == tensor), None
+        )
+        steps = [x for x in self.found.program.steps if tensor in tensors_read([x])]
+        because: list[Reason] = []
+        texts = []
+        for step in steps:
+            above = self.cotangent(LOSS, step.output)
+            because.append(above)
+            text = f"|∂loss/∂{step.output}| {_number(above.bound)}"
+            weight = getattr(step.op, "weight", None)
+            if weight is not None and tensor in weight.sources:
+                below = self.norm(step.inputs[0])
+                because.append(below)
+                text += f" × |{step.inputs[0]}| {_number(below.bound)}"
+            texts.append(text)
+        bound = math.inf if line is None else line.stated
+        return Reason("gradient", tensor, bound, "grad/tensor", " + ".join(texts), tuple(because))
+
+    def norm(self, value: str) -> Reason:
+        """By the line that says the least."""
+        if value not in self.norms:
+            lines = [x for x in self._lines if isinstance(x, FactLine) and x.value == value]
+            line = min(lines, key=lambda line: line.stated)
+            text, because, remedy = self._of_fact(line)
+            kept = self.found.derived.facts[value].norm
+            bound = min(line.stated, kept)
+            self.norms[value] = Reason("norm", value, bound, line.rule, text, because, remedy)
+        return self.norms[value]
+
+    def _of_fact(self, line: FactLine) -> tuple[str, tuple[Reason, ...], str]:
+        """How it follows, from what, and what would make it smaller."""
+        match line:
+            case InputFact():
+                return "as assumed", (), "examples of a smaller norm: --input-norm, --input-box"
+            case StepFact():
+                step = next(x for x in self.found.program.steps if x.output == line.value)
+                below = tuple(self.norm(name) for name in step.inputs)
+                return _grown(line.stated, below), below, _remedy(step.op)
+            case AffineFact():
+                step = next(x for x in self.found.program.steps if x.output == line.values[0])
+                below = (self.norm(step.inputs[0]),)
+                text = f"{_grown(line.stated, below)}, as one affine map"
+                return text, below, _remedy(step.op)
+            case RaisedFact():
+                below = (self.norm(line.start),)
+                return f"{_grown(line.stated, below)}, by weights that were raised", below, ""
+            case ZeroFact():
+                below = (self.norm(self._form(line.form).start),)
+                return f"{_grown(line.stated, below)}, all steps together, around 0", below, ""
+            case BallFact():
+                ball = self._ball(line.ball, self._form(line.form).start)
+                text = f"near its value at one example, others being {_number(ball.bound)} away"
+                return text, (ball,), ""
+        return "", (), ""
+
+    def _ball(self, number: int, value: str) -> Reason:
+        """How far a value of any example is from that of the one in the middle."""
+        for line in self._lines:
+            if isinstance(line, MovedBall) and line.ball == number:
+                form = self._form(line.form)
+                if form.stop == value:
+                    below = (self._ball(number, form.start),)
+                    text = _grown(line.stated, below)
+                    return Reason("distance", value, line.stated, line.rule, text, below)
+        line = self._lines[number]
+        if not isinstance(line, InputBall):
+            raise TypeError(f"line {number} is not a ball")
+        remedy = "a smaller box or ball of examples: --input-box, --input-norm"
+        text = "from the example in the middle"
+        return Reason("distance", value, line.stated, line.rule, text, (), remedy)
+
+    def _form(self, number: int) -> ChainForm:
+        line = self._lines[number]
+        if not isinstance(line, ChainForm):
+            raise TypeError(f"line {number} is not a form")
+        return line
+
+    def cotangent(self, of: Seed, value: str) -> Reason:
+        """Of the loss, or of a unit vector at the output."""
+        key = of, value
+        if key not in self.pulled:
+            self.pulled[key] = self._cotangent(of, value)
+        return self.pulled[key]
+
+    def _cotangent(self, of: Seed, value: str) -> Reason:
+        what = "cotangent" if of == LOSS else "Lipschitz constant"
+        number = next(
+            (
+                number
+                for number, x in enumerate(self._lines)
+                if isinstance(x, PullLine) and (x.of, x.value) == (of, value)
+            ),
+            None,
+        )
+        if number is None:
+            return Reason(what, value, 1.0, "", "a unit vector at the output")
+        line = self._lines[number]
+        if isinstance(line, LossPull):
+            remedy = "a clip of the gradient at the output (--loss-clip), a higher --temperature"
+            text = "the gradient of the loss at the output"
+            return Reason(what, value, line.stated, line.rule, text, (), remedy)
+        rests = (self._lines[rest] for rest in sorted(self.found.derived.rests[number]))
+        shares = [x for x in rests if isinstance(x, ShareLine) and x.stated <= line.stated]
+        if shares:
+            share = min(shares, key=lambda share: share.stated)
+            stop = share.values[-1] if isinstance(share, RunPull) else ""
+            if isinstance(share, FormPull):
+                stop = self._form(share.form).stop
+            above = (self.cotangent(of, stop),)
+            text = f"{_grown(line.stated, above)}, all steps up to {stop} together"
+            return Reason(what, value, line.stated, share.rule, text, above)
+        readers = [x for x in self.found.program.steps if value in x.inputs]
+        received = tuple(self.cotangent(of, step.output) for step in readers)
+        text = _grown(line.stated, received)
+        remedy = _remedy(readers[0].op) if len(readers) == 1 else ""
+        return Reason(what, value, line.stated, line.rule, text, received, remedy)
+
+
+def _grown(bound: float, below: tuple[Reason, ...]) -> str:
+    """How a bound compares with what it follows from."""
+    if len(below) == 1 and 0.0 < below[0].bound < math.inf and bound < math.inf:
+        (only,) = below
+        return f"{_number(bound / only.bound)} × |{only.subject}| {_number(only.bound)}"
+    parts = (f"|{item.subject}| {_number(item.bound)}" for item in dict.fromkeys(below))
+    return "from " + ", ".join(parts)
+
+
+_LINEAR: Final = "a smaller norm of its weight: --constraint spectral:R, weight decay"
+
+
+def _remedy(op: object) -> str:
+    """What makes a step stretch less."""
+    if isinstance(op, Dense | Conv):
+        return _LINEAR
+    if isinstance(op, Embedding):
+        return "shorter rows of its table"
+    if isinstance(op, BatchNorm | Scale):
+        return "smaller factors of the normalisation, or none"
+    return ""
+
+
+def _number(bound: float) -> str:
+    return f"{bound:.4g}"
+
+
+def graph_of(roots: tuple[Reason, ...]) -> list[Mapping[str, object]]:
+    """All reasons as records that name each other by number, the roots first."""
+    ordered: dict[int, Reason] = {}
+    for root in roots:
+        ordered[id(root)] = root
+    for root in roots:
+        for reason in root.all():
+            ordered.setdefault(id(reason), reason)
+    numbers = {key: number for number, key in enumerate(ordered)}
+    return [
+        {
+            "what": item.what,
+            "subject": item.subject,
+            "bound": item.bound if math.isfinite(item.bound) else None,
+            "rule": item.rule,
+            "text": item.text,
+            "factor": item.factor if math.isfinite(item.factor) else None,
+            "remedy": item.remedy,
+            "because": [numbers[id(part)] for part in item.because],
+        }
+        for item in ordered.values()
+    ]

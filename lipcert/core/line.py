@@ -1,0 +1,96 @@
+"""Line: one inequality of a proof, with its rule and the numbers that the rule needs.
+
+The class of each rule is in a file of `lines` that is loaded when a line names it: so a check rests
+on the rules of its certificate, and on no others.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, ClassVar, Final, Generic, TypeVar
+
+from lipcert.core.codec import Bound
+
+FoundT = TypeVar("FoundT")
+
+
+class NotProved(Exception):  # noqa: N818  it is what a line is, not what went wrong
+    """A line does not follow from those before it: why."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Line(ABC, Generic[FoundT]):
+    """A statement about one subject. bound: the number that is stated; None: no number is.
+
+    stage: of a check, as in `verdict.STAGES`; lines are listed in the order of their stages. proof:
+    the `lines.proof.Proof` of the lines before it.
+    """
+
+    stage: ClassVar[int]
+    rule: str
+    bound: Bound | None = None
+
+    @abstractmethod
+    def evaluate(self, proof: Any) -> FoundT:
+        """What follows by the rule from what is proved; NotProved where nothing does.
+
+        Reads only what earlier lines, the premises and the file establish.
+        """
+
+    @abstractmethod
+    def least(self, found: FoundT) -> float:
+        """The least bound that may be stated, given what follows."""
+
+    @abstractmethod
+    def keep(self, proof: Any, found: FoundT) -> None:
+        """Adds what follows to the proof, with the bound that is stated."""
+
+    @property
+    @abstractmethod
+    def subject(self) -> str:
+        """What the bound is of, in words of the file."""
+
+    @property
+    def stated(self) -> float:
+        """The bound; inf where none is stated."""
+        return math.inf if self.bound is None else self.bound
+
+    @property
+    def what(self) -> str:
+        """What is bounded, in a word or two."""
+        return _WHAT[self.stage]
+
+
+_WHAT = {3: "operator norm", 4: "norm", 5: "cotangent", 6: "gradient"}
+
+
+RULES: Final[Mapping[str, str]] = {
+    "norm/step": "norms.StepNorm",
+    "norm/run": "norms.RunNorm",
+    "fact/input": "facts.InputFact",
+    "fact/step": "facts.StepFact",
+    "fact/affine": "affine.AffineFact",
+    "fact/raised": "raised.RaisedFact",
+    "fact/ball": "balls.BallFact",
+    "fact/zero": "balls.ZeroFact",
+    "ball/input": "balls.InputBall",
+    "ball/form": "balls.MovedBall",
+    "form/chain": "chains.ChainForm",
+    "pull/loss": "pulls.LossPull",
+    "pull/value": "pulls.ValuePull",
+    "pull/run": "pulls.RunPull",
+    "pull/form": "pulls.FormPull",
+    "grad/tensor": "gradients.TensorGradient",
+}
+"""`module.Class` in `lines`"""
+
+
+def line_class(rule: str) -> type[Any]:
+    """The record of the lines of a rule; KeyError for a word that names none."""
+    module, name = RULES[rule].split(".")
+    found: type[Any] = getattr(import_module(f"lipcert.core.lines.{module}"), name)
+    return found

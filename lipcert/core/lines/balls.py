@@ -1,0 +1,171 @@
+"""ball/… and fact/ball, fact/zero: values near that of one example, or near the image of 0."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Literal, final
+
+from lipcert.core.arithmetic import multiply_up
+from lipcert.core.codec import Bound
+from lipcert.core.forms.centred import (
+    LARGEST_SQUARED,
+    Ball,
+    enclosing_ball,
+    fact_around,
+    is_allowed,
+    side_by_side,
+)
+from lipcert.core.line import Line, NotProved
+from lipcert.core.lines.chains import CHORDS, COTANGENTS, Chain, slopes_between
+from lipcert.core.lines.facts import FactLine
+from lipcert.core.lines.proof import Proof
+from lipcert.core.rules.facts import Fact
+
+_LARGEST_POINTS = 1 << 20
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class InputBall(Line[Ball]):
+    """‖x − c‖₂ ≤ bound for every admissible input x, around an input c that is admissible itself.
+
+    shares: one number of `forms.centred.enclosing_ball`, or one for each of several inputs, whose
+    balls stand side by side; any from 0 to 1 is as good a proof.
+    """
+
+    rule: Literal["ball/input"] = "ball/input"
+    stage: ClassVar[int] = 4
+    shares: tuple[Bound, ...]
+
+    @property
+    def subject(self) -> str:
+        """The input of the network."""
+        return "the input"
+
+    def evaluate(self, proof: Proof) -> Ball:
+        """Hypotheses: the centre satisfies all that is assumed, of the whole and of each input."""
+        program, known = proof.program, proof.known
+        shape, at_input = program.shapes[program.input], known[program.input]
+        if math.prod(shape) > _LARGEST_POINTS or at_input.norm > LARGEST_SQUARED:
+            raise NotProved("the input is too large for a centre")
+        if len(self.shares) == 1:
+            ball = enclosing_ball(at_input, shape, Fraction(self.shares[0]))
+        elif program.parts and len(self.shares) == len(program.parts):
+            rows = zip(program.parts, self.shares, strict=True)
+            balls = [enclosing_ball(known[p.name], p.shape, Fraction(s)) for p, s in rows]
+            own = [ball for ball in balls if ball is not None]
+            ball = side_by_side(own, shape) if len(own) == len(balls) else None
+        else:
+            raise NotProved("it has neither one share nor one for each input")
+        if ball is None or not is_allowed(ball.centre, program, known):
+            raise NotProved("its centre is not known to be an admissible input")
+        return ball
+
+    def least(self, found: Ball) -> float:
+        """The radius of the ball."""
+        return found.radius
+
+    def keep(self, proof: Proof, found: Ball) -> None:
+        """By the number of the line."""
+        start = proof.program.input
+        proof.balls[proof.number] = {start: found.point()}
+        proof.radii[proof.number, start] = self.stated
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class MovedBall(Line[float]):
+    """‖f(x) − f(c)‖₂ ≤ bound, of a ball and a form that begins where its radius is known.
+
+    Proof: ‖J‖ ≤ the root of the largest eigenvalue of P, for the J of a chord.
+    """
+
+    rule: Literal["ball/form"] = "ball/form"
+    stage: ClassVar[int] = 4
+    ball: int
+    form: int
+
+    @property
+    def subject(self) -> str:
+        """The ball, by its line."""
+        return f"the ball of line {self.ball}"
+
+    def evaluate(self, proof: Proof) -> float:
+        """The norm of the form times the radius."""
+        chain = _of_values(proof, self.form)
+        return multiply_up(chain.form.over_ball(), proof.radii[self.ball, chain.start])
+
+    def least(self, found: float) -> float:
+        """The radius of the ball."""
+        return found
+
+    def keep(self, proof: Proof, found: float) -> None:
+        """The smallest radius that is known at the value."""
+        del found
+        chain, points = proof.forms[self.form], proof.balls[self.ball]
+        proof.carried(points, chain.steps)
+        known = proof.radii.get((self.ball, chain.stop), math.inf)
+        proof.radii[self.ball, chain.stop] = min(known, self.stated)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class BallFact(FactLine):
+    """Of f(x) near f(c), of a ball and a form that begins where its radius is known.
+
+    Proof: `forms.centred.fact_around`; the example in the middle is one of those that the facts are
+    about, and so are the slopes of the form: facts only grow tighter after its line.
+    """
+
+    rule: Literal["fact/ball"] = "fact/ball"
+    ball: int
+    form: int
+
+    def evaluate(self, proof: Proof) -> Fact:
+        """Around the image of the centre."""
+        chain = _of_values(proof, self.form)
+        _ends_at(chain, self.value)
+        radius, shape = proof.radii[self.ball, chain.start], proof.program.shapes[chain.stop]
+        point = proof.carried(proof.balls[self.ball], chain.steps)[chain.stop]
+        return fact_around(point.box, shape, chain.form, radius)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ZeroFact(FactLine):
+    """Of f(x) near f(0), whether 0 is one of the values at the start of the form or not.
+
+    Hypotheses (checked): the form is proved for slopes of chords from 0.
+    Proof: `forms.centred.fact_around`.
+    """
+
+    rule: Literal["fact/zero"] = "fact/zero"
+    form: int
+
+    def evaluate(self, proof: Proof) -> Fact:
+        """Around the image of 0, from the norm of the value at the start."""
+        chain = _of_values(proof, self.form)
+        _ends_at(chain, self.value)
+        images, radius = proof.images(chain.steps, chain.start), proof.facts[chain.start].norm
+        if chain.use != CHORDS and not chain.allows(
+            slopes_between(chain.steps, proof.facts, images)
+        ):
+            raise NotProved("the form is not proved for the slopes of chords from 0")
+        if not radius <= LARGEST_SQUARED:
+            raise NotProved("the value at the start of the form is not bounded")
+        shape = proof.program.shapes[chain.stop]
+        return fact_around(images[chain.stop].box, shape, chain.form, radius)
+
+
+def _of_values(proof: Proof, number: int) -> Chain:
+    chain = proof.forms[number]
+    if chain.use == COTANGENTS:
+        raise NotProved("the form is one of cotangents")
+    return chain
+
+
+def _ends_at(chain: Chain, value: str) -> None:
+    if chain.stop != value:
+        raise NotProved(f"the form ends at {chain.stop}")

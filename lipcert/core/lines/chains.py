@@ -1,0 +1,145 @@
+"""form/chain: a quadratic form that bounds every Jacobian of the steps between two values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Final, Literal, final
+
+import numpy as np
+
+from lipcert.core.codec import Bound
+from lipcert.core.coverage import tensors_read
+from lipcert.core.forms.chain import chain_form
+from lipcert.core.forms.form import Form
+from lipcert.core.interval import Interval, hull
+from lipcert.core.line import Line, NotProved
+from lipcert.core.lines.proof import Proof
+from lipcert.core.paths import steps_between, steps_on_ways
+from lipcert.core.program import Activation, PRelu, Program, Step
+from lipcert.core.rules.facts import Fact
+from lipcert.core.rules.table import rule_class
+from lipcert.core.rules.weights import Point
+
+VALUES: Final = "values"
+CHORDS: Final = "chords"
+COTANGENTS: Final = "cotangents"
+"""what a chain is used for: how far a value is from that of another example, from the image of 0,
+or what a cotangent becomes on its way down"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Chain:
+    """A form that is proved, with the steps it is of and the slopes it allows them."""
+
+    start: str
+    stop: str
+    steps: tuple[Step, ...]
+    slopes: Mapping[str, Interval]
+    form: Form
+    use: str
+
+    def allows(self, slopes: Mapping[str, Interval] | None) -> bool:
+        """Whether the slopes of its steps are among those that the form is proved for."""
+        return slopes is not None and all(
+            np.all(self.slopes[name].lo <= found.lo) and np.all(found.hi <= self.slopes[name].hi)
+            for name, found in slopes.items()
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ChainForm(Line[Chain]):
+    """JJᵀ ≤ P for the Jacobians J of all steps from one value up to another, by `forms.chain`.
+
+    use: "values" for the steps that the upper value needs besides the lower one, with the slopes
+    that the facts allow; "chords" for the same steps with slopes of chords from the image of 0;
+    "cotangents" for the steps on the ways between the two. multipliers: one list per step that acts
+    entry by entry, and per round of a step that picks or orders entries, from below; one number per
+    entry. They are not trusted: P follows from them, and is proved. No bound is stated: lines that
+    use the form state theirs.
+    """
+
+    rule: Literal["form/chain"] = "form/chain"
+    stage: ClassVar[int] = 4
+    use: Literal["values", "chords", "cotangents"]
+    start: str
+    stop: str
+    multipliers: tuple[tuple[Bound, ...], ...]
+
+    @property
+    def subject(self) -> str:
+        """The value at its upper end."""
+        return self.stop
+
+    def evaluate(self, proof: Proof) -> Chain:
+        """The form, with the operands of the file."""
+        program = proof.program
+        steps = chain_steps(program, self.use, self.start, self.stop, proof.free)
+        if steps is None:
+            raise NotProved("no chain of fixed steps leads from its start to its stop")
+        points = proof.images(steps, self.start) if self.use == CHORDS else None
+        slopes = slopes_between(steps, proof.facts, points)
+        form = None
+        if slopes is not None:
+            shapes, numbers = program.shapes, self.multipliers
+            proves = proof.engine.definite
+            form = chain_form(self.start, steps, shapes, slopes, numbers, proof=proves)
+        if slopes is None or form is None:
+            raise NotProved(f"its multipliers prove no form from {self.start} to {self.stop}")
+        return Chain(self.start, self.stop, steps, slopes, form, self.use)
+
+    def least(self, found: Chain) -> float:
+        """Nothing: a form states no bound."""
+        del found
+        return 0.0
+
+    def keep(self, proof: Proof, found: Chain) -> None:
+        """By the number of the line."""
+        proof.forms[proof.number] = found
+
+
+def chain_steps(
+    program: Program, use: str, start: str, stop: str, free: frozenset[str]
+) -> tuple[Step, ...] | None:
+    """The steps of a chain, all of whose operands are those of the file; None for none.
+
+    Values change with all that they depend on, cotangents pass through what lies between.
+    """
+    if start not in program.shapes or stop not in program.shapes:
+        return None
+    between = steps_on_ways if use == COTANGENTS else steps_between
+    steps = between(program, start, stop)
+    return None if steps is None or tensors_read(steps) & free else steps
+
+
+def slopes_between(
+    steps: Sequence[Step], facts: Mapping[str, Fact], points: Mapping[str, Fact] | None = None
+) -> dict[str, Interval] | None:
+    """The slopes of each step that acts entry by entry, wherever facts hold.
+
+    points: with them, the slopes of chords from a point, which need not be one of these values.
+    Proof: the ends of such a chord lie in the hull of both intervals, entry by entry, and the
+    slope of a chord is one of the derivatives between its ends, or a mean of them.
+    """
+    found: dict[str, Interval] = {}
+    for step in steps:
+        if not isinstance(step.op, Activation | PRelu):
+            continue
+        below = facts[step.inputs[0]]
+        if points is not None:
+            box = hull(below.box, points[step.inputs[0]].box)
+            below = replace(below, box=box)
+        known = rule_class(type(step.op))(
+            op=step.op,
+            inputs=(below,),
+            shapes=(step.shape,),
+            shape=step.shape,
+            weights=Point({}),
+            output=step.output,
+        ).slopes()
+        if known is None:
+            return None
+        found[step.output] = known
+    return found

@@ -1,0 +1,112 @@
+"""norm/…: how far a linear map stretches."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+from lipcert.core.budget import spend
+from lipcert.core.coverage import tensors_read
+from lipcert.core.line import Line, NotProved
+from lipcert.core.lines.proof import Proof
+from lipcert.core.norms.steps import NormCheck, NormWitness, step_norm_at_most
+from lipcert.core.program import Conv, Dense, Shape, Step
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NormLine(Line[float]):
+    """‖A‖₂ ≤ bound, A the linear part of steps whose tensors are those of the file.
+
+    method: the route of the proof ("dense", "windows", "absolute", "explicit" or "torus"); twists,
+    counts: of a torus. What follows is the bound itself, if it is proved, and inf if not.
+    """
+
+    stage: ClassVar[int] = 3
+    method: str
+    twists: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+    def least(self, found: float) -> float:
+        """The bound, if it is proved."""
+        return found
+
+    def _proved(self, steps: Sequence[Step], proof: Proof) -> float:
+        if self.bound is None:
+            raise NotProved("it states no norm")
+        witness = NormWitness(self.method, self.twists, self.counts)
+        shapes, check = proof.program.shapes, proof.engine.norms
+        fixed = not proof.free & tensors_read(steps)
+        holds = fixed and norm_holds(steps, shapes, self.stated, witness, check)
+        return self.stated if holds else math.inf
+
+
+def norm_holds(
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
+    bound: float,
+    witness: NormWitness,
+    check: NormCheck,
+) -> bool:
+    """Whether the norm of steps in a row is proved; what does not fit proves nothing."""
+    spend()
+    first = steps[0]
+    try:
+        if len(steps) > 1:
+            from lipcert.core.norms.fused import fused_norm_at_most  # noqa: PLC0415  runs only
+
+            return fused_norm_at_most(steps, shapes, bound, witness, check)
+        if not isinstance(first.op, Dense | Conv):
+            return False
+        before = shapes[first.inputs[0]]
+        return step_norm_at_most(first.op, before, first.shape, bound, witness, check)
+    except ValueError:
+        return False
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class StepNorm(NormLine):
+    """Of the linear step that computes a value."""
+
+    rule: Literal["norm/step"] = "norm/step"
+    value: str
+
+    @property
+    def subject(self) -> str:
+        """The value that the step computes."""
+        return self.value
+
+    def evaluate(self, proof: Proof) -> float:
+        """The bound, if `norms.steps` proves it."""
+        return self._proved((proof.step(self.value),), proof)
+
+    def keep(self, proof: Proof, found: float) -> None:
+        """For every rule that reads the norm of the step."""
+        proof.norms[self.value] = found
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class RunNorm(NormLine):
+    """Of affine steps in a row, as one map. values: what they compute, in order."""
+
+    rule: Literal["norm/run"] = "norm/run"
+    values: tuple[str, ...]
+
+    @property
+    def subject(self) -> str:
+        """The last value of the run."""
+        return self.values[-1] if self.values else ""
+
+    def evaluate(self, proof: Proof) -> float:
+        """By `norms.fused`, which checks that the steps follow one another."""
+        steps = tuple(proof.step(value) for value in self.values)
+        if len(steps) < 2:
+            raise NotProved("one step is not a run")
+        return self._proved(steps, proof)
+
+    def keep(self, proof: Proof, found: float) -> None:
+        """For lines that name the run."""
+        proof.runs[self.values] = found

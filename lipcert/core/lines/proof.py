@@ -1,0 +1,172 @@
+"""Proof: what is known while the lines of a certificate are read, one after another.
+
+    premises → facts of the inputs → norms → facts → loss → cotangents → gradients per tensor
+
+Every table begins with what the premises state and grows by the lines. inf is "not known".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, final
+
+import numpy as np
+
+from lipcert.core.certificate import ScopeClaim
+from lipcert.core.coverage import tensors_read
+from lipcert.core.engines import Engine
+from lipcert.core.inputs import input_facts
+from lipcert.core.interval import exact
+from lipcert.core.ledger import Premises
+from lipcert.core.line import Line, NotProved
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import Program, Step
+from lipcert.core.reader.records import shown
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.steps import rule_at, step_fact, without_cotangent_clips
+from lipcert.core.rules.weights import weights_in
+
+if TYPE_CHECKING:
+    from lipcert.core.lines.chains import Chain
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Seed: TypeAlias = Literal["loss", "output"]
+"""what cotangents are of: the loss, or a unit vector at the output"""
+LOSS: Final = "loss"
+OUTPUT: Final = "output"
+
+
+class Table(dict[K, V]):
+    """What is proved, by what it is about. what: in words, for the reason where it is missing."""
+
+    def __init__(self, what: str, known: Mapping[K, V] | None = None) -> None:
+        super().__init__(known or {})
+        self.what = what
+
+    def __missing__(self, key: K) -> V:
+        raise NotProved(f"no line before it proves {self.what} of {shown(str(key))}")
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Pass:
+    """Cotangents of one scalar: of the loss, or of a unit vector at the output.
+
+    readers: of each value, the steps that read it, the last one first. edges: norms of what a value
+    receives through one reader; totals: of what it receives in all.
+    """
+
+    program: Program
+    readers: Mapping[str, Sequence[Step]]
+    cotangents: Table[str, Cotangent]
+    edges: Table[tuple[str, str], float]
+    totals: Table[str, float]
+
+
+@final
+class Proof:
+    """The tables of a proof about one program, under premises, for all weights in a scope.
+
+    known: what the premises say of the inputs. norms: of linear steps, by what they compute; runs:
+    of affine steps in a row, by all that they compute. facts: of values. balls: facts of the values
+    of one allowed example; radii: how far those of any other are from them; forms: of chains; these
+    by the numbers of their lines. passes: of the loss and of the output. gradients: of tensors.
+    number: of the line at hand. users: of each tensor, the steps that use it. Unsupported where a
+    tensor that may change enters a step as a plain number, which is read from the file.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        premises: Premises,
+        scope: ScopeClaim,
+        engine: Engine,
+        table: Callable[..., Table[Any, Any]] = Table,
+    ) -> None:
+        self.program, self.premises, self.engine = program, premises, engine
+        self.free = frozenset(scope.trained if scope.kind == "constraint-set" else ())
+        moving = program.untracked & self.free
+        if moving:
+            raise Unsupported(f"the trained tensor {shown(min(moving))} enters as a plain number")
+        self.known = input_facts(program, premises)
+        self.norms: Table[str, float] = table("a norm")
+        self.runs: Table[tuple[str, ...], float] = table("the norm of a run")
+        self.weights = weights_in(scope, self.norms)
+        self.facts: Table[str, Fact] = table("a bound")
+        self.balls: Table[int, dict[str, Fact]] = table("a ball")
+        self.radii: Table[tuple[int, str], float] = table("the radius of a ball")
+        self.forms: Table[int, Chain] = table("a form")
+        self.gradients: Table[str, float] = table("a gradient")
+        self.passes = {
+            of: Pass(
+                found, _readers(found), table("a cotangent"), table("an edge"), table("a total")
+            )
+            for of, found in ((LOSS, program), (OUTPUT, without_cotangent_clips(program)))
+        }
+        self.passes[OUTPUT].cotangents[program.output] = Cotangent(1.0)
+        self.number = 0
+        self.steps = {step.output: step for step in program.steps}
+        self.reads = Counter(name for step in program.steps for name in step.inputs)
+        self.reads[program.output] += 1
+        self.users: dict[str, list[Step]] = {}
+        for step in program.steps:
+            for name in tensors_read([step]):
+                self.users.setdefault(name, []).append(step)
+        self._images: dict[str, dict[str, Fact]] = {}
+        self._shares: dict[str, tuple[tuple[str, float], ...]] = {}
+
+    def add(self, number: int, line: Line[Any]) -> None:
+        """Evaluates a line, compares its bound without tolerance, and keeps what it proves."""
+        self.number, found = number, line.evaluate(self)
+        least = line.least(found)
+        if not line.stated >= least:
+            raise NotProved(
+                f"{line.what} of {shown(line.subject)}: {line.stated!r} is claimed, {least!r} is "
+                "derived"
+            )
+        line.keep(self, found)
+
+    def step(self, value: str) -> Step:
+        """The step that computes a value; NotProved where none does."""
+        if value not in self.steps:
+            raise NotProved(f"no step computes {shown(value)}")
+        return self.steps[value]
+
+    def images(self, steps: Sequence[Step], start: str) -> Mapping[str, Fact]:
+        """Facts of what steps compute where the value at which they start is 0."""
+        shape = self.program.shapes[start]
+        at_start = {start: Fact.of(shape, 0.0, exact(np.zeros((1,) * len(shape))))}
+        return self.carried(self._images.setdefault(start, at_start), steps)
+
+    def carried(self, points: dict[str, Fact], steps: Sequence[Step]) -> Mapping[str, Fact]:
+        """Facts of a point, and of what steps compute of it; each is found once."""
+        for step in steps:
+            if step.output not in points:
+                points[step.output] = step_fact(self.program, step, points, self.weights)
+        return points
+
+    def shares(self, step: Step) -> tuple[tuple[str, float], ...]:
+        """For each use of a tensor by a step: a bound of the gradient that arrives there.
+
+        Asked once facts and cotangents are settled.
+        """
+        if step.output not in self._shares:
+            before, behind = self.steps.get(step.inputs[0]), None
+            if before is not None and len(before.inputs) == 1:
+                behind = rule_at(self.program, before, self.facts, self.weights)
+            rule = rule_at(self.program, step, self.facts, self.weights, behind)
+            cotangent = self.passes[LOSS].cotangents[step.output]
+            self._shares[step.output] = tuple(rule.gradients(cotangent))
+        return self._shares[step.output]
+
+
+def _readers(program: Program) -> dict[str, list[Step]]:
+    found: dict[str, list[Step]] = {}
+    for step in reversed(program.steps):
+        for name in dict.fromkeys(step.inputs):
+            found.setdefault(name, []).append(step)
+    return found

@@ -1,0 +1,85 @@
+"""The rule of a step in its place in a program, and what a value receives from all its readers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from lipcert.core.arithmetic import add_up
+from lipcert.core.budget import spend
+from lipcert.core.program import CotangentClip, Program, Step
+from lipcert.core.rules.base import Rule
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.table import rule_class
+from lipcert.core.rules.weights import Weights
+
+
+def rule_at(
+    program: Program,
+    step: Step,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    behind: Rule[Any] | None = None,
+) -> Rule[Any]:
+    """The rule of a step of a program, in its surroundings."""
+    return rule_class(type(step.op))(
+        op=step.op,
+        inputs=tuple(facts[name] for name in step.inputs),
+        shapes=tuple(program.shapes[name] for name in step.inputs),
+        shape=step.shape,
+        weights=weights,
+        output=step.output,
+        behind=behind,
+    )
+
+
+def step_fact(program: Program, step: Step, facts: Mapping[str, Fact], weights: Weights) -> Fact:
+    """What the rule of one step finds about its output."""
+    spend()
+    return rule_at(program, step, facts, weights).fact()
+
+
+def received(  # noqa: PLR0917  tables of one pass
+    program: Program,
+    value: str,
+    readers: Sequence[Step],
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    cotangents: Mapping[str, Cotangent],
+    edges: Mapping[tuple[str, str], float],
+) -> Cotangent:
+    """The cotangent of a value, from those of what its readers compute.
+
+    readers: all steps that read it. edges: norms of what it receives through one of them, where a
+    line proves one; used where that step reads the value once.
+    Proof: the chain rule. A value's cotangent is the sum, over the steps that read it, of the
+    transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
+    Jacobians. A value that nothing reads has cotangent 0.
+    """
+    found: Cotangent | None = None
+    for step in readers:
+        rule = rule_at(program, step, facts, weights)
+        places = [index for index, name in enumerate(step.inputs) if name == value]
+        for index in places:
+            spend()
+            share = rule.pulled(index, cotangents[step.output])
+            if len(places) == 1:
+                known = edges.get((value, step.output), math.inf)
+                share = replace(share, norm=min(share.norm, known))
+            found = share if found is None else Cotangent(add_up(found.norm, share.norm))
+    return Cotangent(0.0) if found is None else found
+
+
+def without_cotangent_clips(program: Program) -> Program:
+    """The program without clips of cotangents, which do not change its values."""
+    return replace(
+        program,
+        steps=tuple(
+            replace(step, op=replace(step.op, radius=math.inf))
+            if isinstance(step.op, CotangentClip)
+            else step
+            for step in program.steps
+        ),
+    )

@@ -1,0 +1,35 @@
+"""Balls of inputs that are tried: the smallest, one between, and the one around 0."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lipcert.core.lines.proof import Proof
+from lipcert.core.program import Shape
+from lipcert.core.rules.facts import Fact
+
+
+def shares_of_balls(proof: Proof) -> Iterator[tuple[float, ...]]:
+    """Shares as of `core.lines.balls.InputBall`: of the whole input, and of each of several."""
+    program, known = proof.program, proof.known
+    yield from dict.fromkeys(
+        (share,) for share in _shares(known[program.input], program.shapes[program.input])
+    )
+    own = [_shares(known[part.name], part.shape) for part in program.parts]
+    if own:
+        yield from zip(*own, strict=False)
+
+
+def _shares(fact: Fact, shape: Shape) -> tuple[float, ...]:
+    """Of one input; none where a box does not hold it."""
+    box = fact.box.broadcast(shape)
+    if not (np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
+        return ()
+    middle = 0.5 * box.lo + 0.5 * box.hi
+    with np.errstate(over="ignore", invalid="ignore"):
+        curvature = 2.0 * float(np.sum(middle * middle))
+        slope = max(fact.norm * fact.norm + float(np.sum(box.lo * box.hi)), 0.0)
+    best = 1.0 - min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
+    return best, 0.5 + 0.5 * best, 1.0

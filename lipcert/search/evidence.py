@@ -1,0 +1,109 @@
+"""Evidence: what the prover may use besides program and premises, none of it chosen yet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol, final
+
+from lipcert.core.certificate import ScopeClaim
+from lipcert.core.engines import ENGINES, Engine
+from lipcert.core.lines.chains import COTANGENTS, VALUES
+from lipcert.core.lines.norms import RunNorm, StepNorm
+from lipcert.core.rules.facts import Fact
+
+RAISED: Final = "raised"
+"""use of a chain: weights below a ReLU are raised, as `core.forms.raised` has it"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NormClaim:
+    """‖linear part of a step‖₂ ≤ bound, and which route proves it, as of `core.lines.norms`."""
+
+    bound: float
+    method: str
+    twists: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ChainWitness:
+    """Numbers that may prove something of the steps from one value up to another.
+
+    use: VALUES, COTANGENTS (multipliers of `core.lines.chains`) or RAISED (p, q and τ).
+    """
+
+    use: str
+    start: str
+    stop: str
+    multipliers: tuple[tuple[float, ...], ...]
+
+
+class Proposals(Protocol):
+    """Chains with multipliers, none of which is trusted."""
+
+    def of_value(
+        self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
+    ) -> Sequence[ChainWitness]:
+        """That may say more of a value than what was found, from the facts of what lies below."""
+        ...
+
+    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
+        """That may say more of cotangents."""
+        ...
+
+
+@final
+class Listed:
+    """Proposes chains that are known beforehand."""
+
+    def __init__(self, chains: Sequence[ChainWitness]) -> None:
+        self._chains = chains
+
+    def of_value(
+        self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
+    ) -> Sequence[ChainWitness]:
+        """Those of this use that end at the value."""
+        del found, facts
+        return [chain for chain in self._chains if (chain.stop, chain.use) == (value, use)]
+
+    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
+        """All chains that bound cotangents."""
+        del facts
+        return [chain for chain in self._chains if chain.use == COTANGENTS]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Evidence:
+    """What is known beforehand of a network.
+
+    norms: of linear steps, by what they compute; lines: the same, and those of runs, as they are
+    proved. chains: that may prove more.
+    """
+
+    scope: ScopeClaim
+    norms: Mapping[str, float] = field(default_factory=dict)
+    runs: tuple[RunNorm, ...] = ()
+    chains: tuple[ChainWitness, ...] = ()
+    engine: Engine = ENGINES["float"]
+    steps: tuple[StepNorm, ...] = ()
+
+    @property
+    def free(self) -> frozenset[str]:
+        """The tensors whose numbers are not those of the file."""
+        return frozenset(self.scope.trained if self.scope.kind == "constraint-set" else ())
+
+
+__all__ = [
+    "COTANGENTS",
+    "RAISED",
+    "VALUES",
+    "ChainWitness",
+    "Evidence",
+    "Listed",
+    "NormClaim",
+    "Proposals",
+]

@@ -1,0 +1,370 @@
+"""Prover: which lines are written, of all that the rules allow.
+
+    norms → facts forward, each with what refines it → loss → cotangents backward → gradients
+
+Input: a program, premises, evidence, and proposals of chains. Output: every bound of the network,
+and the lines that prove them. It evaluates the lines of `lipcert.core.lines`, as a check does, and
+keeps those that say more than what is known; there is no second theory of bounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, Final, TypeVar, final
+
+from lipcert.core.coverage import is_relu, rule_of
+from lipcert.core.forms.centred import LARGEST_SQUARED
+from lipcert.core.ledger import Premises
+from lipcert.core.line import Line, NotProved
+from lipcert.core.lines.affine import AffineFact
+from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
+from lipcert.core.lines.chains import (
+    CHORDS,
+    COTANGENTS,
+    VALUES,
+    ChainForm,
+    chain_steps,
+    slopes_between,
+)
+from lipcert.core.lines.facts import FactLine, InputFact, StepFact
+from lipcert.core.lines.gradients import TensorGradient
+from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
+from lipcert.core.lines.pulls import (
+    FormPull,
+    LossPull,
+    RunPull,
+    ShareLine,
+    ValuePull,
+    first_reader,
+)
+from lipcert.core.lines.raised import RaisedFact
+from lipcert.core.program import Conv, Dense, Program, Step
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.search.balls import shares_of_balls
+from lipcert.search.evidence import RAISED, ChainWitness, Evidence, Listed, Proposals
+
+ROOM: Final = 2.0**-24
+"""how much more a line of a certificate states than follows, relatively: matrix products differ in
+their last bits from machine to machine, and the exact number would hold on one of them only"""
+FoundT = TypeVar("FoundT")
+_Key = tuple[int, object]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Derived:
+    """Bounds by value and by initializer; lipschitz: of the output in the input.
+
+    lines: those that prove them. rests: for each line, the numbers of those that it reads.
+    """
+
+    facts: Mapping[str, Fact]
+    cotangents: Mapping[str, Cotangent]
+    gradients: Mapping[str, float]
+    lipschitz: float
+    lines: tuple[Line[Any], ...] = ()
+    rests: tuple[frozenset[int], ...] = ()
+
+    def needed(self, tensors: Collection[str], *, lipschitz: bool) -> tuple[Line[Any], ...]:
+        """The lines on which the gradients of these tensors rest, and perhaps the Lipschitz
+        constant, with the numbers that they have among themselves."""
+        wanted = {
+            number
+            for number, line in enumerate(self.lines)
+            if line.stage == 3 or (isinstance(line, TensorGradient) and line.tensor in tensors)
+        }
+        if lipschitz:
+            rows = enumerate(self.lines)
+            units = (n for n, x in rows if isinstance(x, ValuePull) and x.of == OUTPUT)
+            wanted.add(max(units))  # the input is pulled last
+        for number in range(len(self.lines) - 1, -1, -1):
+            if number in wanted:
+                wanted |= self.rests[number]
+        places = {number: place for place, number in enumerate(sorted(wanted))}
+        return tuple(_renumbered(self.lines[number], places) for number in places)
+
+
+def _renumbered(line: Line[Any], places: Mapping[int, int]) -> Line[Any]:
+    """A line that names others by their new places."""
+    named = [name for name in ("ball", "form") if hasattr(line, name)]
+    changes: dict[str, Any] = {name: places[getattr(line, name)] for name in named}
+    found: Line[Any] = replace(line, **changes)
+    return found
+
+
+def derive(
+    program: Program,
+    premises: Premises,
+    evidence: Evidence,
+    proposals: Proposals | None = None,
+) -> Derived:
+    """All bounds of a network with one loss."""
+    proposals = Listed(evidence.chains) if proposals is None else proposals
+    return Prover(program, premises, evidence).derived(proposals)
+
+
+def with_room(lines: Sequence[Line[Any]], proof: Proof) -> Iterator[Line[Any]]:
+    """The lines, each with a bound a little above what follows from those before it.
+
+    proof: an empty one, which the lines fill. Norms have their room already.
+    """
+    for number, line in enumerate(lines):
+        proof.number, found = number, line.evaluate(proof)
+        least, stated = line.least(found), line
+        if line.stage > 3 and line.bound is not None and least != proof.premises.input_norm:
+            stated = replace(line, bound=least * (1.0 + ROOM))
+        stated.keep(proof, found)
+        yield stated
+
+
+@final
+class _Log:
+    """Which entries of the tables the line at hand reads and writes."""
+
+    def __init__(self) -> None:
+        self.read: set[_Key] = set()
+        self.written: set[_Key] = set()
+
+
+@final
+class _Watched(Table[Any, Any]):
+    """A table that keeps a log."""
+
+    def __init__(self, log: _Log, what: str, known: Mapping[Any, Any] | None = None) -> None:
+        super().__init__(what, known)
+        self._log = log
+
+    def __getitem__(self, key: Any) -> Any:
+        self._log.read.add((id(self), key))
+        return super().__getitem__(key)
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        self._log.read.add((id(self), key))
+        return super().get(key, default)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self._log.written.add((id(self), key))
+        super().__setitem__(key, value)
+
+
+@final
+class Prover:
+    """A proof in the making. proof: what is known so far."""
+
+    def __init__(self, program: Program, premises: Premises, evidence: Evidence) -> None:
+        self._log = _Log()
+        self.proof = Proof(
+            program, premises, evidence.scope, evidence.engine, partial(_Watched, self._log)
+        )
+        self._lines: list[Line[Any]] = []
+        self._rests: list[frozenset[int]] = []
+        self._writers: defaultdict[_Key, list[int]] = defaultdict(list)
+        self._read_by_step: dict[str, set[_Key]] = {}
+        self.proof.norms.update(evidence.norms)
+        for norm in (*evidence.steps, *evidence.runs):
+            self._append(norm, norm.stated, set())
+        self._runs: dict[str, tuple[str, ...]] = {}
+        for run in sorted(evidence.runs, key=lambda run: -run.stated):
+            self._runs[run.values[-1]] = run.values
+
+    def derived(self, proposals: Proposals) -> Derived:
+        """All bounds, and the lines."""
+        self._values(proposals)
+        forms = self._forms_down(proposals)
+        self._add(LossPull(value=self.proof.program.output))
+        for of in (LOSS, OUTPUT):
+            self._pulls(of, forms)
+        self._gradients()
+        proof, tensors = self.proof, self.proof.users
+        return Derived(
+            facts=dict(proof.facts),
+            cotangents=dict(proof.passes[LOSS].cotangents),
+            gradients={name: proof.gradients.get(name, math.inf) for name in tensors}
+            | dict.fromkeys(proof.program.untracked, math.inf),
+            lipschitz=proof.passes[OUTPUT].cotangents[proof.program.input].norm,
+            lines=tuple(self._lines),
+            rests=tuple(self._rests),
+        )
+
+    def _tried(self, line: Line[FoundT]) -> tuple[FoundT, set[_Key]] | None:
+        """What a line finds, and what it reads for that; None where nothing follows."""
+        self._log.read = set()
+        try:
+            found = line.evaluate(self.proof)
+        except NotProved:
+            return None
+        return found, self._log.read
+
+    def _add(self, line: Line[Any]) -> int | None:
+        """The number of a line that is kept; None where nothing follows."""
+        tried = self._tried(line)
+        return None if tried is None else self._append(self._stated(line, tried[0]), *tried)
+
+    def _stated(self, line: Line[Any], found: Any) -> Line[Any]:
+        """The line with its bound, if it states one that is finite."""
+        least = line.least(found)
+        if isinstance(line, ChainForm) or not math.isfinite(least):
+            return line
+        stated: Line[Any] = replace(line, bound=least)
+        return stated
+
+    def _append(self, line: Line[Any], found: Any, read: set[_Key]) -> int:
+        number = self.proof.number = len(self._lines)
+        self._log.written = set()
+        line.keep(self.proof, found)
+        rests = frozenset(writer for key in read for writer in self._writers.get(key, ()))
+        self._lines.append(line)
+        self._rests.append(rests)
+        for key in self._log.written:
+            self._writers[key].append(number)
+        return number
+
+    def _values(self, proposals: Proposals) -> None:
+        """Facts of every value, in order."""
+        proof = self.proof
+        self._add(InputFact(value=proof.program.input))
+        balls = [self._add(InputBall(shares=shares)) for shares in shares_of_balls(proof)]
+        known = [number for number in balls if number is not None]
+        for step in proof.program.steps:
+            self._add(StepFact(value=step.output, step=rule_of(step.op)))
+            for values in self._affine_below(step):
+                self._add_if_it_tells(AffineFact(value=step.output, values=values))
+            for use in (RAISED, VALUES):
+                found = proof.facts[step.output]
+                for chain in proposals.of_value(step.output, use, found, proof.facts):
+                    if use == RAISED:
+                        line = RaisedFact(
+                            value=chain.stop, start=chain.start, numbers=chain.multipliers
+                        )
+                        self._add_if_it_tells(line)
+                    else:
+                        self._near(chain, known)
+
+    def _add_if_it_tells(self, line: FactLine) -> None:
+        """A fact that says more of its value than is known."""
+        tried = self._tried(line)
+        if tried is None:
+            return
+        stated, (found, read) = self._stated(line, tried[0]), tried
+        known, shape = self.proof.facts[line.value], self.proof.program.shapes[line.value]
+        met = known.meet(replace(found, norm=stated.stated), shape)
+        if (
+            met.norm < known.norm
+            or met.row_norm < known.row_norm
+            or met.column_norm < known.column_norm
+            or (met.box.lo > known.box.lo).any()
+            or (met.box.hi < known.box.hi).any()
+        ):
+            self._append(stated, found, read)
+
+    def _affine_below(self, step: Step) -> Iterator[tuple[str, ...]]:
+        """The run that ends at a step; of a ReLU also the run, and the linear step, below it."""
+        if step.output in self._runs:
+            yield self._runs[step.output]
+        if is_relu(step):
+            below = step.inputs[0]
+            if below in self._runs:
+                yield self._runs[below]
+            maker = self.proof.steps.get(below)
+            if maker is not None and isinstance(maker.op, Dense | Conv):
+                yield (below,)
+
+    def _near(self, chain: ChainWitness, balls: Iterable[int]) -> None:
+        """What a form says of a value near that of an allowed example, and near the image of 0."""
+        proof, start, stop = self.proof, chain.start, chain.stop
+        steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
+        if steps is None:
+            return
+        around = [ball for ball in balls if (ball, start) in proof.radii]
+        line = ChainForm(use=VALUES, start=start, stop=stop, multipliers=chain.multipliers)
+        form = self._add(line) if around else None
+        for ball in around:
+            if form is None:
+                break
+            self._add(MovedBall(ball=ball, form=form))
+            self._add_if_it_tells(BallFact(value=stop, ball=ball, form=form))
+        if start == proof.program.input or not proof.facts[start].norm <= LARGEST_SQUARED:
+            return
+        if form is None or not proof.forms[form].allows(
+            slopes_between(steps, proof.facts, proof.images(steps, start))
+        ):
+            form = self._add(replace(line, use=CHORDS))
+        if form is not None:
+            self._add_if_it_tells(ZeroFact(value=stop, form=form))
+
+    def _forms_down(self, proposals: Proposals) -> Mapping[str, list[int]]:
+        """Forms of chains of cotangents, by where the chains begin."""
+        proof, found = self.proof, defaultdict[str, list[int]](list)
+        for chain in proposals.of_cotangents(proof.facts):
+            start, stop = chain.start, chain.stop
+            steps = chain_steps(proof.program, COTANGENTS, start, stop, proof.free)
+            try:
+                known = steps is not None and first_reader(proof.program, steps, start) != ""
+            except NotProved:
+                known = False
+            form = (
+                self._add(
+                    ChainForm(use=COTANGENTS, start=start, stop=stop, multipliers=chain.multipliers)
+                )
+                if known
+                else None
+            )
+            if form is not None:
+                found[start].append(form)
+        return found
+
+    def _pulls(self, of: Seed, forms: Mapping[str, list[int]]) -> None:
+        """Cotangents of every value below the output, the last one first."""
+        proof, runs = self.proof, defaultdict[str, list[tuple[str, ...]]](list)
+        for row in proof.runs:
+            runs[proof.steps[row[0]].inputs[0]].append(row)
+        program = proof.program
+        values = [*(step.output for step in reversed(program.steps)), program.input]
+        for value in values:
+            if value == program.output:
+                continue
+            self._pull(
+                ValuePull(of=of, value=value),
+                [
+                    *(RunPull(of=of, values=row) for row in runs[value]),
+                    *(FormPull(of=of, form=form) for form in forms.get(value, ())),
+                ],
+            )
+
+    def _pull(self, line: ValuePull, shares: list[ShareLine]) -> None:
+        """A cotangent, after those lines about its parts that make it smaller."""
+        plain = self._tried(line)
+        tried = [(share, row) for share in shares if (row := self._tried(share)) is not None]
+        if plain is None:
+            return
+        own, best = self.proof.passes[line.of], plain
+        for share, (found, read) in sorted(tried, key=lambda row: row[1][0]):
+            stated = self._stated(share, found)
+            start, reader = share.entry(self.proof)
+            table: Table[Any, float] = own.totals if reader is None else own.edges
+            key: object = start if reader is None else (start, reader)
+            known: float = dict.get(table, key, math.inf)
+            dict.__setitem__(table, key, min(stated.stated, known))
+            now = self._tried(line)
+            if now is not None and now[0].norm < best[0].norm:
+                best = now
+                self._append(stated, found, read)
+            else:
+                dict.__setitem__(table, key, known)
+        self._append(self._stated(line, best[0]), *best)
+
+    def _gradients(self) -> None:
+        """Of every tensor that a step uses."""
+        for tensor, steps in self.proof.users.items():
+            tried = self._tried(TensorGradient(tensor=tensor))
+            if tried is None:
+                continue
+            found, read = tried
+            for step in steps:  # what a step passes on is evaluated once, for all its tensors
+                read |= self._read_by_step.setdefault(step.output, set(read))
+            line = self._stated(TensorGradient(tensor=tensor), found)
+            self._append(line, found, read)

@@ -1,0 +1,68 @@
+"""No lines prove what is false: of any rules, about any values, in any order.
+
+Each line states the least bound that it may, so that a line which says too little is used to the
+full by all that rest on it. What they prove is compared with gradients of torch.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from lipcert.core.lines.pulls import LossPull, ValuePull
+from tests.core.mutants.every import spread
+from tests.core.mutants.lines import line_variants
+from tests.core.mutants.networks import FAMILIES, certified
+from tests.core.mutants.reuse import reused
+from tests.core.mutants.truth import false_bounds, truth_of, with_lines
+from tests.weakenings.mutation import Kill, Mutation, killed_by
+
+BY_DAY, BY_NIGHT = 60, 300
+CASES = [(family, constrained) for family in FAMILIES for constrained in (False, True)]
+SAMPLE = {("residual", False), ("clipped", True)}
+
+
+def wrong_of(case, most, seed):
+    """Of so many lists of lines."""
+    truth, memory = truth_of(case), {}
+    with reused(memory):
+        assert not list(false_bounds(with_lines(case, case.certificate.lines), truth))
+        wrong = []
+        for item in spread(line_variants(case), most, seed):
+            found = list(false_bounds(with_lines(case, item.lines), truth))
+            wrong += [(item.kind, found[:3])] * bool(found)
+    return wrong
+
+
+@pytest.mark.parametrize(("family", "constrained"), sorted(SAMPLE))
+def test_no_lines_prove_what_is_false(family, constrained, tmp_path):
+    case = certified(family, tmp_path, constrained=constrained)
+    assert not wrong_of(case, BY_DAY, 0)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize(("family", "constrained"), CASES)
+def test_no_lines_prove_what_is_false_by_night(family, constrained, tmp_path):
+    case = certified(family, tmp_path, constrained=constrained)
+    assert not wrong_of(case, BY_NIGHT, 1)
+
+
+def the_output_as_another_value():
+    """Nothing but the loss reads it, so that no reader would bring a cotangent."""
+    with TemporaryDirectory() as folder:
+        case = certified("mlp", Path(folder), constrained=True)
+        lines = tuple(
+            ValuePull(value=line.value) if isinstance(line, LossPull) else line
+            for line in case.certificate.lines
+        )
+        assert not list(false_bounds(with_lines(case, lines), truth_of(case)))
+
+
+def test_a_false_rule_is_found():
+    """As if the output could be treated as a value that only steps read."""
+    guard = "self.value == proof.program.output"
+    killer = Kill.of(the_output_as_another_value)
+    assert killer.failure() is None
+    assert killed_by(Mutation("lines.pulls:ValuePull.evaluate", guard, "False", killer))
