@@ -96,7 +96,7 @@ def other_storage(private: Private) -> Iterator[None]:
     weight.data = kept
 
 
-LOUDER = ("kept.mul_", "fleeting.data.mul_", "plain.data.mul_", "head.weight.data.mul_")
+LOUDER = ("kept.data.mul_", "fleeting.data.mul_", "plain.data.mul_", "head.weight.data.mul_")
 """of buffers, of a tensor that is neither, and of a parameter"""
 
 
@@ -183,7 +183,8 @@ CHANGES = {
     "module.head.weight = nn.Parameter(w.detach().clone())",
     "swapped tensors": "w = module.head.weight\n"
     "torch.utils.swap_tensors(w, nn.Parameter(FACTOR * w.detach()))",
-    "parametrized": 'parametrize.register_parametrization(module.head, "weight", Scaling())',
+    "parametrized": "from torch.nn.utils import parametrize\n"
+    'parametrize.register_parametrization(module.head, "weight", Scaling())',
     "class of a parameter": "module.head.weight.__class__ = Louder",
     "number in dict": 'module.cfg["scale"] = FACTOR',
     "number in nested list": 'module.cfg["nested"]["scales"][0] = FACTOR',
