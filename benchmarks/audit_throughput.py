@@ -30,7 +30,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"
-os.environ["LIPCERT_CACHE"] = "false"
 
 import numpy as np
 import torch

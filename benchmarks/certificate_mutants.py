@@ -22,7 +22,6 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
-import os
 import sys
 import tempfile
 import time
@@ -31,7 +30,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-os.environ["LIPCERT_CACHE"] = "false"
 
 from benchmarks.kept_certificates import Kept, goldens, kept_in
 from lipcert.core.certificate import read_certificate, write_certificate

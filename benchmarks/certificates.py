@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-os.environ["LIPCERT_CACHE"] = "false"
-
 from lipcert import Settings, load_model
 from lipcert.analysis.certificate import certify
 from lipcert.analysis.pipeline import analyze

@@ -14,15 +14,12 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
-
-os.environ["LIPCERT_CACHE"] = "false"
 
 from benchmarks.kept_certificates import Kept, goldens, shipped, within, zoo
 from lipcert.core.certificate import Certificate, read_certificate

@@ -18,7 +18,6 @@ the example in float64.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import tempfile
 import time
@@ -26,8 +25,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
-
-os.environ["LIPCERT_CACHE"] = "false"
 
 import numpy as np
 import torch

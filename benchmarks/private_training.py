@@ -35,7 +35,6 @@ from unittest.mock import patch
 
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OPENBLAS_NUM_THREADS"] = "1"
-os.environ["LIPCERT_CACHE"] = "false"
 
 import torch
 from torch import Tensor, nn

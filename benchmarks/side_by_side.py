@@ -107,7 +107,7 @@ def proved(case: Convolution, weight: Array, folder: Path) -> float:
     graph = helper.make_graph(nodes, "net", [shapes[0]], [shapes[1]], [stored])
     path = folder / "conv.onnx"
     save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
-    settings = lipcert.Settings(loss="mse", label_norm=1.0, input_norm=1.0, cache=False)
+    settings = lipcert.Settings(loss="mse", label_norm=1.0, input_norm=1.0)
     nodes = lipcert.analyze(lipcert.load_model(path), settings).nodes
     (norm,) = (node.operator_norm or np.inf for node in nodes if node.op == "Conv")
     return norm
@@ -150,7 +150,7 @@ def lipschitz() -> Iterator[str]:
     model = lipcert.load_model(path)
     box, wide = (
         lipcert.analyze(
-            model, lipcert.Settings(input_box=ends, loss="cross-entropy", cache=False)
+            model, lipcert.Settings(input_box=ends, loss="cross-entropy")
         ).network.lipschitz
         or np.inf
         for ends in ((0.0, 1.0), (-1000.0, 1000.0))

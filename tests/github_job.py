@@ -75,7 +75,6 @@ class Job:
             "RUNNER_TEMP": str(self.folder / "temp"),
             "PATH": f"{self.folder / 'programs'}:{os.environ['PATH']}",
             "HOME": str(self.folder),
-            "LIPCERT_CACHE": "false",
             "OMP_NUM_THREADS": "1",
         }
 
