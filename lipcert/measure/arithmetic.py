@@ -1,8 +1,8 @@
 """Arithmetic: a device and a precision, and the switches of torch that select them.
 
 Input: a device and a `Precision`. Output: the dtype of storage, and a context in which torch
-multiplies in exactly that precision. Invariant: every switch is set, not assumed, and restored
-afterwards; a precision that the device lacks is refused on construction.
+multiplies in exactly that precision. Invariant: every switch is read, set where it is another, and
+restored afterwards; a precision that the device lacks is refused on construction.
 """
 
 from __future__ import annotations
@@ -55,14 +55,15 @@ class Arithmetic:
             stack.enter_context(_products(tf32=self.precision is Precision.TF32))
             stack.enter_context(_whole_sums())
             lower = _AUTOCAST.get(self.precision)
-            stack.enter_context(
-                torch.autocast(
-                    self.device.type,
-                    dtype=lower or torch.bfloat16,
-                    enabled=lower is not None,
-                    cache_enabled=False,
+            if lower is not None or torch.is_autocast_enabled(self.device.type):
+                stack.enter_context(
+                    torch.autocast(
+                        self.device.type,
+                        dtype=lower or torch.bfloat16,
+                        enabled=lower is not None,
+                        cache_enabled=False,
+                    )
                 )
-            )
             yield
 
     def synchronise(self) -> None:
@@ -98,14 +99,15 @@ def _products(tf32: bool) -> Iterator[None]:
         (torch.backends.mkldnn.matmul, "ieee"),  # type: ignore[attr-defined]
         (torch.backends.mkldnn.conv, "ieee"),  # type: ignore[attr-defined]
     )
-    before = [switch.fp32_precision for switch, _ in wanted]
+    before = [(switch, switch.fp32_precision, value) for switch, value in wanted]
+    others = [found for found in before if found[1] != found[2]]
     try:
-        for switch, value in wanted:
+        for switch, _, value in others:
             switch.fp32_precision = value
         yield
     finally:
-        for (switch, _), value in zip(wanted, before, strict=True):
-            switch.fp32_precision = value
+        for switch, found, _ in others:
+            switch.fp32_precision = found
 
 
 @contextmanager
@@ -117,14 +119,14 @@ def _whole_sums() -> Iterator[None]:
         "allow_bf16_reduced_precision_reduction",
         "allow_fp16_accumulation",
     )
-    before = {name: getattr(switches, name) for name in names}
+    allowed = [(name, found) for name in names if (found := getattr(switches, name))]
     try:
-        for name in names:
+        for name, _ in allowed:
             setattr(switches, name, False)
         yield
     finally:
-        for name, value in before.items():
-            setattr(switches, name, value)
+        for name, found in allowed:
+            setattr(switches, name, found)
 
 
 def _require_gpu(device: torch.device) -> None:

@@ -262,9 +262,12 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
         parts.model, parts.network, parts.calibration.bounds.graph, parts.trained
     )
     guard = StepGuard(parts.network.module, parts.trained, settings, sameness)
-    hooks = _hooked(parts.failing, Hooks(parts.model, guard, plan, (*joins, parts.rest)))
+    own = parts.enforcement.forward if parts.model is parts.network.module else None
+    hooks = _hooked(
+        parts.failing, Hooks(parts.model, guard, plan, (*joins, parts.rest), instead=own)
+    )
     done = parts.ledger.releases
-    noise = NoiseSource(world.shared_secret(seed), done)
+    noise = NoiseSource(world.shared_secret(seed), done, is_alone=world.ranks == 1)
     secret = world.shared_secret(seed)
     release = Release(
         optimizer=parts.optimizer,

@@ -31,7 +31,7 @@ from torch.nn.modules import module as torch_module
 
 from lipcert.errors import UsageError
 
-_MANY: Final = 2**16
+_MANY: Final = 2**12
 """entries from which numpy is faster, by up to five times"""
 _PLAIN: Final = frozenset({torch.float32, torch.float64})
 _MOMENT: Final = (
@@ -47,7 +47,9 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
         return False
     if one.numel() < _MANY or not (_is_plain(one) and _is_plain(other)):
         return torch.equal(one, other)
-    return np.array_equal(one.numpy(force=True), other.numpy(force=True))
+    return one.shape == other.shape and bool(
+        (one.numpy(force=True) == other.numpy(force=True)).all()
+    )
 
 
 def first_difference(ones: Sequence[Tensor], others: Sequence[Tensor]) -> int | None:
@@ -56,6 +58,8 @@ def first_difference(ones: Sequence[Tensor], others: Sequence[Tensor]) -> int | 
     pairs = list(zip(ones, others, strict=True))
     if not pairs or _are_here(ones):
         return next((place for place, pair in enumerate(pairs) if not are_equal(*pair)), None)
+    if _are_alike(pairs) and torch.equal(_in_a_row(ones), _in_a_row(others)):
+        return None
     differ = [
         torch.ne(one, other).any()
         if one.shape == other.shape and one.dtype is other.dtype
@@ -75,6 +79,26 @@ def is_finite(tensor: Tensor) -> bool:
     return math.isfinite(tensor.sum()) or math.isfinite(tensor.sum(dtype=torch.float64))
 
 
+def first_without_number(tensors: Sequence[Tensor]) -> int | None:
+    """The place of the first tensor that holds NaN or infinity; a GPU is asked once for all."""
+    are_many = len(tensors) > 1 and not _are_here(tensors)
+    is_one_kind = are_many and _are_alike(list(zip(tensors, tensors, strict=True)))
+    if is_one_kind and is_finite(_in_a_row(tensors)):
+        return None
+    return next((place for place, item in enumerate(tensors) if not is_finite(item)), None)
+
+
+def _are_alike(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    """Whether both of each pair have one shape, and all one type and one device."""
+    kinds = {(item.dtype, item.device) for pair in pairs for item in pair}
+    return len(kinds) == 1 and all(one.shape == other.shape for one, other in pairs)
+
+
+def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
+    """All their entries: one operation, however many they are."""
+    return torch.cat([item.detach().reshape(-1) for item in tensors])
+
+
 def _is_plain(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and tensor.dtype in _PLAIN
 
@@ -83,15 +107,65 @@ def _are_here(tensors: Sequence[Tensor]) -> bool:
     return all(item.device.type == "cpu" for item in tensors)
 
 
+_NAMING: Final = ("named_parameters", "named_buffers", "named_modules", "_named_members")
+
+
+@final
+class Registers:
+    """What the parts of a module hold under names, when it was read last: parts, parameters and
+    buffers, by identity. While nothing of it changes, names and tensors are those of that time."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        kind = type(module)
+        self._is_plain = all(
+            getattr(kind, name) is getattr(nn.Module, name) and name not in vars(module)
+            for name in _NAMING
+        )
+        self._known: list[object] | None = None
+
+    def keep(self) -> None:
+        """This is how they are."""
+        self._known = self._held() if self._is_plain else None
+
+    def are_kept(self) -> bool:
+        """Whether they are as they were, which is unknown of a module that names its own way."""
+        known = self._known
+        if known is None:
+            return False
+        now = self._held()
+        return len(now) == len(known) and all(map(is_, now, known))
+
+    def _held(self) -> list[object]:
+        found: list[object] = []
+        seen = {self._module}
+        waiting = [self._module]
+        while waiting:
+            part = waiting.pop()
+            found.append(part)
+            for held in (part._parameters, part._buffers, part._modules):
+                if held:
+                    found += held
+                    found += held.values()
+            for child in part._modules.values():
+                if child is not None and child not in seen:
+                    seen.add(child)
+                    waiting.append(child)
+        return found
+
+
 @final
 class KeptNumbers:
     """Of one module. trained: by name; all others are kept from `keep` on."""
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
         self._module = module
+        self._registers = Registers(module)
+        self._present: Mapping[str, Tensor] = {}
         self._trained = trained
         self._addresses = {name: item.data_ptr() for name, item in trained.items()}
         self._left = {name: item.detach().clone() for name, item in trained.items()}
+        self._is_here = _are_here(list(self._left.values()))
         self._kept: dict[str, Tensor] | None = None
 
     @torch.no_grad()
@@ -102,7 +176,9 @@ class KeptNumbers:
 
     def keep(self) -> None:
         """From now on, changes of untrained numbers are refused."""
-        self._kept = {name: item.clone() for name, item in self._others().items()}
+        self._registers.keep()
+        self._present = self._others()
+        self._kept = {name: item.detach().clone() for name, item in self._present.items()}
 
     def require(self) -> None:
         """UsageError unless all numbers are those that were left, where they were."""
@@ -112,7 +188,7 @@ class KeptNumbers:
                     f"training: {name} lies elsewhere in memory than when make_private was "
                     "called; move and convert the model before that"
                 )
-        changed = _changed(self._trained, self._left)
+        changed = self._moved() if self._is_here else _changed(self._trained, self._left)
         if changed is not None:
             raise UsageError(
                 f"training: {changed} was changed since the last step by something other than the "
@@ -120,6 +196,13 @@ class KeptNumbers:
                 "private.restore() to go back to a checkpoint"
             )
         self._require_kept()
+
+    def _moved(self) -> str | None:
+        """The first that is trained, and not what was left, or not on the processor."""
+        for name, parameter in self._trained.items():
+            if parameter.device.type != "cpu" or not are_equal(parameter, self._left[name]):
+                return name
+        return None
 
     def require_released(self) -> None:
         """UsageError unless all numbers are those that were left, on whatever device."""
@@ -137,7 +220,8 @@ class KeptNumbers:
         """UsageError where anything that is not trained is another one, or new."""
         if self._kept is None:
             return
-        present = self._others()
+        is_known = self._registers.are_kept()
+        present = self._present if is_known else self._others()
         changed = _changed(present, self._kept)
         if changed is not None:
             raise UsageError(
@@ -145,7 +229,7 @@ class KeptNumbers:
                 "called: bounds hold for its former values, and buffers computed from examples "
                 "would be kept without noise"
             )
-        new = present.keys() - self._kept.keys()
+        new = set() if is_known else present.keys() - self._kept.keys()
         saved = sorted(new & self._module.state_dict().keys()) if new else []
         if saved:
             raise UsageError(
@@ -155,21 +239,22 @@ class KeptNumbers:
             )
 
     def _others(self) -> Mapping[str, Tensor]:
-        """Parameters and buffers that are not trained, by name."""
+        """Parameters and buffers that are not trained, by name: themselves, wherever their numbers
+        lie by now."""
         own = {id(item) for item in self._trained.values()}
         named = [*self._module.named_parameters(), *self._module.named_buffers()]
-        return {name: item.detach() for name, item in named if id(item) not in own}
+        return {name: item for name, item in named if id(item) not in own}
 
 
 def _changed(present: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> str | None:
     """The first name whose numbers are not those that are known."""
-    missing = [name for name in known if name not in present]
-    if missing:
-        return missing[0]
-    names = list(known)
-    there = [present[name].detach().to(item.device) for name, item in known.items()]
+    missing = next((name for name in known if name not in present), None)
+    if missing is not None:
+        return missing
+    pairs = [(present[name].detach(), item) for name, item in known.items()]
+    there = [one if one.device == item.device else one.to(item.device) for one, item in pairs]
     place = first_difference(there, list(known.values()))
-    return None if place is None else names[place]
+    return None if place is None else list(known)[place]
 
 
 Copies: TypeAlias = list[tuple[Tensor, Tensor]]

@@ -96,7 +96,9 @@ class Enforcement:
 
     project: after the step. present: the noise for a release at the present weights. gradients: of
     the batch that went forward and its labels, what gives the sum of the clipped gradients by the
-    module's names; None where the module's own backward pass gives what is released. handles: hooks
+    module's names; None where the module's own backward pass gives what is released. forward: the
+    output for a batch, from a pass that `gradients` of it ends, so that the module need not make a
+    pass of its own; None where it has to. handles: hooks
     in the module. weight_decay: λ of ∇ℓ + λθ, where that is what is clipped. masked: names of the
     parts whose masks are drawn in every forward pass.
     """
@@ -104,6 +106,7 @@ class Enforcement:
     project: Callable[[], None]
     present: Callable[[], Calibration]
     gradients: Callable[[Tensor, Tensor], Callable[[], Mapping[str, Tensor]]] | None = None
+    forward: Callable[[Tensor], Tensor] | None = None
     handles: tuple[RemovableHandle, ...] = ()
     weight_decay: float | None = None
     masked: tuple[str, ...] = ()
@@ -180,10 +183,16 @@ def _clipped(
             masked=masked,
         )
     sums = ClippedGradients.of(run, tensors, mechanism.weight_decay)
+
+    def gradients(x: Tensor, y: Tensor) -> Callable[[], Mapping[str, Tensor]]:
+        found = sums.asked(x, y)
+        return lambda: network.by_module(found())
+
     return Enforcement(
         _nothing,
         lambda: planned,
-        gradients=lambda x, y: lambda: network.by_module(sums.gradients(x, y)),
+        gradients=gradients,
+        forward=sums.forward if sums.follows and network.is_of_one_tensor else None,
         weight_decay=decay,
     )
 

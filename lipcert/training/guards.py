@@ -29,7 +29,13 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.settings.settings import Settings
 from lipcert.training.batches import admitted
-from lipcert.training.composition import KeptNumbers, are_equal, is_finite
+from lipcert.training.composition import (
+    KeptNumbers,
+    are_equal,
+    first_difference,
+    first_without_number,
+    is_finite,
+)
 from lipcert.training.modes import refused_parts
 from lipcert.training.same_network import SameNetwork
 
@@ -190,6 +196,11 @@ class StepGuard:
         return self._trained
 
     @property
+    def is_still(self) -> bool:
+        """Whether the module was found as it was, when the last forward pass began."""
+        return self._sameness.is_still
+
+    @property
     def inputs(self) -> Tensor:
         """What went into the network last."""
         if self._batch is None or self._batch.inputs is None:
@@ -291,7 +302,9 @@ class StepGuard:
         self._sameness.require_unwritten()
         for name, gradient in gradients.items():
             parameter = self._trained[name]
-            own = gradient.detach().to(parameter)
+            own = gradient.detach()
+            if (own.dtype, own.device) != (parameter.dtype, parameter.device):
+                own = own.to(parameter)
             total = self._sums.get(name)
             self._sums[name] = own if total is None else total + own
             parameter.grad = own.clone() if parameter.grad is None else parameter.grad.add_(own)
@@ -348,14 +361,16 @@ class StepGuard:
 
     def _refuse_touched(self) -> None:
         """Gradients that are not those of the criterion."""
-        for name, parameter in self._trained.items():
-            gradient = parameter.grad
-            if gradient is None:
-                continue
-            if not is_finite(gradient):
-                raise NoVerdictError(f"training: the gradient of {name} is {NO_NUMBER}")
-            own = self._sums.get(name)
-            if bool(gradient.any()) if own is None else not are_equal(gradient, own):
+        present = {name: item.grad for name, item in self._trained.items() if item.grad is not None}
+        infinite = first_without_number(list(present.values()))
+        if infinite is not None:
+            name = list(present)[infinite]
+            raise NoVerdictError(f"training: the gradient of {name} is {NO_NUMBER}")
+        own = [name for name in present if name in self._sums]
+        other = first_difference([present[n] for n in own], [self._sums[n] for n in own])
+        touched = None if other is None else own[other]
+        for name, gradient in present.items():
+            if name == touched or (name not in self._sums and bool(gradient.any())):
                 raise UsageError(
                     f"training: the gradient of {name} is not what private.criterion left there: "
                     "it was changed, or something else was differentiated, between backward() and "

@@ -8,12 +8,14 @@ are left alone; ranks communicate only through `World`, which knows the missing 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, NoReturn, Protocol, final
+from functools import wraps
+from typing import Any, Final, NoReturn, Protocol, final
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
 from torch.nn.parallel import DistributedDataParallel
 
 from lipcert.audit.observation import apart as split
@@ -24,6 +26,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.training.batches import Arguments
 from lipcert.training.guards import StepGuard
+from lipcert.training.modes import Resting
 
 
 @contextmanager
@@ -64,6 +67,61 @@ class Removable(Protocol):
         """Remove the hook from its module."""
 
 
+_GLOBAL: Final = (
+    torch_module._global_forward_hooks,
+    torch_module._global_forward_pre_hooks,
+)
+
+
+@final
+class Shorter:
+    """Another pass in the place of a module's own, where that is known to leave nothing behind.
+
+    The module makes its own pass where it is compiled or called on its own account, where hooks on
+    its parts, or on all modules, would miss one, and at first: a pass that changes what the module
+    is made of shows when the next one begins.
+    """
+
+    def __init__(self, module: nn.Module, instead: Callable[[Tensor], Tensor]) -> None:
+        self._module = module
+        self._before = vars(module).get("forward")
+        self._expected: Tensor | None = None
+        self._quiet = 0
+        own = module.forward
+
+        @wraps(own)
+        def forward(*arguments: Any, **keywords: Any) -> Any:
+            expected, self._expected = self._expected, None
+            is_alone = len(arguments) == 1 and not keywords
+            if expected is None or not is_alone or arguments[0] is not expected:
+                return own(*arguments, **keywords)
+            return instead(expected)
+
+        module.forward = forward
+
+    def expect(self, x: Tensor, *, is_still: bool) -> None:
+        """A forward pass in training mode begins with x; is_still: the module is what it was when
+        the last one began."""
+        self._quiet = self._quiet + 1 if is_still else 0
+        is_known = self._quiet > 1 and not torch.compiler.is_compiling()
+        self._expected = x if is_known and not self._is_watched() else None
+
+    def remove(self) -> None:
+        """The module makes its own passes, again."""
+        if self._before is None:
+            del self._module.forward
+        else:
+            self._module.forward = self._before
+
+    def _is_watched(self) -> bool:
+        return any(_GLOBAL) or any(
+            part._forward_hooks
+            or any(type(hook) is not Resting for hook in part._forward_pre_hooks.values())
+            for part in self._module.modules()
+            if part is not self._module
+        )
+
+
 @final
 class Hooks:
     """On one module, until they are removed."""
@@ -74,8 +132,10 @@ class Hooks:
         guard: StepGuard,
         plan: TrainingPlan,
         further: Sequence[Removable] = (),
+        instead: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """further: hooks that end with these."""
+        """further: hooks that end with these. instead: what may take the place of the module's own
+        forward pass."""
         self._guard = guard
         self._names = Arguments.of(module).names
         self._plan = plan
@@ -92,6 +152,10 @@ class Hooks:
             module.register_forward_hook(self._leave),
             *further,
         ]
+        self._shorter = None
+        if instead is not None and not isinstance(module, DistributedDataParallel):
+            self._shorter = Shorter(module, instead)
+            self._handles.append(self._shorter)
 
     def record_with(self, recorder: Recorder) -> None:
         """Tell a recorder which examples each forward pass has."""
@@ -148,6 +212,8 @@ class Hooks:
         if len(arguments) == 1:
             x = self._guard.entering(arguments[0])
             self._describe(len(x), arguments[0])
+            if self._shorter is not None:
+                self._shorter.expect(x, is_still=self._guard.is_still)
             return (x,), {}
         given = side_by_side(arguments)
         x = self._guard.entering(given)

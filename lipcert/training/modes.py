@@ -85,7 +85,7 @@ class Rest:
         below = {child for part in self.parts for child in part.children()}
         for part in {model, *(self.parts - below)} if self.parts else ():
             resting_there = self.parts.intersection(part.modules())
-            self._handles.append(part.register_forward_pre_hook(_Resting(resting_there)))
+            self._handles.append(part.register_forward_pre_hook(Resting(resting_there)))
 
     def remove(self) -> None:
         """The parts are in the mode that they are put in, again."""
@@ -95,7 +95,7 @@ class Rest:
 
 
 @final
-class _Resting:
+class Resting:
     """A hook before a forward pass."""
 
     def __init__(self, parts: frozenset[nn.Module]) -> None:

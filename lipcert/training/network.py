@@ -81,6 +81,11 @@ class TrainedNetwork:
         )
         return replace(settings, freeze=(*settings.freeze, *still)) if still else settings
 
+    @property
+    def is_of_one_tensor(self) -> bool:
+        """Whether it takes one tensor and returns one."""
+        return len(self.graph.inputs) == 1 and len(self.outputs.names) == 1
+
     def by_module(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Tensors by the graph's names and in its orientation, as the module has them."""
         found = {name: self.matches[name] for name in tensors}

@@ -8,19 +8,22 @@ never sees a gradient without noise; a parameter without a gradient gets one of 
 an empty batch looks like any other.
 
 The noise comes from a counter-based generator (Philox) whose key is taken from the operating
-system. torch's own generator on a CPU uses but 32 bits of its seed, few enough to try them all.
-That pseudo-random numbers stand for random ones, and floating-point numbers for real ones, are
-assumptions of every (ε, δ) that is stated.
+system. torch's own generator on a CPU uses but 32 bits of its seed, few enough to try them all. On
+a GPU torch's generator (Philox, too) draws, from a key and a counter of 124 bits that the former
+draws anew for each release. Noise that several ranks draw alike is drawn on the CPU, since the
+numbers of a GPU depend on its model. That pseudo-random numbers stand for random ones, and
+floating-point numbers for real ones, are assumptions of every (ε, δ) that is stated.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -40,30 +43,89 @@ _OWN: Final = 1
 """tells this stream from those that samplers draw from the same seed"""
 
 
+_ANGLES: Final = 2**24
+"""directions of a pair of numbers"""
+_AT_ONCE: Final = 2**14
+"""pairs whose numbers fit a cache"""
+
+
+def standard_normal(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
+    """Independent normal numbers, two of each raw number of 64 independent bits.
+
+    The polar form of Box and Muller (1958): √(−2 ln u)·(cos φ, sin φ), u uniform in (0, 1] as all
+    bits have it, φ as the last 24 do. What these have to do with the length of a pair is below
+    2⁻⁴⁰ of u; no number is longer than √(128 ln 2) = 9.4, which normal ones exceed once in 10²⁰.
+    """
+    found = np.empty((len(raw), 2), dtype=np.float32)
+    for start in range(0, len(raw), _AT_ONCE):
+        bits, pairs = raw[start : start + _AT_ONCE], found[start : start + _AT_ONCE]
+        uniform = bits.astype(np.float64)
+        uniform += 1.0
+        uniform *= 2.0**-64
+        squares = np.log(uniform, out=uniform)
+        squares *= -2.0
+        lengths = np.sqrt(squares.astype(np.float32))
+        angles = (bits & np.uint64(_ANGLES - 1)).astype(np.float32)
+        angles *= np.float32(2.0 * np.pi / _ANGLES)
+        np.multiply(lengths, np.cos(angles), out=pairs[:, 0])
+        np.multiply(lengths, np.sin(angles), out=pairs[:, 1])
+    return found.reshape(-1)
+
+
 @final
 class NoiseSource(OneProcess):
     """Draws from one generator; all ranks that have its seed draw the same.
 
     first: the number of the release that is noised first, so that a resumed run never repeats what
-    it drew, even from a seed that was given.
+    it drew, even from a seed that was given. is_alone: no other rank draws the same, so that a GPU
+    may draw.
     """
 
-    def __init__(self, seed: int, first: int = 0) -> None:
+    def __init__(self, seed: int, first: int = 0, *, is_alone: bool = False) -> None:
         super().__init__()
         sequence = np.random.SeedSequence(seed, spawn_key=(first, 0, _OWN))
         self.generator = np.random.Generator(np.random.Philox(sequence))
+        self._is_alone = is_alone
 
     @torch.no_grad()
     def add(self, gradients: Mapping[str, Tensor], stds: Mapping[str, float]) -> None:
         """gradients: by name; stds: likewise."""
         self.require_here()
-        for name, gradient in gradients.items():
-            wide = gradient.dtype is torch.float64
-            drawn = self.generator.standard_normal(
-                tuple(gradient.shape), dtype=np.float64 if wide else np.float32
-            )
-            noise = torch.from_numpy(np.asarray(drawn)).to(gradient.device, gradient.dtype)
-            gradient.add_(noise, alpha=stds[name])
+        given = list(gradients.values())
+        if not given:
+            return
+        if self._is_alone and all(item.is_cuda for item in given):
+            noises = self._drawn_there(given)
+        elif any(item.dtype is torch.float64 for item in given):
+            noises = [self._drawn_here([item])[0] for item in given]
+        else:
+            noises = self._drawn_here(given)
+        for (name, gradient), noise in zip(gradients.items(), noises, strict=True):
+            gradient.add_(noise.to(gradient.device, gradient.dtype), alpha=stds[name])
+
+    def _drawn_here(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
+        """One for each tensor; what it is does not depend on those that are drawn with it."""
+        if like[0].dtype is torch.float64:
+            drawn = [self.generator.standard_normal(tuple(item.shape)) for item in like]
+            return [torch.from_numpy(np.asarray(item)) for item in drawn]
+        pairs = [-(-item.numel() // 2) for item in like]
+        raw = self.generator.bit_generator.random_raw(sum(pairs))
+        whole = torch.from_numpy(standard_normal(raw))
+        parts = torch.split(whole, [2 * count for count in pairs])
+        return [
+            part[: item.numel()].reshape(item.shape) for part, item in zip(parts, like, strict=True)
+        ]
+
+    def _drawn_there(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
+        """In float64, whose tails reach further, by the generator of their GPU."""
+        key, counter = map(int, self.generator.bit_generator.random_raw(2))
+        generator = torch.Generator(like[0].device)
+        generator.manual_seed(key)
+        generator.set_offset(counter >> 4 << 2)
+        sizes = [item.numel() for item in like]
+        whole = torch.empty(sum(sizes), dtype=torch.float64, device=like[0].device)
+        parts = torch.split(whole.normal_(generator=generator), sizes)
+        return [part.reshape(item.shape) for part, item in zip(parts, like, strict=True)]
 
 
 def with_gradients(parameters: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:

@@ -79,6 +79,8 @@ class SameNetwork:
         self._own: frozenset[tuple[str, int]] = frozenset()
         self._known: Composition | None = None
         self._apart = EXAMPLES
+        self.is_still = False
+        """whether the module was found unchanged when it was looked at last"""
         self._read: Copies = []
         self._around: list[frozenset[tuple[str, int]]] = []
 
@@ -99,7 +101,8 @@ class SameNetwork:
                     f"training: the {type(wrapper).__name__} around the module has hooks that it "
                     "did not have when make_private was called; register them before that"
                 )
-        if self._known.is_present():
+        self.is_still = self._known.is_present()
+        if self.is_still:
             return
         self._require_trained()
         present = Composition(self._network.module)

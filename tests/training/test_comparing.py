@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipcert.training import composition
-from lipcert.training.composition import are_equal, first_difference, is_finite
+from lipcert.training.composition import (
+    are_equal,
+    first_difference,
+    first_without_number,
+    is_finite,
+)
 
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 SIZES = [0, 1, 7, 2**16 - 1, 2**16, 2**17]
@@ -75,3 +80,16 @@ def test_the_first_pair_that_differs_is_found(
     assert first_difference(ones, [torch.arange(4), *others[1:]]) == 0
     assert first_difference(ones, [torch.zeros(5), *others[1:]]) == 0
     assert first_difference([], []) is None
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_the_first_tensor_that_holds_no_number_is_found(
+    is_here: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(composition, "_are_here", lambda tensors: is_here)
+    tensors = [torch.full((5,), LARGE), torch.zeros(2, 2), torch.full((3,), LARGE)]
+    assert first_without_number(tensors) is None
+    assert first_without_number([]) is None
+    tensors[2][1], tensors[1][0, 0] = math.nan, math.inf
+    assert first_without_number(tensors) == 1
+    assert first_without_number([tensors[0].double(), *tensors[1:]]) == 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import weakref
 from collections import deque
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,8 @@ import torch
 from torch import nn
 from torch.optim import SGD
 
-from lipcert.training.composition import Composition
+from lipcert.errors import UsageError
+from lipcert.training.composition import Composition, KeptNumbers, Registers
 from tests.training.configured import Configured
 
 
@@ -90,3 +92,79 @@ def test_no_other_object_passes_for_one_that_is_gone() -> None:
         module.held[0] = None
         module.held[0] = object()
         assert not known.is_present()
+
+
+def another_buffer(module: Any) -> None:
+    module.inner.register_buffer("more", torch.zeros(1), persistent=False)
+
+
+def buffer_in_place_of_one(module: Any) -> None:
+    module.inner.held = module.inner.held.clone()
+
+
+def parameter_in_place_of_one(module: Any) -> None:
+    module.inner.weight = nn.Parameter(module.inner.weight.detach().clone())
+
+
+def another_part(module: Any) -> None:
+    module.inner.further = nn.Identity()
+
+
+def no_parameter(module: Any) -> None:
+    del module.inner.bias
+
+
+REGISTERED = (
+    another_buffer,
+    buffer_in_place_of_one,
+    parameter_in_place_of_one,
+    another_part,
+    no_parameter,
+)
+
+
+def registering() -> nn.Module:
+    module = nn.Module()
+    module.inner = nn.Linear(2, 2)
+    module.inner.register_buffer("held", torch.zeros(3))
+    module.again = module.inner
+    return module
+
+
+@pytest.mark.parametrize("change", REGISTERED, ids=[item.__name__ for item in REGISTERED])
+def test_what_is_registered_is_known_until_it_changes(change: Callable[[Any], None]) -> None:
+    module = registering()
+    registers = Registers(module)
+    assert not registers.are_kept()
+    registers.keep()
+    assert registers.are_kept()
+    with torch.no_grad():
+        module.inner.weight.zero_()
+    assert registers.are_kept()
+    change(module)
+    assert not registers.are_kept()
+    registers.keep()
+    assert registers.are_kept()
+
+
+def test_a_module_that_names_its_own_way_is_never_known() -> None:
+    class Naming(nn.Module):
+        def named_buffers(self, *unused: object, **more: object) -> Any:
+            yield "new", torch.zeros(1)
+
+    registers = Registers(Naming())
+    registers.keep()
+    assert not registers.are_kept()
+
+
+def test_numbers_that_lie_elsewhere_by_now_are_compared() -> None:
+    module = registering()
+    trained = {"weight": module.inner.weight}
+    numbers = KeptNumbers(module, trained)
+    numbers.keep()
+    numbers.require()
+    module.inner.held.data = torch.zeros(3)
+    numbers.require()
+    module.inner.held.data = torch.ones(3)
+    with pytest.raises(UsageError, match="held is not trained"):
+        numbers.require()

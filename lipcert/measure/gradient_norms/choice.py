@@ -48,7 +48,7 @@ class Chooser:
         """
         methods = self._admitted(of.methods(pair))
         if len(methods) == 1:
-            method, scratch = methods[0], _ALONE
+            method, scratch = methods[0], max(_ALONE, self._scratch(pair))
         else:
             method, scratch = self._chosen(of, methods, pair), self._scratch(pair)
         squares = by_chunks(method.squares, pair, self._chunk(method, scratch))

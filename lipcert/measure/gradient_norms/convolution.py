@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from math import prod, sqrt
 from typing import Final, final
 
@@ -30,6 +31,12 @@ from lipcert.measure.gradient_norms.squares import (
     widened,
     with_distance,
 )
+
+
+@cache
+def copies(geometry: Geometry) -> int:
+    """Upper bound of how many windows read one entry of the value."""
+    return prod(max(window.multiplicity()) for window in geometry)
 
 
 def pads(geometry: Geometry) -> bool:
@@ -174,14 +181,10 @@ class KernelGradient(OperandGradient):
     ) -> Method:
         return Method(name, scratch, lambda pair: squares(self._oriented(pair)), cancels, work)
 
-    def _copies(self) -> int:
-        """Upper bound of how many windows read one entry of the value."""
-        return prod(max(window.multiplicity()) for window in self.geometry)
-
     def _distance(self, pair: Pair) -> Tensor:
         """The unfolded value is at most √copies·‖a‖ long, copies being the windows per entry."""
         entries = pair.b.shape[1] * pair.a.shape[1] // self.groups * self._taps
-        reach = pair.reach * sqrt(self._copies())
+        reach = pair.reach * sqrt(copies(self.geometry))
         return instantiated_distance(reach, self._positions, entries, pair.b.dtype)
 
     def _unfolds_pixels(self, pair: Pair) -> bool:
@@ -215,7 +218,7 @@ class KernelGradient(OperandGradient):
     def _gram(self, pair: Pair) -> Squares:
         """Gram matrices of the unfolded value and of the cotangent."""
         s, q = product_of_grams(self._rows(pair), self._columns(pair))
-        reaches = (pair.a_squares.upper * self._copies(), pair.b_squares.upper)
+        reaches = (pair.a_squares.upper * copies(self.geometry), pair.b_squares.upper)
         terms = (pair.a.shape[1] // self.groups * self._taps, pair.b.shape[1] // self.groups)
         shape = (len(pair), self.groups, *s.shape[1:])
         return from_gram(s.reshape(shape), q.reshape(shape), reaches, terms)

@@ -35,6 +35,8 @@ from lipcert.measure.precision import Precision
 
 MEMORY_LIMIT: Final = 2**26
 """bytes of scratch memory, on top of what a training step holds"""
+_MORE: Final = {"cuda": 2**28}
+"""where each of many small operations is waited for"""
 
 
 Losses: TypeAlias = Callable[[Tensor], Tensor]
@@ -82,6 +84,19 @@ class Passed:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class Begun:
+    """A pass forward. x: of which examples. output: [examples, *output_shape], with its history.
+
+    seen: fills as a pass backward reaches the nodes with trained operands.
+    """
+
+    x: Tensor
+    output: Tensor
+    seen: list[Seen]
+
+
+@final
 class NormEngine:
     """Measures batches; the process remembers which methods were fastest.
 
@@ -99,13 +114,14 @@ class NormEngine:
         *,
         watch_values: bool = True,
         watch_input: bool = False,
-        memory_limit: int = MEMORY_LIMIT,
+        memory_limit: int | None = None,
         timed: bool = True,
         defer: bool | None = None,
     ) -> None:
         self.network = network
         self._plan = Plan.of(network)
-        self._chooser = shared_chooser(memory_limit, timed)
+        usual = _MORE.get(network.device.type, MEMORY_LIMIT)
+        self._chooser = shared_chooser(usual if memory_limit is None else memory_limit, timed)
         self._watch_values = watch_values
         self._watch_input = watch_input
         self._defers = network.device.type != "cpu" if defer is None else defer
@@ -135,6 +151,14 @@ class NormEngine:
         families = _measured(recording.parameters, values, cotangents)
         return BatchNorms(losses.detach().double().cpu().numpy(), *families)
 
+    def begun(self, x: Tensor) -> Begun:
+        """The pass forward of `caught`."""
+        seen: list[Seen] = []
+        with torch.enable_grad():
+            placed = channels_last(x.detach()) if self._channels_last else x.detach()
+            output = self.network.forward(placed, self._tap(None, _keeping(seen)))
+        return Begun(x, output, seen)
+
     def caught(self, x: Tensor, losses_of: Losses) -> Passed:
         """What every trained node read and received, and the gradient norms of these very tensors.
 
@@ -144,11 +168,23 @@ class NormEngine:
             x: one example at least.
             losses_of: as of `measure`.
         """
-        seen: list[Seen] = []
-        losses = self._run(x, losses_of, None, seen).detach()
-        seen.reverse()
+        begun = self.begun(x)
+        losses = self.ended(begun, losses_of)
         with exact_arithmetic(self.network):
-            return Passed(losses, self._squares(x, seen), tuple(map(Caught.of, seen)))
+            return self.measured(begun, losses)
+
+    def ended(self, begun: Begun, losses_of: Losses) -> Tensor:
+        """The pass backward: the losses, without their history."""
+        with torch.enable_grad():
+            losses = losses_of(begun.output)
+            _differentiate(losses, len(begun.x))
+        begun.seen.reverse()
+        return losses.detach()
+
+    def measured(self, begun: Begun, losses: Tensor) -> Passed:
+        """What a pass that has ended saw; within `exact_arithmetic`."""
+        squares = self._squares(begun.x, begun.seen)
+        return Passed(losses, squares, tuple(map(Caught.of, begun.seen)))
 
     def _squares(self, x: Tensor, seen: list[Seen]) -> Mapping[str, Squares]:
         recording = self._recording(x)
@@ -172,19 +208,15 @@ class NormEngine:
         self,
         x: Tensor,
         losses_of: Losses,
-        recording: Recording | None,
-        seen: list[Seen] | None = None,
+        recording: Recording,
     ) -> Tensor:
-        """One pass forward and backward, measured in a recording or kept in `seen`: the losses."""
-        hook = self._measuring(recording) if recording is not None else _keeping(seen)
+        """One pass forward and backward, measured in a recording: the losses."""
+        hook = self._measuring(recording)
         x = channels_last(x.detach()) if self._channels_last else x.detach()
         with torch.enable_grad():
-            x = x if recording is None else self._watched(x, recording, hook)
+            x = self._watched(x, recording, hook)
             losses = losses_of(self.network.forward(x, self._tap(recording, hook)))
-            if losses.shape != (len(x),):
-                raise ValueError(f"{tuple(losses.shape)} losses for {len(x)} examples")
-            if losses.requires_grad:
-                torch.autograd.backward([losses.sum()])
+            _differentiate(losses, len(x))
         return losses
 
     def _watched(self, x: Tensor, recording: Recording, hook: Hook) -> Tensor:
@@ -282,12 +314,19 @@ def _once(
     return lambda cotangent: hook(name, plan, held.pop(), cotangent)
 
 
-def _keeping(seen: list[Seen] | None) -> Hook:
+def _differentiate(losses: Tensor, examples: int) -> None:
+    if losses.shape != (examples,):
+        raise ValueError(f"{tuple(losses.shape)} losses for {examples} examples")
+    if losses.requires_grad:
+        torch.autograd.backward([losses.sum()])
+
+
+def _keeping(seen: list[Seen]) -> Hook:
     """Keeps cotangents and values of nodes with trained operands."""
 
     def hook(name: str, plan: NodePlan | None, value: Tensor | None, cotangent: Tensor) -> None:
         del name
-        if plan is not None and seen is not None:
+        if plan is not None:
             seen.append((plan, value, cotangent.detach()))
 
     return hook

@@ -11,6 +11,7 @@ functions here, for batches of matrices X [rows, positions] and Y [columns, posi
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
 from typing import Final, final
@@ -76,6 +77,17 @@ class Squares:
         value = self.value + other.value
         return Squares(value, (self.error + other.error) * OUTWARD + value.abs() * 2.0**-52)
 
+    @classmethod
+    def total(cls, parts: Sequence[Squares]) -> Squares:
+        """Squares of n orthogonal parts: their sums are off by γ_n of the magnitudes."""
+        if len(parts) == 1:
+            return parts[0]
+        values = torch.stack([part.value for part in parts])
+        errors = torch.stack([part.error for part in parts])
+        share = gamma(len(parts) + 2, torch.float64)
+        error = errors.sum(0) * (1.0 + 2.0 * share) + values.abs().sum(0) * (2.0 * share)
+        return cls(values.sum(0), error * OUTWARD)
+
     def times(self, factor: float) -> Squares:
         """Squares of tensors multiplied by √factor."""
         if factor == 1.0:
@@ -113,10 +125,15 @@ def sum_of_squares(tensor: Tensor) -> Squares:
 
     Proof: a block of n ≤ 256 entries is summed in the tensor's own dtype: error ≤ γ_n, and its
     root, which is rounded once, is squared in float64: together ≤ γ_{n+4} relative. The blocks are
-    added in float64. Squares that underflow lose at most the smallest normal number each.
+    added in float64. Squares that underflow lose at most the smallest normal number each. A GPU
+    waits for operations rather than for float64, in which it adds up all squares at once.
     """
     rows = in_memory_order(tensor).reshape(len(tensor), -1)
     length = rows.shape[1]
+    if tensor.is_cuda and length:
+        value = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
+        share = gamma(length + 8, torch.float64)
+        return Squares(value, value * share + length * underflow(tensor.dtype) * OUTWARD)
     whole = length // _BLOCK * _BLOCK
     parts = []
     if whole:

@@ -73,12 +73,17 @@ def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Ten
     Raises NoVerdictError where weights that decay inside the clip are not finite.
     """
     with exact_arithmetic(network):
-        inner = inner_products(network, passed.caught) if rule.weight_decay > 0.0 else {}
-        norms = torch.stack(
-            [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups], 1
-        )
-        radii = torch.tensor(rule.radii, dtype=norms.dtype).to(norms)
-        return factors_of(norms, radii, network.dtype)
+        return factors_within(network, rule, passed)
+
+
+def factors_within(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Tensor:
+    """The factors of `clip_factors`, for a caller within `exact_arithmetic`."""
+    inner = inner_products(network, passed.caught) if rule.weight_decay > 0.0 else {}
+    norms = torch.stack(
+        [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups], 1
+    )
+    radii = torch.tensor(rule.radii, dtype=norms.dtype).to(norms)
+    return factors_of(norms, radii, network.dtype)
 
 
 def factors_of(norms: Tensor, radii: Tensor, dtype: torch.dtype) -> Tensor:
@@ -99,9 +104,7 @@ def _norms(
     inner: Mapping[str, Inner],
 ) -> Tensor:
     """Upper bounds of what is clipped.  # float64 [examples]"""
-    gradient = Squares.zeros(len(passed.losses), passed.losses.device)
-    for name in group.parameters:
-        gradient = gradient.plus(passed.squares[name])
+    gradient = Squares.total([passed.squares[name] for name in group.parameters])
     if decay == 0.0:
         return gradient.upper.clamp_min(0.0).sqrt() * OUTWARD
     weights = weight_squares(network, group.parameters)

@@ -10,7 +10,7 @@ additions, however inexact the pass itself was.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Self, final
 
@@ -21,12 +21,18 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.graph.operand import Operand
 from lipcert.measure.gradient_norms.convolution import KernelGradient, library_gradient, readable
 from lipcert.measure.gradient_norms.dense import DenseWeight
-from lipcert.measure.gradient_norms.engine import Caught, NormEngine, Passed, exact_arithmetic
+from lipcert.measure.gradient_norms.engine import (
+    Begun,
+    Caught,
+    NormEngine,
+    Passed,
+    exact_arithmetic,
+)
 from lipcert.measure.gradient_norms.entrywise import BiasGradient
 from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.measure.lowering.network import operand_tensor
-from lipcert.training.clipping.factors import ClipRule, clip_factors
+from lipcert.training.clipping.factors import ClipRule, factors_within
 from lipcert.training.clipping.live import LiveNetwork
 
 
@@ -93,6 +99,7 @@ class ClippedGradients:
         self._live = live
         self._rule = rule
         self._engine = NormEngine(network, timed=timed)
+        self._begun: Begun | None = None
         self._group_of = {
             name: index for index, group in enumerate(rule.groups) for name in group.parameters
         }
@@ -102,26 +109,48 @@ class ClippedGradients:
         """As analysed, on the live tensors by the graph's names, in the graph's orientation."""
         return cls(LiveNetwork.of(run.graph, tensors), ClipRule.of(run, weight_decay))
 
+    def forward(self, x: Tensor) -> Tensor:
+        """The output for x, from a pass that `gradients` of this very tensor ends."""
+        self._begun = self._engine.begun(x)
+        return self._begun.output
+
+    @property
+    def follows(self) -> bool:
+        """Whether a pass that has begun stays one at the present weights while others begin."""
+        return self._live.is_shared
+
+    def asked(self, x: Tensor, labels: Tensor) -> Callable[[], Mapping[str, Tensor]]:
+        """`gradients` of the pass that has begun, if that is one of x, whenever it is called."""
+        begun, self._begun = self._begun, None
+        return lambda: (
+            self.summed(x, labels, begun if begun is not None and begun.x is x else None).gradients
+        )
+
     def gradients(self, x: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         """The sums alone; 0 for a batch of no examples."""
         return self.summed(x, labels).gradients
 
-    def summed(self, x: Tensor, labels: Tensor) -> ClippedSum:
-        """x: [examples, *input_shape]; labels: as `checked_labels` returns them, on its device."""
-        network = self._live.present()
-        gradients = {
-            name: torch.zeros_like(network.parameters[name])
-            for group in self._rule.groups
-            for name in group.parameters
-        }
+    def summed(self, x: Tensor, labels: Tensor, begun: Begun | None = None) -> ClippedSum:
+        """x: [examples, *input_shape]; labels: as `checked_labels` returns them, on its device.
+
+        begun: a pass of x at the present weights.
+        """
+        network = self._live.present() if begun is None else self._engine.network
+        gradients: dict[str, Tensor] = {}
         if not len(x):
             nobody = torch.zeros(0, dtype=network.dtype, device=x.device)
-            return ClippedSum(gradients, nobody.expand(len(self._rule.groups), 0).T, nobody)
-        passed = self._engine.caught(x, lambda logits: self._rule.losses(logits, labels))
-        factors = clip_factors(network, self._rule, passed)
-        with exact_arithmetic(network):
-            self._add(network, passed, factors, gradients)
-        return ClippedSum(gradients, factors, passed.losses)
+            factors, losses = nobody.expand(len(self._rule.groups), 0).T, nobody
+        else:
+            begun = self._engine.begun(x) if begun is None else begun
+            losses = self._engine.ended(begun, lambda logits: self._rule.losses(logits, labels))
+            with exact_arithmetic(network):
+                passed = self._engine.measured(begun, losses)
+                factors = factors_within(network, self._rule, passed)
+                self._add(network, passed, factors, gradients)
+        for name in self._group_of:
+            if name not in gradients:
+                gradients[name] = torch.zeros_like(network.parameters[name])
+        return ClippedSum(gradients, factors, losses)
 
     def _add(
         self,
@@ -139,9 +168,9 @@ class ClippedGradients:
         for item in passed.caught:
             self._add_node(network, _picked(item, kept), factors, gradients)
         decay = self._rule.weight_decay
-        for name, gradient in gradients.items() if decay > 0.0 else ():
-            total = factors[:, self._group_of[name]].sum()
-            gradient.add_(network.parameters[name] * (decay * total))
+        for name, group in self._group_of.items() if decay > 0.0 else ():
+            own = network.parameters[name] * (decay * factors[:, group].sum())
+            gradients[name] = gradients[name] + own if name in gradients else own
 
     def _add_node(
         self, network: LoweredNetwork, item: Caught, factors: Tensor, gradients: dict[str, Tensor]
@@ -153,7 +182,9 @@ class ClippedGradients:
             if group not in scaled:
                 scaled[group] = item.cotangent * _placed(factors[:, group], item.cotangent)
             own = summed_gradient(network, trained, item.value, scaled[group])
-            gradients[name].add_(in_parameter(operand, own, tuple(gradients[name].shape)))
+            own = own.to(network.dtype)
+            moved = in_parameter(operand, own, tuple(network.parameters[name].shape))
+            gradients[name] = gradients[name] + moved if name in gradients else moved
 
 
 def _picked(item: Caught, kept: Tensor | None) -> Caught:

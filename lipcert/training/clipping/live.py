@@ -66,6 +66,11 @@ class LiveNetwork:
         """The graph that the network computes."""
         return self._network.graph
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether all tensors are the live ones, so that there is nothing to update."""
+        return not (self._copied or self._derived)
+
     @torch.no_grad()
     def present(self) -> LoweredNetwork:
         """The network at the present weights; always the same object."""

@@ -103,28 +103,35 @@ _ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 class LiveTensor:
     """A parameter's storage. roundoff: of its type. buffer: for what is read.
 
-    Where the storage lies is asked every time: sharing it between processes moves it.
+    known: what was remembered last. Where the storage lies is asked every time: sharing it between
+    processes moves it.
     """
 
     name: str
     tensor: Tensor
     roundoff: float
     buffer: FloatArray = field(repr=False)
+    known: Tensor = field(repr=False)
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> LiveTensor:
         """Of a view that shares storage with the parameter."""
         buffer = np.empty_like(tensor.numpy(force=True), dtype=np.float64)
-        return cls(name, tensor.detach(), _ROUNDOFF[tensor.dtype], buffer)
+        live = tensor.detach()
+        return cls(name, live, _ROUNDOFF[tensor.dtype], buffer, torch.full_like(live, torch.nan))
 
     def read(self) -> FloatArray:
         """A copy of the numbers, exactly; it lasts until they are read again."""
         np.copyto(self.buffer, self.tensor.numpy(force=True))
         return self.buffer
 
-    def is_as_read(self) -> bool:
-        """Whether the numbers are still those that were read last."""
-        return np.array_equal(self.tensor.numpy(force=True), self.buffer)
+    def remember(self) -> None:
+        """The present numbers are those to compare with from now on."""
+        self.known.copy_(self.tensor)
+
+    def is_as_remembered(self) -> bool:
+        """Whether the numbers are still those; NaN never is."""
+        return torch.equal(self.tensor, self.known)
 
     def scale(self, factor: float) -> None:
         """Multiply every entry by at most `factor`, by no more than 2^-22 less.

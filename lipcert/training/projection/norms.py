@@ -37,7 +37,7 @@ Numbers = Mapping[str, FloatArray]
 """by the graph's names of parameters, exact"""
 
 _ROUNDED: Final = 1.0 + 2.0**-49  # more than the few roundings of the last operations
-_FLOOR: Final = 2.0**-80  # of a limit: norms below it are taken for it, far above all underflow
+FLOOR: Final = 2.0**-80  # of a limit: norms below it are taken for it, far above all underflow
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,16 +87,25 @@ class Entrywise(Measure):
 def _bound(use: Use, whole: FloatArray) -> float:
     if use.norm is Norm.EUCLIDEAN:
         flat = whole.reshape(-1)
-        value = math.sqrt(np.dot(flat, flat)) * _rounding(flat.size)
-    elif use.norm is Norm.ROW and use.operand is not None:
+        return euclidean_bound(use, math.sqrt(np.dot(flat, flat)), flat.size)
+    if use.norm is Norm.ROW and use.operand is not None:
         rows = viewed(use.operand, whole)
         longest = np.max(np.einsum("ij,ij->i", rows, rows), initial=0.0)
         value = math.sqrt(longest) * _rounding(rows.shape[1])
     else:
         array = whole if use.operand is None else viewed(use.operand, whole)
         value = max(float(np.max(array, initial=0.0)), -float(np.min(array, initial=0.0)))
+    return _above(use, value)
+
+
+def euclidean_bound(use: Use, computed: float, terms: int) -> float:
+    """The bound of `Entrywise.bounds` from the root of a computed sum of so many squares."""
+    return _above(use, computed * _rounding(terms))
+
+
+def _above(use: Use, value: float) -> float:
     bound = value * _ROUNDED
-    floor = use.limit * _FLOOR
+    floor = use.limit * FLOOR
     return floor if bound < floor else bound
 
 
@@ -108,7 +117,7 @@ def _rounding(terms: int) -> float:
 
 BoolArray = npt.NDArray[np.bool_]
 
-_RESIDUAL: Final = 2.0**-36
+RESIDUAL: Final = 2.0**-36
 _TOO_LARGE: Final = 0.25
 _ALONE: Final = 32  # a side from which no matrix gains from being treated with others
 _FEW: Final = 2  # so many never do
@@ -134,7 +143,7 @@ def product_margin(side: int, longer: int) -> float:
     error analysis of the factorisation.
     """
     inner = gamma(side + 4).value * 5.0 * side + gamma(2 * side * side + 4).value
-    margin = 1.01 * _RESIDUAL + inner + gamma(longer + 2).value * 2.0 * side + 8.0 * UNIT_ROUNDOFF
+    margin = 1.01 * RESIDUAL + inner + gamma(longer + 2).value * 2.0 * side + 8.0 * UNIT_ROUNDOFF
     if margin > _TOO_LARGE:
         raise ValueError(f"matrices of {side} by {longer} are too large for a proof in float64")
     return margin
@@ -180,7 +189,7 @@ def _is_below(gram: FloatArray, shift: float) -> bool:
         return False
     product, _ = dlauum(upper.T, lower=0, overwrite_c=1)
     residual = np.subtract(shifted, product.T, out=shifted).reshape(-1)
-    return math.sqrt(np.dot(residual, residual)) <= 0.5 * _RESIDUAL * shift
+    return math.sqrt(np.dot(residual, residual)) <= 0.5 * RESIDUAL * shift
 
 
 def _upper_factor(matrix: FloatArray) -> FloatArray | None:
@@ -196,7 +205,7 @@ def _factored(grams: Matrix, shifts: FloatArray) -> BoolArray:
     shifted = np.negative(grams)
     shifted.reshape(len(grams), -1)[:, :: side + 1] += shifts[:, None]
     factors = _cholesky(shifted)
-    small: BoolArray = frobenius_norms(_residuals(shifted, factors)) <= _RESIDUAL * shifts
+    small: BoolArray = frobenius_norms(_residuals(shifted, factors)) <= RESIDUAL * shifts
     return small
 
 
@@ -223,7 +232,7 @@ def _residuals(stack: Matrix, factors: Matrix) -> Matrix:
     return result
 
 
-_SLACK: Final = 2.0**-10  # of an eigenvalue
+SLACK: Final = 2.0**-10  # of an eigenvalue
 _EXACT_SLACK: Final = 2.0**-40  # where a matrix is a number
 _MORE_ROUNDS: Final = 8  # of the power iteration, where one was not enough
 _DIRECT_SIDE: Final = 64  # up to here a full eigenvalue routine is as cheap
@@ -307,7 +316,7 @@ class Stack(Measure):
 
     def _guessed(self, tight: bool) -> FloatArray:
         """`_proved`, at shifts that are guessed."""
-        slack = _SLACK if self.grams.shape[-1] > 1 else _EXACT_SLACK
+        slack = SLACK if self.grams.shape[-1] > 1 else _EXACT_SLACK
         peaks = self._largest(self._iterated(1))
         squares = self._shifts(peaks, slack, tight)
         proved = below(self.grams, squares[self.owners])
@@ -319,7 +328,7 @@ class Stack(Measure):
         self, peaks: FloatArray, squares: FloatArray, left: IndexArray, tight: bool
     ) -> FloatArray:
         """`_proved` for those matrices that a first attempt left, with better estimates."""
-        slack = _SLACK
+        slack = SLACK
         for attempt in range(_ATTEMPTS):
             failed = np.unique(self.owners[left])
             peaks[failed] = np.maximum(peaks[failed], squares[failed])
@@ -337,7 +346,7 @@ class Stack(Measure):
 
     def _shifts(self, peaks: FloatArray, slack: float, tight: bool) -> FloatArray:
         """A little above the peaks, or the limit where that is between, or where it suffices."""
-        guesses = np.maximum(peaks * (1.0 + slack), self.limits * _FLOOR)
+        guesses = np.maximum(peaks * (1.0 + slack), self.limits * FLOOR)
         inside = peaks < self.limits
         if tight:
             inside &= guesses > self.limits

@@ -7,7 +7,7 @@ real numbers that its entries are, obeys its constraint: this is proved, not com
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Self, final
@@ -23,11 +23,14 @@ from lipcert.training.projection.constrained import (
     Constrained,
     LiveTensor,
     Norm,
+    Use,
     constrained_parameters,
     live_tensors,
 )
 from lipcert.training.projection.norms import Entrywise, Measure, Numbers, stacks_of
 from lipcert.training.projection.orthogonal import Orthogonal, orthogonal_of
+from lipcert.training.projection.there import There, is_ieee
+from lipcert.upper import FloatArray
 
 _SPARE: Final = 2.0**-26  # of a radius: what is scaled is proved again to be inside, next time
 _CLOSE: Final = 1.0 - 2.0**-9  # a norm between this and 1 times the radius is the radius
@@ -43,8 +46,9 @@ class Projector:
 
     margins: by parameter, what rounding the scaled entries can add to a norm, relatively.
     left_out: why a parameter is not orthogonalised. holds_fixed: whether norms are scaled up, too.
-    asks_norms: whether `norms` follows `project`, so that the latter had better be tight. known:
-    what is proved of the numbers read last, as ratios to limits.
+    asks_norms: whether `norms` follows `project`, so that the latter had better be tight. there:
+    the same measures on a GPU, where all weights are on one. known: what is proved of the numbers
+    remembered last, as ratios to limits.
     """
 
     constrained: Mapping[str, Constrained]
@@ -55,6 +59,7 @@ class Projector:
     left_out: Mapping[str, str]
     holds_fixed: bool
     asks_norms: bool
+    there: There | None = None
     known: dict[str, float] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -91,6 +96,7 @@ class Projector:
             {name: way for name, way in ways.items() if isinstance(way, str)},
             settings.enforced.scales_up,
             settings.is_stepwise,
+            _there(measures, live),
         )
 
     @property
@@ -105,8 +111,9 @@ class Projector:
         Of several uses, the largest one relative to what it may be. A norm of at most
         2^-40 radii is answered by that.
         """
-        if not (self.known and all(each.is_as_read() for each in self.live.values())):
-            self.known.update(self._ratios(self._read(), tight=True))
+        if not (self.known and all(each.is_as_remembered() for each in self.live.values())):
+            self.known.update(self._ratios(_Read(self.live), tight=True))
+            self._remember()
         return {
             name: ratio * self.constrained[name].radius * _ROUNDED
             for name, ratio in self.known.items()
@@ -128,35 +135,68 @@ class Projector:
         for name, ratio in ratios.items():
             if ratio > 1.0 or (self.holds_fixed and _NOTHING < ratio < _CLOSE):
                 self.live[name].scale((1.0 - self.margins[name]) / ratio)
-                self.live[name].read()
                 ratios[name] = 1.0
         if tight:
             self.known.update(ratios)
+            self._remember()
+
+    def _remember(self) -> None:
+        for each in self.live.values():
+            each.remember()
 
     def _orthogonalised(self) -> Numbers:
-        numbers = self._read()
+        numbers = _Read(self.live)
         if not self.orthogonal:
             return numbers
         ratios = self._ratios(numbers, tight=True)
         for name, way in self.orthogonal.items():
             bound = ratios[name] * self.constrained[name].radius
             self.live[name].write(way.improved(numbers[name], bound))
-        return self._read()
-
-    def _read(self) -> Numbers:
-        return {name: each.read() for name, each in self.live.items()}
+        return _Read(self.live)
 
     def _ratios(self, numbers: Numbers, *, tight: bool) -> Mapping[str, float]:
         """For each parameter, bounds of its norms over their limits; the largest."""
         found = dict.fromkeys(self.constrained, 0.0)
-        for measure in self.measures:
-            bounds = measure.bounds(numbers, tight=tight)
-            for use, bound in zip(measure.uses, bounds, strict=True):
-                ratio = bound / use.limit
-                if not ratio <= _TOO_LARGE:
-                    raise _unproved(use.parameter, numbers)
-                found[use.parameter] = max(found[use.parameter], ratio)
+        for use, bound in self._bounds(numbers, tight=tight):
+            ratio = bound / use.limit
+            if not ratio <= _TOO_LARGE:
+                raise _unproved(use.parameter, numbers)
+            found[use.parameter] = max(found[use.parameter], ratio)
         return found
+
+    def _bounds(self, numbers: Numbers, *, tight: bool) -> Iterator[tuple[Use, float]]:
+        if self.there is not None:
+            tensors = {name: each.tensor for name, each in self.live.items()}
+            yield from self.there.bounds(tensors, numbers, tight=tight)
+            return
+        for measure in self.measures:
+            yield from zip(measure.uses, measure.bounds(numbers, tight=tight), strict=True)
+
+
+class _Read(Mapping[str, FloatArray]):
+    """The numbers of live tensors, each read when it is asked for first."""
+
+    def __init__(self, live: Mapping[str, LiveTensor]) -> None:
+        self._live = live
+        self._read: dict[str, FloatArray] = {}
+
+    def __getitem__(self, name: str) -> FloatArray:
+        if name not in self._read:
+            self._read[name] = self._live[name].read()
+        return self._read[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._live)
+
+    def __len__(self) -> int:
+        return len(self._live)
+
+
+def _there(measures: Sequence[Measure], live: Mapping[str, LiveTensor]) -> There | None:
+    devices = {each.tensor.device for each in live.values()}
+    if len(devices) != 1 or not all(map(is_ieee, devices)):
+        return None
+    return There.of(measures, devices.pop())
 
 
 def _measures(constrained: Mapping[str, Constrained]) -> tuple[Measure, ...]:

@@ -1,0 +1,111 @@
+"""Proofs on a device, here the processor: the same projections, and nothing false."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from lipcert.training.projection import projector as projectors
+from lipcert.training.projection import there
+from lipcert.training.projection.norms import Stack
+from tests.networks import trained
+from tests.ops import Dense
+from tests.training.projection import test_projector as here
+from tests.training.projection.networks import floats, graph_of, projector, true_norm
+
+
+@pytest.fixture(autouse=True, scope="module")
+def everywhere() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(projectors, "is_ieee", lambda device: True)
+        yield
+
+
+test_dense_weights = here.test_dense_weights
+test_dense_weights_of_all_spectra = here.test_dense_weights_of_all_spectra
+test_convolutions = here.test_convolutions
+test_convolutions_on_larger_maps_lose_little = here.test_convolutions_on_larger_maps_lose_little
+test_a_step_after_another = here.test_a_step_after_another
+test_weights_that_leave = here.test_weights_that_were_inside_for_long_and_leave
+test_entrywise_constraints = here.test_entrywise_constraints
+test_a_view_with_a_gain_may_be_larger = here.test_a_view_with_a_gain_may_be_larger
+test_every_use_of_a_parameter_counts = here.test_every_use_of_a_parameter_counts
+test_fixed_norms_are_reached_from_both_sides = here.test_fixed_norms_are_reached_from_both_sides
+test_zero_weights_stay_zero = here.test_zero_weights_stay_zero
+test_norms_are_upper_bounds = here.test_norms_are_upper_bounds_and_change_nothing
+test_norms_after_a_projection = here.test_after_a_projection_norms_are_within_the_radii
+test_norms_are_of_the_present_weights = here.test_norms_are_of_the_present_weights
+test_numbers_that_are_none_are_named = here.test_numbers_that_are_none_are_named
+test_numbers_beyond_all_measure = here.test_numbers_beyond_all_measure_are_refused
+test_huge_weights_are_brought_back = here.test_huge_weights_are_brought_back
+test_a_checkpoint_helps = here.test_a_checkpoint_helps_after_numbers_that_are_none
+
+
+def hermitian(side: int, *, is_complex: bool) -> Tensor:
+    random = np.random.default_rng(side)
+    matrix = random.standard_normal((5, side, side + 2))
+    if is_complex:
+        matrix = matrix + 1j * random.standard_normal(matrix.shape)
+    return torch.from_numpy(matrix @ matrix.conj().swapaxes(1, 2))
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("side", [1, 2, 7, 40])
+def test_what_is_proved_is_true(side: int, is_complex: bool) -> None:
+    stack = hermitian(side, is_complex=is_complex)
+    largest = torch.linalg.eigvalsh(stack)[:, -1]
+    assert not there.below(stack, largest * (1.0 - 1e-6)).any()
+    assert there.below(stack, largest * (1.0 + 1e-6)).all()
+    shifts = largest * torch.tensor([0.9, 1.1, 0.999, 1.001, 0.5])
+    assert there.below(stack, shifts).tolist() == [False, True, False, True, False]
+
+
+@pytest.mark.parametrize("is_complex", [False, True])
+@pytest.mark.parametrize("found", ["nothing", "another", "NaN"])
+def test_a_wrong_factor_proves_nothing(
+    found: str, is_complex: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
+        right = torch.linalg.cholesky(matrix + 100.0 * torch.eye(7))
+        wrong = {"nothing": 0.0 * right, "another": right, "NaN": torch.nan * right}[found]
+        return wrong, torch.zeros(5)
+
+    stack = hermitian(7, is_complex=is_complex)
+    largest = torch.linalg.eigvalsh(stack)[:, -1]
+    monkeypatch.setattr(torch.linalg, "cholesky_ex", cholesky)
+    assert not there.below(stack, largest * 1.001).any()
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_processor_guesses_on(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is asked only then, or at first."""
+    asked: list[int] = []
+    own = Stack.bounds
+
+    def counted(self: Stack, numbers: Any, *, tight: bool) -> Any:
+        asked.append(1)
+        return own(self, numbers, tight=tight)
+
+    monkeypatch.setattr(Stack, "bounds", counted)
+    if fails:
+        monkeypatch.setattr(there, "below", lambda stack, shifts: shifts < 0.0)
+    weights = {"w": floats(here.draw((40, 50)))}
+    graph = graph_of((50,), Dense(trained("w", np.ones((40, 50)))))
+    projection = projector(graph, weights)
+    for _ in range(6):
+        weights["w"].mul_(1.01)
+        projection.project()
+        assert 0.998 <= true_norm(graph, weights) <= here.INSIDE
+    assert len(asked) == 6 if fails else len(asked) <= 1
+
+
+def test_emulated_float64_is_not_what_the_proofs_suppose(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert there.is_ieee(torch.device("cuda"))
+    assert not there.is_ieee(torch.device("cpu"))
+    monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "1")
+    assert not there.is_ieee(torch.device("cuda"))

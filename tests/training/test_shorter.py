@@ -1,0 +1,147 @@
+"""The forward pass of a step under gradient clipping: whose it is, and that no hook misses one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lipcert.errors import UsageError
+from lipcert.training import GradientClipping, Private
+from tests.training.runs import Small, private_run
+
+MECHANISM = GradientClipping(clip_norm=0.3, input_norm=1.0)
+
+
+passes: list[int] = []
+
+
+class Counting(Small):
+    """Counts its passes where nothing sees it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        passes.append(len(x))
+        return super().forward(x)
+
+
+class Remembering(Small):
+    """Holds its last hidden values."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        passes.append(len(x))
+        self.last = self.hidden(x).detach()
+        logits: Tensor = self.head(self.hidden(x).relu())
+        return logits
+
+
+def own_passes(private: Private, steps: int = 4) -> list[int]:
+    """How many own forward passes of the module each step takes."""
+    found = []
+    for x, y in private.loader:
+        passes.clear()
+        private.step(x, y)
+        found.append(sum(count == len(x) for count in passes))
+        if len(found) == steps:
+            return found
+    return found
+
+
+def run(network: Callable[[], nn.Module] = Counting) -> Private:
+    return private_run(None, MECHANISM, network=network, record_every=None, steps=20)
+
+
+def test_the_pass_that_is_clipped_is_the_only_one() -> None:
+    with run() as private:
+        found = own_passes(private, 8)  # a batch larger than those before is compared with halves
+        assert min(found[:4]) > 0
+        assert found[4:] == [0] * 4
+        passes.clear()
+        with torch.no_grad():
+            private.model(torch.zeros(4, 6))
+        private.model.eval()
+        private.model(torch.zeros(4, 6))
+        assert passes == [4] * 2
+
+
+def test_outputs_are_those_of_the_module() -> None:
+    with run(Small) as private:
+        for x, y in private.loader:
+            private.optimizer.zero_grad()
+            found = private.model(x)
+            own = Small.forward(private.model, x)
+            assert torch.allclose(found, own, atol=1e-6)
+            private.criterion(found, y).backward()
+            private.optimizer.step()
+
+
+@pytest.mark.parametrize("kind", ["hook", "pre-hook", "global"])
+def test_hooks_miss_no_pass(kind: str) -> None:
+    with run() as private:
+        own_passes(private)
+        seen: list[str] = []
+
+        def hook(*unused: object) -> None:
+            del unused
+            seen.append(kind)
+
+        if kind == "global":
+            handle = nn.modules.module.register_module_forward_hook(hook)
+        elif kind == "hook":
+            handle = private.model.hidden.register_forward_hook(hook)
+        else:
+            handle = private.model.hidden.register_forward_pre_hook(hook)
+        with handle:
+            x, y = next(iter(private.loader))
+            seen.clear()
+            private.step(x, y)
+            assert seen
+            seen.clear()
+            x, y = next(iter(private.loader))
+            private.step(x, y)
+            assert seen
+        own_passes(private, 2)
+        assert own_passes(private, 2) == [0, 0]
+
+
+def test_a_module_that_remembers_makes_its_own_passes() -> None:
+    with run(Remembering) as private:
+        for x, y in private.loader:
+            private.step(x, y)
+            assert len(private.model.last) == len(x)
+
+
+def test_slices_of_a_batch_may_go_forward_before_one_goes_back() -> None:
+    with run() as private, run() as other:
+        for _ in range(3):
+            x, y = next(iter(private.loader))
+            private.optimizer.zero_grad()
+            losses = [
+                private.criterion(private.model(part), labels)
+                for part, labels in zip(x.split(4), y.split(4), strict=True)
+            ]
+            torch.stack(losses).sum().backward()
+            private.optimizer.step()
+            other.step(*next(iter(other.loader)))
+        pairs = zip(private.model.parameters(), other.model.parameters(), strict=True)
+        assert all(torch.allclose(one, two, atol=1e-5) for one, two in pairs)
+
+
+def test_weights_that_change_between_the_passes_are_refused() -> None:
+    private = run()
+    own_passes(private)
+    x, y = next(iter(private.loader))
+    private.optimizer.zero_grad()
+    loss = private.criterion(private.model(x), y)
+    private.model.head.weight.data.mul_(1.5)
+    with pytest.raises(UsageError, match="was changed since the last step"):
+        loss.backward()
+
+
+def test_a_closed_run_leaves_the_forward_of_the_module() -> None:
+    private = run()
+    assert "forward" in vars(private.model)
+    own_passes(private, 1)
+    private.close()
+    assert "forward" not in vars(private.model)
