@@ -30,7 +30,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-
 from benchmarks.kept_certificates import Kept, goldens, kept_in
 from lipcert.core.certificate import read_certificate, write_certificate
 from tests.core.mutants.assumptions import premise_mutants
