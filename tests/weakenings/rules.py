@@ -213,14 +213,14 @@ SHARED = [
     ),
     Mutation("rules.weights:Point.max_abs", "np.max(", "0.9 * np.max(", Kill.seeds(LAW, "Scale")),
     Mutation(
-        "rules.weights:Constrained.norm",
+        "rules.constrained:Constrained.norm",
         '1 if kind == "frobenius" else math.prod(operand.shape)',
         "1",
         Kill.of(test_weights.test_gains, "spectral", 0.5, 3.0, 6.0, 3.0),
     ),
     Mutation(
-        "rules.weights:Constrained.operator_norm",
-        "multiply_up(stretch, radius)",
+        "rules.constrained:Constrained.operator_norm",
+        "multiply_up(factor, radius)",
         "0.9 * radius",
         Kill.of(known.test_closed_forms_for_bounded_weights, 1.0, 1.0, 0.5, 3),
     ),
@@ -243,7 +243,7 @@ SHARED = [
         Kill.of(test_enclosures.test_logarithm),
     ),
     Mutation(
-        "rules.weights:_stretch",
+        "rules.weights:stretch",
         "root_up(kernel_square(convolution_axes(op, before, after)))",
         "1.0",
         Kill.seeds(test_weights.test_members_of_a_frobenius_ball, "Conv", count=25),
