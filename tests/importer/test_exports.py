@@ -201,9 +201,8 @@ def test_what_the_graph_computes_is_trained_as_exported(tmp_path):
     torch.manual_seed(0)
     linear = nn.utils.parametrizations.weight_norm(nn.Linear(6, 3)).eval()
     path = tmp_path / "model.onnx"
-    torch.onnx.export(
-        linear, (torch.randn(1, 6),), str(path), dynamo=True, optimize=False, verbose=False
-    )
+    plain = {"dynamo": True, "optimize": False, "external_data": False, "verbose": False}
+    torch.onnx.export(linear, (torch.randn(1, 6),), str(path), **plain)
     computed = load_model(path, trusted=True)
     (note,) = (item for item in computed.diagnostics if item.code == "LC009")
     assert "remove_parametrizations" in note.remedy
@@ -214,9 +213,7 @@ def test_what_the_graph_computes_is_trained_as_exported(tmp_path):
     found = bound(path, as_exported=True)
 
     nn.utils.parametrize.remove_parametrizations(linear, "weight")  # the remedy, done
-    torch.onnx.export(
-        linear, (torch.randn(1, 6),), str(path), dynamo=True, optimize=False, verbose=False
-    )
+    torch.onnx.export(linear, (torch.randn(1, 6),), str(path), **plain)
     assert load_model(path, trusted=True).diagnostics == ()
     assert found is None or found >= largest_gradient(linear, (6,))
     assert bound(path) >= largest_gradient(linear, (6,))
