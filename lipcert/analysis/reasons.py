@@ -7,11 +7,12 @@ down to the input and the loss; and the factors on the way, the largest first.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.records import BoundReport, ReasonReport
 from lipcert.core.coverage import tensors_read
 from lipcert.core.line import Line
 from lipcert.core.lines.affine import AffineFact
@@ -286,25 +287,30 @@ def _number(bound: float) -> str:
     return f"{bound:.4g}"
 
 
-def graph_of(roots: tuple[Reason, ...]) -> list[Mapping[str, object]]:
-    """All reasons as records that name each other by number, the roots first."""
-    ordered: dict[int, Reason] = {}
-    for root in roots:
-        ordered[id(root)] = root
+def bound_report(found: Bounded, model: str, sha256: str, name: str) -> BoundReport:
+    """The reasons of `reasons` as records; raises what it raises."""
+    roots = reasons(found, name)
+    ordered = {id(root): root for root in roots}
     for root in roots:
         for reason in root.all():
             ordered.setdefault(id(reason), reason)
     numbers = {key: number for number, key in enumerate(ordered)}
-    return [
-        {
-            "what": item.what,
-            "subject": item.subject,
-            "bound": item.bound if math.isfinite(item.bound) else None,
-            "rule": item.rule,
-            "text": item.text,
-            "factor": item.factor if math.isfinite(item.factor) else None,
-            "remedy": item.remedy,
-            "because": [numbers[id(part)] for part in item.because],
-        }
+    records = tuple(
+        ReasonReport(
+            what=item.what,
+            subject=item.subject,
+            bound=_finite(item.bound),
+            rule=item.rule,
+            text=item.text,
+            factor=_finite(item.factor),
+            remedy=item.remedy,
+            because=tuple(numbers[id(part)] for part in item.because),
+        )
         for item in ordered.values()
-    ]
+    )
+    factors = tuple(numbers[id(item)] for item in largest_factors(roots[0]))
+    return BoundReport(model, sha256, name, len(roots), records, factors)
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None

@@ -260,3 +260,38 @@ class Analysis:
     diagnostics: tuple[Diagnostic, ...]
     usefulness: Usefulness | None = None
     gates: tuple[GateResult, ...] = ()
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ReasonReport:
+    """A `lipcert.analysis.reasons.Reason` that names others by number.
+
+    bound, factor: None where there is none.
+    """
+
+    what: str
+    subject: str
+    bound: float | None
+    rule: str
+    text: str
+    factor: float | None
+    remedy: str
+    because: tuple[int, ...]
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BoundReport:
+    """Why the bounds of one name are as large as they are.
+
+    model: path of the file; sha256: of its bytes. reasons: all, the first `roots` of which are of
+    the bounds of that name. factors: numbers of those with the largest factors, of the first root.
+    """
+
+    model: str
+    sha256: str
+    name: str
+    roots: int
+    reasons: tuple[ReasonReport, ...]
+    factors: tuple[int, ...]

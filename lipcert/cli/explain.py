@@ -10,6 +10,7 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, knob_options, output_options
 from lipcert.cli.output import Output, text_width
 from lipcert.errors import UsageError
+from lipcert.report.formats import BOUND_FORMATS
 
 
 @click.command("explain")
@@ -21,7 +22,7 @@ from lipcert.errors import UsageError
     "constant), a parameter, or a value of the network.",
 )
 @knob_options
-@output_options("text", "json", "markdown", "html", show_all=True, progress=True, color=True)
+@output_options(*BOUND_FORMATS, show_all=True, progress=True, color=True)
 @click.pass_context
 def command(
     context: click.Context, /, *, key: str | None, bound: str | None, result: Output, **_: object
@@ -58,28 +59,19 @@ def _bound(context: click.Context, model: Path, name: str, result: Output) -> Ex
     """The lines behind one bound of a model."""
     settings = chosen_settings(context).settings
     from lipcert.analysis.bounded import bounded
-    from lipcert.analysis.reasons import reasons
+    from lipcert.analysis.reasons import bound_report
     from lipcert.importer.load import load_under
     from lipcert.process.progress import ProgressReport
-    from lipcert.report.document import Statements
-    from lipcert.report.formats import document_text
-    from lipcert.report.html import page_html
-    from lipcert.report.json import dump
-    from lipcert.report.reasons import reasons_document, reasons_object
+    from lipcert.report.formats import bound_text
 
     imported = load_under(model, settings)
     settings = settings.with_inputs(imported.graph.inputs)
     with ProgressReport(result.progress) as report:
         found = bounded(imported, settings, report.observe)
-    roots = reasons(found, name)
-
-    def written(form: str, color: bool) -> str:
-        if form == "json":
-            return dump(reasons_object(str(model), name, roots))
-        document = reasons_document(str(model), roots, show_all=result.show_all)
-        if form == "html":
-            return page_html(Statements(()), [document], reasons_object(str(model), name, roots))
-        return document_text(document, form, width=text_width(), color=color)
-
-    result.write(written)
+    said = bound_report(found, str(model), imported.sha256, name)
+    result.write(
+        lambda form, color: bound_text(
+            said, form, width=text_width(), color=color, show_all=result.show_all
+        )
+    )
     return ExitCode.HOLDS

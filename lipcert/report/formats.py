@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from lipcert.analysis.records import Analysis
+    from lipcert.analysis.records import Analysis, BoundReport
     from lipcert.audit.records import AuditReport
     from lipcert.report.ci import CiReport
     from lipcert.report.document import Document
@@ -18,6 +18,7 @@ ANALYSIS_FORMATS: Final = ("text", "json", "markdown", "csv", "html", *CI_FORMAT
 AUDIT_FORMATS: Final = ("text", "json", "markdown", *CI_FORMATS)
 CHECK_FORMATS: Final = ("text", "json", *CI_FORMATS)
 SUGGEST_FORMATS: Final = ("text", "json", "markdown")
+BOUND_FORMATS: Final = ("text", "json", "markdown", "html")
 _FOLDED: Final = 40
 _SUMMARY: Final = 200
 
@@ -60,6 +61,22 @@ def audit_report(report: AuditReport, name: str, *, width: int, color: bool, sho
     folded = None if show_all else _FOLDED
     most = folded if name == "text" else _SUMMARY
     return document_text(audit_document(report, most), name, width=width, color=color)
+
+
+def bound_text(report: BoundReport, name: str, *, width: int, color: bool, show_all: bool) -> str:
+    """Why a bound is so large, in the format of that name, one of BOUND_FORMATS."""
+    from lipcert.report.reasons import bound_document, bound_object
+
+    if name in {"json", "html"}:
+        from lipcert.report.json import dump
+        from lipcert.report.sources import joined, read_source
+
+        found = bound_object(report)
+        return (
+            dump(found) if name == "json" else study_report(joined([read_source("", found)]), name)
+        )
+    most = _FOLDED if name == "text" and not show_all else None
+    return document_text(bound_document(report, most), name, width=width, color=color)
 
 
 def suggestions_report(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple, final
 
-from lipcert.analysis.records import Analysis
+from lipcert.analysis.records import Analysis, BoundReport
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import CertificateFormatError
 from lipcert.diagnostics import CODES, Level
@@ -46,6 +46,8 @@ from lipcert.report.figures import (
 )
 from lipcert.report.json import DOCUMENT, FieldError, JsonObject
 from lipcert.report.privacy import PrivacyReport, RunPrivacy, privacy_document
+from lipcert.report.reasons import SCHEMA as BOUND
+from lipcert.report.reasons import bound_document
 from lipcert.version import __version__
 
 ANALYSIS: Final = "lipcert.analysis/1"
@@ -182,6 +184,11 @@ KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
             lambda document, _: DOCUMENT.read(Check, document, "check"),
             lambda _: "",
         ),
+        BOUND: _Kind(
+            "lipcert explain MODEL --bound NAME --format json",
+            lambda document, _: DOCUMENT.read(BoundReport, document, "bound"),
+            lambda found: found.sha256,
+        ),
         AUDIT: _Kind(
             "lipcert audit --format json",
             lambda document, _: audit_from_document(document),
@@ -212,10 +219,10 @@ class Study:
     @property
     def model_path(self) -> str:
         """Of the model, where a document names it."""
-        analysis, audit = self.record(ANALYSIS), self.record(AUDIT)
+        analysis = self.record(ANALYSIS)
         if analysis is not None:
             return str(analysis.analysis.model.path)
-        return "" if audit is None else str(audit.model)
+        return next((str(x.model) for x in map(self.record, (AUDIT, BOUND)) if x is not None), "")
 
     @property
     def model_sha256(self) -> str | None:
@@ -311,6 +318,8 @@ def _document(study: Study, schema: str, most: int | None) -> Document:
             run = None if PRIVACY in study.by_kind else found.run
             document = analysis_document(found.analysis, most, found.run)
             return document.charted(analysis_figures(found.analysis, run))
+        case "lipcert.bound/1":
+            return bound_document(found, most)
         case "lipcert.certificate/2":
             document = certificate_document(found, most, is_checked=CHECK in study.by_kind)
             is_alone = ANALYSIS not in study.by_kind

@@ -9,7 +9,7 @@ import pytest
 
 from lipcert import Settings, load_model
 from lipcert.analysis.bounded import Bounded, bounded
-from lipcert.analysis.reasons import Reason, graph_of, largest_factors, reasons
+from lipcert.analysis.reasons import Reason, bound_report, largest_factors, reasons
 from lipcert.errors import UsageError
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
@@ -59,14 +59,15 @@ def test_a_factor_is_the_quotient_of_two_bounds_of_one_kind() -> None:
 
 
 def test_records_name_each_other_and_never_themselves(found: Bounded) -> None:
-    records = graph_of(reasons(found, "G"))
-    reached = {0}
-    for number, record in enumerate(records):
-        because = record["because"]
-        assert isinstance(because, list)
-        assert number not in because
-        reached |= set(because)
-    assert reached == set(range(len(records)))
+    report = bound_report(found, "model.onnx", "0" * 64, "G")
+    reached = set(range(report.roots))
+    for number, record in enumerate(report.reasons):
+        assert number not in record.because
+        reached |= set(record.because)
+    assert reached == set(range(len(report.reasons)))
+    factors = [report.reasons[number].factor or 0.0 for number in report.factors]
+    assert factors == sorted(factors, reverse=True)
+    assert factors[0] > 1.0
 
 
 def test_a_name_that_nothing_has_gets_a_hint(found: Bounded) -> None:

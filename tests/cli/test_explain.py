@@ -106,7 +106,11 @@ def test_a_bound_in_every_format(tmp_path: Path) -> None:
     assert found["schema"] == "lipcert.bound/1"
     assert found["reasons"][0]["subject"] == "hidden2.weight"
     assert runner.invoke(cli, [*words, "-o", str(tmp_path / "page.html")]).exit_code == 0
-    assert "How it follows" in (tmp_path / "page.html").read_text("utf-8")
+    bound, page = tmp_path / "bound.json", tmp_path / "report.html"
+    assert runner.invoke(cli, [*words, "--format", "json", "-o", str(bound)]).exit_code == 0
+    assert runner.invoke(cli, ["report", str(bound), "-o", str(page)]).exit_code == 0
+    assert "How the gradient follows" in page.read_text("utf-8")
+    assert "How the gradient follows" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_a_model_without_a_bound_is_asked_which(tmp_path: Path) -> None:
