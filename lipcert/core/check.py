@@ -317,16 +317,16 @@ def _leftovers(state: _State) -> Iterator[str]:
 
     Those of the file where bounds are about them, and those that are given.
     """
-    held, weights = state.certificate.scope.constraints, state.choices.weights
+    scope, weights = state.certificate.scope, state.choices.weights
+    held = scope.constraints if scope.kind == "point" else ()
     if not held and weights is None:
         return
     from lipcert.core.membership import constraint_faults, membership_faults  # noqa: PLC0415
     from lipcert.core.weights import read_weights  # noqa: PLC0415  only where weights are held
 
     engine = ENGINES[state.choices.engine]
-    if state.certificate.scope.kind == "point":
-        norms = state.proof.norms
-        yield from constraint_faults(held, state.model, state.program, norms, engine)
+    norms = state.proof.norms
+    yield from constraint_faults(held, state.model, state.program, norms, engine)
     if weights is not None:
         given = read_weights(weights, state.model, state.certificate)
         state.weights = given.found

@@ -110,12 +110,14 @@ def derive(
 def with_room(lines: Sequence[Line[Any]], proof: Proof) -> Iterator[Line[Any]]:
     """The lines, each with a bound a little above what follows from those before it.
 
-    proof: an empty one, which the lines fill. Norms have their room already.
+    proof: an empty one, which the lines fill. Norms have their room already, and the norm that is
+    assumed of the input is exact.
     """
     for number, line in enumerate(lines):
         proof.number, found = number, line.evaluate(proof)
         least, stated = line.least(found), line
-        if line.stage > 3 and line.bound is not None and least != proof.premises.input_norm:
+        is_given = isinstance(line, InputFact) and least == proof.premises.input_norm
+        if line.stage > 3 and line.bound is not None and not is_given:
             stated = replace(line, bound=least * (1.0 + ROOM))
         stated.keep(proof, found)
         yield stated
