@@ -16,8 +16,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from lipcert.core.line import RULES
+from lipcert.core.losses.base import parameters_of
+from lipcert.core.losses.kinds import KINDS
 from lipcert.core.main import EXIT_CODES
 from lipcert.core.promise import NOT_CHECKED
+from lipcert.core.rules.functions import FUNCTIONS
+from lipcert.core.rules.table import FAMILIES
 from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES
 from tests.commands import lipcert, printed_by, script
@@ -66,7 +71,8 @@ def test_the_optimal_allocation_never_needs_more_noise() -> None:
 
 
 CERTIFICATES = (ROOT / "docs" / "certificates.md").read_text(encoding="utf-8")
-GRAMMAR = CERTIFICATES.split("<!-- grammar -->")[1].split("<!-- end -->")[0]
+FORMAT = (ROOT / "docs" / "format.md").read_text(encoding="utf-8")
+GRAMMAR = FORMAT.split("<!-- grammar -->")[1].split("<!-- end -->")[0]
 
 
 def test_the_grammar_names_every_member_and_no_other() -> None:
@@ -87,13 +93,27 @@ def test_every_assumption_of_the_ledger_is_explained() -> None:
 
 
 def test_stages_and_verdicts_are_those_of_the_checker() -> None:
-    rows = re.findall(r"^\| (\d) \| ([^|]+) \|", CERTIFICATES, flags=re.MULTILINE)
+    rows = re.findall(r"^\| (\d) \| ([^|]+) \|", FORMAT, flags=re.MULTILINE)
     assert [(int(number), name) for number, name in rows] == list(enumerate(STAGES))
     codes = re.findall(
         r"^\| `LIPCERT-CHECK: ([A-Z]+) <sha256>` \| (\d) \|", CERTIFICATES, re.MULTILINE
     )
     assert {word.lower(): int(code) for word, code in codes} == EXIT_CODES
     assert NOT_CHECKED in " ".join(CERTIFICATES.split())
+
+
+def test_the_format_describes_every_rule_kind_of_step_function_and_loss() -> None:
+    titles = re.findall(r"^### (.*)$", FORMAT, flags=re.MULTILINE)
+    assert sorted(rule for title in titles for rule in title.split(", ")) == sorted(RULES)
+    of_steps, of_losses = (FORMAT.split(f"\n## {part}\n")[1] for part in ("Steps", "Losses"))
+    kinds = set(re.findall(r"^\| `([a-z]+)(?:\.NAME)?/1`", of_steps, flags=re.MULTILINE))
+    assert kinds == {kind.lower() for kind in FAMILIES}
+    (names,) = re.findall(r"The names are ([^.]*)\.", " ".join(FORMAT.split()))
+    assert sorted(names.split(", ")) == sorted(FUNCTIONS)
+    rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]*) \|", of_losses, flags=re.MULTILINE)
+    stated = {kind: set(re.findall(r"`([a-z_]+)`", row)) for kind, row in rows if kind in KINDS}
+    of_tokens = {"per_token", "class_axis"}
+    assert stated == {kind: set(parameters_of(kind)) - of_tokens for kind in KINDS}
 
 
 @pytest.mark.nightly
