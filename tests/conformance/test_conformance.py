@@ -3,78 +3,112 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+import sys
 from pathlib import Path
 
 import pytest
 
-from lipcert.core.main import EXIT_CODES, main
+from lipcert.core.check import Choices, check
+from lipcert.core.line import RULES
+from lipcert.core.losses.kinds import KINDS
+from lipcert.core.main import EXIT_CODES
+from lipcert.core.rules.functions import FUNCTIONS
+from lipcert.core.rules.table import FAMILIES
+from tests.conformance import run
 
 HERE = Path(__file__).parent
-ENTRIES = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
-FILES = defaultdict(list)
-for entry in ENTRIES:
-    FILES[entry["certificate"]].append(entry)
+ENTRIES = run.entries()
+ACCEPTED = [entry for entry in ENTRIES if entry["verdict"] == "valid"]
+BY_DAY = [*ACCEPTED[::4], *(entry for entry in ENTRIES if entry["verdict"] != "valid")][::9]
+CHECKER = [sys.executable, "-m", "lipcert.core.main"]
+COMMAND = [*CHECKER, "{certificate}", "--model={model}", "--accept-assumption={accept}"]
 
 
-def patched(data: bytes, patch: list[dict[str, object]]) -> bytes:
-    """JSON Patch (RFC 6902), and the canonical spelling of what comes of it."""
-    said = json.loads(data)
-    for edit in patch:
-        *outer, last = [part for part in str(edit["path"]).split("/") if part]
-        place = said
-        for part in outer:
-            place = place[int(part) if isinstance(place, list) else part]
-        key = int(last) if isinstance(place, list) else last
-        match edit["op"]:
-            case "remove":
-                del place[key]
-            case "add" if isinstance(place, list):
-                place.insert(key, edit["value"])
-            case "replace" | "add":
-                assert (key in place if isinstance(place, dict) else True) is (
-                    edit["op"] == "replace"
-                )
-                place[key] = edit["value"]
-    return json.dumps(said, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-
-
-def judged(entry, folder, capsys, engine="float"):
-    """The exit code and the report on one entry."""
-    path = HERE / entry["certificate"]
-    if "patch" in entry:
-        path = folder / "patched.json"
-        path.write_bytes(patched((HERE / entry["certificate"]).read_bytes(), entry["patch"]))
-    accepted = [f"--accept-assumption={name}" for name in entry.get("accept", ())]
-    model = HERE / entry["model"]
-    options = [f"--model={model}", f"--engine={engine}", "--format=json", *accepted]
-    code = main([str(path), *options])
-    return code, json.loads(capsys.readouterr().out)
-
-
-@pytest.mark.parametrize("certificate", FILES)
-def test_verdicts(certificate, tmp_path, capsys):
+def wrongly_judged(entries, engine="float"):
+    """Entries with another verdict or stage than is expected, and what was found."""
     wrong = []
-    for entry in FILES[certificate]:
-        code, report = judged(entry, tmp_path, capsys)
-        reached = len(report["steps"]) - 1
-        found = report["verdict"], code
-        expected = entry["verdict"], EXIT_CODES[entry["verdict"]]
-        if found != expected or entry["stage"] not in {None, reached}:
-            wrong.append((entry["name"], found, reached, report["reasons"]))
-    assert not wrong
+    for entry in entries:
+        choices = Choices(engine, frozenset(entry.get("accept", ())))
+        report = check(run.certificate_of(entry), HERE / entry["model"], choices)
+        found = report.verdict.value, len(report.stages) - 1
+        if found != (entry["verdict"], entry["stage"]):
+            wrong.append((entry["name"], found, report.reasons))
+    return wrong
+
+
+def test_verdicts_of_a_sample():
+    assert not wrongly_judged(BY_DAY)
+
+
+@pytest.mark.nightly
+def test_verdicts():
+    assert not wrongly_judged(ENTRIES)
+
+
+@pytest.mark.nightly
+def test_integers_prove_the_same():
+    assert not wrongly_judged(ACCEPTED, "exact")
+
+
+def test_a_command_is_run_on_a_sample(capsys):
+    assert run.main(["--every=300", "--", *COMMAND]) == 0
+    assert ", 0 judged otherwise" in capsys.readouterr().out
+
+
+@pytest.mark.nightly
+def test_a_command_is_run_on_all(capsys):
+    assert run.main(["--jobs=2", "--", *COMMAND]) == 0, capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
-    "entry", [e for e in ENTRIES if e["verdict"] == "valid"], ids=lambda e: e["name"]
+    ("printed", "code", "wrong"),
+    [("LIPCERT-CHECK: VALID 0", 0, 1), ("nothing", 0, 1), ("LIPCERT-CHECK: UNKNOWN 0", 3, 0)],
 )
-def test_integers_prove_the_same(entry, tmp_path, capsys):
-    assert judged(entry, tmp_path, capsys, "exact")[0] == 0
+def test_a_checker_that_errs_is_reported(printed, code, wrong, capsys):
+    script = f"print({printed!r}); raise SystemExit({code})"
+    assert run.main(["--only=unknown rule", "--", sys.executable, "-c", script]) == 1
+    assert f"1 certificates, 1 judged otherwise, {wrong} of them" in capsys.readouterr().out
+
+
+def test_codes_alone_may_be_compared():
+    words = [
+        "--only=unknown rule",
+        "--codes-only",
+        "--",
+        sys.executable,
+        "-c",
+        "raise SystemExit(1)",
+    ]
+    assert run.main(words) == 0
+
+
+def test_the_runner_knows_the_exit_codes():
+    assert run.EXIT_CODES == EXIT_CODES
 
 
 def test_every_kind_is_there():
-    assert {entry["verdict"] for entry in ENTRIES} == set(EXIT_CODES)
+    counts = {word: sum(e["verdict"] == word for e in ENTRIES) for word in EXIT_CODES}
+    assert counts["valid"] >= 60
+    assert counts["invalid"] >= 300
+    assert min(counts.values()) > 0
+    assert all(entry["why"] for entry in ENTRIES)
     stages = {entry["stage"] for entry in ENTRIES if entry["verdict"] == "invalid"}
-    assert stages >= set(range(9))
-    size = sum(path.stat().st_size for path in HERE.rglob("*") if path.is_file())
-    assert size < 1 << 20
+    assert stages == set(range(10))
+    files = [path for path in HERE.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in files) < 1.5e6
+
+
+def test_every_rule_step_function_and_loss_is_there():
+    said = [json.loads((HERE / entry["certificate"]).read_bytes()) for entry in ACCEPTED]
+    lines = [line for certificate in said for line in certificate["lines"]]
+    assert {line["rule"] for line in lines} == RULES.keys()
+    steps = {line["step"].partition("/")[0] for line in lines if "step" in line}
+    functions = {f"activation.{name}" for name in FUNCTIONS}
+    assert steps == functions | {kind.lower() for kind in FAMILIES} - {"activation"}
+    losses = [item["data"] for c in said for item in c["assumptions"] if item["id"] == "A-LOSS"]
+    assert {loss["kind"] for loss in losses} == {*KINDS, "joint"}
+
+
+def test_every_rule_is_refused_where_it_states_too_little():
+    named = {entry["why"].split()[0].rstrip(":") for entry in ENTRIES}
+    assert named >= RULES.keys() - {"form/chain", "norm/step", "norm/run"}
