@@ -114,11 +114,14 @@ def pulled(proof: Proof, value: str = "x", of: Any = LOSS) -> float:
 
 
 def refused(proof: Proof, line: Line[Any], *before: Line[Any]) -> None:
-    """It does not follow."""
+    """It does not follow, whatever its numbers are."""
     follow(proof, before)
     proof.number = len(before)
-    with pytest.raises(NotProved):
-        proof.add(proof.number, line)
+    try:
+        with pytest.raises(NotProved):
+            proof.add(proof.number, line)
+    except (ArithmeticError, ValueError) as error:
+        raise AssertionError from error
 
 
 RELU = Activation("relu")
@@ -227,10 +230,23 @@ def a_ball_around_what_no_input_is() -> None:
 def a_ball_without_a_share() -> None:
     proof = proof_about((dense(ONES), "x", "y"), premises=BOXED)
     refused(proof, InputBall(shares=(1.5,)))
-    try:
-        refused(proof, InputBall(shares=()))
-    except ValueError as error:
-        raise AssertionError from error
+    refused(proof, InputBall(shares=()))
+
+
+def a_ball_of_parts_whose_squares_overflow() -> None:
+    """An input of any entries up to 10³⁰⁰ beside another, which have a norm of 1 together."""
+    parts = (Part("a", (1, 1)), Part("b", (1, 1)))
+    stated = tuple(InputPart(part.name, part.shape, None, (0.0, 1e300)) for part in parts)
+    premises = replace(PREMISES, input_norm=1.0, input_parts=stated)
+    proof = proof_about((dense(ONES), "x", "y"), premises=premises, parts=parts)
+    refused(proof, InputBall(shares=(1.0, 1.0)))
+
+
+def a_form_whose_scale_overflows() -> None:
+    """10³⁶·(x − x): what rounding leaves of the form is beyond all numbers in units of 0."""
+    steps = (Add((1, -1)), "x x", "zero"), (dense(1e36 * ONES), "zero", "y")
+    proof = proof_about(*steps, premises=BOXED)
+    refused(proof, form_of(VALUES, "x", "y"), *facts_of(proof))
 
 
 def a_value_beside_that_of_the_centre() -> None:

@@ -56,13 +56,14 @@ def is_allowed(centre: Array, program: Program, known: Mapping[str, Fact]) -> bo
 def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
     """The ball around (1 − share)·middle of the box, for 0 ≤ share ≤ 1; None if none is known.
 
-    None also where the centre is not known to satisfy the fact itself, all parts of it.
+    None also where squares might overflow, or where the centre is not known to satisfy the fact
+    itself, all parts of it.
     Proof: for 0 ≤ t ≤ 1 and ‖x‖ ≤ R, ‖x − c‖² ≤ tR² + Σ((x_i − c_i)² − t·x_i²), and each term is
     convex in x_i, hence largest at an end of the box.
     Attained: for cubes [0, a]^n, and for t = 0 or 1.
     """
     box = fact.box.broadcast(shape)
-    if not (0 <= share <= 1 and np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
+    if not (0 <= share <= 1 and fact.norm <= LARGEST_SQUARED):
         return None
     centre = np.clip((1.0 - float(share)) * (0.5 * box.lo + 0.5 * box.hi), box.lo, box.hi)
     if not _satisfies(centre, fact):

@@ -72,7 +72,7 @@ def _proved(inequality: Inequality, guess: Array, proof: Definite) -> Array | No
     scale = 2 * max(_half_exponent(matrix), _half_exponent(guess)) + 1
     error = inequality.error(guess - inequality.block)
     room = round_up(2 * error + room_for(len(matrix)) * Fraction(2) ** scale)
-    completed = _completion(inequality, room)
+    completed = _completion(inequality, room) if room < np.inf else None
     if completed is None:
         return None
     form: Array = completed - inequality.block + room * np.eye(len(guess))

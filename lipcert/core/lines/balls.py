@@ -47,11 +47,11 @@ class InputBall(Line[Ball]):
     def evaluate(self, proof: Proof) -> Ball:
         """Hypotheses: the centre satisfies all that is assumed, of the whole and of each input."""
         program, known = proof.program, proof.known
-        shape, at_input = program.shapes[program.input], known[program.input]
-        if math.prod(shape) > _LARGEST_POINTS or at_input.norm > LARGEST_SQUARED:
+        shape = program.shapes[program.input]
+        if math.prod(shape) > _LARGEST_POINTS:
             raise NotProved("the input is too large for a centre")
         if len(self.shares) == 1:
-            ball = enclosing_ball(at_input, shape, Fraction(self.shares[0]))
+            ball = enclosing_ball(known[program.input], shape, Fraction(self.shares[0]))
         elif program.parts and len(self.shares) == len(program.parts):
             rows = zip(program.parts, self.shares, strict=True)
             balls = [enclosing_ball(known[p.name], p.shape, Fraction(s)) for p, s in rows]

@@ -277,6 +277,7 @@ def test_enclosing_balls() -> None:
     assert enclosing_ball(Fact.of(shape, 3.0, cube, row_norm=1.0), shape, Fraction(0)) is None
     assert enclosing_ball(Fact.of(shape, 3.0), shape, Fraction(0)) is not None
     assert enclosing_ball(Fact.of(shape), shape, Fraction(0)) is None
+    assert enclosing_ball(Fact.of(shape, 1e160), shape, Fraction(0)) is None
     assert enclosing_ball(Fact.of(shape, 3.0, cube), shape, Fraction(2)) is None
 
 
