@@ -30,6 +30,9 @@ from lipcert.settings.choices import nearest
 NETWORK: Final = ("G", "L")
 """bounds of the whole network: of the gradient of one example, and its Lipschitz constant"""
 
+_GROUP: Final = "group"
+"""in place of a rule: of what several bounds give together"""
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
@@ -52,9 +55,10 @@ class Reason:
     @property
     def factor(self) -> float:
         """The bound over the largest of the same kind that it follows from; nan where there is
-        none."""
+        none, and for what only adds several bounds."""
         same = [item.bound for item in self.because if item.what == self.what]
-        return self.bound / max(same) if same and max(same) > 0.0 else math.nan
+        known = same and self.rule != _GROUP and 0.0 < max(same) < math.inf > self.bound
+        return self.bound / max(same) if known else math.nan
 
     def all(self) -> Iterator[Reason]:
         """Each reason once, those that it follows from behind it, the largest bounds first."""
@@ -123,7 +127,7 @@ class _Tree:
         parts = tuple(map(self.parameter, names))
         bound = math.hypot(*(part.bound for part in parts)) if parts else 0.0
         text = "the root of the sum of the squares over all parameters"
-        return Reason("gradient", "G", bound, "group", text, parts)
+        return Reason("gradient", "G", bound, _GROUP, text, parts)
 
     def parameter(self, name: str) -> Reason:
         """Of one parameter, over all tensors that hold it."""
@@ -132,7 +136,7 @@ class _Tree:
             (only,) = parts
             return Reason("gradient", name, only.bound, only.rule, only.text, only.because)
         bound = sum(part.bound for part in parts)
-        return Reason("gradient", name, bound, "group", "the sum over its tensors", parts)
+        return Reason("gradient", name, bound, _GROUP, "the sum over its tensors", parts)
 
     def value(self, name: str) -> Iterator[Reason]:
         """Its norm, and its cotangent."""
@@ -284,7 +288,7 @@ def _remedy(op: object) -> str:
 
 
 def _number(bound: float) -> str:
-    return f"{bound:.4g}"
+    return f"{bound:.4g}" if bound < math.inf else "without a bound"
 
 
 def bound_report(found: Bounded, model: str, sha256: str, name: str) -> BoundReport:
