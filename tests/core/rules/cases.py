@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from lipcert.core import program
 from lipcert.core.interval import Interval
 from lipcert.core.program import (
     Activation,
@@ -56,6 +57,12 @@ from lipcert.core.rules.weights import Point, Weights
 from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
 
 POINT = Point({})
+STEPS: tuple[type[Op], ...] = tuple(
+    kind
+    for kind in vars(program).values()
+    if isinstance(kind, type) and issubclass(kind, Op) and kind not in {Op, program.Hide}
+)
+"""every kind of step that a program may have"""
 Rng = np.random.Generator
 
 

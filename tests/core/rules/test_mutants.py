@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from lipcert.core.rules.base import WithoutOperands
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
 from tests.core.rules import test_laws as laws
+from tests.core.rules.cases import STEPS
 
 SEEDS = 12
 
@@ -57,7 +58,7 @@ MUTANTS: list[tuple[str, Callable[[Any], Any]]] = [
 
 
 def _mutants() -> Iterator[object]:
-    for kind in get_args(Op):
+    for kind in STEPS:
         for question, change in MUTANTS:
             asks_nothing = issubclass(rule_class(kind), WithoutOperands) or kind is Attention
             is_steep = kind in {Compare, Embedding} and question in {"lipschitz", "pulled"}
