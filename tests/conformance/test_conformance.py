@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import sys
 from pathlib import Path
 
@@ -58,6 +59,18 @@ def test_a_command_is_run_on_a_sample(capsys):
 @pytest.mark.nightly
 def test_a_command_is_run_on_all(capsys):
     assert run.main(["--jobs=2", "--", *COMMAND]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("certificate", "model"),
+    [("carried", "perceptron"), ("raised", "images"), ("multi-margin", "linear")],
+)
+def test_the_formulas_of_the_page_give_the_bounds_of_perceptrons(certificate, model):
+    """As an example evaluates them, with none of our code."""
+    ratios = runpy.run_path(str(HERE.parents[1] / "examples" / "evaluate_lines.py"))["ratios"]
+    files = HERE / f"certificates/{certificate}.json", HERE / f"models/{model}.onnx"
+    found = [ratio for rule, ratio in ratios(*files) if rule != "norm/step"]
+    assert 1.0 - 1e-12 < min(found) <= max(found) < 1.0 + 2.0**-22
 
 
 @pytest.mark.parametrize(
