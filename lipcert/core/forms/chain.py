@@ -17,7 +17,7 @@ from lipcert.core.arithmetic import round_up
 from lipcert.core.forms.descent import Inequality, inequality_of, unknowns
 from lipcert.core.forms.form import Form
 from lipcert.core.forms.links import Diagonal, Edge, links_of
-from lipcert.core.interval import Array, Interval, exact
+from lipcert.core.interval import Array, Interval, exact, norm_up
 from lipcert.core.norms.definite import MAX_SIZE, Definite, room_for
 from lipcert.core.norms.factor import lower_factor
 from lipcert.core.program import Shape, Step
@@ -72,10 +72,10 @@ def _proved(inequality: Inequality, guess: Array, proof: Definite) -> Array | No
     scale = 2 * max(_half_exponent(matrix), _half_exponent(guess)) + 1
     error = inequality.error(guess - inequality.block)
     room = round_up(2 * error + room_for(len(matrix)) * Fraction(2) ** scale)
-    completed = _completion(inequality, room) if room < np.inf else None
-    if completed is None:
+    completed = _completion(inequality, room)
+    form = None if completed is None else completed - inequality.block + room * np.eye(len(guess))
+    if form is None or not norm_up(form) < np.inf:
         return None
-    form: Array = completed - inequality.block + room * np.eye(len(guess))
     whole = matrix.copy()
     whole[-len(form) :, -len(form) :] += form
     least = inequality.error(form) / Fraction(2) ** scale
