@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.options import chosen_settings, knob_options, output_options
+from lipcert.cli.options import chosen_settings, given, knob_options, output_options
 from lipcert.cli.output import Output, text_width
 from lipcert.errors import UsageError
 from lipcert.report.formats import BOUND_FORMATS
@@ -36,6 +36,12 @@ def command(
         if key is None:
             raise UsageError("explain: --bound asks for a model: lipcert explain MODEL --bound G")
         return _bound(context, Path(key), bound, result)
+    if words := given(context):
+        option = f"--{min(words).replace('_', '-')}"
+        raise UsageError(
+            f"explain: {option} is a setting of the bound that --bound NAME explains "
+            "(-o names the file to write)"
+        )
     if key is not None and key.endswith(".onnx"):
         raise UsageError(f"explain: which bound of {key}? Give --bound G, L, or a parameter's name")
     from lipcert.explain import all_keys, explain

@@ -13,6 +13,7 @@ import pytest
 from threadpoolctl import ThreadpoolController, threadpool_info, threadpool_limits
 
 from lipcert import Settings, analyze, load_model
+from lipcert.analysis.bounded import bounded
 from lipcert.analysis.certificate import certify
 from lipcert.audit import run as audit_run
 from lipcert.audit.job import Job
@@ -70,7 +71,7 @@ class Watch:
 
 def test_an_analysis_has_one_thread_in_its_workers_and_around_them() -> None:
     norm, around = Watch(proposals), Watch(lambda *_: None)
-    analyze(load_model(MODEL), Settings(), around, norm)
+    bounded(load_model(MODEL), Settings(), around, norm)
     assert norm.seen == around.seen == {1}
     assert norm.had_workers
 

@@ -200,7 +200,7 @@ def test_the_stated_constants_are_certified(name, tmp_path):
         assert output <= found.output * (1 + 1e-5)
     assert within.lipschitz >= found.lipschitz * (1 - 1e-6)
     assert within.output_norm >= found.output * (1 - 1e-6)
-    assert within.lipschitz <= certified.lipschitz <= within.lipschitz * (1 + 1e-7)
+    assert within.lipschitz <= certified.lipschitz <= within.lipschitz * (1 + 1e-5)
     assert_nothing_is_steeper(module, found, at_point)
     assert_agrees(module, model, found)
 
