@@ -54,7 +54,7 @@ from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Allocation, allocate
 from lipcert.process.threads import one_thread
-from lipcert.search.prover import ROOM, with_room
+from lipcert.search.prover import ROOM
 from lipcert.settings.choices import check_choice
 from lipcert.settings.settings import Settings
 from lipcert.upper import Upper
@@ -194,7 +194,7 @@ class _Draft:
         has_slope = math.isfinite(derived.lipschitz)
         needed = derived.needed(scope.trained, lipschitz=has_slope)
         proof = Proof(found.program, self._premises, scope, ENGINES["float"])
-        lines = tuple(with_room(needed, proof))
+        lines = tuple(needed.with_room(proof))
         gradients = {name: proof.gradients.get(name, math.inf) for name in scope.trained}
         gradients |= {name: 0.0 for name in scope.trained if name not in derived.gradients}
         unit = proof.passes[OUTPUT].cotangents.get(self._program.input)

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
@@ -26,8 +26,10 @@ from lipcert.core.lines.chains import (
     CHORDS,
     COTANGENTS,
     VALUES,
+    Chain,
     ChainForm,
     chain_steps,
+    slopes_at,
     slopes_between,
 )
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact
@@ -59,7 +61,8 @@ _Key = tuple[int, object]
 class Derived:
     """Bounds by value and by initializer; lipschitz: of the output in the input.
 
-    lines: those that prove them. rests: for each line, the numbers of those that it reads.
+    lines: those that prove them. rests: for each line, the numbers of those that it reads. forms:
+    of chains, by the numbers of their lines.
     """
 
     facts: Mapping[str, Fact]
@@ -68,10 +71,11 @@ class Derived:
     lipschitz: float
     lines: tuple[Line[Any], ...] = ()
     rests: tuple[frozenset[int], ...] = ()
+    forms: Mapping[int, Chain] = field(default_factory=dict)
 
-    def needed(self, tensors: Collection[str], *, lipschitz: bool) -> tuple[Line[Any], ...]:
-        """The lines on which the gradients of these tensors rest, and perhaps the Lipschitz
-        constant, with the numbers that they have among themselves."""
+    def needed(self, tensors: Collection[str], *, lipschitz: bool) -> Derived:
+        """With those lines alone on which the gradients of these tensors rest, and perhaps the
+        Lipschitz constant, under the numbers that they have among themselves."""
         wanted = {
             number
             for number, line in enumerate(self.lines)
@@ -85,7 +89,32 @@ class Derived:
             if number in wanted:
                 wanted |= self.rests[number]
         places = {number: place for place, number in enumerate(sorted(wanted))}
-        return tuple(_renumbered(self.lines[number], places) for number in places)
+        return replace(
+            self,
+            lines=tuple(_renumbered(self.lines[number], places) for number in places),
+            rests=tuple(frozenset(places[n] for n in self.rests[number]) for number in places),
+            forms={places[n]: form for n, form in self.forms.items() if n in places},
+        )
+
+    def with_room(self, proof: Proof) -> Iterator[Line[Any]]:
+        """The lines, each with a bound a little above what follows from those before it.
+
+        proof: an empty one, which the lines fill. Norms have their room already, and the norm that
+        is assumed of the input is exact. A form that was proved for these slopes is not proved
+        anew: it is when the certificate is checked.
+        """
+        for number, line in enumerate(self.lines):
+            known, proof.number = self.forms.get(number), number
+            if known is not None:
+                slopes = slopes_at(proof, known.use, known.start, known.steps)
+                known = known if known.allows(slopes) else None
+            found = line.evaluate(proof) if known is None else known
+            least, stated = line.least(found), line
+            is_given = isinstance(line, InputFact) and least == proof.premises.input_norm
+            if line.stage > 3 and line.bound is not None and not is_given:
+                stated = replace(line, bound=least * (1.0 + ROOM))
+            stated.keep(proof, found)
+            yield stated
 
 
 def _renumbered(line: Line[Any], places: Mapping[int, int]) -> Line[Any]:
@@ -105,22 +134,6 @@ def derive(
     """All bounds of a network with one loss."""
     proposals = Listed(evidence.chains) if proposals is None else proposals
     return Prover(program, premises, evidence).derived(proposals)
-
-
-def with_room(lines: Sequence[Line[Any]], proof: Proof) -> Iterator[Line[Any]]:
-    """The lines, each with a bound a little above what follows from those before it.
-
-    proof: an empty one, which the lines fill. Norms have their room already, and the norm that is
-    assumed of the input is exact.
-    """
-    for number, line in enumerate(lines):
-        proof.number, found = number, line.evaluate(proof)
-        least, stated = line.least(found), line
-        is_given = isinstance(line, InputFact) and least == proof.premises.input_norm
-        if line.stage > 3 and line.bound is not None and not is_given:
-            stated = replace(line, bound=least * (1.0 + ROOM))
-        stated.keep(proof, found)
-        yield stated
 
 
 @final
@@ -190,6 +203,7 @@ class Prover:
             lipschitz=proof.passes[OUTPUT].cotangents[proof.program.input].norm,
             lines=tuple(self._lines),
             rests=tuple(self._rests),
+            forms=dict(proof.forms),
         )
 
     def _tried(self, line: Line[FoundT]) -> tuple[FoundT, set[_Key]] | None:

@@ -97,7 +97,7 @@ class Forgery:
             ),
             scope=scope,
             assumptions=(),
-            lines=derived.needed(scope.trained, lipschitz=False),
+            lines=derived.needed(scope.trained, lipschitz=False).lines,
             parameters=tuple(
                 ParameterClaim(name, name, clipped_gradient(gradients[name], self.premises))
                 for name in scope.trained

@@ -77,7 +77,7 @@ def follow(program: Program, evidence: Evidence, derived: Derived) -> Proof:
     """The lines that the bounds rest on, evaluated anew."""
     proof = Proof(program, PREMISES, evidence.scope, evidence.engine)
     proof.norms.update(evidence.norms)
-    for number, line in enumerate(derived.needed(proof.users, lipschitz=True)):
+    for number, line in enumerate(derived.needed(proof.users, lipschitz=True).lines):
         proof.add(number, line)
     return proof
 

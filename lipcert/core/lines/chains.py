@@ -79,8 +79,7 @@ class ChainForm(Line[Chain]):
         steps = chain_steps(program, self.use, self.start, self.stop, proof.free)
         if steps is None:
             raise NotProved("no chain of fixed steps leads from its start to its stop")
-        points = proof.images(steps, self.start) if self.use == CHORDS else None
-        slopes = slopes_between(steps, proof.facts, points)
+        slopes = slopes_at(proof, self.use, self.start, steps)
         form = None
         if slopes is not None:
             shapes, numbers = program.shapes, self.multipliers
@@ -98,6 +97,14 @@ class ChainForm(Line[Chain]):
     def keep(self, proof: Proof, found: Chain) -> None:
         """By the number of the line."""
         proof.forms[proof.number] = found
+
+
+def slopes_at(
+    proof: Proof, use: str, start: str, steps: Sequence[Step]
+) -> dict[str, Interval] | None:
+    """The slopes of the steps of a chain that facts allow, for its use."""
+    points = proof.images(steps, start) if use == CHORDS else None
+    return slopes_between(steps, proof.facts, points)
 
 
 def chain_steps(
