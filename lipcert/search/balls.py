@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.lines.proof import Proof
 from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Fact
@@ -23,13 +24,12 @@ def shares_of_balls(proof: Proof) -> Iterator[tuple[float, ...]]:
 
 
 def _shares(fact: Fact, shape: Shape) -> tuple[float, ...]:
-    """Of one input; none where a box does not hold it."""
+    """Of one input; none where its norm is not bounded, or its square is not a number."""
     box = fact.box.broadcast(shape)
-    if not (np.isfinite(box.lo).all() and np.isfinite(box.hi).all()):
+    if not fact.norm <= LARGEST_SQUARED:
         return ()
     middle = 0.5 * box.lo + 0.5 * box.hi
-    with np.errstate(over="ignore", invalid="ignore"):
-        curvature = 2.0 * float(np.sum(middle * middle))
-        slope = max(fact.norm * fact.norm + float(np.sum(box.lo * box.hi)), 0.0)
+    curvature = 2.0 * float(np.sum(middle * middle))
+    slope = max(fact.norm * fact.norm + float(np.sum(box.lo * box.hi)), 0.0)
     best = 1.0 - min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
     return best, 0.5 + 0.5 * best, 1.0
