@@ -44,7 +44,7 @@ from lipcert.core.coverage import tensors as tensors_stored
 from lipcert.core.digest import structural_digest
 from lipcert.core.engines import ENGINES
 from lipcert.core.ledger import Circumstances
-from lipcert.core.lines.proof import OUTPUT, Proof
+from lipcert.core.lines.proof import Proof
 from lipcert.core.spending import derived_epsilon
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import EXPORT
@@ -195,10 +195,7 @@ class _Draft:
         needed = derived.needed(scope.trained, lipschitz=has_slope)
         proof = Proof(found.program, self._premises, scope, ENGINES["float"])
         lines = tuple(needed.with_room(proof))
-        gradients = {name: proof.gradients.get(name, math.inf) for name in scope.trained}
-        gradients |= {name: 0.0 for name in scope.trained if name not in derived.gradients}
-        unit = proof.passes[OUTPUT].cotangents.get(self._program.input)
-        lipschitz = None if unit is None else _finite(unit.norm)
+        gradients = {name: proof.gradient(name) for name in scope.trained}
         bare = Certificate(
             tool=Tool("lipcert", __version__),
             model=self._identity(),
@@ -207,7 +204,7 @@ class _Draft:
             lines=lines,
             parameters=self._parameters(gradients),
             groups=self._groups(),
-            network=NetworkClaim(lipschitz, None, None, None),
+            network=NetworkClaim(_finite(proof.lipschitz), None, None, None),
         )
         bounds = group_bounds(bare, gradients, self._premises, drops=self._drops)
         certificate = self._released(bare, bounds)

@@ -31,14 +31,13 @@ from lipcert.core.coverage import (
     frozen_tensors,
     scope_faults,
     tensors,
-    tensors_read,
 )
 from lipcert.core.digest import structural_digest
 from lipcert.core.engines import ENGINES
 from lipcert.core.inputs import input_faults
 from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises
 from lipcert.core.line import NotProved
-from lipcert.core.lines.proof import OUTPUT, Proof
+from lipcert.core.lines.proof import Proof
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
@@ -243,23 +242,17 @@ def _lines(state: _State, stage: int) -> Iterator[str]:
 
 
 def _outputs(state: _State) -> Iterator[str]:
-    """6: gradients, sensitivities, noise. No loss depends on a tensor that no step reads."""
+    """6: gradients, sensitivities, noise."""
     faults = tuple(_lines(state, 6))
     yield from faults
     certificate, premises, proof = state.certificate, state.premises, state.proof
-    read = tensors_read(state.program.steps) | state.program.untracked
-    unit = proof.passes[OUTPUT].cotangents.get(state.program.input)
-    lipschitz = math.inf if unit is None else unit.norm
-    gradients = {
-        name: proof.gradients.get(name, math.inf if name in read else 0.0)
-        for name in certificate.scope.trained
-    }
+    gradients = {name: proof.gradient(name) for name in certificate.scope.trained}
     random = drops(state.model, state.program)
     state.groups = group_bounds(certificate, gradients, premises, drops=random)
     known = tensors(state.model)
     sizes = {item.name: math.prod(known[item.tensor].dims) for item in certificate.parameters}
     yield from output_faults(
-        certificate, gradients, state.groups, sizes, premises, lipschitz, drops=random
+        certificate, gradients, state.groups, sizes, premises, proof.lipschitz, drops=random
     )
 
 

@@ -80,8 +80,8 @@ class Listed:
 class Evidence:
     """What is known beforehand of a network.
 
-    norms: of linear steps, by what they compute; lines: the same, and those of runs, as they are
-    proved. chains: that may prove more.
+    norms: of linear steps, by what they compute; steps: their lines, where they are proved; runs:
+    lines of affine steps in a row. chains: that may prove more.
     """
 
     scope: ScopeClaim

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar, final
@@ -200,7 +200,7 @@ class Prover:
             cotangents=dict(proof.passes[LOSS].cotangents),
             gradients={name: proof.gradients.get(name, math.inf) for name in tensors}
             | dict.fromkeys(proof.program.untracked, math.inf),
-            lipschitz=proof.passes[OUTPUT].cotangents[proof.program.input].norm,
+            lipschitz=proof.lipschitz,
             lines=tuple(self._lines),
             rests=tuple(self._rests),
             forms=dict(proof.forms),
@@ -318,20 +318,21 @@ class Prover:
         for chain in proposals.of_cotangents(proof.facts):
             start, stop = chain.start, chain.stop
             steps = chain_steps(proof.program, COTANGENTS, start, stop, proof.free)
-            try:
-                known = steps is not None and first_reader(proof.program, steps, start) != ""
-            except NotProved:
-                known = False
-            form = (
-                self._add(
-                    ChainForm(use=COTANGENTS, start=start, stop=stop, multipliers=chain.multipliers)
-                )
-                if known
-                else None
-            )
+            if steps is None or not self._is_only_way(steps, start):
+                continue
+            numbers = chain.multipliers
+            form = self._add(ChainForm(use=COTANGENTS, start=start, stop=stop, multipliers=numbers))
             if form is not None:
                 found[start].append(form)
         return found
+
+    def _is_only_way(self, steps: Sequence[Step], start: str) -> bool:
+        """Whether cotangents may be pulled through a form of these steps, before it is proved."""
+        try:
+            first_reader(self.proof.program, steps, start)
+        except NotProved:
+            return False
+        return True
 
     def _pulls(self, of: Seed, forms: Mapping[str, list[int]]) -> None:
         """Cotangents of every value below the output, the last one first."""

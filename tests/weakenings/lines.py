@@ -113,7 +113,7 @@ GRADIENTS = [
         by.a_tensor_with_two_uses),
     _of("gradients:TensorGradient.evaluate", "self.tensor in proof.program.untracked", "False",
         by.a_plain_number_with_a_gradient),
-    Mutation("check:_outputs", "math.inf if name in read else 0.0", "0.0",
+    Mutation("lines.proof:Proof.gradient", "math.inf if is_read else 0.0", "0.0",
         Kill.of(by.a_gradient_without_a_line)),
     Mutation("check:_read", "stages != sorted(stages)", "False",
         Kill.of(by.lines_from_behind)),

@@ -7,6 +7,7 @@ Every table begins with what the premises state and grows by the lines. inf is "
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,6 +130,17 @@ class Proof:
                 "derived"
             )
         line.keep(self, found)
+
+    @property
+    def lipschitz(self) -> float:
+        """Of the output in the input, where a line pulls a unit vector down to it."""
+        unit = self.passes[OUTPUT].cotangents.get(self.program.input)
+        return math.inf if unit is None else unit.norm
+
+    def gradient(self, tensor: str) -> float:
+        """The bound that a line proves. No loss depends on a tensor that no step reads."""
+        is_read = tensor in self.users or tensor in self.program.untracked
+        return self.gradients.get(tensor, math.inf if is_read else 0.0)
 
     def step(self, value: str) -> Step:
         """The step that computes a value; NotProved where none does."""
