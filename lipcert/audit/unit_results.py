@@ -23,9 +23,10 @@ from lipcert.audit.records import CheckReport, ExampleReference
 from lipcert.audit.tally import Findings
 from lipcert.audit.trace.files import open_regular
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
-from lipcert.core.codec import Codec, CodecError, Form
+from lipcert.core.codec import CodecError, Form
 from lipcert.errors import NoVerdictError
 from lipcert.process.files import write_whole
+from lipcert.text.codec import Codec
 
 _SCHEMA: Final = "lipcert.audit-unit/5"
 _STAMP: Final = "job.json"

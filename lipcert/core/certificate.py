@@ -228,11 +228,6 @@ def written(record: object) -> dict[str, Json]:
     return members
 
 
-def chosen(choices: Mapping[str, _T], value: object, where: str) -> _T:
-    """What a word of a certificate names."""
-    return _CODEC.chosen(choices, value, where)
-
-
 def read(kind: type[_T], value: object, where: str, **apart: object) -> _T:
     """The record of this type that stands in a certificate."""
     return _CODEC.read(kind, value, where, **apart)

@@ -15,11 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final, cast, final
 
 from lipcert.audit.records import BINS_PER_OCTAVE, HIGHEST_BIN, LOWEST_BIN, AuditReport, Histogram
-from lipcert.core.codec import Codec, CodecError, Form, member
+from lipcert.core.codec import CodecError, Form, member
 from lipcert.diagnostics import CODES
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit_findings import audit_findings
 from lipcert.report.json import MEMBERS, FieldError, JsonObject, dump
+from lipcert.text.codec import Codec
 
 AUDIT_SCHEMA: Final = "lipcert.audit/1"
 _Path = tuple[str | int, ...]

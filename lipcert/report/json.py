@@ -12,7 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from lipcert.core.codec import DECIMAL, Codec, Form, member
+from lipcert.core.codec import Form, member
+from lipcert.text.codec import DECIMAL, Codec
 
 if TYPE_CHECKING:
     from lipcert.diagnostics import Diagnostic

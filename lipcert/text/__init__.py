@@ -1,1 +1,1 @@
-"""Numbers and names as they are printed."""
+"""Numbers, names and records, as they are printed and read."""

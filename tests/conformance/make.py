@@ -411,7 +411,10 @@ def _wrong() -> Iterator[Entry]:
     numeric = f"/assumptions/{ledger['A-NUMERIC']}"
     sha = said["model"]["sha256"]
     for name, verdict, stage, *patch in (
-        ("wrong digest of the structure", "invalid", 1, _put("/model/structure", other)),
+        ("the right file under a wrong structure", "conditional", 9,
+         _put("/model/structure", other)),
+        ("another file of another structure", "invalid", 1,
+         _put("/model/structure", other), _put("/model/sha256", sha[::-1])),
         ("another file of the same structure", "conditional", 9, _put("/model/sha256", sha[::-1])),
         ("another output", "invalid", 1, _put("/model/output", "v1")),
         ("missing line", "invalid", 4, {"op": "remove", "path": f"/lines/{first}"}),

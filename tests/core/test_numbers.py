@@ -21,11 +21,11 @@ CODEC = Codec(CodecError, FORMS)
 
 
 def bound(text):
-    return CODEC.read_any(Bound, text, "bound")
+    return CODEC.form(Bound).read(text)
 
 
 def digest(text):
-    return CODEC.read_any(Sha256, text, "digest")
+    return CODEC.form(Sha256).read(text)
 
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

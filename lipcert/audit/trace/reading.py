@@ -50,7 +50,8 @@ from lipcert.audit.trace.spelling import (
     spelled,
     understood,
 )
-from lipcert.core.codec import Codec, Form, Sha256, is_sha256
+from lipcert.core.codec import Form, Sha256, is_sha256
+from lipcert.text.codec import Codec
 
 _KINDS: Final[dict[str, type[Event]]] = {
     "start": Start,

@@ -17,7 +17,7 @@ from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from typing import Any, ClassVar, Final, Literal, Self, final
 
-from lipcert.core.certificate import Assumption, chosen, read, written
+from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
 from lipcert.core.codec import Bound
 from lipcert.core.ledger.entries import declared
 
@@ -209,8 +209,11 @@ def names_of(mechanism: type[Mechanism]) -> dict[str, bool]:
 
 def read_mechanism(known: Mapping[str, Mapping[str, object]]) -> Mechanism:
     """From the data of the assumptions of a certificate."""
-    kinds = {kind: kind for kind in MECHANISMS}
-    kind = chosen(kinds, known[MECHANISM].get("kind"), f"{MECHANISM}.kind")
+    kind = known[MECHANISM].get("kind")
+    if not isinstance(kind, str) or kind not in MECHANISMS:
+        raise CertificateFormatError(
+            f"{MECHANISM}.kind is not {' or '.join(map(repr, MECHANISMS))}"
+        )
     return MECHANISMS[kind].read(known)
 
 

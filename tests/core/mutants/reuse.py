@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from lipcert.core import check, clips, spending
+from lipcert.core import check, clips, digest, spending
 from lipcert.core.certificate import PrivacyClaim
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.layer_clipping import BackpropClipping
@@ -36,7 +36,7 @@ def reused(memory: Memory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for owner, name, key in (
             (check, "read_model", _file),
-            (check, "structural_digest", _model),
+            (digest, "structural_digest", _model),
             (check, "lower", _output),
             (clips, "with_clips", _clipped),
             (norms, "norm_holds", _norm),
