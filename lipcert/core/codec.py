@@ -199,7 +199,8 @@ class Codec:
         return found
 
     def _record(self, kind: Any, apart: Mapping[str, object], value: Any) -> Any:
-        plan, rest = self._plan(kind), {(name,): x for name, x in _only(dict, value).items()}
+        plan = self._plan(kind)
+        rest: dict[tuple[str, ...], Any] = {(name,): x for name, x in _only(dict, value).items()}
         for outer in {item.path[0] for item in plan if len(item.path) > 1} & value.keys():
             members = inside(f".{outer}", partial(_only, dict), rest.pop((outer,)))
             rest |= {(outer, name): x for name, x in members.items()}
