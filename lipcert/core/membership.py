@@ -37,7 +37,7 @@ def membership_faults(
 
     Raises Unsupported where a tensor is neither proved to be within nor seen to be outside: a norm
     that equals the radius, say, cannot be proved in finite precision.
-    Proof: with the trained tensors exchanged the model is the certified one again, so that nothing
+    Proof: with the trained tensors exchanged the model is that of the file again, so that nothing
     but these tensors differs; each of them is compared with its own constraint.
     """
     for name in weights.other:
@@ -48,7 +48,7 @@ def membership_faults(
         yield f"the weights lack the trained tensor {shown(missing[0])}"
         return
     originals = {name: model.initializers[name] for name in trained if name in model.initializers}
-    if structural_digest(exchanged(weights.model, originals)) != certificate.model.structure:
+    if structural_digest(exchanged(weights.model, originals)) != structural_digest(model):
         yield "more than trained tensors differ from the model of the certificate"
         return
     program = lower(weights.model, *certificate.model.read_outputs)

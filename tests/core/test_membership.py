@@ -16,6 +16,7 @@ from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
 from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import Constraint, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
+from lipcert.core.digest import structural_digest
 from lipcert.core.engines import ENGINES
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
@@ -60,6 +61,22 @@ def test_weights_are_within_or_outside(kind: str, engine: str, tmp_path: Path) -
     outside = check(data, MODEL, Choices(engine, weights=scaled(tmp_path, 1.05)))
     assert outside.verdict is Verdict.INVALID
     assert any("is not within" in reason for reason in outside.reasons)
+
+
+def test_weights_of_another_network_are_refused_whatever_structure_is_stated(
+    tmp_path: Path,
+) -> None:
+    other = onnx.load(MODEL)
+    relu = next(item for item in other.graph.node if item.op_type == "Relu")
+    relu.op_type = "Tanh"
+    onnx.save(other, tmp_path / "tanh.onnx")
+    found = read_certificate(certificate("frobenius", norms()[1] * 1.01))
+    stated = structural_digest(read_model(tmp_path / "tanh.onnx"))
+    data = write_certificate(replace(found, model=replace(found.model, structure=stated)))
+    assert check(data, MODEL, Choices(weights=MODEL)).verdict is Verdict.CONDITIONAL
+    report = check(data, MODEL, Choices(weights=tmp_path / "tanh.onnx"))
+    assert report.verdict is Verdict.INVALID
+    assert any("more than trained tensors differ" in reason for reason in report.reasons)
 
 
 def test_safetensors_are_read(tmp_path: Path) -> None:
