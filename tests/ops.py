@@ -304,6 +304,7 @@ def moved(function: Callable[[np.ndarray], np.ndarray]) -> Maker:
     """The move that does to a value what a function does to indices of its entries."""
 
     def of(shape: Shape) -> Node:
-        return Move(shape, np.asarray(function(np.arange(math.prod(shape)).reshape(shape))))()
+        own = np.arange(math.prod(shape)).reshape(shape)
+        return Move(shape, np.asarray(function(own)).copy())()
 
     return of
