@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.training import Private
-from tests.training.runs import Small
+from tests.training.runs import Small, first
 
 FACTOR = 128.0
 """a power of 2, so that what is multiplied and divided again is the same to the bit"""
@@ -83,7 +83,7 @@ class Configured(Small):
 
 def forward(private: Private) -> Tensor:
     """The criterion of a batch that was drawn."""
-    x, y = next(iter(private.loader))
+    x, y = first(private)
     private.optimizer.zero_grad()
     return private.criterion(private.model(x), y)
 

@@ -83,6 +83,12 @@ def private_run(
     )
 
 
+def first(private: Private) -> tuple[Tensor, Tensor]:
+    """The batch that is drawn next."""
+    x, y = next(iter(private.loader))
+    return x, y
+
+
 def train(private: Private) -> None:
     """The loop of the documentation."""
     for x, y in private.loader:

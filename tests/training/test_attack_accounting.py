@@ -36,7 +36,6 @@ from lipcert.training import (
 from lipcert.training.loader import PrivateLoader
 from tests.training.runs import BATCH, EXAMPLES, STEPS, Small, clipless, data, private_run
 from tests.training.test_loader import made
-from tests.training.world_worker import rank_run, ranked
 
 Log = Callable[[np.ndarray], np.ndarray]
 WIDTH, POINTS = 40.0, 2**17
@@ -359,14 +358,6 @@ def test_parameters_of_another_optimizer_have_no_gradient_at_all() -> None:
         assert private.releases == STEPS
 
 
-def test_a_step_that_moves_nothing_is_a_release() -> None:
-    with private_run(optimizer=lambda parameters, lr: SGD(parameters, 0.0 * lr)) as private:
-        for x, y in private.loader:
-            private.step(x, y)
-            assert private.epsilon > 0.0
-    assert private.releases == STEPS
-
-
 ROWS = list(range(12))
 
 
@@ -415,24 +406,6 @@ def test_a_choice_that_cannot_be_looked_into_is_refused() -> None:
 
 def loader_of(dataset: Any) -> PrivateLoader:
     return made(DataLoader(dataset, batch_size=1), 1)
-
-
-@pytest.mark.parametrize("seed", [-1, True, 1.5])
-def test_a_seed_that_is_none_is_refused(seed: Any) -> None:
-    with pytest.raises(UsageError, match="seed: give a whole number"):
-        private_run(seed=seed)
-
-
-def test_ranks_with_seeds_of_their_own_are_refused(tmp_path: Path) -> None:
-    """Else each would have its own order of a shuffled epoch, and an example several places."""
-
-    def life(rank: int) -> None:
-        mechanism = clipless(neighbours="replace-one")
-        rank_run(None, mechanism, sampling="shuffle", seed=rank)
-
-    for ended in ranked(life, 2, tmp_path):
-        assert ended is not None
-        assert "differ in the seed; give all ranks the same" in ended.error
 
 
 def test_a_batch_that_was_left_after_its_backward_pass_is_gone_on_with() -> None:

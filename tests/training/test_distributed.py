@@ -160,12 +160,16 @@ def _audited(folder: Path) -> None:
 
 
 def test_ranks_that_differ_from_the_beginning(tmp_path: Path, model_file: Path) -> None:
+    """Also in the seed: each would have its own order of a shuffled epoch."""
+    replaced = clipless(neighbours="replace-one")
+
     def life(rank: int) -> list[str]:
         changes: list[dict[str, Any]] = [
             {"mechanism": clipless(input_norm=1.0 + rank)},
             {"batch": BATCH + rank},
             {"network": lambda: _shifted(rank)},
             {"optimizer": lambda p, lr: SGD(p, lr * (1 + rank))},
+            {"mechanism": replaced, "sampling": "shuffle", "seed": rank},
             {"record_every": 1 if rank else None, "folder": tmp_path / "run"},
             {"noise_multiplier": 1.0 if rank else None},
         ]
@@ -180,11 +184,12 @@ def test_ranks_that_differ_from_the_beginning(tmp_path: Path, model_file: Path) 
         return said
 
     first, second = (ended.value for ended in _all_well(ranked(life, 2, tmp_path)))
-    assert first[:5] == second[:5]
-    assert all("rank 1 and rank 0 differ in the mechanism" in first[i] for i in (0, 1, 3, 4))
+    assert first[:6] == second[:6]
+    assert all("rank 1 and rank 0 differ in the mechanism" in first[i] for i in (0, 1, 3, 5))
     assert "rank 1 and rank 0 differ in the weights" in first[2]
-    assert "give exactly one of target_epsilon and noise_multiplier" in first[5]
-    assert "rank 0 stopped: " in second[5]
+    assert "differ in the seed; give all ranks the same" in first[4]
+    assert "give exactly one of target_epsilon and noise_multiplier" in first[6]
+    assert "rank 0 stopped: " in second[6]
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import AveragedModel
 
 from lipcert.audit.trace.reading import read_trace
@@ -165,5 +165,4 @@ def test_a_place_in_memory_does_not_matter_at_the_end() -> None:
         train(private)
         for parameter in private.model.parameters():
             parameter.data = parameter.data.clone()
-    numbers: list[Tensor] = list(private.model.parameters())
-    assert len(numbers) == 4
+    assert private.releases == 1

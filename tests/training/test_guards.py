@@ -10,12 +10,7 @@ from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.training import Private
-from tests.training.runs import CLASSES, FEATURES, data, private_run, train
-
-
-def first(private: Private) -> tuple[Tensor, Tensor]:
-    x, y = next(iter(private.loader))
-    return x, y
+from tests.training.runs import CLASSES, FEATURES, first, private_run
 
 
 def backward(private: Private) -> None:
@@ -193,13 +188,6 @@ def test_misuse_is_stopped_with_the_reason(misuse: Callable[[Private], None], re
     assert private.releases == allowed
 
 
-def test_the_documented_loop_is_no_misuse() -> None:
-    with private_run() as private:
-        train(private)
-        assert private.releases == 6
-        assert private.ledger.is_spent
-
-
 class WithDropout(nn.Module):
     def __init__(self, part: nn.Module) -> None:
         super().__init__()
@@ -212,12 +200,6 @@ class WithDropout(nn.Module):
         return logits
 
 
-@pytest.mark.parametrize("part", [nn.BatchNorm1d(4), nn.Dropout(0.5)])
-def test_parts_that_mix_examples_or_are_random_are_refused_at_once(part: nn.Module) -> None:
-    with pytest.raises(UsageError, match="part"):
-        private_run(network=lambda: WithDropout(part))
-
-
 def test_a_part_that_becomes_random_later_is_refused() -> None:
     part = nn.Dropout(0.0)
     with private_run(network=lambda: WithDropout(part)) as private:
@@ -225,15 +207,3 @@ def test_a_part_that_becomes_random_later_is_refused() -> None:
         part.p = 0.5
         with pytest.raises(UsageError, match="part"):
             private.model(x)
-
-
-def test_evaluating_between_steps_is_allowed() -> None:
-    x, y = data().tensors
-    with private_run() as private:
-        for images, labels in private.loader:
-            private.step(images, labels)
-            private.model.eval()
-            with torch.no_grad():
-                assert private.model(x).shape == (len(y), CLASSES)
-            private.model.train()
-        assert private.releases == 6

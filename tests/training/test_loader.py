@@ -19,7 +19,6 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     SequentialSampler,
-    TensorDataset,
     WeightedRandomSampler,
     default_collate,
     get_worker_info,
@@ -288,16 +287,6 @@ def test_a_structure_that_is_not_understood_is_refused(collate: Any, words: str)
     with pytest.raises(UsageError, match=words):
         made(loader, 3)
     made(loader, 12, sampling=Sampling.FULL_BATCH)  # never empty
-
-
-def test_an_empty_batch_goes_through_a_network_and_back() -> None:
-    data = TensorDataset(torch.randn(5, 1, 8, 8), torch.arange(5))
-    x, y = empty_batch(data, default_collate)
-    model = torch.nn.Sequential(
-        torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(72, 5)
-    )
-    torch.nn.functional.cross_entropy(model(x), y, reduction="sum").backward()
-    assert all((p.grad == 0).all() for p in model.parameters())
 
 
 @given(st.integers(0, 12), st.integers(1, 15))

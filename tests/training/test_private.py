@@ -187,14 +187,10 @@ def _clips(name: str) -> list[tuple[str, float]]:
 def _with_clips(network: Small, image: Tensor) -> Tensor:
     """β = 0.7 before each layer, C = 0.2 behind it."""
 
-    def clip(v: Tensor) -> Tensor:
-        return v * min(1.0, 0.7 / float(v.norm())) if float(v.norm()) > 0.7 else v
-
     def clip_rule(v: Tensor) -> Tensor:
         length = v.norm()
         return v * (0.7 / length) if float(length) > 0.7 else v
 
-    del clip
     value = image[None]
     for layer in (network.hidden, network.head):
         value = layer(clip_rule(value))
