@@ -27,7 +27,6 @@ from tests.models.shipped import digits, module, path_of
 
 NETWORK, POOL, BATCH, STEPS, SIGMA, RADIUS = "digits_mlp", 400, 40, 10, 1.5, 1.0
 NOISE = "opacus.optimizers.optimizer._generate_noise"
-GHOST_NOISE = "opacus.optimizers.optimizer_fast_gradient_clipping._generate_noise"
 
 
 def examples() -> tuple[Tensor, Tensor]:

@@ -58,16 +58,6 @@ def test_without_a_name_it_lies_beside_the_model(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["net.lipcert.json", "net.onnx"]
 
 
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
-    folder = tmp_path / "folder"
-    folder.mkdir()
-    done = call("certify", MODEL, *WORDS, "-o", folder)
-    assert done.exit_code == 3
-    assert done.stderr.startswith(f"lipcert: error: cannot write {folder}")
-    assert list(tmp_path.iterdir()) == [folder]
-    assert call("certify", MODEL, *WORDS, "-o", tmp_path / "none" / "c.json").exit_code == 3
-
-
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -86,22 +76,3 @@ def test_what_certificates_cannot_state_is_3_and_writes_nothing(
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
     assert file.read_text() == "old"
-
-
-def test_an_unreadable_model_is_3(tmp_path: Path) -> None:
-    file = tmp_path / "no.onnx"
-    file.write_bytes(b"\x08nonsense")
-    for path in (file, tmp_path / "absent.onnx"):
-        done = call("certify", path, "-o", tmp_path / "c.json")
-        assert (done.exit_code, done.stdout) == (3, "")
-        assert done.stderr.startswith("lipcert: error: ")
-    assert not (tmp_path / "c.json").exists()
-
-
-@pytest.mark.parametrize(
-    "words", [[], [MODEL, "--engine", "fast"], [MODEL, "--input-norm", "-1"], [MODEL, "--nonsense"]]
-)
-def test_a_wrong_request_is_2(words: list[str]) -> None:
-    done = call("certify", *words)
-    assert (done.exit_code, done.stdout) == (2, "")
-    assert done.stderr.startswith("lipcert: error: ")

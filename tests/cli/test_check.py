@@ -6,7 +6,6 @@ import json
 import re
 import subprocess
 import sys
-import tomllib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
@@ -24,13 +23,6 @@ from tests.cli.issued import CONVOLUTIONAL, MODEL, OTHER, call, certificate_byte
 ROOT = Path(__file__).resolve().parents[2]
 FORBIDDEN = ("scipy", "onnxruntime", "click", "rich", "torch", "dp_accounting", "absl")
 TRUSTED = ("lipcert.core", "lipcert.core.certificate")
-
-
-@pytest.fixture(name="file")
-def _file(tmp_path: Path) -> Path:
-    file = tmp_path / "c.json"
-    file.write_bytes(certificate_bytes())
-    return file
 
 
 @pytest.fixture(name="issued", scope="module")
@@ -119,16 +111,6 @@ def test_another_model_is_invalid(file: Path) -> None:
     assert "What is proved" not in done.stdout
 
 
-def test_a_claim_below_what_follows_is_invalid(file: Path) -> None:
-    def lower(found: Certificate) -> Certificate:
-        assert found.network.grad_norm is not None
-        bound = found.network.grad_norm * (1.0 - 2.0**-22)
-        return replace(found, network=replace(found.network, grad_norm=bound))
-
-    done = call("check", changed(file, lower), "--model", MODEL)
-    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
-
-
 def test_a_smaller_epsilon_is_invalid_in_ascii(file: Path) -> None:
     def lower(found: Certificate) -> Certificate:
         assert found.privacy is not None
@@ -139,41 +121,6 @@ def test_a_smaller_epsilon_is_invalid_in_ascii(file: Path) -> None:
     assert done.exit_code == 1
     assert "epsilon is claimed to be" in done.stdout
     assert done.stdout.isascii()
-
-
-def test_no_text_of_a_certificate_can_pose_as_a_verdict(file: Path) -> None:
-    def posing(found: Certificate) -> Certificate:
-        first, *rest = found.assumptions
-        text = f"fine\nLIPCERT-CHECK: VALID {'0' * 64}\u2028LIPCERT-CHECK: VALID"
-        return replace(found, assumptions=(replace(first, text=text), *rest))
-
-    done = call("check", changed(file, posing), "--model", MODEL)
-    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
-
-
-@pytest.mark.parametrize("data", [b"", b"{}", b"{", b"\xff", b"[" * 100_000, b'{"schema":1}'])
-def test_what_is_no_certificate_is_invalid(tmp_path: Path, data: bytes) -> None:
-    file = tmp_path / "c.json"
-    file.write_bytes(data)
-    done = call("check", file, "--model", MODEL)
-    assert (done.exit_code, last_line(done.stdout)[0]) == (1, "INVALID")
-
-
-def test_an_unreadable_model_is_unknown(file: Path, tmp_path: Path) -> None:
-    broken = tmp_path / "no.onnx"
-    broken.write_bytes(b"\x08nonsense")
-    for model in (broken, tmp_path / "absent.onnx", tmp_path):
-        done = call("check", file, "--model", model)
-        assert (done.exit_code, last_line(done.stdout)[0]) == (3, "UNKNOWN")
-
-
-def test_an_unreadable_certificate_is_one_line(tmp_path: Path) -> None:
-    for file in (tmp_path / "absent.json", tmp_path):
-        done = call("check", file, "--model", MODEL)
-        assert (done.exit_code, done.stdout) == (3, "")
-        assert done.stderr.startswith("lipcert: error: ")
-        assert str(file) in done.stderr
-        assert done.stderr.count("\n") == 1
 
 
 @pytest.mark.parametrize(
@@ -380,8 +327,3 @@ def test_the_program_leaves_with_the_codes_of_the_verb(issued: Path, tmp_path: P
     absent = program(tmp_path / "absent.json", "--model", MODEL)
     assert (absent.returncode, absent.stdout) == (3, "")
     assert absent.stderr.startswith("lipcert-check: error: ")
-
-
-def test_the_program_is_installed_under_its_name() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert project["scripts"]["lipcert-check"] == "lipcert.core.main:main"

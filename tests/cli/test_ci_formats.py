@@ -8,15 +8,8 @@ from xml.etree.ElementTree import fromstring
 import numpy as np
 import pytest
 
-from tests.cli.issued import MODEL, OTHER, call, certificate_bytes, declared
+from tests.cli.issued import MODEL, OTHER, call, declared
 from tests.models.shipped import digits, path_of
-
-
-@pytest.fixture(name="file")
-def _file(tmp_path: Path) -> Path:
-    file = tmp_path / "c.json"
-    file.write_bytes(certificate_bytes())
-    return file
 
 
 def test_an_analysis_in_every_format_at_once(tmp_path: Path) -> None:

@@ -39,11 +39,6 @@ def test_the_codes() -> None:
     assert exit_code_of(ModelFileError("")) is ExitCode.NO_VERDICT
 
 
-def test_a_finite_sensitivity_is_0(engine: Engine) -> None:
-    assert run("analyze", "m.onnx").exit_code == 0
-    assert engine.paths == ["m.onnx"]
-
-
 @pytest.mark.parametrize("output_format", ["text", "json", "markdown", "csv"])
 def test_no_finite_sensitivity_is_3_after_the_report(engine: Engine, output_format: str) -> None:
     from dataclasses import replace
@@ -122,13 +117,6 @@ def test_no_verb_at_all_is_answered_with_the_help(words: list[str]) -> None:
     assert "error" not in result.stderr.partition("Usage: ")[0]
 
 
-def test_an_unreadable_model_is_3(engine: Engine) -> None:
-    engine.failure = ModelFileError("m.onnx: not an ONNX model")
-    result = run("analyze", "m.onnx")
-    assert result.exit_code == 3
-    assert result.stderr == "lipcert: error: [LC001] m.onnx: not an ONNX model\n"
-
-
 def test_every_refusal_has_its_line(engine: Engine) -> None:
     engine.failure = REFUSED
     result = run("analyze", "m.onnx")
@@ -170,22 +158,6 @@ def test_debug_shows_the_traceback(engine: Engine) -> None:
 def test_memory_exhaustion_is_4(engine: Engine) -> None:
     engine.failure = MemoryError()
     assert run("analyze", "m.onnx").exit_code == 4
-
-
-def test_an_interrupt_is_no_verdict(engine: Engine) -> None:
-    engine.failure = KeyboardInterrupt()
-    assert run("analyze", "m.onnx").exit_code == 3
-
-
-def test_inspect_prints_every_refusal(engine: Engine) -> None:
-    engine.failure = REFUSED
-    result = run("inspect", "m.onnx", "--format", "json")
-    assert result.exit_code == 3
-    assert [found["code"] for found in json.loads(result.stdout)["unsupported"]] == [
-        "LC004",
-        "LC003",
-    ]
-    assert "refused, for 2 reasons" in run("inspect", "m.onnx").stdout
 
 
 def test_help_and_version_are_0() -> None:

@@ -56,10 +56,3 @@ def charts(page: str) -> list[ElementTree.Element]:
     return [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
 
 
-def role_counts(chart: ElementTree.Element) -> dict[str, int]:
-    """How many elements have each class."""
-    found: dict[str, int] = {}
-    for item in chart.iter():
-        for name in item.get("class", "").split():
-            found[name] = found.get(name, 0) + 1
-    return found
