@@ -54,5 +54,3 @@ def parsed(page: str) -> Markup:
 def charts(page: str) -> list[ElementTree.Element]:
     """Every SVG, parsed as XML."""
     return [ElementTree.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.DOTALL)]
-
-
