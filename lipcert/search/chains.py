@@ -6,6 +6,7 @@ worth a form, which the core proves or drops.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -180,6 +181,9 @@ class _Search:
             readers = self._readers.get(start, ())
             if start not in wanted and len(readers) < 2:
                 continue
+            if self._is_passed_on(start):
+                wanted.update(readers)
+                continue
             ends = self._of_cotangent(start, self._above[start], facts, found)
             if not ends and len(readers) > 1:
                 for reader in readers:
@@ -187,6 +191,23 @@ class _Search:
                     ends |= self._of_cotangent(start, stops, facts, found)
             wanted.update(ends or readers)
         return found
+
+    def _is_passed_on(self, value: str) -> bool:
+        """Whether cotangents reach a value from one reader, with the norm that they have there.
+
+        So a form need neither begin below such a step, nor end above it.
+        """
+        readers = self._readers.get(value, ())
+        if len(readers) != 1:
+            return False
+        reader = self._makers[readers[0]]
+        match reader.op:
+            case Shift() | Add():
+                return reader.inputs.count(value) == 1
+            case Move(sources):
+                places = np.sort(sources.ravel())
+                return np.array_equal(places, np.arange(self._program.size(value)))
+        return False
 
     def _of_cotangent(
         self,
@@ -196,7 +217,9 @@ class _Search:
         found: list[ChainWitness],
     ) -> set[str]:
         """Where the longest window ends, if there is more to say of it; its chains are added."""
-        best = self._longest(COTANGENTS, ((start, stop) for stop in stops), facts)
+        ways = itertools.pairwise((start, *stops))
+        kept = (stop for below, stop in ways if stop in self._tops or not self._is_passed_on(below))
+        best = self._longest(COTANGENTS, ((start, stop) for stop in kept), facts)
         if best is None:
             return set()
         witness, steps, linked = best

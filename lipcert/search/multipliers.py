@@ -10,6 +10,7 @@ towards the end.
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -22,6 +23,7 @@ from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slope
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
 from lipcert.core.interval import exact
 from lipcert.search.eigenvalues import eigenvalues, largest_eigenvalue
+from lipcert.search.parts import Part, parts_of
 from lipcert.search.quasi_newton import descend
 
 FloatArray = npt.NDArray[np.float64]
@@ -86,15 +88,23 @@ def multipliers(
         return None
     memory = {} if memory is None else memory
     key = _key(chain.edges, hull)
-    problem = _Problem.of(descent, hull)
+    numbers, worst, least = np.ones(descent.total - descent.size), memory.get(key), 0.0
     try:
-        found = _alike(problem, memory.get(key)) or _tuned(problem, _attained(chain, hull))
+        steepest = np.zeros((1, chain.size)) if chain.steepest is None else chain.steepest
+        for piece in sorted(_pieces(descent, steepest, hull), key=lambda row: -row.attained):
+            problem = piece.problem
+            found = _alike(problem, worst) or _tuned(problem, max(piece.attained, least))
+            if found is None:
+                return None
+            for own in piece.own:
+                numbers[own] = found.state.multipliers
+            if found.state.value >= least:
+                worst, least = found, found.state.value
     except np.linalg.LinAlgError:
         return None
-    if found is None:
-        return None
-    memory[key] = found
-    return tuple(_lists(chain.edges, found.state.multipliers))
+    if worst is not None:
+        memory[key] = worst
+    return tuple(_lists(chain.edges, numbers))
 
 
 def reached(chain: Linked, *, hull: bool, memory: Memory) -> float:
@@ -106,12 +116,6 @@ def reached(chain: Linked, *, hull: bool, memory: Memory) -> float:
 def _key(edges: Sequence[Edge], hull: bool) -> tuple[bool, tuple[Place, ...]]:
     """Of chains through the same diagonals."""
     return hull, tuple(edge.target for edge in edges if unknowns([edge]) or edge is edges[-1])
-
-
-def _attained(chain: Linked, hull: bool) -> float:
-    """The value where every slope is the largest: no multipliers give less."""
-    jacobian = chain.steepest
-    return 0.0 if jacobian is None else _largest(jacobian.T @ jacobian, hull)
 
 
 def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ...]]:
@@ -126,6 +130,31 @@ def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ..
         numbers[unknown] = found[first:stop]
         yield tuple(numbers.tolist()) if stop > first else ()
         first = stop
+
+
+def _pieces(descent: Descent, steepest: FloatArray, hull: bool) -> Iterator[_Piece]:
+    """The whole; or one part of those that are alike, where no others meet what they do.
+
+    steepest: the transposed Jacobian at the largest slopes; no multipliers give less.
+    """
+    parts = parts_of(descent)
+    alike: dict[object, list[Part]] = {}
+    for part in parts:
+        alike.setdefault(part.key, []).append(part)
+    met = Counter(number for part in parts for number in part.top.tolist())
+    if parts and not hull and max(met.values()) == 1:
+        for rows in alike.values():
+            columns = steepest[:, rows[0].top]
+            problem = _Problem.of(rows[0].descent, hull)
+            yield _Piece(problem, [part.own for part in rows], _top(columns.T @ columns))
+        return
+    attained = _largest(steepest.T @ steepest, hull)
+    if len(alike) == 1:
+        problem = _Problem.of(parts[0].descent, hull)
+        problem = replace(problem, size=descent.size, tops=np.array([part.top for part in parts]))
+        yield _Piece(problem, [part.own for part in parts], attained)
+    else:
+        yield _Piece(_Problem.of(descent, hull), [slice(None)], attained)
 
 
 def _tuned(problem: _Problem, attained: float) -> _Found | None:
@@ -215,6 +244,16 @@ class _State:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
+class _Piece:
+    """A problem, the unknown slopes of each part like it, and what no multipliers go below."""
+
+    problem: _Problem
+    own: Sequence[npt.NDArray[np.int64] | slice]
+    attained: float
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """What was reached for a chain: from which ratio, and its value over that of this start."""
 
@@ -233,13 +272,16 @@ class _Problem:
     """The inequality of a descent, as a function of the multipliers.
 
     blocks: from the lowest on, each with the end of what its elimination touches. fixed: what
-    stands without any multiplier, for the variables at the bottom.
+    stands without any multiplier, for the variables at the bottom. tops: of parts that are alike,
+    which entries of the form they meet, of so many.
     """
 
     descent: Descent
     blocks: tuple[tuple[Block, int], ...]
     fixed: FloatArray
     hull: bool
+    tops: npt.NDArray[np.int64]
+    size: int
 
     @property
     def guard(self) -> float:
@@ -258,7 +300,8 @@ class _Problem:
         fixed = descent.bottom.rows.T @ descent.bottom.rows
         stops = (bottom.stop, *(block.above.where.stop for block in blocks))
         ends = tuple(itertools.accumulate(stops, max))[1:]
-        return cls(descent, tuple(zip(blocks, ends, strict=True)), fixed, hull)
+        tops = np.arange(descent.size)[None]
+        return cls(descent, tuple(zip(blocks, ends, strict=True)), fixed, hull, tops, descent.size)
 
     def at(self, multipliers: FloatArray) -> _State | None:
         """The form; None where the multipliers admit none."""
@@ -312,7 +355,8 @@ class _Problem:
             panels.append(_Panel(own, lower, corner, root, half))
             found.append(t)
         top = slice(self.descent.total - self.descent.size, self.descent.total)
-        form = rest[top, top]
+        form = np.zeros((self.size, self.size))
+        np.add.at(form, (self.tops[:, :, None], self.tops[:, None]), rest[top, top])
         if not np.isfinite(form).all():
             return None
         multipliers = np.concatenate([np.zeros(0), *found])
@@ -380,7 +424,8 @@ class _Look:
         The derivative of the barrier is that of more cases, without any cotangent at the top.
         """
         t, below = self.state.multipliers, len(self.state.multipliers)
-        values, inverse = self.state.solved(self.cases)
+        cases = np.concatenate([self.cases[top] for top in self.problem.tops], axis=1)
+        values, inverse = self.state.solved(cases)
         reached, allowed = np.zeros(below), np.zeros(below)
         for block, _ in self.problem.blocks:
             own, where = block.own, block.above.where

@@ -29,9 +29,9 @@ PREMISES = Premises(
 
 
 def perceptron(
-    seed: int, layers: int, *, residual: bool, width: int = 6, gain: float = 1.0
+    seed: int, layers: int, *, residual: bool, width: int = 6, gain: float = 1.0, depth: int = 1
 ) -> Program:
-    """Layers with biases, perhaps each with its input added to its output."""
+    """Layers with biases, perhaps so many in a row with their input added to their output."""
     rng = np.random.default_rng(seed)
     shapes: dict[str, Shape] = {"x": (1, width)}
     steps: list[Step] = []
@@ -53,7 +53,9 @@ def perceptron(
 
     value = "x"
     for _ in range(layers):
-        inner = add(Activation("relu"), dense(value))
+        inner = value
+        for _ in range(depth):
+            inner = add(Activation("relu"), dense(inner))
         value = add(Add((1, 1)), dense(inner), value) if residual else inner
     dense(value, 3)
     return Program("x", steps[-1].output, shapes, tuple(steps), Place(0), ())
@@ -200,6 +202,24 @@ def test_no_chain_where_rules_are_attained(monkeypatch: pytest.MonkeyPatch) -> N
     derived = with_chains(program, PREMISES, evidence_of(program))
     assert not [form for form in forms_of(derived) if form.use == COTANGENTS]
     assert 1.0 <= derived.lipschitz <= 1.0 + 1e-8
+
+
+def test_no_chain_begins_or_ends_with_a_step_that_passes_cotangents_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A branch, which a sum ends, is bounded without the sum; a part of a sum is not a start."""
+    monkeypatch.setattr(chains, "_LARGEST", dict.fromkeys(chains._LARGEST, 16))
+    program = perceptron(3, 2, residual=True, depth=2)
+    makers = {step.output: step for step in program.steps}
+    derived = with_chains(program, PREMISES, evidence_of(program))
+    forms = [form for form in forms_of(derived) if form.use == COTANGENTS]
+    branches = [step.inputs[0] for step in program.steps if isinstance(step.op, Add)]
+    assert set(branches) & {form.stop for form in forms}
+    assert not set(branches) & {form.start for form in forms}
+    for form in forms:
+        top = makers[form.stop]
+        assert not isinstance(top.op, Add) or form.start in top.inputs
+    assert_holds(program, derived, 3)
 
 
 @pytest.mark.sample(3)

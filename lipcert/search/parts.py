@@ -1,0 +1,103 @@
+"""Parts of a chain that have no unknown slope in common: each token of a layer that takes one.
+
+Input: a descent. Output: for each part a descent of its own, and the numbers that its variables and
+its entries at the top have in the whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.forms.descent import Descent
+
+_Numbers = npt.NDArray[np.int64]
+_Mask = npt.NDArray[np.bool_]
+_LARGEST: Final = 1 << 23
+"""entries of the table of what meets"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """Some unknown slopes, numbered as in the whole, and the entries at the top that they meet."""
+
+    descent: Descent
+    own: _Numbers
+    top: _Numbers
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for parts that differ in nothing but their numbers."""
+        arrays = [self.descent.bottom.rows]
+        for block in self.descent.blocks:
+            arrays += [block.above.rows, block.low, block.high]
+        return tuple((array.shape, array.tobytes()) for array in arrays)
+
+
+def parts_of(descent: Descent) -> tuple[Part, ...]:
+    """The parts; nothing where there is but one, or too much to look at."""
+    unknown = descent.total - descent.size
+    rows = unknown + len(descent.bottom.rows)
+    if not 0 < rows * unknown <= _LARGEST:
+        return ()
+    meeting = np.zeros((rows, descent.total), dtype=np.bool_)
+    for block in descent.blocks:
+        meeting[block.own, block.above.where] = block.above.rows != 0.0
+    meeting[unknown:, descent.bottom.where] = descent.bottom.rows != 0.0
+    meeting[:unknown, :unknown] |= np.eye(unknown, dtype=np.bool_)
+    labels = _labels(meeting[:, :unknown])
+    lowest = meeting[unknown:]
+    if len(set(labels)) < 2 or (lowest.any(axis=1) & ~lowest[:, :unknown].any(axis=1)).any():
+        return ()
+    parts = [_part(descent, meeting, labels == label) for label in np.unique(labels)]
+    return tuple(parts) if all(part.top.size for part in parts) else ()
+
+
+def _labels(meeting: _Mask) -> _Numbers:
+    """For each column the least that rows join it to, directly or not."""
+    count = meeting.shape[1]
+    labels, before = np.arange(count), None
+    while before is None or (labels != before).any():
+        before = labels
+        of_rows = np.where(meeting, labels, count).min(axis=1)
+        labels = np.where(meeting, of_rows[:, None], count).min(axis=0)
+    return labels
+
+
+def _part(descent: Descent, meeting: _Mask, own: _Mask) -> Part:
+    unknown = len(own)
+    rows: _Mask = np.any(meeting[:, :unknown][:, own], axis=1)
+    top = meeting[rows, unknown:].any(axis=0)
+    kept = np.concatenate([own, top])
+
+    def place(number: int) -> int:
+        return int(np.count_nonzero(kept[:number]))
+
+    def chosen(above: Any, which: _Mask) -> Any:
+        return replace(
+            above,
+            rows=above.rows[np.ix_(which, kept[above.where])],
+            errors=above.errors[which],
+            first=place(above.first),
+        )
+
+    def blocks() -> Iterator[Any]:
+        for block in descent.blocks:
+            which: _Mask = own[block.own]
+            if which.any():
+                yield replace(
+                    block,
+                    above=chosen(block.above, which),
+                    own=slice(place(block.own.start), place(block.own.stop)),
+                    low=block.low[which],
+                    high=block.high[which],
+                )
+
+    bottom = chosen(descent.bottom, rows[unknown:])
+    found = Descent(tuple(blocks()), bottom, place(len(kept)), int(np.count_nonzero(top)))
+    return Part(found, np.flatnonzero(own), np.flatnonzero(top))
