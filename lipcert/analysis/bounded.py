@@ -36,8 +36,8 @@ from lipcert.core.clips import clip_faults
 from lipcert.core.clips import with_clips as clipped_program
 from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.coverage import unspoken_tensors
-from lipcert.core.ledger import Premises
 from lipcert.core.ledger.layer_clipping import BackpropClipping
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step

@@ -43,7 +43,7 @@ from lipcert.core.coverage import eval_layers, frozen_tensors
 from lipcert.core.coverage import tensors as tensors_stored
 from lipcert.core.digest import structural_digest
 from lipcert.core.engines import ENGINES
-from lipcert.core.ledger import Circumstances
+from lipcert.core.ledger.premises import Circumstances
 from lipcert.core.lines.proof import Proof
 from lipcert.core.spending import derived_epsilon
 from lipcert.core.verdict import Report, Verdict

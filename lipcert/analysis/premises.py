@@ -17,8 +17,8 @@ import numpy as np
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.engines import ENGINES
-from lipcert.core.ledger import Mechanism, Premises
-from lipcert.core.ledger.mechanism import names_of
+from lipcert.core.ledger.mechanism import Mechanism, names_of
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.ledger.run import Run
 from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint

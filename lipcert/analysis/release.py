@@ -14,7 +14,7 @@ from typing import Final, final
 
 from lipcert.core.accounting.sensitivity import sensitivity_up
 from lipcert.core.claims import clipped_group
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.graph.ir import Graph
 from lipcert.importer.metadata import is_anonymous
 from lipcert.importer.origins import module_of

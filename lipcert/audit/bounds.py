@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
+from lipcert.analysis.stated import stated_values
 from lipcert.core.certificate import Certificate, CertificateFormatError
-from lipcert.core.ledger import Premises
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.losses.base import Parameter, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Node
-from lipcert.core.stated import stated_values
 from lipcert.errors import NoVerdictError
 from lipcert.graph.viewed import graph_at, is_shown
 from lipcert.importer.model import ImportedModel

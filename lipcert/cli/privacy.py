@@ -225,7 +225,7 @@ class _RunOptions:
     @classmethod
     def _read(cls, given: dict[str, Any], analysis: Path) -> bool:
         """Fill gaps from an analysis; whether its bounds hold at the weights of its file only."""
-        from lipcert.core.ledger.mechanism import is_stepwise
+        from lipcert.report.statements import is_stepwise
 
         found, run = _read_analysis(analysis)
         assumed = found.assumptions

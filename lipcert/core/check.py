@@ -10,7 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Final, final
 
@@ -29,12 +30,13 @@ from lipcert.core.coverage import (
     drops,
     eval_layers,
     frozen_tensors,
-    scope_faults,
     tensors,
+    unspoken_tensors,
 )
 from lipcert.core.engines import ENGINES
 from lipcert.core.inputs import input_faults
-from lipcert.core.ledger import CHECKED, EVALUATION, Circumstances, Premises
+from lipcert.core.ledger.entries import CHECKED
+from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.line import NotProved
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lower.errors import Unsupported
@@ -42,14 +44,12 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
 from lipcert.core.promise import promise
 from lipcert.core.reader.model import read_model
-from lipcert.core.reader.records import Model, ModelReadError, shown
+from lipcert.core.reader.records import Model, ModelReadError
 from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
 _MOST_LINES: Final = 40
 """for each step or tensor, so that the work of a check grows with the model only"""
-_MOST_UNUSED: Final = 4
-"""names of tensors that a note lists"""
 
 
 @final
@@ -195,7 +195,7 @@ def _account(state: _State) -> Iterator[str]:
     certificate, program = state.certificate, state.program
     if input_faults(program, state.premises):
         yield "the assumptions on the inputs do not fit the inputs of the model"
-    yield from scope_faults(certificate.scope, state.model, program)
+    yield from unspoken_tensors(certificate.scope, state.model, program).values()
     trained = frozenset(certificate.scope.trained)
     if len(certificate.lines) > _MOST_LINES * (len(program.steps) + len(trained) + 1):
         yield "there are more lines than a model of this size can use"
@@ -219,18 +219,8 @@ def _norms(state: _State) -> Iterator[str]:
     yield from _lines(state, 3)
 
 
-def _values(state: _State) -> Iterator[str]:
-    """4: norms of values."""
-    yield from _lines(state, 4)
-
-
-def _cotangents(state: _State) -> Iterator[str]:
-    """5: norms of cotangents."""
-    yield from _lines(state, 5)
-
-
 def _lines(state: _State, stage: int) -> Iterator[str]:
-    """The first line of a stage that does not follow from those before it."""
+    """4, 5: the first line of a stage that does not follow from those before it."""
     for number, line in enumerate(state.certificate.lines):
         if line.stage == stage:
             spend()
@@ -292,12 +282,6 @@ def _ledger(state: _State) -> Iterator[str]:
         ),
     )
     expected = state.assumptions = state.premises.assumptions(circumstances)
-    if circumstances.eval_layers and not state.premises.eval_layers:
-        # it was written before there was A-EVAL, or hides it: the verdict rests on it all the same
-        expected = state.premises.assumptions(replace(circumstances, eval_layers=()))
-        state.notes.append(
-            f"[LC026] the certificate is silent about layers in eval mode: {EVALUATION} was added"
-        )
     if certificate.assumptions != expected:
         found = {item.id: item for item in certificate.assumptions}
         wrong = [item.id for item in expected if found.get(item.id) != item]
@@ -315,7 +299,7 @@ def _leftovers(state: _State) -> Iterator[str]:
     if not held and weights is None:
         return
     from lipcert.core.membership import constraint_faults, membership_faults  # noqa: PLC0415
-    from lipcert.core.weights import read_weights  # noqa: PLC0415  only where weights are held
+    from lipcert.core.weights import read_weights  # noqa: PLC0415  where weights are held
 
     engine = ENGINES[state.choices.engine]
     norms = state.proof.norms
@@ -323,12 +307,7 @@ def _leftovers(state: _State) -> Iterator[str]:
     if weights is not None:
         given = read_weights(weights, state.model, state.certificate)
         state.weights = given.found
-        if given.unused:
-            names = ", ".join(shown(name) for name in given.unused[:_MOST_UNUSED])
-            more = " and others" if len(given.unused) > _MOST_UNUSED else ""
-            state.notes.append(
-                f"tensors of the weights file that were compared with nothing: {names}{more}"
-            )
+        state.notes += given.notes
         yield from membership_faults(state.certificate, state.model, given, engine)
 
 
@@ -337,8 +316,8 @@ _STAGES: Final[tuple[Callable[[_State], Iterator[str]], ...]] = (
     _identify,
     _account,
     _norms,
-    _values,
-    _cotangents,
+    partial(_lines, stage=4),
+    partial(_lines, stage=5),
     _outputs,
     _privacy,
     _ledger,

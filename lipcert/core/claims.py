@@ -17,7 +17,7 @@ from lipcert.core.accounting.sensitivity import (
 )
 from lipcert.core.arithmetic import divide_up, sqrt_down
 from lipcert.core.certificate import Certificate, GroupClaim
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.reader.records import shown
 
 

@@ -8,6 +8,7 @@ which enters the layer.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -132,3 +133,16 @@ def with_clips(program: Program, clip: BackpropClipping) -> Program:
             renamed[step.output] = inserted(behind[step.output], step.output, step)
     output = renamed.get(program.output, program.output)
     return replace(program, output=output, shapes=shapes, steps=tuple(found))
+
+
+def without_cotangent_clips(program: Program) -> Program:
+    """The program without clips of cotangents, which do not change its values."""
+    return replace(
+        program,
+        steps=tuple(
+            replace(step, op=replace(step.op, radius=math.inf))
+            if isinstance(step.op, CotangentClip)
+            else step
+            for step in program.steps
+        ),
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.ledger import DROPOUT, MODAL_OPERATORS, EvalLayer
+from lipcert.core.ledger.entries import DROPOUT, MODAL_OPERATORS, EvalLayer
 from lipcert.core.program import Activation, Op, Operand, Program, Step
 from lipcert.core.reader.records import Model, Tensor, shown, with_nested
 from lipcert.core.rules.table import rule_class
@@ -44,11 +44,6 @@ def tensors(model: Model) -> dict[str, Tensor]:
         if node.op_type == "Constant" and value is not None and isinstance(value.value, Tensor):
             found[node.outputs[0]] = value.value
     return found
-
-
-def scope_faults(scope: ScopeClaim, model: Model, program: Program) -> Iterator[str]:
-    """What is wrong with the trained tensors of a scope."""
-    yield from unspoken_tensors(scope, model, program).values()
 
 
 def unspoken_tensors(scope: ScopeClaim, model: Model, program: Program) -> dict[str, str]:

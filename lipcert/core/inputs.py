@@ -9,7 +9,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, exact
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Shape
 from lipcert.core.rules.facts import Fact, box_norm

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, ClassVar, Final, Generic, TypeVar
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from lipcert.core.codec import Bound
 
@@ -41,9 +41,9 @@ class Line(ABC, Generic[FoundT]):
         Reads only what earlier lines, the premises and the file establish.
         """
 
-    @abstractmethod
     def least(self, found: FoundT) -> float:
-        """The least bound that may be stated, given what follows."""
+        """The least bound that may be stated: a number that follows, or the norm of a record."""
+        return found if isinstance(found, float) else float(cast("Any", found).norm)
 
     @abstractmethod
     def keep(self, proof: Any, found: FoundT) -> None:

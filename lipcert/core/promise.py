@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from lipcert.core.certificate import Assumption, Certificate
-from lipcert.core.ledger import EVALUATION, MECHANISMS
+from lipcert.core.ledger.entries import EVALUATION
+from lipcert.core.ledger.mechanism import MECHANISMS
 
 NOT_CHECKED: Final = (
     "that training followed the algorithm, the random numbers, the data pipeline, the hardware, "

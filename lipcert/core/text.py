@@ -1,4 +1,4 @@
-"""A report as text for people and as canonical JSON for machines.
+"""A report as text for people and as JSON for machines.
 
 The last line of the text is the verdict with the digest of the certificate, and no other line can
 be: what comes from files is printed as ASCII without line breaks, and never begins a line.
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Final
 
-from lipcert.core.canonical import Json, write_canonical
 from lipcert.core.files import TrustedFile, dependencies, trusted_lines
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.verdict import STAGES, Report, Verdict
@@ -67,44 +67,35 @@ def report_text(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
 
 def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
     """`lipcert.check/1`, with a member `trusted_base` if the files are to be listed."""
-    assumptions: list[Json] = [
-        {
-            "id": item.id,
-            "status": item.status,
-            "text": item.text,
-            "open": item.id in report.open_assumptions,
-        }
-        for item in report.assumptions
-    ]
-    weights: list[Json] = [
-        {"tensor": item.tensor, "stored_as": item.stored, "own_name": item.is_own}
-        for item in report.weights
-    ]
-    stages: list[Json] = [
-        {"number": stage.number, "name": stage.name, "ok": not stage.reasons}
-        for stage in report.stages
-    ]
-    document: dict[str, Json] = {
+    document: dict[str, object] = {
         "schema": SCHEMA,
         "verdict": report.verdict.value,
         "certificate": report.sha256,
-        "reasons": list(report.reasons),
-        "assumptions": assumptions,
-        "steps": stages,
-        "promise": list(report.promise),
-        "notes": list(report.notes),
-        "weights": weights,
+        "reasons": report.reasons,
+        "assumptions": [
+            {
+                "id": x.id,
+                "status": x.status,
+                "text": x.text,
+                "open": x.id in report.open_assumptions,
+            }
+            for x in report.assumptions
+        ],
+        "steps": [{"number": x.number, "name": x.name, "ok": not x.reasons} for x in report.stages],
+        "promise": report.promise,
+        "notes": report.notes,
+        "weights": [
+            {"tensor": x.tensor, "stored_as": x.stored, "own_name": x.is_own}
+            for x in report.weights
+        ],
     }
     if trusted:
-        files: list[Json] = [
-            {"name": file.name, "lines": file.lines, "sha256": file.sha256} for file in trusted
-        ]
         document["trusted_base"] = {
             "lines": sum(file.lines for file in trusted),
-            "files": files,
-            "depends_on": dict(dependencies()),
+            "files": [asdict(file) for file in trusted],
+            "depends_on": dependencies(),
         }
-    return json.dumps(json.loads(write_canonical(document)), separators=(",", ":")) + "\n"
+    return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
 
 
 def _safe(text: str) -> str:

@@ -34,6 +34,8 @@ _TYPES: Final[Mapping[str, str]] = {
     "BF16": "bfloat16",
 }
 _MAX_HEADER: Final = 1 << 24
+_MOST_UNUSED: Final = 4
+"""names of tensors that a note lists"""
 
 
 @final
@@ -48,6 +50,15 @@ class Weights:
     found: tuple[StoredWeight, ...]
     unused: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
+
+    @property
+    def notes(self) -> list[str]:
+        """What a report says of them besides."""
+        if not self.unused:
+            return []
+        names = ", ".join(shown(name) for name in self.unused[:_MOST_UNUSED])
+        more = " and others" if len(self.unused) > _MOST_UNUSED else ""
+        return [f"tensors of the weights file that were compared with nothing: {names}{more}"]
 
 
 def read_weights(path: Path, model: Model, certificate: Certificate) -> Weights:

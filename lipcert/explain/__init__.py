@@ -61,7 +61,11 @@ def _lines() -> dict[str, list[RulePage]]:
 def _steps() -> dict[str, list[RulePage]]:
     """By `rules.table`, `rules.functions` and the version in `coverage`."""
     version = _constant("coverage.py", "_VERSION")
-    families: Mapping[str, str] = _constant("rules/table.py", "FAMILIES")
+    families = {
+        kind: family
+        for family, kinds in _constant("rules/table.py", "_KINDS").items()
+        for kind in kinds.split()
+    }
     functions: Mapping[str, str] = _constant("rules/functions.py", "FUNCTIONS")
     pages = {kind: _page(f"rules/{family}.py", f"{kind}Rule") for kind, family in families.items()}
     applied = pages.pop("Activation")

@@ -14,7 +14,7 @@ from typing import Final, Self, final
 
 import numpy as np
 
-from lipcert.core.ledger import GradientClipping
+from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray, IndexArray
 from lipcert.gradient_stats.examples import Examples

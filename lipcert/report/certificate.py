@@ -11,11 +11,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, final
 
+from lipcert.analysis.stated import stated_values
 from lipcert.core.certificate import Certificate, read_certificate
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.lines.facts import StepFact
 from lipcert.core.promise import NOT_CHECKED
-from lipcert.core.stated import stated_values
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import CODES, Level
 from lipcert.privacy.plan import TrainingPlan

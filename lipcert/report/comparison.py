@@ -24,7 +24,7 @@ from lipcert.core.certificate import (
     read_certificate,
 )
 from lipcert.core.codec import member
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report import document as doc
 from lipcert.report.json import DOCUMENT, dump

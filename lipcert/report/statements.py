@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lipcert.analysis.records import Analysis, Assumptions, is_attained
-from lipcert.core.ledger import MECHANISMS
-from lipcert.core.ledger.mechanism import is_stepwise
+from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.ledger.premises import InputPart
 from lipcert.gradient_stats.examples import RANDOM
 from lipcert.gradient_stats.measure import Observed
@@ -246,3 +245,9 @@ def _noise_text(analysis: Analysis) -> str:
         return NO_BOUND
     low, high = at_most(min(found)), at_most(max(found))
     return low if low == high else f"{low} to {high}, by group"
+
+
+def is_stepwise(record: Mapping[str, object]) -> bool:
+    """Whether the mechanism of a record takes bounds at the weights that a step starts from."""
+    found = MECHANISMS.get(str(record.get("kind")))
+    return found is not None and found.weights == "stepwise"

@@ -21,7 +21,7 @@ from lipcert.core.forms.descent import unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.forms.raised import affine_of
 from lipcert.core.interval import Interval as Slopes
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import NotProved
 from lipcert.core.lines.balls import InputBall
 from lipcert.core.lines.chains import COTANGENTS, VALUES, chain_steps, slopes_between

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeVar, final
 
 from lipcert.core.coverage import is_relu, rule_of
 from lipcert.core.forms.centred import LARGEST_SQUARED
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact

@@ -13,8 +13,9 @@ from types import MappingProxyType
 from typing import Any, ClassVar, Final, final
 
 from lipcert.core.codec import Bound
+from lipcert.core.ledger.gradient_clipping import ClipScopeName, DecayName
 from lipcert.core.ledger.layer_clipping import ConvClipName
-from lipcert.core.ledger.mechanism import MECHANISMS, ClipScopeName, DecayName, names_of
+from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.errors import UsageError
 from lipcert.losses import make_loss
 from lipcert.settings.choices import (

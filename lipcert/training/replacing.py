@@ -22,7 +22,7 @@ from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 
-from lipcert.core.ledger import MECHANISMS
+from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.errors import UsageError
 from lipcert.settings.choices import check_positive
 from lipcert.settings.conversion import number

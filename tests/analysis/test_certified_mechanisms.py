@@ -17,8 +17,8 @@ from lipcert.analysis.certificate import Issued, certify
 from lipcert.audit.bounds import claims_of_certificate, settings_of
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.ledger import Premises
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
 from tests.analysis.clipped_attack import excesses

@@ -13,15 +13,11 @@ import torch
 from lipcert import Analysis, ConstraintSpec, Settings, analyze, load_model
 from lipcert.analysis.premises import mechanism_of, premises_of
 from lipcert.analysis.release import clipped_groups
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.gradient_clipping import GradientClipping
+from lipcert.core.ledger.held_weights import Clipless, FixedWeightNorm, WeightClipping
 from lipcert.core.ledger.layer_clipping import BackpropClipping
-from lipcert.core.ledger.mechanism import (
-    Clipless,
-    FixedWeightNorm,
-    GradientClipping,
-    Unchanged,
-    WeightClipping,
-)
+from lipcert.core.ledger.mechanism import Unchanged
+from lipcert.core.ledger.premises import Premises
 from lipcert.losses import make_loss
 from lipcert.privacy.noise import Group
 from lipcert.upper import Upper, root_sum_square

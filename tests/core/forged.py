@@ -27,8 +27,8 @@ from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier
 from lipcert.core.clips import with_clips
 from lipcert.core.coverage import frozen_tensors, tensors
 from lipcert.core.digest import structural_digest
-from lipcert.core.ledger import Circumstances, Premises
 from lipcert.core.ledger.mechanism import Unchanged
+from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.lines.norms import RunNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model

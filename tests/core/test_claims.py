@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lipcert.core.certificate import GroupClaim
 from lipcert.core.claims import group_bounds, joint_multiplier
-from lipcert.core.ledger import GradientClipping
+from lipcert.core.ledger.gradient_clipping import GradientClipping
 from tests.core.forged import PREMISES
 from tests.core.mutants.claims import claim_mutants
 from tests.core.mutants.networks import certified

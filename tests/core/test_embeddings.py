@@ -14,8 +14,8 @@ from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.engines import ENGINES
-from lipcert.core.ledger import Premises
-from lipcert.core.ledger.mechanism import Clipless
+from lipcert.core.ledger.held_weights import Clipless
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.search.evidence import Evidence

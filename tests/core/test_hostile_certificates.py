@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lipcert.core.certificate import write_certificate
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.ledger.run import Run
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall, MovedBall

@@ -9,14 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import CertificateFormatError
-from lipcert.core.ledger import CHECKED, Circumstances, Premises
+from lipcert.core.ledger.entries import CHECKED
+from lipcert.core.ledger.gradient_clipping import GradientClipping
+from lipcert.core.ledger.held_weights import Clipless, WeightClipping
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
-from lipcert.core.ledger.mechanism import (
-    Clipless,
-    GradientClipping,
-    Unchanged,
-    WeightClipping,
-)
+from lipcert.core.ledger.mechanism import Unchanged
+from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.ledger.run import Run
 from tests.core.forged import PREMISES
 from tests.core.mutants.assumptions import premise_mutants

@@ -11,7 +11,7 @@ from onnx import helper
 
 from lipcert.core.certificate import Constraint, GroupClaim, write_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.ledger.mechanism import GradientClipping
+from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.run import Run
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import InputBall

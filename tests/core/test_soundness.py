@@ -10,8 +10,8 @@ import torch
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.engines import ENGINES
 from lipcert.core.interval import Interval, exact
-from lipcert.core.ledger import Premises
-from lipcert.core.ledger.mechanism import Clipless
+from lipcert.core.ledger.held_weights import Clipless
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Activation, Conv, Dense, Move, Op
 from lipcert.core.rules.facts import Cotangent, Fact

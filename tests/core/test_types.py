@@ -14,7 +14,7 @@ import pytest
 from lipcert.core.canonical import CanonicalFormError, write_canonical
 from lipcert.core.certificate import CertificateFormatError, read_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.verdict import Verdict
 
 FOLDER = Path(__file__).parents[1] / "conformance"

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core.ledger import GradientClipping
+from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import measure, released_mean
 from lipcert.gradient_stats.weights import scaled_into

@@ -10,8 +10,8 @@ import pytest
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.engines import ENGINES
-from lipcert.core.ledger import Premises
-from lipcert.core.ledger.mechanism import Clipless
+from lipcert.core.ledger.held_weights import Clipless
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.lines.chains import COTANGENTS, ChainForm
 from lipcert.core.lines.proof import Proof
 from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step

@@ -13,7 +13,7 @@ import pytest
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors
 from lipcert.core.engines import ENGINES
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program
 from lipcert.losses import make_loss

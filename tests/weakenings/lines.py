@@ -99,7 +99,7 @@ PULLS = [
         "max(found.norm, share.norm)", Kill.of(by.cotangents_beside_each_other)),
     _of("proof:Proof.__init__", "self.reads[program.output] += 1",
         "self.reads[program.output] += 0", by.a_run_that_holds_the_output),
-    _of("proof:Proof.__init__", "(OUTPUT, without_cotangent_clips(program))", "(OUTPUT, program)",
+    _of("proof:Proof.__init__", "(OUTPUT, unclipped)", "(OUTPUT, program)",
         by.the_lipschitz_constant_of_a_clipped_network),
     _of("proof:Proof.__init__", "Cotangent(1.0)", "Cotangent(0.9)",
         by.the_lipschitz_constant_of_a_clipped_network),

@@ -20,9 +20,9 @@ from lipcert.core.claims import clipped_group, group_bounds
 from lipcert.core.forms import chain
 from lipcert.core.inputs import input_facts
 from lipcert.core.interval import Interval, exact
-from lipcert.core.ledger import Premises
-from lipcert.core.ledger.mechanism import Clipless, GradientClipping
-from lipcert.core.ledger.premises import InputPart
+from lipcert.core.ledger.gradient_clipping import GradientClipping
+from lipcert.core.ledger.held_weights import Clipless
+from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax_error import SoftmaxDomain
 from lipcert.core.norms import stacks

@@ -5,9 +5,8 @@ know of a mechanism; its fields are what training enforces, under the names of t
 Invariant: a record holds everything that bounds depend on besides the network, the weights and
 their constraints.
 
-Clipless (Béthune et al., 2024), weight clipping and fixed weight norms (Barczewski and Ramon, 2024)
-hold the *weights*; backpropagation clipping (Stevens et al., 2022) holds each layer's input and
-cotangent; gradient clipping (Abadi et al., 2016) holds the gradient itself.
+Some hold the *weights* (`held_weights`), backpropagation clipping (Stevens et al., 2022) holds each
+layer's input and cotangent (`layer_clipping`), and gradient clipping the gradient itself.
 """
 
 from __future__ import annotations
@@ -18,15 +17,9 @@ from importlib import import_module
 from typing import Any, ClassVar, Final, Literal, Self, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
-from lipcert.core.codec import Bound
 from lipcert.core.ledger.entries import declared
 
 MECHANISM: Final = "A-MECHANISM"
-
-ClipScopeName = Literal["flat", "group"]
-"""one clip of the gradient of all parameters together, or of each of K noised groups, to C/√K"""
-DecayName = Literal["decoupled", "inside"]
-"""weight decay λθ enters after the noise, being public, or ∇ℓ + λθ is what is clipped"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,82 +95,16 @@ class Unchanged(Mechanism):
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Clipless(Mechanism):
-    """After each step the weights are projected onto their constraints; nothing else is clipped,
-    unless a clip of the loss gradient is declared. Bounds hold for the whole run."""
-
-    kind = "clipless"
-    said = "clipless: after each step the weights are projected onto their constraints"
-    weights = "held"
-    fills_scope = True
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class WeightClipping(Mechanism):
-    """After each step a weight above its radius is scaled down to it; bounds are taken at the
-    current weights, which are public, and change from step to step."""
-
-    kind = "weight-clipping"
-    said = "weight-clipping: after each step weights above their radius are scaled to it"
-    weights = "stepwise"
-
-    @property
-    def text(self) -> str:
-        """With what becomes of the weights, which bounds at those of the file depend on."""
-        return (
-            "Gradients are what backpropagation finds; after every step, training scales tensors "
-            "that exceed their constraint down to it."
-        )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class FixedWeightNorm(Mechanism):
-    """After each step every weight is scaled to its radius, up or down. Bounds hold for the whole
-    run: the sphere is part of the ball."""
-
-    kind = "fixed-weight-norm"
-    said = "fixed-weight-norm: after each step weights are scaled to their radius"
-    weights = "held"
-    scales_up = True
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class GradientClipping(Mechanism):
-    """The gradient of every example is scaled down to norm `clip_norm`. Weights are free."""
-
-    kind = "gradient-clipping"
-    said = "gradient-clipping to {clip_norm:.12g} ({clip_scope}, weight decay {decay})"
-    weights = "free"
-    gradient = "the clipped gradient of its loss"
-    clips_gradients = True
-    clip_norm: Bound
-    clip_scope: ClipScopeName = "flat"
-    decay: DecayName = "decoupled"
-
-    @property
-    def text(self) -> str:
-        """The text of A-MECHANISM, with the radius."""
-        return (
-            f"The gradient of every example is clipped to {self.clip_norm!r} ({self.clip_scope}), "
-            f"decay {self.decay}."
-        )
-
-
-@final
 class _Mechanisms(Mapping[str, type[Mechanism]]):
     """The class of each kind, loaded when it is asked for."""
 
     _places: Final = {
         "none": "mechanism.Unchanged",
-        "clipless": "mechanism.Clipless",
-        "weight-clipping": "mechanism.WeightClipping",
-        "fixed-weight-norm": "mechanism.FixedWeightNorm",
+        "clipless": "held_weights.Clipless",
+        "weight-clipping": "held_weights.WeightClipping",
+        "fixed-weight-norm": "held_weights.FixedWeightNorm",
         "backprop-clipping": "layer_clipping.BackpropClipping",
-        "gradient-clipping": "mechanism.GradientClipping",
+        "gradient-clipping": "gradient_clipping.GradientClipping",
     }
 
     def __getitem__(self, kind: str) -> type[Mechanism]:
@@ -193,12 +120,6 @@ class _Mechanisms(Mapping[str, type[Mechanism]]):
 
 
 MECHANISMS: Final[Mapping[str, type[Mechanism]]] = _Mechanisms()
-
-
-def is_stepwise(record: Mapping[str, object]) -> bool:
-    """Whether the mechanism of a record takes bounds at the weights that a step starts from."""
-    found = MECHANISMS.get(str(record.get("kind")))
-    return found is not None and found.weights == "stepwise"
 
 
 def names_of(mechanism: type[Mechanism]) -> dict[str, bool]:

@@ -27,14 +27,10 @@ from lipcert.core.ledger.entries import (
     examples,
     frozen,
 )
-from lipcert.core.ledger.mechanism import (
-    MECHANISM,
-    GradientClipping,
-    Mechanism,
-    read_mechanism,
-)
+from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 
 if TYPE_CHECKING:  # loaded where a certificate states them
+    from lipcert.core.ledger.gradient_clipping import GradientClipping
     from lipcert.core.ledger.layer_clipping import BackpropClipping
     from lipcert.core.ledger.run import Run
 
@@ -224,7 +220,8 @@ class Premises:
     @property
     def clip(self) -> GradientClipping | None:
         """The clip of the whole gradient."""
-        return self.mechanism if isinstance(self.mechanism, GradientClipping) else None
+        own = self.mechanism
+        return cast("GradientClipping", own) if own.clips_gradients else None
 
     @property
     def layer_clip(self) -> BackpropClipping | None:

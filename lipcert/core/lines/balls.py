@@ -97,10 +97,6 @@ class MovedBall(Line[float]):
         chain = _of_values(proof, self.form)
         return multiply_up(chain.form.over_ball(), proof.radii[self.ball, chain.start])
 
-    def least(self, found: float) -> float:
-        """The radius of the ball."""
-        return found
-
     def keep(self, proof: Proof, found: float) -> None:
         """The smallest radius that is known at the value."""
         del found

@@ -19,7 +19,7 @@ from lipcert.core.paths import steps_between, steps_on_ways
 from lipcert.core.program import Activation, PRelu, Program, Step
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.table import rule_class
-from lipcert.core.rules.weights import Point
+from lipcert.core.rules.weights import Weights
 
 VALUES: Final = "values"
 CHORDS: Final = "chords"
@@ -143,7 +143,7 @@ def slopes_between(
             inputs=(below,),
             shapes=(step.shape,),
             shape=step.shape,
-            weights=Point({}),
+            weights=Weights({}),
             output=step.output,
         ).slopes()
         if known is None:

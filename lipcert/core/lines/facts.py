@@ -29,10 +29,6 @@ class FactLine(Line[Fact]):
         """The value that is bounded."""
         return self.value
 
-    def least(self, found: Fact) -> float:
-        """The norm of the value."""
-        return found.norm
-
     def keep(self, proof: Proof, found: Fact) -> None:
         """With all that is known of the value."""
         stated = replace(found, norm=self.stated)

@@ -41,10 +41,6 @@ class TensorGradient(Line[float]):
                 found = add_up(found, share) if name == self.tensor else found
         return found
 
-    def least(self, found: float) -> float:
-        """The sum over all uses."""
-        return found
-
     def keep(self, proof: Proof, found: float) -> None:
         """For the claims about parameters."""
         del found

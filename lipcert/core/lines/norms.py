@@ -28,10 +28,6 @@ class NormLine(Line[float]):
     twists: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
 
-    def least(self, found: float) -> float:
-        """The bound, if it is proved."""
-        return found
-
     def _proved(self, steps: Sequence[Step], proof: Proof) -> float:
         if self.bound is None:
             raise NotProved("it states no norm")

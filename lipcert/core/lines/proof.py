@@ -20,13 +20,13 @@ from lipcert.core.coverage import tensors_read
 from lipcert.core.engines import Engine
 from lipcert.core.inputs import input_facts
 from lipcert.core.interval import exact
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
 from lipcert.core.reader.records import shown
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.steps import rule_at, step_fact, without_cotangent_clips
+from lipcert.core.rules.steps import rule_at, step_fact
 from lipcert.core.rules.weights import weights_in
 
 if TYPE_CHECKING:
@@ -102,11 +102,16 @@ class Proof:
         self.radii: Table[tuple[int, str], float] = table("the radius of a ball")
         self.forms: Table[int, Chain] = table("a form")
         self.gradients: Table[str, float] = table("a gradient")
+        unclipped = program
+        if premises.layer_clip is not None:
+            from lipcert.core.clips import without_cotangent_clips  # noqa: PLC0415  for such alone
+
+            unclipped = without_cotangent_clips(program)
         self.passes = {
             of: Pass(
                 found, _readers(found), table("a cotangent"), table("an edge"), table("a total")
             )
-            for of, found in ((LOSS, program), (OUTPUT, without_cotangent_clips(program)))
+            for of, found in ((LOSS, program), (OUTPUT, unclipped))
         }
         self.passes[OUTPUT].cotangents[program.output] = Cotangent(1.0)
         self.number = 0

@@ -36,10 +36,6 @@ class PullLine(Line[Cotangent]):
         """The value that is bounded."""
         return self.value
 
-    def least(self, found: Cotangent) -> float:
-        """The norm of the cotangent."""
-        return found.norm
-
     def keep(self, proof: Proof, found: Cotangent) -> None:
         """For the lines of values below."""
         cotangents = proof.passes[self.of].cotangents
@@ -110,10 +106,6 @@ class ShareLine(Line[float]):
 
     stage: ClassVar[int] = 5
     of: Seed = LOSS
-
-    def least(self, found: float) -> float:
-        """The norm of what arrives."""
-        return found
 
     @abstractmethod
     def entry(self, proof: Proof) -> tuple[str, str | None]:

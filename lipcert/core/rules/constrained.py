@@ -11,12 +11,12 @@ from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, symmetric
 from lipcert.core.program import Conv, Dense, Operand, Shape
 from lipcert.core.rules.facts import root_up
-from lipcert.core.rules.weights import Constraint, Point, stretch
+from lipcert.core.rules.weights import Constraint, Weights, stretch
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class Constrained:
+class Constrained(Weights):
     """All weights that satisfy the constraints; initializers that are not trained stay as they are.
 
     An operand in which a trained initializer takes part is known only if it is a linear function
@@ -28,18 +28,17 @@ class Constrained:
 
     constraints: Mapping[str, Constraint]
     trained: frozenset[str]
-    norms: Mapping[str, float]
 
     def entries(self, operand: Operand) -> Interval:
         """[−radius, radius]: no entry is larger than either norm."""
         if self._is_fixed(operand):
-            return self._fixed.entries(operand)
+            return Weights.entries(self, operand)
         return symmetric(self._constraint(operand)[1], operand.shape)
 
     def norm(self, operand: Operand) -> float:
         """The Frobenius radius; √n times the spectral one, for n entries."""
         if self._is_fixed(operand):
-            return self._fixed.norm(operand)
+            return Weights.norm(self, operand)
         kind, radius = self._constraint(operand)
         size = 1 if kind == "frobenius" else math.prod(operand.shape)
         return multiply_up(root_up(size), radius)
@@ -47,26 +46,22 @@ class Constrained:
     def max_abs(self, operand: Operand) -> float:
         """The largest magnitude, of weights as in `entries`."""
         if self._is_fixed(operand):
-            return self._fixed.max_abs(operand)
+            return Weights.max_abs(self, operand)
         return self._constraint(operand)[1]
 
     def longest_row(self, table: Operand) -> float:
         """The radius: no row is longer than all entries, and a spectral norm is that of a row."""
         if self._is_fixed(table):
-            return self._fixed.longest_row(table)
+            return Weights.longest_row(self, table)
         return self._constraint(table)[1]
 
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
         """The spectral radius; κ times the Frobenius one, by `kernel_square` (Dense: κ = 1)."""
         if self._is_fixed(op.weight):
-            return self._fixed.operator_norm(output, op, before, after)
+            return Weights.operator_norm(self, output, op, before, after)
         kind, radius = self._constraint(op.weight)
         factor = 1.0 if kind == "spectral" else stretch(op, before, after)
         return multiply_up(factor, radius)
-
-    @property
-    def _fixed(self) -> Point:
-        return Point(self.norms)
 
     def _is_fixed(self, operand: Operand) -> bool:
         return self.trained.isdisjoint(operand.sources)

@@ -9,7 +9,7 @@ from typing import Any
 
 from lipcert.core.arithmetic import add_up
 from lipcert.core.budget import spend
-from lipcert.core.program import CotangentClip, Program, Step
+from lipcert.core.program import Program, Step
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
@@ -70,16 +70,3 @@ def received(  # noqa: PLR0917  tables of one pass
                 share = replace(share, norm=min(share.norm, known))
             found = share if found is None else Cotangent(add_up(found.norm, share.norm))
     return Cotangent(0.0) if found is None else found
-
-
-def without_cotangent_clips(program: Program) -> Program:
-    """The program without clips of cotangents, which do not change its values."""
-    return replace(
-        program,
-        steps=tuple(
-            replace(step, op=replace(step.op, radius=math.inf))
-            if isinstance(step.op, CotangentClip)
-            else step
-            for step in program.steps
-        ),
-    )

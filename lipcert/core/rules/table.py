@@ -5,7 +5,6 @@ So a check rests on the rules of the steps in its program, and on no others.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Final
 
@@ -13,41 +12,29 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Op
 from lipcert.core.rules.base import Rule
 
-FAMILIES: Final[Mapping[str, str]] = {
-    "Activation": "activations",
-    "Add": "sums",
-    "Attention": "attention",
-    "AveragePool": "averages",
-    "BatchNorm": "factors",
-    "Centre": "normalize",
-    "Compare": "masks",
-    "Concat": "sums",
-    "Conv": "convolution",
-    "CotangentClip": "clips",
-    "Dense": "dense",
-    "Divide": "products",
-    "DivideByNorm": "normalize",
-    "Embedding": "embedding",
-    "InputClip": "clips",
-    "LocalResponse": "responses",
-    "LpPool": "lengths",
-    "MaskedMean": "masks",
-    "MatMul": "products",
-    "MaxPool": "selections",
-    "Move": "moves",
-    "Multiply": "products",
-    "Normalize": "normalize",
-    "PRelu": "factors",
-    "ReduceLogSumExp": "log_sum_exp",
-    "ReduceMax": "selections",
-    "ReduceNorm": "lengths",
-    "ReduceSum": "sums",
-    "Scale": "factors",
-    "Shift": "factors",
-    "Softmax": "softmax",
-    "Sort": "selections",
+_KINDS: Final = {
+    "activations": "Activation",
+    "attention": "Attention",
+    "averages": "AveragePool",
+    "clips": "CotangentClip InputClip",
+    "convolution": "Conv",
+    "dense": "Dense",
+    "embedding": "Embedding",
+    "factors": "BatchNorm PRelu Scale Shift",
+    "lengths": "LpPool ReduceNorm",
+    "log_sum_exp": "ReduceLogSumExp",
+    "masks": "Compare MaskedMean",
+    "moves": "Move",
+    "normalize": "Centre DivideByNorm Normalize",
+    "products": "Divide MatMul Multiply",
+    "responses": "LocalResponse",
+    "selections": "MaxPool ReduceMax Sort",
+    "softmax": "Softmax",
+    "sums": "Add Concat ReduceSum",
 }
-"""the module of the class `<kind>Rule`"""
+"""the kinds of steps of each module of this package, which has a class `<kind>Rule` for each"""
+FAMILIES: Final = {kind: family for family, kinds in _KINDS.items() for kind in kinds.split()}
+"""the module of each kind"""
 
 
 def rule_class(kind: type[Op]) -> type[Rule[Any]]:
@@ -56,7 +43,5 @@ def rule_class(kind: type[Op]) -> type[Rule[Any]]:
     if family is None:
         raise Unsupported(f"there is no rule for {kind.__name__}")
     module = import_module(f"lipcert.core.rules.{family}")
-    found: object = getattr(module, f"{kind.__name__}Rule")
-    if not (isinstance(found, type) and issubclass(found, Rule)):
-        raise TypeError(f"{found!r} is not a rule")
+    found: type[Rule[Any]] = getattr(module, f"{kind.__name__}Rule")
     return found

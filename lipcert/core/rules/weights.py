@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, final
+from typing import TypeAlias
 
 import numpy as np
 
@@ -20,51 +20,33 @@ the initializer, which is its largest magnitude for factors and offsets, and the
 longest row for the table of an embedding, as every number reads one row; frobenius: of entries."""
 
 
-class Weights(Protocol):
-    """Bounds that hold for all weights in scope; inf where there is none."""
-
-    def entries(self, operand: Operand) -> Interval:
-        """An interval around every entry."""
-
-    def norm(self, operand: Operand) -> float:
-        """≥ the Euclidean norm of all entries."""
-
-    def max_abs(self, operand: Operand) -> float:
-        """≥ every magnitude."""
-
-    def longest_row(self, table: Operand) -> float:
-        """≥ the Euclidean norm of every row of a table."""
-
-    def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
-        """≥ the norm of the linear part of the step that computes `output`, between two shapes."""
-
-
-@final
 @dataclass(frozen=True, slots=True, eq=False)
-class Point:
-    """The weights of the file. norms: of linear steps by their output, verified beforehand."""
+class Weights:
+    """Bounds that hold for all weights in scope: here those of the file. norms: of linear steps by
+    their output, verified beforehand. inf where there is no bound."""
 
     norms: Mapping[str, float]
 
     def entries(self, operand: Operand) -> Interval:
-        """The intervals that the operand states."""
+        """Around every entry: the intervals that the operand states."""
         return Interval(operand.lo, operand.hi)
 
     def norm(self, operand: Operand) -> float:
-        """The norm of the largest magnitudes."""
+        """≥ the Euclidean norm of all entries: that of the largest magnitudes."""
         return norm_up(self.entries(operand).magnitude())
 
     def max_abs(self, operand: Operand) -> float:
-        """The largest magnitude of any entry."""
+        """≥ every magnitude: the largest."""
         return float(np.max(self.entries(operand).magnitude(), initial=0.0))
 
     def longest_row(self, table: Operand) -> float:
-        """The longest row of the largest magnitudes."""
+        """≥ the norm of every row of a table: the longest of the largest magnitudes."""
         return float(np.max(lengths_up(self.entries(table).magnitude()), initial=0.0))
 
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
-        """The verified norm, or κ times the Frobenius norm of the largest group.
+        """≥ that of the linear part of the step that computes `output`, between two shapes.
 
+        The verified norm, or κ times the Frobenius norm of the largest group.
         Proof: `kernel_square`; groups are blocks on a diagonal. Dense: κ = 1.
         """
         if output in self.norms:
@@ -86,8 +68,8 @@ def stretch(op: Dense | Conv, before: Shape, after: Shape) -> float:
 def weights_in(scope: ScopeClaim, norms: Mapping[str, float]) -> Weights:
     """All weights in a scope. norms: of linear steps whose weights it leaves as they are."""
     if scope.kind == "point":
-        return Point(norms)
+        return Weights(norms)
     from lipcert.core.rules.constrained import Constrained  # noqa: PLC0415  for constraints only
 
     constraints = {item.tensor: (item.kind, item.radius) for item in scope.constraints}
-    return Constrained(constraints, frozenset(scope.trained), norms)
+    return Constrained(norms, constraints, frozenset(scope.trained))

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from lipcert.core.certificate import Certificate, GroupClaim
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.spending import derived_epsilon
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant

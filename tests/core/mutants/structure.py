@@ -11,7 +11,7 @@ from lipcert.core.certificate import (
     ExternalFile,
     ScopeClaim,
 )
-from lipcert.core.ledger import Premises
+from lipcert.core.ledger.premises import Premises
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 

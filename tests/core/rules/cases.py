@@ -53,10 +53,10 @@ from lipcert.core.program import (
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
-from lipcert.core.rules.weights import Point, Weights
+from lipcert.core.rules.weights import Weights
 from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
 
-POINT = Point({})
+POINT = Weights({})
 STEPS: tuple[type[Op], ...] = tuple(
     kind
     for kind in vars(program).values()
@@ -418,7 +418,7 @@ def output(op: Op, inputs: Sequence[Fact], shapes: Sequence[Shape], shape: Shape
 
 def fact_behind(op: Op, x: Fact, before: Shape, after: Shape, norms: dict[str, float]) -> Fact:
     """What is known behind a step with one input, and norms of linear steps by their output."""
-    return rule(op, [x], [before], after, Point(norms)).fact()
+    return rule(op, [x], [before], after, Weights(norms)).fact()
 
 
 def stretch(

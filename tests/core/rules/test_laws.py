@@ -12,7 +12,7 @@ import torch
 
 from lipcert.core.program import DivideByNorm, FloatArray, Operand
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.weights import Point
+from lipcert.core.rules.weights import Weights
 from tests.core.rules.attack import SLACK, holds, members
 from tests.core.rules.cases import KINDS, POINT, Case, facts, rule
 from tests.core.rules.evaluate import apply, operands_of, spectral
@@ -52,7 +52,7 @@ def test_nothing_leaves_the_fact_or_is_steeper(kind: str, seed: int) -> None:
     for case, inputs, point in _attacks(kind, rng):
         jacobians = _jacobians(case, point)
         norms = {"y": spectral(jacobians[0]) * (1 + 1e-9)} if seed % 3 else {}
-        asked = rule(case.op, inputs, case.shapes, case.shape, Point(norms))
+        asked = rule(case.op, inputs, case.shapes, case.shape, Weights(norms))
         y = _compute(case)(*map(torch.tensor, point)).numpy()
         assert y.shape == case.shape
         size = max(float(np.max(np.abs(x), initial=0.0)) for x in point)

@@ -11,9 +11,9 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.program import LocalResponse, ReduceLogSumExp
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.table import rule_class
-from lipcert.core.rules.weights import Point
+from lipcert.core.rules.weights import Weights
 
-POINT = Point({})
+POINT = Weights({})
 
 
 def rule(op, x, before, shape):

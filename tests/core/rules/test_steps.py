@@ -31,7 +31,7 @@ from lipcert.core.program import (
 from lipcert.core.rules.constrained import Constrained
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 from lipcert.core.rules.steps import received, rule_at, step_fact
-from lipcert.core.rules.weights import Constraint, Point, Weights
+from lipcert.core.rules.weights import Constraint, Weights
 from tests.core.rules.attack import holds
 from tests.core.rules.evaluate import run, spectral, tensors_of
 
@@ -133,7 +133,7 @@ def _image_network(rng: np.random.Generator) -> Program:
     return b.program()
 
 
-def _point(program: Program, rng: np.random.Generator) -> Point:
+def _point(program: Program, rng: np.random.Generator) -> Weights:
     """With the true norms of half of the linear steps."""
     tensors = tensors_of(program)
     norms: dict[str, float] = {}
@@ -152,7 +152,7 @@ def _point(program: Program, rng: np.random.Generator) -> Point:
                 lambda x, p=alone: run(p, x, tensors)["y"], zeros
             )
             norms[step.output] = spectral(jacobian.reshape(alone.size("y"), -1)) * (1 + 1e-9)
-    return Point(norms)
+    return Weights(norms)
 
 
 def _input(shape: Shape, rng: np.random.Generator) -> tuple[Fact, list[np.ndarray]]:
@@ -186,7 +186,7 @@ def test_no_value_and_no_gradient_is_larger_within_constraints(seed: int) -> Non
     trained = {name for o in tensors for name in o.sources if name != "head"}
     radii = {name: float(rng.uniform(0.2, 2.0)) for name in trained}
     constraints: dict[str, Constraint] = {name: ("frobenius", r) for name, r in radii.items()}
-    weights = Constrained(constraints, frozenset(trained), {})
+    weights = Constrained({}, constraints, frozenset(trained))
     for _ in range(3):
         drawn: dict[Operand, torch.Tensor] = {}
         for operand in tensors:
@@ -258,7 +258,7 @@ def _line(*sizes: int) -> Program:
 
 
 def test_attained_along_a_line() -> None:
-    program, weights = _line(2, 2, 2), Point({"v0": 2.0, "v1": 2.0})
+    program, weights = _line(2, 2, 2), Weights({"v0": 2.0, "v1": 2.0})
     facts = forward(program, {program.input: Fact.of((1, 2), 3.0)}, weights)
     assert [facts[name].norm for name in ("x", "v0", "v1")] == [3.0, 6.0, 12.0]
     cotangents = backward(program, facts, weights, Cotangent(0.5))
@@ -273,7 +273,7 @@ def test_attained_by_a_weight_that_is_used_twice() -> None:
     shared = Dense(Operand(np.eye(2), np.eye(2), {"w": 1.0}), None)
     uses = tuple(b.step(shared, ("x",), (1, 2)) for _ in range(2))
     b.step(Add((1, 1)), uses, (1, 2))
-    program, weights = b.program(), Point(dict.fromkeys(uses, 1.0))
+    program, weights = b.program(), Weights(dict.fromkeys(uses, 1.0))
     facts = forward(program, {program.input: Fact.of((1, 2), 3.0)}, weights)
     cotangents = backward(program, facts, weights, Cotangent(0.5))
     assert gradients(program, facts, cotangents, weights) == {"w": 3.0}
@@ -285,14 +285,14 @@ def test_a_hull_sees_pairs_of_rows() -> None:
     array = np.eye(3) + 5.0
     b = _Builder(np.random.default_rng(0), (1, 3))
     b.step(Dense(Operand(array, array), None), ("x",), (1, 3))
-    program, weights = b.program(), Point({})
+    program, weights = b.program(), Weights({})
     facts = forward(program, {program.input: Fact.of((1, 3), 1.0)}, weights)
     found = backward(program, facts, weights, Cotangent(9.0, Hull(3, 1.0)))
     assert found["x"].norm == pytest.approx(math.sqrt(2.0), rel=1e-7)
 
 
 def test_what_is_known_of_an_edge_caps_what_the_rules_find() -> None:
-    program, weights = _line(2, 2, 2), Point({"v0": 2.0, "v1": 2.0})
+    program, weights = _line(2, 2, 2), Weights({"v0": 2.0, "v1": 2.0})
     facts = forward(program, {program.input: Fact.of((1, 2), 3.0)}, weights)
     cotangents = backward(program, facts, weights, Cotangent(0.5), {("v0", "v1"): 0.5})
     assert [cotangents[name].norm for name in ("v1", "v0", "x")] == [0.5, 0.5, 1.0]
@@ -301,7 +301,7 @@ def test_what_is_known_of_an_edge_caps_what_the_rules_find() -> None:
 def test_a_value_read_twice_by_one_step_is_counted_twice() -> None:
     b = _Builder(np.random.default_rng(0), (1, 2))
     b.step(Add((1, 1)), ("x", "x"), (1, 2))
-    program, weights = b.program(), Point({})
+    program, weights = b.program(), Weights({})
     facts = forward(program, {program.input: Fact.of((1, 2), 1.0)}, weights)
     assert facts["v0"].norm == 2.0
 
@@ -313,12 +313,12 @@ def test_a_value_read_twice_by_one_step_is_counted_twice() -> None:
 
 def test_one_step_alone() -> None:
     program = _line(2, 2)
-    found = step_fact(program, program.steps[0], {"x": Fact.of((1, 2), 1.5)}, Point({"v0": 2.0}))
+    found = step_fact(program, program.steps[0], {"x": Fact.of((1, 2), 1.5)}, Weights({"v0": 2.0}))
     assert found.norm == 3.0
 
 
 def test_a_program_of_no_steps() -> None:
     program = Program("x", "x", {"x": (1, 2)}, (), place=Place(0), covered=())
-    facts = forward(program, {program.input: Fact.of((1, 2), 1.0)}, Point({}))
-    assert backward(program, facts, Point({}), Cotangent(2.0))["x"].norm == 2.0
-    assert input_lipschitz(program, facts, Point({})) == 1.0
+    facts = forward(program, {program.input: Fact.of((1, 2), 1.0)}, Weights({}))
+    assert backward(program, facts, Weights({}), Cotangent(2.0))["x"].norm == 2.0
+    assert input_lipschitz(program, facts, Weights({})) == 1.0

@@ -10,7 +10,7 @@ import torch
 
 from lipcert.core.program import Conv, Dense, Operand
 from lipcert.core.rules.constrained import Constrained
-from lipcert.core.rules.weights import Constraint, Point
+from lipcert.core.rules.weights import Constraint, Weights
 from lipcert.core.rules.windows import convolution_axes, kernel_square
 from tests.core.rules.cases import KINDS, Case
 from tests.core.rules.evaluate import apply, spectral
@@ -34,9 +34,9 @@ def _norm_of(case: Case, weight: np.ndarray) -> float:
 def test_the_fallback_is_a_bound(kind: str, seed: int) -> None:
     case = KINDS[kind](np.random.default_rng(seed))
     assert isinstance(case.op, (Dense, Conv))
-    bound = Point({}).operator_norm("y", case.op, case.shapes[0], case.shape)
+    bound = Weights({}).operator_norm("y", case.op, case.shapes[0], case.shape)
     assert _norm_of(case, case.op.weight.lo) <= bound * (1 + 1e-12)
-    assert Point({"y": 0.25}).operator_norm("y", case.op, case.shapes[0], case.shape) == 0.25
+    assert Weights({"y": 0.25}).operator_norm("y", case.op, case.shapes[0], case.shape) == 0.25
 
 
 @pytest.mark.sample(seed=9)
@@ -46,7 +46,7 @@ def test_members_of_a_frobenius_ball(kind: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     case = KINDS[kind](rng)
     assert isinstance(case.op, (Dense, Conv))
-    scope = Constrained({"w": ("frobenius", 2.0)}, frozenset({"w", "b"}), {"y": 1e-9})
+    scope = Constrained({"y": 1e-9}, {"w": ("frobenius", 2.0)}, frozenset({"w", "b"}))
     bound = scope.operator_norm("y", case.op, case.shapes[0], case.shape)
     for weight in (rng.normal(size=case.op.weight.shape), np.ones(case.op.weight.shape)):
         member = weight * (2.0 / np.linalg.norm(weight))
@@ -85,7 +85,7 @@ def test_gains(kind: str, gain: float, entry: float, norm: float, largest: float
     constraints: dict[str, Constraint] = {
         "w": ("spectral", 3.0) if kind == "spectral" else ("frobenius", 3.0)
     }
-    scope = Constrained(constraints, frozenset({"w"}), {"y": 0.1})
+    scope = Constrained({"y": 0.1}, constraints, frozenset({"w"}))
     operand = _operand(gain)
     assert scope.max_abs(operand) == entry
     assert scope.norm(operand) == norm
@@ -94,7 +94,7 @@ def test_gains(kind: str, gain: float, entry: float, norm: float, largest: float
 
 
 def test_fixed_weights_are_those_of_the_file() -> None:
-    scope = Constrained({"w": ("spectral", 3.0)}, frozenset({"other"}), {"y": 5.5})
+    scope = Constrained({"y": 5.5}, {"w": ("spectral", 3.0)}, frozenset({"other"}))
     operand = _operand(1.0)
     assert scope.entries(operand).lo is operand.lo
     assert scope.operator_norm("y", Dense(operand, None), (1, 2), (1, 2)) == 5.5
@@ -103,10 +103,10 @@ def test_fixed_weights_are_those_of_the_file() -> None:
 
 
 def test_trained_without_a_constraint_or_with_two_sources_is_unknown() -> None:
-    free = Constrained({}, frozenset({"w"}), {"y": 1.0})
-    two = Constrained({"w": ("frobenius", 1.0)}, frozenset({"w", "v"}), {})
-    other = Constrained({"w": ("nuclear", 1.0)}, frozenset({"w"}), {})
-    broken = Constrained({"w": ("frobenius", math.nan)}, frozenset({"w"}), {})
+    free = Constrained({"y": 1.0}, {}, frozenset({"w"}))
+    two = Constrained({}, {"w": ("frobenius", 1.0)}, frozenset({"w", "v"}))
+    other = Constrained({}, {"w": ("nuclear", 1.0)}, frozenset({"w"}))
+    broken = Constrained({}, {"w": ("frobenius", math.nan)}, frozenset({"w"}))
     for scope, operand in (
         (free, _operand(1.0)),
         (two, _operand(1.0, "v")),

@@ -1,0 +1,54 @@
+"""Mechanisms that hold the weights within their constraints.
+
+Clipless (Béthune et al., 2024); weight clipping, fixed weight norms (Barczewski and Ramon, 2024).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from lipcert.core.ledger.mechanism import Mechanism
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Clipless(Mechanism):
+    """After each step the weights are projected onto their constraints; nothing else is clipped,
+    unless a clip of the loss gradient is declared. Bounds hold for the whole run."""
+
+    kind = "clipless"
+    said = "clipless: after each step the weights are projected onto their constraints"
+    weights = "held"
+    fills_scope = True
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class WeightClipping(Mechanism):
+    """After each step a weight above its radius is scaled down to it; bounds are taken at the
+    current weights, which are public, and change from step to step."""
+
+    kind = "weight-clipping"
+    said = "weight-clipping: after each step weights above their radius are scaled to it"
+    weights = "stepwise"
+
+    @property
+    def text(self) -> str:
+        """With what becomes of the weights, which bounds at those of the file depend on."""
+        return (
+            "Gradients are what backpropagation finds; after every step, training scales tensors "
+            "that exceed their constraint down to it."
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class FixedWeightNorm(Mechanism):
+    """After each step every weight is scaled to its radius, up or down. Bounds hold for the whole
+    run: the sphere is part of the ball."""
+
+    kind = "fixed-weight-norm"
+    said = "fixed-weight-norm: after each step weights are scaled to their radius"
+    weights = "held"
+    scales_up = True
