@@ -23,7 +23,7 @@ from lipcert.core.interval import exact
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Program, Step
+from lipcert.core.program import CotangentClip, Program, Step
 from lipcert.core.reader.records import shown
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at, step_fact
@@ -103,7 +103,7 @@ class Proof:
         self.forms: Table[int, Chain] = table("a form")
         self.gradients: Table[str, float] = table("a gradient")
         unclipped = program
-        if premises.layer_clip is not None:
+        if any(isinstance(step.op, CotangentClip) for step in program.steps):
             from lipcert.core.clips import without_cotangent_clips  # noqa: PLC0415  for such alone
 
             unclipped = without_cotangent_clips(program)
