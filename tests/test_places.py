@@ -86,9 +86,10 @@ def test_a_loss_has_three_places(kind: str) -> None:
     )
 
 
-def test_a_mechanism_that_holds_weights_has_three_places() -> None:
-    """Its declaration, and what users of training write. Its class says the rest."""
+def test_a_mechanism_that_holds_weights_has_four_places() -> None:
+    """Its declaration, its row, and what users of training write. Its class says the rest."""
     assert places('"fixed-weight-norm"', r"\bFixedWeightNorm\b") == {
+        "core/ledger/held_weights.py",
         "core/ledger/mechanism.py",
         "training/__init__.py",
         "training/mechanisms.py",
@@ -96,11 +97,11 @@ def test_a_mechanism_that_holds_weights_has_three_places() -> None:
 
 
 def test_a_mechanism_that_clips_has_six_places() -> None:
-    """Its declaration, how it bounds, how gradients are measured under it, what users of training
+    """Its declaration and row, how it bounds, how gradients are measured under it, what users of training
     write, and what enforces it there; `suggest` has a trial of its own for each."""
-    named = users_of("GradientClipping") - {"core/ledger/__init__.py", "training/__init__.py"}
-    assert named - {"training/suggesting.py"} == {
-        "core/ledger/mechanism.py",
+    named = users_of("GradientClipping") - {"training/__init__.py", "training/suggesting.py"}
+    assert named == {
+        "core/ledger/gradient_clipping.py",
         "core/ledger/premises.py",
         "gradient_stats/measure.py",
         "training/enforcement.py",
