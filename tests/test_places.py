@@ -97,8 +97,8 @@ def test_a_mechanism_that_holds_weights_has_four_places() -> None:
 
 
 def test_a_mechanism_that_clips_has_six_places() -> None:
-    """Its declaration and row, how it bounds, how gradients are measured under it, what users of training
-    write, and what enforces it there; `suggest` has a trial of its own for each."""
+    """Its declaration and row, how it bounds, how gradients are measured under it, what users of
+    training write, and what enforces it there; `suggest` has a trial of its own for each."""
     named = users_of("GradientClipping") - {"training/__init__.py", "training/suggesting.py"}
     assert named == {
         "core/ledger/gradient_clipping.py",
