@@ -18,7 +18,7 @@ from lipcert.cli.options import (
     require_data,
     some_examples,
 )
-from lipcert.cli.output import Output, text_width
+from lipcert.cli.output import Output
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
 from lipcert.settings.gates import OF_ANALYSES, GateOutcome, worst_of
@@ -60,11 +60,7 @@ def command(
     examples = some_examples(words, imported)
     with ProgressReport(result.progress) as report:
         analysis = analyze(imported, settings, report.observe, examples=examples, gates=gates)
-    result.write(
-        lambda name, color: analysis_report(
-            analysis, name, width=text_width(), color=color, show_all=result.show_all
-        )
-    )
+    result.report(analysis_report, analysis)
     outcome = worst_of(analysis.gates)
     if outcome is GateOutcome.EXCEEDED:
         return ExitCode.NEGATIVE

@@ -22,7 +22,7 @@ from lipcert.cli.options import (
     require_data,
     together,
 )
-from lipcert.cli.output import Output, text_width
+from lipcert.cli.output import Output
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from lipcert.process.progress import ProgressReport
@@ -199,11 +199,7 @@ def command(
                 compare_speed=compare_speed,
                 observe=shown.observe,
             )
-    result.write(
-        lambda name, color: audit_report(
-            report, name, width=text_width(), color=color, show_all=result.show_all
-        )
-    )
+    result.report(audit_report, report)
     return _exit_code(report)
 
 

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, knob_options, option, output_options
-from lipcert.cli.output import Output, text_width, write
+from lipcert.cli.output import Output, write
 from lipcert.process.progress import ProgressReport
-from lipcert.report.formats import document_text
-
-if TYPE_CHECKING:
-    from lipcert.analysis.certificate import Issued
 
 
 @click.command("certify")
@@ -58,6 +53,7 @@ def command(
     paths.require_writable([target], [model])
     from lipcert.analysis.certificate import certify
     from lipcert.importer.load import load_under
+    from lipcert.report.certificate import certification_document, certification_json
 
     imported = load_under(model, settings)
     with ProgressReport(result.progress) as report:
@@ -65,16 +61,8 @@ def command(
     if issued.completed is not None:
         write(issued.completed, issued.model_beside(target))
     write(issued.data, target)
-    write(_rendered(issued, target, result.format), None)
+    result.show(certification_document, issued, target, json=certification_json)
     if issued.certificate.network.grad_norm is None:
         sys.stderr.write("lipcert: the certificate holds no gradient bound; see the analysis\n")
         return ExitCode.NO_VERDICT
     return ExitCode.HOLDS
-
-
-def _rendered(issued: Issued, target: Path, output_format: str) -> str:
-    from lipcert.report.certificate import certification_document, certification_json
-
-    if output_format == "json":
-        return certification_json(issued, target)
-    return document_text(certification_document(issued, target), "text", width=text_width())

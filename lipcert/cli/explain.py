@@ -8,7 +8,7 @@ import click
 
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, given, knob_options, output_options
-from lipcert.cli.output import Output, text_width
+from lipcert.cli.output import Output
 from lipcert.errors import UsageError
 from lipcert.report.formats import BOUND_FORMATS
 
@@ -75,9 +75,5 @@ def _bound(context: click.Context, model: Path, name: str, result: Output) -> Ex
     with ProgressReport(result.progress) as report:
         found = bounded(imported, settings, report.observe)
     said = bound_report(found, str(model), imported.sha256, name)
-    result.write(
-        lambda form, color: bound_text(
-            said, form, width=text_width(), color=color, show_all=result.show_all
-        )
-    )
+    result.report(bound_text, said)
     return ExitCode.HOLDS

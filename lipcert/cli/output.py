@@ -84,6 +84,14 @@ class Output:
             write(rendered(name, False), file)
         write(rendered(self.format, self.file is None and use_color(self.color)), self.file)
 
+    def report(self, written: Callable[..., str], found: object) -> None:
+        """The same by what writes the reports of a verb, in the format that it is given."""
+        self.write(
+            lambda name, color: written(
+                found, name, width=text_width(), color=color, show_all=self.show_all
+            )
+        )
+
     def show(
         self, document: Callable[..., Document], *found: object, **files: Callable[..., str]
     ) -> None:

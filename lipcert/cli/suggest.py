@@ -18,10 +18,11 @@ from lipcert.cli.options import (
     require_data,
     some_examples,
 )
-from lipcert.cli.output import Output, text_width, write
+from lipcert.cli.output import Output, write
 from lipcert.errors import UsageError
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import SUGGEST_FORMATS, suggestions_report
+from lipcert.settings.toml import settings_toml
 
 if TYPE_CHECKING:
     from lipcert.suggestions.records import Suggestions
@@ -100,11 +101,7 @@ def command(
             observe=report.observe,
             probe=probe,
         )
-    result.write(
-        lambda name, color: suggestions_report(
-            found, name, width=text_width(), color=color, show_all=result.show_all
-        )
-    )
+    result.report(suggestions_report, found)
     if settings_file is not None:
         _apply(found, settings_file)
     return ExitCode.HOLDS if found.recipe.outcome.usable else ExitCode.NO_VERDICT
@@ -112,7 +109,6 @@ def command(
 
 def _apply(found: Suggestions, file: Path) -> None:
     """Write the settings of the recipe, and say so on standard error."""
-    from lipcert.report.suggestions import settings_toml
-
-    write(settings_toml(found.recipe), file)
+    head = "written by `lipcert suggest --apply`: the settings of its recipe"
+    write(settings_toml(found.recipe.settings, head), file)
     click.echo(f"lipcert: the settings of the recipe are in {file}", err=True)

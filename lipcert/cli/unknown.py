@@ -16,80 +16,53 @@ import click
 
 from lipcert.settings.choices import nearest
 
-_ALSO_CALLED: Final[Mapping[str, str]] = MappingProxyType(
+
+def _by_word(called: Mapping[str, str]) -> Mapping[str, str]:
+    """What each word stands for. called: the words for each meaning."""
+    return MappingProxyType(
+        {word: meant for meant, words in called.items() for word in words.split()}
+    )
+
+
+_ALSO_CALLED: Final = _by_word(
     {
-        "batch": "batch-size",
-        "bs": "batch-size",
-        "logical-batch-size": "batch-size",
-        "certificate": "out",
-        "destination": "out",
-        "file": "out",
-        "output": "out",
-        "output-dir": "out",
-        "output-file": "out",
-        "outfile": "out",
-        "save": "out",
-        "l2-norm-clip": "clip-norm",
-        "max-norm": "clip-norm",
-        "max-per-sample-grad-norm": "clip-norm",
-        "eps": "target-epsilon max-epsilon",
-        "epsilon": "target-epsilon max-epsilon",
-        "n": "dataset-size",
-        "num-examples": "dataset-size",
-        "num-samples": "dataset-size",
-        "sample-size": "dataset-size",
-        "train-size": "dataset-size",
-        "iterations": "steps",
-        "num-steps": "steps",
-        "max-steps": "steps",
-        "num-epochs": "epochs",
-        "num-classes": "classes",
-        "noise": "noise-multiplier",
-        "sigma": "noise-multiplier",
-        "sampler": "sampling",
-        "q": "sampling-rate batch-size",
-        "sample-rate": "sampling-rate batch-size",
-        "sampling-rate": "batch-size",
-        "sampling-probability": "sampling-rate batch-size",
-        "l2": "input-norm",
-        "radius": "input-norm",
-        "bounds": "input-box",
-        "range": "input-box",
-        "criterion": "loss",
-        "frozen": "freeze",
-        "dataset": "data",
-        "no-color": "color",
-        "onnx": "model",
-        "precision": "dtype",
-        "quiet": "no-progress",
-        "silent": "no-progress",
-        "verbose": "all",
-        "full": "all",
+        "batch-size": "batch bs logical-batch-size sampling-rate",
+        "out": "certificate destination file output output-dir output-file outfile save",
+        "clip-norm": "l2-norm-clip max-norm max-per-sample-grad-norm",
+        "target-epsilon max-epsilon": "eps epsilon",
+        "dataset-size": "n num-examples num-samples sample-size train-size",
+        "steps": "iterations num-steps max-steps",
+        "epochs": "num-epochs",
+        "classes": "num-classes",
+        "noise-multiplier": "noise sigma",
+        "sampling": "sampler",
+        "sampling-rate batch-size": "q sample-rate sampling-probability",
+        "input-norm": "l2 radius",
+        "input-box": "bounds range",
+        "loss": "criterion",
+        "freeze": "frozen",
+        "data": "dataset",
+        "color": "no-color",
+        "model": "onnx",
+        "dtype": "precision",
+        "no-progress": "quiet silent",
+        "all": "verbose full",
     }
 )
 """what other tools and papers call options: the options, of which a verb may have some"""
 
 
-_VERBS_CALLED: Final[Mapping[str, str]] = MappingProxyType(
+_VERBS_CALLED: Final = _by_word(
     {
-        "accountant": "privacy",
-        "accounting": "privacy",
-        "attack": "audit",
-        "bound": "analyze",
-        "bounds": "analyze",
-        "describe": "inspect",
-        "diff": "compare",
-        "epsilon": "privacy",
-        "info": "inspect",
-        "issue": "certify",
-        "lipschitz": "analyze",
-        "replay": "audit",
-        "sensitivity": "analyze",
-        "settings": "config",
-        "show": "inspect",
-        "tune": "suggest",
-        "validate": "check",
-        "verify": "check",
+        "privacy": "accountant accounting epsilon",
+        "audit": "attack replay",
+        "analyze": "bound bounds lipschitz sensitivity",
+        "inspect": "describe info show",
+        "compare": "diff",
+        "certify": "issue",
+        "config": "settings",
+        "suggest": "tune",
+        "check": "validate verify",
     }
 )
 _IN_PYTHON: Final[Mapping[str, str]] = MappingProxyType(

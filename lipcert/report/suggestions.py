@@ -1,15 +1,13 @@
 """Suggestions as a document for people, whose first lines say how things stand and what to do.
 
-Every number is that of an analysis. Besides, suggestions as JSON for programs, and the settings
-file of the recipe, which `--config` reads.
+Every number is that of an analysis. Besides, suggestions as JSON for programs.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields, replace
+from dataclasses import asdict, fields
 from typing import Final
 
 from lipcert.analysis.usefulness import times
@@ -19,7 +17,7 @@ from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.json import JsonObject, diagnostic_list, dump
 from lipcert.report.numbers import at_most
-from lipcert.settings.settings import FOUND, ConstraintSpec, Settings, key_of
+from lipcert.settings.settings import ConstraintSpec
 from lipcert.suggestions.records import (
     TOPIC,
     Change,
@@ -480,40 +478,3 @@ def _plain(name: str, value: object) -> object:
             return {pattern: _plain("", own) for pattern, own in value}
         return list(value)
     return value
-
-
-def settings_toml(recipe: Recipe) -> str:
-    """The settings file of a recipe."""
-    lines = ["# written by `lipcert suggest --apply`: the settings of its recipe"]
-    tables: list[str] = []
-    for name, value in _given(recipe.settings):
-        if isinstance(value, dict):
-            tables += ["", f"[{name}]"]
-            tables += [f"{json.dumps(key)} = {_toml(own)}" for key, own in value.items()]
-        else:
-            lines.append(f"{name} = {_toml(value)}")
-    return "\n".join([*lines, *tables]) + "\n"
-
-
-def _given(settings: Settings) -> Iterator[tuple[str, object]]:
-    """Settings that differ from the defaults, and do not follow from the others."""
-    derived = set(FOUND)
-    if replace(settings, scope="auto") == settings:
-        derived.add("scope")
-    if replace(settings, reduction="auto") == settings:
-        derived.add("reduction")
-    for item in fields(Settings):
-        value = getattr(settings, item.name)
-        if value != item.default and value is not None and item.name not in derived:
-            yield key_of(item), _plain(item.name, value)
-
-
-def _toml(value: object) -> str:
-    match value:
-        case bool():
-            return "true" if value else "false"
-        case str():
-            return json.dumps(value)
-        case list():
-            return f"[{', '.join(map(_toml, value))}]"
-    return repr(value)

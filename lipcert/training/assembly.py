@@ -35,6 +35,7 @@ from lipcert.process.progress import ProgressReport
 from lipcert.settings.choices import AccountantName, SamplingName, check_positive
 from lipcert.settings.conversion import whole
 from lipcert.settings.settings import Settings
+from lipcert.settings.toml import settings_toml
 from lipcert.training.calibration import (
     Calibration,
     as_certified,
@@ -77,7 +78,6 @@ from lipcert.training.run_folder import (
     UNCERTIFIED,
     copy_file,
     opened,
-    settings_text,
     usable,
 )
 from lipcert.training.same_network import SameNetwork, require_gradients
@@ -85,6 +85,7 @@ from lipcert.training.sampling import Sampler, Seed
 from lipcert.training.world import PATIENCE, World, checksum
 
 _Hooks = TypeVar("_Hooks", bound=Removable)
+_HEAD: Final = "The settings of a private training run: lipcert certify MODEL --config THIS"
 _MOST_AHEAD: Final = 16
 """so many releases are counted by one write to the disk, where that is 1 % of the run at most"""
 
@@ -417,7 +418,7 @@ def _write_down(
     if resume and (place / CHECKPOINT).exists():
         private.restore()
     if private.world.is_first:
-        settings = settings_text(private.settings).encode()
-        write_whole(place / SETTINGS, settings)
+        text = settings_toml(private.settings, _HEAD)
+        write_whole(place / SETTINGS, text.encode())
     if record_every is not None:
         private.record(place / TRACE, place / MODEL, record_every, store_data=store_data)

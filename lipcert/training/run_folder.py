@@ -1,20 +1,18 @@
 """The folder of a private run: its files, each written atomically, and whether it may be used.
 
-Input: a folder, and whether to resume the run in it; settings; everything with a `state_dict`.
-Output: the folder, created once the run is certain to start; TOML that `lipcert --config FILE`
-reads back as the same settings; a checkpoint, or the same objects restored from it. Invariants: a
-run in a folder is never started a second time; neither seeds nor states of generators are written,
-since a reader of them would know the noise. So a resumed run draws new batches and new noise, and
-the ledger, a file of its own, has counted all releases since the checkpoint.
+Input: a folder, and whether to resume the run in it; everything with a `state_dict`. Output: the
+folder, created once the run is certain to start; a checkpoint, or the same objects restored from
+it. Invariants: a run in a folder is never started a second time; neither seeds nor states of
+generators are written, since a reader of them would know the noise. So a resumed run draws new
+batches and new noise, and the ledger, a file of its own, has counted all releases since the
+checkpoint.
 """
 
 from __future__ import annotations
 
-import json
 import pickle
 import shutil
 from collections.abc import Mapping
-from dataclasses import fields
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -22,7 +20,6 @@ import torch
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.process.files import write_whole
-from lipcert.settings.settings import FOUND, NO_CLIP, Settings
 
 MODEL: Final = "model.onnx"
 CERTIFICATE: Final = "model.lipcert.json"
@@ -32,10 +29,6 @@ CHECKPOINT: Final = "checkpoint.pt"
 TRACE: Final = "trace"
 UNCERTIFIED: Final = "no_certificate.txt"
 """why there is no certificate, where there is none"""
-_TABLES: Final = tuple(
-    item.name for item in fields(Settings) if not item.metadata and item.name not in FOUND
-)
-_HEAD: Final = "# The settings of a private training run: lipcert certify MODEL --config THIS\n"
 
 
 class Stateful(Protocol):
@@ -78,22 +71,6 @@ def copy_file(source: Path, path: Path) -> None:
     write_whole(path, data)
 
 
-def settings_text(settings: Settings) -> str:
-    """TOML with every value that is not the default."""
-    default = Settings()
-    lines = [_HEAD]
-    for item in fields(Settings):
-        value = getattr(settings, item.name)
-        if item.name not in {*_TABLES, *FOUND} and value != getattr(default, item.name):
-            lines.append(f"{_key(item.name)} = {_value(value)}\n")
-    for table in _TABLES:
-        entries: tuple[tuple[str, object], ...] = getattr(settings, table)
-        if entries:
-            lines.append(f"\n[{_key(table)}]\n")
-            lines += [f"{json.dumps(name)} = {_value(value)}\n" for name, value in entries]
-    return "".join(lines)
-
-
 def write_checkpoint(path: Path, parts: Mapping[str, Stateful], releases: int) -> None:
     """Write all parts, and the number of releases made at this state."""
     states = {name: part.state_dict() for name, part in parts.items()}
@@ -117,20 +94,3 @@ def read_checkpoint(path: Path, parts: Mapping[str, Stateful]) -> int:
     for name, part in parts.items():
         part.load_state_dict(states[name])
     return releases
-
-
-def _key(field: str) -> str:
-    return field.replace("_", "-")
-
-
-def _value(value: object) -> str:
-    match value:
-        case None:
-            return json.dumps(NO_CLIP)
-        case bool():
-            return "true" if value else "false"
-        case int() | float():
-            return repr(value)
-        case tuple():
-            return "[" + ", ".join(_value(item) for item in value) + "]"
-    return json.dumps(str(value))
