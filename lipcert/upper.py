@@ -58,6 +58,11 @@ class Upper:
         """Whether this is a bound at all."""
         return math.isfinite(self.value)
 
+    @property
+    def number(self) -> float | None:
+        """The bound as records have it: None where there is none."""
+        return finite(self.value)
+
     def __add__(self, other: Upper) -> Upper:
         return Upper(_round_up(self.value + other.value, lambda: _exact_sum(self, other)))
 
@@ -90,6 +95,11 @@ class Upper:
     def of_fraction(cls, number: Fraction) -> Upper:
         """The smallest float64 at or above a rational number."""
         return cls(_round_up(float(number), lambda: number))
+
+
+def finite(bound: float | None) -> float | None:
+    """A bound as records have it: None where it is infinite, or NaN, and there is none."""
+    return bound if bound is not None and math.isfinite(bound) else None
 
 
 @final

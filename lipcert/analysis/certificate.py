@@ -57,7 +57,7 @@ from lipcert.process.threads import one_thread
 from lipcert.search.prover import ROOM
 from lipcert.settings.choices import check_choice
 from lipcert.settings.settings import Settings
-from lipcert.upper import Upper
+from lipcert.upper import Upper, finite
 from lipcert.version import __version__
 
 _TOLERATED: Final = 1.01
@@ -204,7 +204,7 @@ class _Draft:
             lines=lines,
             parameters=self._parameters(gradients),
             groups=self._groups(),
-            network=NetworkClaim(_finite(proof.lipschitz), None, None, None),
+            network=NetworkClaim(finite(proof.lipschitz), None, None, None),
         )
         bounds = group_bounds(bare, gradients, self._premises, drops=self._drops)
         certificate = self._released(bare, bounds)
@@ -290,7 +290,7 @@ class _Draft:
             bare.network,
             grad_norm=total_sensitivity([bound.grad_norm for bound in bounds]),
             sensitivity=total_sensitivity([bound.sensitivity for bound in bounds]),
-            noise_multiplier=_finite(effective),
+            noise_multiplier=finite(effective),
         )
         return replace(bare, groups=groups, network=network, privacy=self._privacy(effective))
 
@@ -336,7 +336,3 @@ class _Draft:
 def _stated(bound: float) -> float:
     """A derived ε as it is claimed: with the room that every line has."""
     return bound * (1.0 + ROOM)
-
-
-def _finite(bound: float) -> float | None:
-    return bound if math.isfinite(bound) else None

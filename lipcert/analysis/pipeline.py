@@ -53,7 +53,7 @@ from lipcert.process.threads import one_thread
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.settings.gates import NO_GATES, Gates
 from lipcert.settings.settings import Settings
-from lipcert.upper import Upper, root_sum_square
+from lipcert.upper import Upper, finite, root_sum_square
 
 
 @one_thread()
@@ -172,11 +172,6 @@ def _allocation_reports(released: Release) -> tuple[AllocationReport, ...]:
     )
 
 
-def _number(bound: Upper | None) -> float | None:
-    """A bound as reports print it: None where there is none."""
-    return bound.value if bound is not None and bound.is_finite else None
-
-
 def _model_report(model: ImportedModel, graph: Graph) -> ModelReport:
     """Which file was analysed."""
     trained = sum(p.size for p in graph.parameters.values() if p.trainable)
@@ -191,7 +186,7 @@ def _assumptions(
     at_input = found.derived.facts[found.program.input].norm
     constraints = constraints_of(graph, settings) if settings.scope == "constraint-set" else {}
     return Assumptions(
-        input_norm=_finite(at_input),
+        input_norm=finite(at_input),
         input_box=settings.effective_input_box,
         loss={**loss.record(), "reduction": settings.reduction, **_clip(settings)},
         scope=settings.scope,
@@ -248,11 +243,11 @@ def _node_report(step: Step, name: str, found: Bounded, absence: Absence) -> Nod
         inputs=step.inputs,
         output=step.output,
         shape=shapes[step.output][1:] if shapes[step.output][:1] == (1,) else shapes[step.output],
-        input_norm=_finite(total_sensitivity([fact.norm for fact in facts])),
-        output_norm=_finite(norms[0]),
-        operator_norm=_finite(lipschitz[0]) if is_linear else None,
-        input_lipschitz=tuple(map(_finite, lipschitz)),
-        cotangent_norm=_finite(norms[1]),
+        input_norm=finite(total_sensitivity([fact.norm for fact in facts])),
+        output_norm=finite(norms[0]),
+        operator_norm=finite(lipschitz[0]) if is_linear else None,
+        input_lipschitz=tuple(map(finite, lipschitz)),
+        cotangent_norm=finite(norms[1]),
         rule=rule_of(step.op),
         reason=reason,
         remedy=remedy,
@@ -301,9 +296,9 @@ def _parameter_reports(
                 node=node,
                 trainable=parameter.trainable,
                 group=group and group.name,
-                grad_norm=_number(grad_norm),
-                sensitivity=_number(moved),
-                noise_std=_number(group and group.noise_std),
+                grad_norm=grad_norm.number,
+                sensitivity=None if moved is None else moved.number,
+                noise_std=None if group is None else group.noise_std.number,
             )
         )
     return tuple(reports)
@@ -315,9 +310,9 @@ def _group_report(group: Group) -> GroupReport:
         name=group.name,
         parameters=group.parameters,
         dimension=group.dimension,
-        grad_norm=_number(group.grad_norm),
-        sensitivity=_number(group.sensitivity),
-        noise_std=_number(group.noise_std),
+        grad_norm=group.grad_norm.number,
+        sensitivity=group.sensitivity.number,
+        noise_std=group.noise_std.number,
         noise_energy_share=group.energy_share,
     )
 
@@ -326,15 +321,11 @@ def _network_report(found: Bounded, released: Release, witness: Witness) -> Netw
     """Bounds of the whole network, and what was found to reach them."""
     derived, output = found.derived, found.program.output
     return NetworkReport(
-        lipschitz=_finite(derived.lipschitz),
-        output_norm=_finite(derived.facts[output].norm),
-        loss_cotangent_norm=_finite(derived.cotangents[output].norm),
-        grad_norm=_number(root_sum_square(group.grad_norm for group in found.groups)),
-        sensitivity=_number(released.total_sensitivity),
+        lipschitz=finite(derived.lipschitz),
+        output_norm=finite(derived.facts[output].norm),
+        loss_cotangent_norm=finite(derived.cotangents[output].norm),
+        grad_norm=root_sum_square(group.grad_norm for group in found.groups).number,
+        sensitivity=released.total_sensitivity.number,
         grad_norm_witness=witness.grad_norm,
         lipschitz_witness=witness.lipschitz,
     )
-
-
-def _finite(bound: float) -> float | None:
-    return bound if math.isfinite(bound) else None

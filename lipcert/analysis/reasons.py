@@ -26,6 +26,7 @@ from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale
 from lipcert.errors import UsageError
 from lipcert.settings.choices import nearest
+from lipcert.upper import finite
 
 NETWORK: Final = ("G", "L")
 """bounds of the whole network: of the gradient of one example, and its Lipschitz constant"""
@@ -303,10 +304,10 @@ def bound_report(found: Bounded, model: str, sha256: str, name: str) -> BoundRep
         ReasonReport(
             what=item.what,
             subject=item.subject,
-            bound=_finite(item.bound),
+            bound=finite(item.bound),
             rule=item.rule,
             text=item.text,
-            factor=_finite(item.factor),
+            factor=finite(item.factor),
             remedy=item.remedy,
             because=tuple(numbers[id(part)] for part in item.because),
         )
@@ -314,7 +315,3 @@ def bound_report(found: Bounded, model: str, sha256: str, name: str) -> BoundRep
     )
     factors = tuple(numbers[id(item)] for item in largest_factors(roots[0]))
     return BoundReport(model, sha256, name, len(roots), records, factors)
-
-
-def _finite(number: float) -> float | None:
-    return number if math.isfinite(number) else None

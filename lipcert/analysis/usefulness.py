@@ -27,7 +27,7 @@ from lipcert.settings.gates import (
 )
 from lipcert.settings.settings import Settings
 from lipcert.text.decimals import decimal_text, rounded
-from lipcert.upper import Upper
+from lipcert.upper import Upper, finite
 
 USEFUL: Final = 2.0
 """the largest relative cost of what is useful: up to 1.25 at least 95 % of what clipping gains over
@@ -251,5 +251,4 @@ def _over(above: float | None, below: float | None) -> float | None:
     """A quotient, where both are known and it is a number."""
     if above is None or not below:
         return None
-    found = above / below
-    return found if math.isfinite(found) else None
+    return finite(above / below)

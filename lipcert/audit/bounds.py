@@ -68,7 +68,7 @@ class Claims:
     def grad_norm(self) -> float | None:
         """G of all groups together; None where there is no group, or one has no bound."""
         bounds = [Upper(math.inf if g.grad_norm is None else g.grad_norm) for g in self.groups]
-        return _number(root_sum_square(bounds)) if bounds else None
+        return root_sum_square(bounds).number if bounds else None
 
 
 def claims_of_analysis(
@@ -250,12 +250,8 @@ def _values_of(found: Bounded) -> frozenset[str]:
 
 
 def _group(group: Group) -> GroupBound:
-    return GroupBound(group.name, group.parameters, group.dimension, _number(group.grad_norm))
+    return GroupBound(group.name, group.parameters, group.dimension, group.grad_norm.number)
 
 
 def _finite(bounds: Mapping[str, float]) -> Mapping[str, float]:
     return {name: bound for name, bound in bounds.items() if math.isfinite(bound)}
-
-
-def _number(bound: Upper) -> float | None:
-    return bound.value if bound.is_finite else None

@@ -65,7 +65,7 @@ from lipcert.settings.gates import (
     GateResult,
 )
 from lipcert.settings.loss_spec import loss_words
-from lipcert.upper import INFINITE, Upper
+from lipcert.upper import INFINITE, Upper, finite
 
 _MOST_NAMES = 4
 _MOST_OBSERVED = 256
@@ -130,9 +130,7 @@ def conclude(
             *eval_notes(ready.model.graph.eval_layers),
             *unstated(claims.engine.graph, claims.settings),
         ),
-        max_detectable_factor=(
-            job.max_detectable_factor if math.isfinite(job.max_detectable_factor) else None
-        ),
+        max_detectable_factor=finite(job.max_detectable_factor),
     )
     return _judged(report, list(_reasons(report, ready, total)))
 

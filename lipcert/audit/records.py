@@ -14,6 +14,7 @@ from typing import Final, final
 from lipcert.analysis.records import Usefulness
 from lipcert.diagnostics import Diagnostic
 from lipcert.settings.gates import GateResult
+from lipcert.upper import finite
 
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80
@@ -36,8 +37,7 @@ def factor_of(share: float | None) -> float | None:
     """The inverse of a tightness; None where it is not known, or nothing came near the bound."""
     if share is None or not 0.0 < share < math.inf:
         return None
-    factor = 1.0 / share
-    return factor if math.isfinite(factor) else None
+    return finite(1.0 / share)
 
 
 class Verdict(Enum):

@@ -24,7 +24,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.accounting import Accountant, accountants, check_multiplier, choose, epsilon
 from lipcert.privacy.noise import Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.upper import Lower, Upper
+from lipcert.upper import Lower, Upper, finite
 
 POINT_ONLY: Final = Diagnostic(
     "LC408",
@@ -342,7 +342,7 @@ def account_for(
     effective = declared.effective_multiplier(plan, noise_multiplier)
     sigma = effective.value if effective is not None and effective.value > 0.0 else None
     estimates = tuple(
-        Estimate(way, None if sigma is None else _finite(epsilon(plan, sigma, way)))
+        Estimate(way, None if sigma is None else finite(epsilon(plan, sigma, way)))
         for way in accountants(plan)
     )
     best = next(
@@ -362,7 +362,7 @@ def account_for(
         estimates=estimates,
         poisson_epsilon=None if sigma is None else _poisson_epsilon(plan, sigma),
         zcdp=None if sigma is None else zero_concentrated(plan, sigma),
-        claimed_epsilon=_finite(declared.claimed_epsilon(plan, noise_multiplier)),
+        claimed_epsilon=finite(declared.claimed_epsilon(plan, noise_multiplier)),
         diagnostics=(*lints(plan, declared), *_unbounded(best.epsilon)),
     )
 
@@ -372,7 +372,7 @@ def _poisson_epsilon(plan: TrainingPlan, sigma: float) -> float | None:
     if plan.sampling in {Sampling.POISSON, Sampling.FULL_BATCH}:
         return None
     poisson = replace(plan.with_steps(plan.releases), sampling=Sampling.POISSON)
-    return _finite(epsilon(poisson, sigma)) if accountants(poisson) else None
+    return finite(epsilon(poisson, sigma)) if accountants(poisson) else None
 
 
 def _unbounded(found: float | None) -> tuple[Diagnostic, ...]:
@@ -387,7 +387,3 @@ def _unbounded(found: float | None) -> tuple[Diagnostic, ...]:
             "repair what the other findings name, or raise the noise multiplier",
         ),
     )
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

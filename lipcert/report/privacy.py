@@ -7,7 +7,6 @@ precision for programs, for whom null or an empty field stands for "no finite ε
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Final, final
@@ -23,6 +22,7 @@ from lipcert.report import document as doc
 from lipcert.report.document import csv_text, diagnostics_told
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.numbers import at_most
+from lipcert.upper import finite
 
 _CHANGE: Final = {
     Neighbouring.ADD_OR_REMOVE_ONE: "added or removed",
@@ -230,11 +230,7 @@ class PrivacyReport:
         """From an account. allocation: as in `RunPrivacy`."""
         drawn = {
             name: tuple(
-                Point(
-                    point.noise_multiplier,
-                    point.steps,
-                    point.epsilon if math.isfinite(point.epsilon) else None,
-                )
+                Point(point.noise_multiplier, point.steps, finite(point.epsilon))
                 for point in points
             )
             for name, points in curves.items()

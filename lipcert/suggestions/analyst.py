@@ -30,7 +30,7 @@ from lipcert.settings.choices import TierName
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.changes import applied
 from lipcert.suggestions.records import TOPIC, Change, Outcome
-from lipcert.upper import Upper, root_sum_square
+from lipcert.upper import root_sum_square
 
 _OF_NOISE: Final = frozenset({"allocation", "run"})
 """topics that neither bounds nor gradients depend on"""
@@ -149,8 +149,8 @@ def outcome_of(
     released = release_of(found, settings, multiplier)
     use = usefulness_of(released, settings, plan_of(settings), observed)
     return Outcome(
-        grad_norm=_finite(root_sum_square(group.grad_norm for group in found.groups)),
-        sensitivity=_finite(released.total_sensitivity),
+        grad_norm=root_sum_square(group.grad_norm for group in found.groups).number,
+        sensitivity=released.total_sensitivity.number,
         noise=use.noise,
         noise_to_signal=use.noise_to_signal,
         noise_to_signal_of_run=use.noise_to_signal_of_run,
@@ -172,10 +172,6 @@ def _of_one(noise: float | None, observed: Observed | None) -> float | None:
     if noise is None or observed is None or not observed.signal > 0.0:
         return None
     return noise / observed.signal
-
-
-def _finite(bound: Upper) -> float | None:
-    return bound.value if bound.is_finite else None
 
 
 @final
