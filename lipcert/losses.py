@@ -35,7 +35,7 @@ from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import FloatArray, IndexArray, Shape
 from lipcert.errors import UsageError
-from lipcert.settings.choices import LOSSES, check_choice
+from lipcert.settings.values import LOSSES, check_choice
 
 _BATCH_WEIGHTED: Final = frozenset({"kr-batch", "hkr-batch"})
 _OF_TOKENS: Final = frozenset(item.name for item in fields(ClassLoss))

@@ -24,7 +24,7 @@ from benchmarks.reproductions.study import (
     chosen,
     summary,
 )
-from lipcert.settings.choices import AllocationName
+from lipcert.settings.values import AllocationName
 from lipcert.training import FixedWeightNorm, WeightClipping
 
 __all__ = ["rows"]

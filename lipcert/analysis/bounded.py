@@ -56,8 +56,8 @@ from lipcert.search.chains import with_chains
 from lipcert.search.norms import Norms, Propose, find_norms
 from lipcert.search.proposals import proposals
 from lipcert.search.prover import Derived
-from lipcert.settings.patterns import check_patterns
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import check_patterns
 from lipcert.upper import FloatArray
 
 Progress = Callable[[str, int, int], None]

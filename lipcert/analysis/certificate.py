@@ -55,8 +55,8 @@ from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Allocation, allocate
 from lipcert.process.threads import one_thread
 from lipcert.search.prover import ROOM
-from lipcert.settings.choices import check_choice
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import check_choice
 from lipcert.upper import Upper, finite
 from lipcert.version import __version__
 

@@ -29,10 +29,9 @@ from lipcert.core.program import (
 )
 from lipcert.core.reader.records import Model
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
-from lipcert.graph.ir import Graph, Node
-from lipcert.graph.moves import Padding, is_arrangement, padding_of
-from lipcert.settings.patterns import check_patterns
+from lipcert.graph.ir import Graph, Node, Padding, is_arrangement, padding_of
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import check_patterns
 
 
 def with_clips(graph: Graph, settings: Settings) -> Graph:

@@ -19,8 +19,8 @@ from lipcert.core.rules.moves import keeps_order
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph, Node, example
 from lipcert.losses import make_loss
-from lipcert.settings.choices import LOSSES, check_choice
 from lipcert.settings.settings import Settings, loss_parameters
+from lipcert.settings.values import LOSSES, check_choice
 
 _REGRESSION: Final = "mse, mae or huber (with --label-norm)"
 _BOUNDED: Final = {"Sigmoid": "0 and 1", "HardSigmoid": "0 and 1", "Tanh": "-1 and 1"}

@@ -19,8 +19,8 @@ from lipcert.core.program import Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, random_examples
-from lipcert.gradient_stats.gradients import numbers_held
 from lipcert.gradient_stats.measure import RIVAL, Met, Observed, measure, met, observed_of
+from lipcert.gradient_stats.network import numbers_held
 from lipcert.gradient_stats.weights import scaled_into
 from lipcert.graph.ir import Graph, places_of
 from lipcert.search.pullbacks import work

@@ -25,7 +25,7 @@ from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, Shar
 from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale
 from lipcert.errors import UsageError
-from lipcert.settings.choices import nearest
+from lipcert.settings.values import nearest
 from lipcert.upper import finite
 
 NETWORK: Final = ("G", "L")

@@ -26,8 +26,8 @@ from lipcert.graph.viewed import graph_at, is_shown
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Group
 from lipcert.settings.loss_spec import heads_text
-from lipcert.settings.patterns import literal
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import literal
 from lipcert.upper import FloatArray, Upper, root_sum_square
 
 ANALYSIS: Final = "analysis"

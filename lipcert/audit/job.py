@@ -19,9 +19,9 @@ from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
 from lipcert.core.codec import CodecError, Form
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
-from lipcert.settings.choices import check_positive
 from lipcert.settings.gates import NO_GATES, OF_AUDITS, Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.settings.values import check_positive
 from lipcert.text.codec import Codec
 from lipcert.version import __version__
 

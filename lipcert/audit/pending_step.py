@@ -32,8 +32,7 @@ from lipcert.audit.trace.records import (
 )
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
-from lipcert.settings.choices import check_nonnegative, check_positive
-from lipcert.settings.conversion import number
+from lipcert.settings.values import check_nonnegative, check_positive, number
 
 _LONGEST_INDEX: Final = 1 << 20
 

@@ -53,7 +53,7 @@ from lipcert.audit.trace.records import (
 )
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings.conversion import number, table, whole
+from lipcert.settings.values import number, table, whole
 
 Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
 """which steps: every k-th beginning with the first, those listed, or those a function picks"""

@@ -31,8 +31,8 @@ from lipcert.graph.ir import Node, Use
 from lipcert.graph.viewed import graph_at
 from lipcert.measure.lowering import lowered
 from lipcert.search.norms import proved_bound
-from lipcert.settings.choices import TierName
 from lipcert.settings.settings import ConstraintSpec
+from lipcert.settings.values import TierName
 from lipcert.upper import ONE, FloatArray, Lower, Upper, gamma, norm, norm_lower
 
 _PROOF: Final = 2.0**-23

@@ -15,8 +15,8 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 from lipcert.errors import UsageError
-from lipcert.settings.conversion import number
 from lipcert.settings.settings import CHOICES, CONVERTERS, Settings, key_of
+from lipcert.settings.values import number
 
 Parser = Callable[[object], object]
 """makes of text or a value of TOML the value of a field, or raises `UsageError`"""

@@ -30,9 +30,9 @@ from lipcert.cli.output import Output
 from lipcert.cli.sources import from_command_line
 from lipcert.diagnostics import Level
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings.choices import check_choice
 from lipcert.settings.lacking import asks_of_run, listed
 from lipcert.settings.settings import CHOICES
+from lipcert.settings.values import check_choice
 
 if TYPE_CHECKING:
     from lipcert.diagnostics import Diagnostic

@@ -16,8 +16,8 @@ from typing import Any, Final, final
 from lipcert.cli.knobs import KNOBS, TABLES
 from lipcert.cli.paths import unreadable
 from lipcert.errors import UsageError
-from lipcert.settings.choices import nearest
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import nearest
 
 DEBUG_VARIABLE: Final = "LIPCERT_DEBUG"
 _DEFAULT: Final = "default"

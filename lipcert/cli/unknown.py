@@ -14,7 +14,7 @@ from typing import Final
 
 import click
 
-from lipcert.settings.choices import nearest
+from lipcert.settings.values import nearest
 
 
 def _by_word(called: Mapping[str, str]) -> Mapping[str, str]:

@@ -25,7 +25,7 @@ from lipcert.core.losses.kinds import KINDS
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain.codes import PAGES
-from lipcert.settings.choices import nearest
+from lipcert.settings.values import nearest
 
 __all__ = ["all_keys", "explain"]
 

@@ -18,9 +18,13 @@ from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray, IndexArray
 from lipcert.gradient_stats.examples import Examples
-from lipcert.gradient_stats.gradients import ParameterGradient, parameter_gradients, stack_size
 from lipcert.gradient_stats.labels import checked_labels
-from lipcert.gradient_stats.network import Network
+from lipcert.gradient_stats.network import (
+    Network,
+    ParameterGradient,
+    parameter_gradients,
+    stack_size,
+)
 from lipcert.graph.ir import Graph
 from lipcert.losses import loss_gradients
 

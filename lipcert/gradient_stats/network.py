@@ -1,12 +1,16 @@
-"""Network: a graph as numbers that can be run, and where its steps show entries of parameters.
+"""Network: a graph as numbers that can be run, and gradients of single examples by its parameters.
 
 Input: an `ir.Graph`, with the numbers of its operands. Output: a core `Program` of the same values,
 and for each operand of its steps that shows a parameter a `View`.
+
+Of a stack of examples and the gradients of their losses at the output follows for each parameter a
+`ParameterGradient`, which gives norms of single examples and weighted sums over them, up to
+rounding; exact for parameters that several steps show, whole or in part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Final, Self, final
@@ -15,8 +19,11 @@ import numpy as np
 
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray, Shape
+from lipcert.graph.evaluate import evaluate_batch
 from lipcert.graph.ir import Graph, Node
 from lipcert.graph.operand import Operand, PlaceArray
+from lipcert.search.operand_gradients import OperandGradient, operand_gradients
+from lipcert.search.pullbacks import cotangents, pulls, squares
 
 _SLOTS: Final = MappingProxyType(
     {"weight": "weight", "bias": "bias", "factor": "scale", "offset": "bias", "slope": "slope"}
@@ -130,3 +137,75 @@ def _views(graph: Graph, operands: Mapping[str, tuple[str, Operand]]) -> Iterato
             places = None if operand.places is None else operand.places.reshape(-1)
             divisor = operand.array if slot == "divisor" else None
             yield name, View(known.name, known.size, places, operand.scale, divisor)
+
+
+_NUMBERS: Final = 1 << 23
+"""held at once, for all examples of a stack"""
+_MOST: Final = 256
+
+Seeds = Callable[[FloatArray], FloatArray]
+"""from outputs [examples, *shape] to the gradients of the losses by them"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class ParameterGradient:
+    """The gradients of several examples by one parameter, from all operands that show it."""
+
+    shown: tuple[tuple[View, OperandGradient], ...]
+
+    def squares(self) -> FloatArray:
+        """‖·‖² of each example."""
+        if len(self.shown) == 1 and self.shown[0][0].is_whole:
+            view, gradient = self.shown[0]
+            return np.asarray(view.scale**2 * gradient.squares())
+        parts = [view.back(gradient.each()) for view, gradient in self.shown]
+        return squares(np.sum(parts, axis=0))
+
+    def total(self, weights: FloatArray) -> FloatArray:
+        """Σ weight·gradient over the examples: [entries of the parameter]."""
+        parts = [view.back(gradient.total(weights)[np.newaxis])[0] for view, gradient in self.shown]
+        return np.asarray(np.sum(parts, axis=0))
+
+
+Values = Mapping[str, FloatArray]
+"""of the steps of a program, [examples, *shape], by their outputs"""
+
+
+def passed(
+    program: p.Program, x: FloatArray, output_shape: Shape, seeds: Seeds
+) -> tuple[Values, Values]:
+    """The values of all steps at a stack of examples, and the gradients of the losses by them."""
+    values = evaluate_batch(program, x.reshape(len(x), *program.shapes[program.input]))
+    output = values[program.output]
+    at_output = seeds(output.reshape(len(x), *output_shape)).reshape(output.shape)
+    return values, cotangents(program, pulls(program, values), {program.output: at_output})
+
+
+def parameter_gradients(
+    network: Network, x: FloatArray, seeds: Seeds
+) -> Mapping[str, ParameterGradient]:
+    """By parameter, of those that the output depends on."""
+    program = network.program
+    values, found = passed(program, x, network.output_shape, seeds)
+    shown: dict[str, list[tuple[View, OperandGradient]]] = {}
+    for step in program.steps:
+        views = network.views[step.output]
+        if views and step.output in found:
+            gradients = operand_gradients(step, values[step.inputs[0]], found[step.output])
+            for name, gradient in gradients:
+                if name in views:
+                    shown.setdefault(views[name].parameter, []).append((views[name], gradient))
+    return {name: ParameterGradient(tuple(parts)) for name, parts in shown.items()}
+
+
+def stack_size(network: Network) -> int:
+    """How many examples are to be taken at once, for what their numbers need of memory."""
+    numbers = numbers_held(network.program)
+    numbers += sum(view.size for views in network.views.values() for view in views.values())
+    return max(1, min(_NUMBERS // max(numbers, 1), _MOST))
+
+
+def numbers_held(program: p.Program) -> int:
+    """At once, roughly, for one example: values, slopes and cotangents of all steps."""
+    return 3 * sum(map(program.size, program.shapes))

@@ -45,9 +45,9 @@ from lipcert.importer.metadata import (
 )
 from lipcert.importer.model import ImportedModel, MacroLayer, Verification
 from lipcert.importer.nodes import NotedNode, followed, label, needed_nodes, needed_values
+from lipcert.importer.operators import format_refusals, number_refusals
 from lipcert.importer.origins import unseen
 from lipcert.importer.reading import Reading, external_digests
-from lipcert.importer.schema import format_refusals, number_refusals
 from lipcert.importer.shared import separate_shared
 from lipcert.importer.survey import (
     ACROSS,
@@ -64,7 +64,7 @@ from lipcert.importer.trained import (
     scales_of_quantised,
     trained_of,
 )
-from lipcert.settings.choices import nearest
+from lipcert.settings.values import nearest
 
 Verify: TypeAlias = Callable[[Reading, Program], Verification]
 _COMPUTED: Final = "the exporter or the graph computes these tensors from trained parameters: "

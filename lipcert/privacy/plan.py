@@ -17,9 +17,9 @@ from typing import Any, Final, final
 
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
-from lipcert.settings.conversion import convert
 from lipcert.settings.lacking import asks_of_run, missing
 from lipcert.settings.settings import kinds_of
+from lipcert.settings.values import convert
 from lipcert.upper import Lower, Upper
 
 _SIMPLE: Final = 2**26

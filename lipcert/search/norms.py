@@ -35,7 +35,7 @@ from lipcert.core.program import (
 from lipcert.process.threads import worker_pool
 from lipcert.search.evidence import Evidence, NormClaim
 from lipcert.search.proposals import proposals
-from lipcert.settings.choices import TierName
+from lipcert.settings.values import TierName
 
 Observer = Callable[[str], None]
 Propose = Callable[[Kernel, TierName], tuple[NormClaim, ...]]

@@ -23,7 +23,7 @@ from lipcert.core.norms.strips import PANEL, Strip
 from lipcert.search.eigenvalues import Array, spectral_norm, strips_norm
 from lipcert.search.evidence import NormClaim
 from lipcert.search.torus import torus_norm
-from lipcert.settings.choices import TierName
+from lipcert.settings.values import TierName
 
 
 @final

@@ -12,7 +12,7 @@ from enum import Enum
 from types import MappingProxyType
 from typing import Final, final
 
-from lipcert.settings.choices import check_positive
+from lipcert.settings.values import check_positive
 
 MAX_GRAD_NORM: Final = "max-grad-norm"
 MAX_SENSITIVITY: Final = "max-sensitivity"

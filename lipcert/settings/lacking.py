@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias, get_args
 
 from lipcert.errors import UsageError
-from lipcert.settings.choices import SamplingName
+from lipcert.settings.values import SamplingName
 
 Asks: TypeAlias = dict[str, tuple[str, ...]]
 """options as they are written, by what needs them"""

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
 from lipcert.errors import UsageError
-from lipcert.settings.choices import check_positive
-from lipcert.settings.conversion import number, word
+from lipcert.settings.values import check_positive, number, word
 
 LossParameter: TypeAlias = float | bool | str
 

@@ -21,13 +21,16 @@ from lipcert.core.ledger.mechanism import MECHANISMS, Mechanism, names_of
 from lipcert.core.ledger.premises import InputPart
 from lipcert.core.losses.kinds import KINDS
 from lipcert.errors import UsageError
-from lipcert.settings.choices import (
+from lipcert.settings.lacking import Asks, asks_of_run, missing
+from lipcert.settings.loss_spec import HeadLoss, heads_text, read_heads, weighted
+from lipcert.settings.values import (
     LOSSES,
     AccountantName,
     AllocationName,
     AxisName,
     ConstraintName,
     GroupName,
+    Kind,
     NeighboursName,
     ReductionName,
     SamplingName,
@@ -37,13 +40,13 @@ from lipcert.settings.choices import (
     TierName,
     check_choice,
     check_nonnegative,
+    check_patterns,
     check_positive,
-    nearest,
-)
-from lipcert.settings.conversion import (
-    Kind,
     convert,
+    first_match,
+    matches,
     names,
+    nearest,
     number,
     pair,
     switch,
@@ -51,9 +54,6 @@ from lipcert.settings.conversion import (
     whole,
     word,
 )
-from lipcert.settings.lacking import Asks, asks_of_run, missing
-from lipcert.settings.loss_spec import HeadLoss, heads_text, read_heads, weighted
-from lipcert.settings.patterns import check_patterns, first_match, matches
 
 if TYPE_CHECKING:
     from lipcert.core.program import Part  # which loads numpy

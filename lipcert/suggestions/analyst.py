@@ -26,8 +26,8 @@ from lipcert.privacy.plan import TrainingPlan
 from lipcert.search.evidence import NormClaim
 from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
-from lipcert.settings.choices import TierName
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import TierName
 from lipcert.suggestions.changes import applied
 from lipcert.suggestions.records import TOPIC, Change, Outcome
 from lipcert.upper import root_sum_square

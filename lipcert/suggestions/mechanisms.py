@@ -20,11 +20,11 @@ from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.program import FloatArray
 from lipcert.errors import LipCertError
-from lipcert.gradient_stats.gradients import passed
 from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.network import passed
 from lipcert.losses import loss_gradients
-from lipcert.settings.patterns import literal
 from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.settings.values import literal
 from lipcert.suggestions import written
 from lipcert.suggestions.analyst import Analyst
 from lipcert.suggestions.module_edits import module_of

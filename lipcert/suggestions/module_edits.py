@@ -15,8 +15,7 @@ import numpy as np
 
 from lipcert.core import program as p
 from lipcert.core.program import Shape
-from lipcert.graph.ir import Graph, Node, Use
-from lipcert.graph.moves import is_arrangement
+from lipcert.graph.ir import Graph, Node, Use, is_arrangement
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.records import ModuleEdit
 from lipcert.suggestions.written import number

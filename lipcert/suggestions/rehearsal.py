@@ -24,10 +24,9 @@ from lipcert.analysis.release import Release, plan_of
 from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples
-from lipcert.gradient_stats.gradients import stack_size
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.gradient_stats.measure import released_mean
-from lipcert.gradient_stats.network import Network
+from lipcert.gradient_stats.network import Network, stack_size
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import graph_at, parameters_of

@@ -13,8 +13,8 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
-from lipcert.settings.patterns import literal, matches
 from lipcert.settings.settings import NO_CLIP, ConstraintSpec, LossParameters, Settings
+from lipcert.settings.values import literal, matches
 
 PAIRS = frozenset({"constraints", "noise_multipliers", "input_clips", "cotangent_clips"})
 """fields of settings that are tables of the settings file"""

@@ -32,10 +32,9 @@ from lipcert.core.certificate import Certificate
 from lipcert.privacy.accounting import accountant_named
 from lipcert.process.files import write_whole
 from lipcert.process.progress import ProgressReport
-from lipcert.settings.choices import AccountantName, SamplingName, check_positive
-from lipcert.settings.conversion import whole
 from lipcert.settings.settings import Settings
 from lipcert.settings.toml import settings_toml
+from lipcert.settings.values import AccountantName, SamplingName, check_positive, whole
 from lipcert.training.calibration import (
     Calibration,
     as_certified,

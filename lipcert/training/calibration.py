@@ -25,8 +25,8 @@ from lipcert.errors import CertificationError, NoVerdictError, UsageError
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings.patterns import literal
 from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.settings.values import literal
 from lipcert.upper import Upper
 
 

@@ -26,9 +26,8 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples, checked_examples
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.ir import Graph
-from lipcert.settings.conversion import whole
-from lipcert.settings.patterns import literal
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import literal, whole
 from lipcert.training.batches import admitted, parted
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.network import TrainedNetwork

@@ -32,7 +32,7 @@ from lipcert.audit.trace.spelling import FormError, Json, JsonObject, TraceError
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, check_multiplier
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings.choices import check_positive
+from lipcert.settings.values import check_positive
 
 _SCHEMA: Final = "lipcert.ledger/1"
 _BEGINNING: Final = ""

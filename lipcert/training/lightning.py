@@ -33,7 +33,7 @@ from torch.utils.data import DataLoader
 from lipcert.audit.lightning import callback_class
 from lipcert.audit.recorder import Chosen
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings.choices import AccountantName, SamplingName
+from lipcert.settings.values import AccountantName, SamplingName
 from lipcert.training.assembly import make_private
 from lipcert.training.hooks import apart
 from lipcert.training.loader import PrivateLoader

@@ -18,17 +18,6 @@ from lipcert.core.ledger.layer_clipping import ConvClipName
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.errors import UsageError
 from lipcert.losses import make_loss
-from lipcert.settings.choices import (
-    AccountantName,
-    AllocationName,
-    ConstraintName,
-    GroupName,
-    NeighboursName,
-    SamplingName,
-    SizeSourceName,
-    check_nonnegative,
-)
-from lipcert.settings.conversion import convert
 from lipcert.settings.loss_spec import heads_text, read_heads
 from lipcert.settings.settings import (
     ConstraintSpec,
@@ -37,6 +26,17 @@ from lipcert.settings.settings import (
     divide_inputs,
     kinds_of,
     loss_parameters,
+)
+from lipcert.settings.values import (
+    AccountantName,
+    AllocationName,
+    ConstraintName,
+    GroupName,
+    NeighboursName,
+    SamplingName,
+    SizeSourceName,
+    check_nonnegative,
+    convert,
 )
 
 

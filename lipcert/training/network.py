@@ -27,8 +27,8 @@ from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.measure.lowering.network import LoweredNetwork
-from lipcert.settings.patterns import literal
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import literal
 from lipcert.training.exporting import export, tied_names, without_fast_path
 from lipcert.training.modes import at_rest, refused_parts, resting
 from lipcert.training.outputs import Outputs

@@ -24,8 +24,7 @@ from torch.nn.parameter import is_lazy
 
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.errors import UsageError
-from lipcert.settings.choices import check_positive
-from lipcert.settings.conversion import number
+from lipcert.settings.values import check_positive, number
 from lipcert.training.layers import BoundedGroupNorm
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.modes import MASKED, frozen, has_learnt

@@ -21,8 +21,8 @@ from lipcert import ConstraintSpec, Settings, UsageError, analyze, load_model
 from lipcert.analysis.certificate import certify
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.settings.conversion import names, number, pair, switch, table, whole, word
 from lipcert.settings.settings import kinds_of
+from lipcert.settings.values import names, number, pair, switch, table, whole, word
 from lipcert.training import (
     BackpropClipping,
     Clipless,

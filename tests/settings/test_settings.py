@@ -8,8 +8,8 @@ from typing import get_args
 import pytest
 
 from lipcert.errors import UsageError
-from lipcert.settings.choices import nearest
 from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.settings.values import nearest
 
 CLIPS = {"mechanism": "backprop-clipping", "cotangent_clip": 1.0}
 
@@ -168,7 +168,7 @@ def test_nearest() -> None:
 
 def test_privacy_choices_are_those_of_the_engine() -> None:
     noise = pytest.importorskip("lipcert.privacy.noise")
-    from lipcert.settings import choices as settings
+    from lipcert.settings import values as settings
 
     assert set(get_args(settings.AllocationName)) == {way.value for way in noise.Allocation}
     assert set(get_args(settings.NeighboursName)) == {kind.value for kind in noise.Neighbouring}

@@ -20,7 +20,7 @@ from torch.optim import SGD
 from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
 
 from lipcert.errors import LipCertError, UsageError
-from lipcert.settings.choices import NeighboursName, SamplingName
+from lipcert.settings.values import NeighboursName, SamplingName
 from lipcert.training import (
     BackpropClipping,
     Clipless,

@@ -27,8 +27,8 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, Use
 from lipcert.graph.operand import Operand
 from lipcert.graph.viewed import graph_at
-from lipcert.settings.choices import TierName
 from lipcert.settings.settings import ConstraintSpec
+from lipcert.settings.values import TierName
 from lipcert.upper import FloatArray, norm
 
 Weights = Mapping[str, FloatArray]

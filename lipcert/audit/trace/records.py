@@ -21,9 +21,8 @@ from lipcert.core.codec import Bound, Limit, Sha256, member
 from lipcert.errors import UsageError
 from lipcert.measure.precision import Precision
 from lipcert.privacy.plan import Sampling
-from lipcert.settings.choices import check_choice
-from lipcert.settings.conversion import number, table
 from lipcert.settings.settings import kinds_of
+from lipcert.settings.values import check_choice, number, table
 
 SCHEMA: Final = "lipcert.trace/1"
 _MAX_RANKS: Final = 1 << 16

@@ -7,8 +7,7 @@ hooks that clip the input and the cotangent of each layer.
 from __future__ import annotations
 
 from lipcert.training.clipping.backprop import install_clips
-from lipcert.training.clipping.factors import ClipRule
-from lipcert.training.clipping.gradients import ClippedGradients, ClippedSum
+from lipcert.training.clipping.gradients import ClippedGradients, ClippedSum, ClipRule
 from lipcert.training.clipping.live import LiveNetwork
 from lipcert.training.clipping.probe import check_clips
 from lipcert.training.clipping.single import SingleGradients

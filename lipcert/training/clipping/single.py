@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from lipcert.errors import NoVerdictError
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
-from lipcert.training.clipping.factors import OUTWARD, ClipRule, factors_of
+from lipcert.training.clipping.gradients import OUTWARD, ClipRule, factors_of
 from lipcert.training.modes import DropoutMasks
 
 _CHUNK: Final = 2**26

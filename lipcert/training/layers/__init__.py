@@ -12,24 +12,28 @@ constraint on the weight holds the norm of the convolution itself).
 
 from __future__ import annotations
 
-from lipcert.training.layers.gradient_clip import LossGradientClip
-from lipcert.training.layers.inputs import ColourSpace, InputClip, InputNormalization
+from lipcert.training.layers.activations import GroupSort, Householder, MaxMin, ScaledL2NormPool2d
+from lipcert.training.layers.blocks import (
+    AddBias,
+    BoundedSelfAttention,
+    HalfResidual,
+    LayerCentering,
+    MixerBlock,
+    Residual,
+    ScaledResidual,
+)
+from lipcert.training.layers.ends import (
+    ColourSpace,
+    InputClip,
+    InputNormalization,
+    LossGradientClip,
+)
 from lipcert.training.layers.normalization import (
     BoundedGroupNorm,
     BoundedLayerNorm,
     UnitGroupNorm,
     UnitLayerNorm,
 )
-from lipcert.training.layers.pooling import ScaledL2NormPool2d
-from lipcert.training.layers.sorting import GroupSort, Householder, MaxMin
-from lipcert.training.layers.sums import (
-    AddBias,
-    HalfResidual,
-    LayerCentering,
-    Residual,
-    ScaledResidual,
-)
-from lipcert.training.layers.tokens import BoundedSelfAttention, MixerBlock
 
 __all__ = [
     "AddBias",

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert.errors import UsageError
-from lipcert.settings.choices import check_positive
+from lipcert.settings.values import check_positive
 from lipcert.training.layers.axes import divided, unflattened
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.graph.moves import Padding, is_arrangement, padding_of
+from lipcert.graph.ir import Padding, is_arrangement, padding_of
 from lipcert.measure.lowering import lowered
 from lipcert.measure.lowering.move import Grid
 from tests.ops import Move, evaluated

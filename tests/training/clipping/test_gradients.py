@@ -25,7 +25,7 @@ from lipcert.training.clipping import (
     ClipRule,
     LiveNetwork,
 )
-from lipcert.training.clipping.factors import clip_factors
+from lipcert.training.clipping.gradients import clip_factors
 from tests.models.shipped import NAMES, module, path_of
 from tests.models.shipped import graph_of as shipped
 from tests.networks import chain, dag, random_graph, trained

@@ -1,0 +1,233 @@
+"""Blocks: a bias as a layer of its own, examples less their mean, residual blocks; and layers of
+tokens [examples, tokens, width], of norm 1 at most behind `UnitLayerNorm`.
+
+Input: a batch [examples, …]. Output: the same plus trained numbers, repeated over the axes that
+they do not have; x − mean(x), the mean over axes of the example; x plus the output of a branch, or
+half of that sum. Invariants: no example affects another; a branch is never broadcast, since a
+repeated one would count several times.
+
+Neither layer of tokens has a bias. The scores of the attention are the products of queries and keys
+as they are, times `scale`, which does not shrink with the width: behind unit tokens it is what
+bounds the slope. A block of the Lipschitz MLP-Mixer is orthogonal layers along tokens, then along
+features, without normalisation, so that with orthogonal weights every step preserves norms in both
+directions.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+import torch
+from torch import Tensor, nn
+
+from lipcert.errors import UsageError
+from lipcert.settings.values import check_positive
+from lipcert.training.layers.activations import MaxMin
+from lipcert.training.layers.axes import divided, example_axis, unflattened
+
+
+@final
+class AddBias(nn.Module):
+    """x + b, b of the shape of the first axes behind the examples, equal at all P positions behind.
+
+    AddBias(c): a number per channel. AddBias(tokens, width): learned positions, with P = 1.
+    Lipschitz constant 1 in x and √P in b; output norm X + √P·‖b‖. Proof: the Jacobian in b repeats
+    every entry P times. The published bounds leave √P out: with 31×31 positions gradients and
+    activations are up to 31 times what they state.
+    """
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        if not shape:
+            raise UsageError("AddBias: give the length of one axis at least, as in AddBias(16)")
+        self.bias = nn.Parameter(torch.zeros(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input plus the bias."""
+        rank = self.bias.dim()
+        if x.shape[1 : 1 + rank] != self.bias.shape:
+            raise UsageError(
+                f"AddBias: examples of shape {tuple(x.shape[1:])} do not begin with the axes of a "
+                f"bias of shape {tuple(self.bias.shape)}"
+            )
+        return x + self.bias.reshape((*self.bias.shape, *[1] * (x.dim() - 1 - rank)))
+
+    def extra_repr(self) -> str:
+        """What `print` shows of it: shape of the bias."""
+        return ", ".join(map(str, self.bias.shape))
+
+
+@final
+class LayerCentering(nn.Module):
+    """x − mean(x) over all axes of an example, or over the given ones (Béthune et al. 2024, C.2.3).
+
+    Lipschitz constant 1, output norm X. Proof: I − 11ᵀ/n is an orthogonal projection (Property 4).
+
+    The published code averages over the first axis, too, which is that of the examples: there one
+    example moves the outputs of all others, and no bound per example holds.
+    """
+
+    def __init__(self, axes: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.axes = axes
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Every example less its mean."""
+        axes = tuple(range(1, x.dim())) if self.axes is None else self.axes
+        inside = [example_axis("LayerCentering", axis, x) for axis in axes]
+        return x - x.mean(dim=inside, keepdim=True)
+
+    def extra_repr(self) -> str:
+        """What `print` shows of it: the axes."""
+        return f"axes={self.axes}"
+
+
+@final
+class Residual(nn.Module):
+    """x + f(x). Lipschitz constant 1 + L, output norm X + ‖f‖ (Béthune et al. 2024, B.4)."""
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of input and block."""
+        return x + _same_shape(x, self.branch(x))
+
+
+@final
+class HalfResidual(nn.Module):
+    """½(x + f(x)). Lipschitz constant (1 + L)/2, output norm (X + ‖f‖)/2: 1 and X where f is
+    1-Lipschitz with f(0) = 0 (Béthune et al. 2024, C.2.4)."""
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Half of the sum of input and block."""
+        return 0.5 * (x + _same_shape(x, self.branch(x)))
+
+
+@final
+class ScaledResidual(nn.Module):
+    """x + f(x)/(2·depth), for networks of so many blocks of two branches, as transformers are.
+
+    Lipschitz constant 1 + L/(2·depth), output norm X + ‖f‖/(2·depth). All blocks together: at most
+    e^L, whatever the depth, since (1 + L/k)^k ≤ e^L.
+    """
+
+    def __init__(self, branch: nn.Module, depth: float) -> None:
+        super().__init__()
+        check_positive("ScaledResidual: depth", depth)
+        self.branch = branch
+        self.depth = depth
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum, the branch at its share."""
+        return x + _same_shape(x, self.branch(x)) / (2.0 * self.depth)
+
+    def extra_repr(self) -> str:
+        """What `print` shows of it: the depth."""
+        return f"depth={self.depth}"
+
+
+def _same_shape(x: Tensor, branch: Tensor) -> Tensor:
+    if branch.shape != x.shape:
+        raise UsageError(
+            f"Residual: the branch maps a batch of shape {tuple(x.shape)} to "
+            f"{tuple(branch.shape)}, which cannot be added entry by entry"
+        )
+    return branch
+
+
+@final
+class BoundedSelfAttention(nn.Module):
+    """softmax(scale·q@kᵀ)@v of several heads, then a linear map; q, k, v and it have no bias.
+
+    For n tokens of norm 1 at most, weights of spectral norm 1 at most and a = scale: Lipschitz
+    constant at most a + (1 + a)·√κ, κ = n/(1 + (n − 1)·e^(−2a)) ≤ e^(2a), output norm at most
+    min(√κ·X, √(n·heads)). Proof: no probability of a head is above κ/n. For δq, δk, δv the head
+    moves by at most a·‖δq‖ + a·√κ·‖δk‖ + √κ·‖δv‖, as a variance over tokens of norm 1 is at most 1
+    (`lipcert explain attention`), and heads add up by Minkowski's inequality.
+
+    A bias in q, k or v would make tokens longer, and with them every factor above.
+    """
+
+    def __init__(self, width: int, heads: int = 1, *, scale: float = 1.0) -> None:
+        super().__init__()
+        check_positive("BoundedSelfAttention: scale", scale)
+        divided("BoundedSelfAttention", "features", width, heads)
+        self.width = width
+        self.heads = heads
+        self.scale = scale
+        self.query = nn.Linear(width, width, bias=False)
+        self.key = nn.Linear(width, width, bias=False)
+        self.value = nn.Linear(width, width, bias=False)
+        self.output = nn.Linear(width, width, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Every token as a mean of values, head by head."""
+        if x.dim() != 3 or x.shape[2] != self.width:
+            raise UsageError(
+                "BoundedSelfAttention: give tokens [examples, tokens, width] of width "
+                f"{self.width}, not a batch of shape {tuple(x.shape)}"
+            )
+        q, k, v = (self._of_heads(part(x)) for part in (self.query, self.key, self.value))
+        weights = torch.softmax(self.scale * torch.matmul(q, k.transpose(2, 3)), dim=3)
+        mixed: Tensor = self.output(torch.matmul(weights, v).transpose(1, 2).flatten(2))
+        return mixed
+
+    def _of_heads(self, x: Tensor) -> Tensor:
+        """[examples, heads, tokens, features of a head]."""
+        return unflattened(x, 2, self.heads, self.width // self.heads).transpose(1, 2)
+
+    def extra_repr(self) -> str:
+        """What `print` shows of it: width, heads and scale."""
+        return f"{self.width}, heads={self.heads}, scale={self.scale:g}"
+
+
+@final
+class MixerBlock(nn.Module):
+    """Dense, MaxMin, dense along the tokens, and the same along the features.
+
+    Lipschitz constant Π‖W‖ of the four weights, output norm X·Π‖W‖: 1 and X with orthogonal
+    weights, as they are at first (Béthune et al. 2024, C.2.4: square weights, no LayerNorm). Proof:
+    the same matrix acts on every column, or row, of the tokens. half_residual: ½(x + f(x)) around
+    both halves, with constants (1 + ‖W₁‖‖W₂‖)/2 each.
+    """
+
+    def __init__(self, tokens: int, width: int, *, half_residual: bool = False) -> None:
+        super().__init__()
+        halves: list[nn.Module] = [_Mixing(tokens, axis=1), _Mixing(width, axis=2)]
+        if half_residual:
+            halves = [HalfResidual(half) for half in halves]
+        self.token_mixing, self.feature_mixing = halves
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The input with its tokens mixed, then its features."""
+        mixed: Tensor = self.feature_mixing(self.token_mixing(x))
+        return mixed
+
+
+@final
+class _Mixing(nn.Module):
+    """Along the tokens (axis 1) or the features (axis 2)."""
+
+    def __init__(self, size: int, axis: int) -> None:
+        super().__init__()
+        self.axis = axis
+        self.first = _orthogonal(size)
+        self.sort = MaxMin(axis=-1)
+        self.second = _orthogonal(size)
+
+    def forward(self, x: Tensor) -> Tensor:
+        lines = x.transpose(self.axis, 2)
+        mixed: Tensor = self.second(self.sort(self.first(lines)))
+        return mixed.transpose(self.axis, 2)
+
+
+def _orthogonal(size: int) -> nn.Linear:
+    layer = nn.Linear(size, size, bias=False)
+    nn.init.orthogonal_(layer.weight)
+    return layer
