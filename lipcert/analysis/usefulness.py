@@ -26,7 +26,7 @@ from lipcert.settings.gates import (
     NO_RUN,
 )
 from lipcert.settings.settings import Settings
-from lipcert.text.decimals import decimal_text, rounded
+from lipcert.text.numbers import times
 from lipcert.upper import Upper, finite
 
 USEFUL: Final = 2.0
@@ -240,11 +240,6 @@ def _of_run(
     if not is_rival_drowned:
         return f"{said}."
     return f"{said}, and by clipping, too; ask for more examples or epochs, a larger batch, or ε."
-
-
-def times(ratio: float) -> str:
-    """A measured ratio in two digits: `0.052`, `12`, `340`, `3.1·10²²`."""
-    return decimal_text(rounded(ratio, 2))
 
 
 def _over(above: float | None, below: float | None) -> float | None:

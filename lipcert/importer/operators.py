@@ -1,5 +1,5 @@
 """Which nodes the importer refuses: operators without a bound, with what to do about it in terms
-that exporters of models use, nodes that contradict the format, and tensors that are no numbers.
+that exporters of models use, nodes that contradict the format, and tensors that are not finite.
 
 Invariant: an operator that the core has a rule for is refused by the core alone, with its reason.
 The format's definition says whether a node of any other is well formed. Numbers that are not finite

@@ -27,7 +27,6 @@ from lipcert.report.ci import (
 )
 from lipcert.report.document import csv_text, diagnostics_told
 from lipcert.report.json import DOCUMENT, dump
-from lipcert.report.numbers import at_most, measured, percent, shape_text
 from lipcert.report.privacy import RunPrivacy, comparison_rows, privacy_promise
 from lipcert.report.statements import (
     answer_rows,
@@ -37,6 +36,7 @@ from lipcert.report.statements import (
     verdict_sentence,
 )
 from lipcert.settings.gates import GateOutcome, worst_of
+from lipcert.text.numbers import at_most, measured, percent, shape_text
 
 VERDICTS: Final[Mapping[VerdictName, doc.Tone]] = MappingProxyType(
     {

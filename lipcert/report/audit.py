@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lipcert.analysis.records import Usefulness
-from lipcert.analysis.usefulness import times
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
@@ -36,13 +35,14 @@ from lipcert.report.audit_findings import (
 )
 from lipcert.report.ci import CiReport, gate_sentence, gate_statements
 from lipcert.report.document import Line, told_once
-from lipcert.report.numbers import (
+from lipcert.settings.gates import GateOutcome
+from lipcert.text.numbers import (
     at_most,
     beside,
     measured,
-    share_of,
+    share_text,
+    times,
 )
-from lipcert.settings.gates import GateOutcome
 
 _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8
@@ -172,7 +172,7 @@ def _group(group: GroupAudit) -> tuple[str, ...]:
         group.name,
         f"{group.dimension:,}",
         *beside(group.grad_norm_bound, *norms),
-        share_of(group),
+        share_text(group.tightness),
         measured(None) if factor is None else at_most(factor, 3),
         f"{group.violations:,}",
         f"{group.undecided:,}",
@@ -186,7 +186,7 @@ def _value(value: ValueAudit) -> tuple[str, ...]:
         value.node or "input",
         QUANTITIES[value.quantity].title,
         *beside(value.bound, value.max_observed),
-        share_of(value),
+        share_text(value.tightness),
         f"{value.violations:,}",
         f"{value.undecided:,}",
         _reference(value.worst_example),
@@ -204,8 +204,8 @@ def _bar(group: GroupAudit, share: float) -> doc.Bar:
     tone = doc.Tone.BAD if group.violations else doc.Tone.PLAIN
     if share > 1.0:
         over = doc.Tone.BAD if group.violations else doc.Tone.OPEN
-        return doc.Bar(group.name, share_of(group), 1.0, "", "over the bound", over)
-    return doc.Bar(group.name, share_of(group), share, "", "", tone)
+        return doc.Bar(group.name, share_text(share), 1.0, "", "over the bound", over)
+    return doc.Bar(group.name, share_text(share), share, "", "", tone)
 
 
 def _check(check: CheckReport) -> doc.Statement:

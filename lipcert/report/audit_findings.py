@@ -25,7 +25,7 @@ from lipcert.audit.records import (
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import Finding, by_level, gate_findings
 from lipcert.report.document import Tone
-from lipcert.report.numbers import at_most, beside, measured
+from lipcert.text.numbers import at_most, beside, measured
 
 TONES: Final[Mapping[Verdict, Tone]] = MappingProxyType(
     {

@@ -28,9 +28,9 @@ from lipcert.report.ci import (
 )
 from lipcert.report.document import diagnostics_told
 from lipcert.report.json import diagnostic_list, dump
-from lipcert.report.numbers import at_most
 from lipcert.report.privacy import plan_of
 from lipcert.settings.gates import GateOutcome, GateResult, worst_of
+from lipcert.text.numbers import at_most
 
 if TYPE_CHECKING:
     from lipcert.analysis.certificate import Issued

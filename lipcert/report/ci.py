@@ -1,23 +1,41 @@
-"""CI: what continuous integration shows of a result, whichever verb it comes from.
+"""CI: what continuous integration shows of a result, whichever verb it comes from, and how it is
+written: GitHub annotations, JUnit XML and SARIF 2.1.0.
 
-The report of a verb makes these records, which JUnit, SARIF and GitHub annotations are written
-from. A result that does not hold has at least one finding of level error; what is not known is an
-error, never a pass; strings are verbatim, and the writers make them inert. Gates are shown alike by
-every verb: a finding of each that does not hold, and a statement of each.
+The report of a verb makes these records. A result that does not hold has at least one finding of
+level error; what is not known is an error, never a pass; strings are verbatim, and the writers make
+them inert: none has a meaning to the system that reads it. Gates are shown alike by every verb: a
+finding of each that does not hold, and a statement of each.
+
+- GitHub: at most ten commands `::error file=…,title=…::…`, the worst findings, and plain lines. No
+  string begins a command or ends one: characters with a meaning in commands are escaped.
+- JUnit: one `testsuite`, with a `testcase` for the verdict, which passes if the result holds, and
+  one for each finding: an error is a failure, anything else is skipped and says why. The document
+  is well-formed XML 1.0 whatever names hold.
+- SARIF: one JSON object with one run, ASCII only, no line that a CI log reads as a command. Every
+  result has a location (the file, and the group or node within it) and a fingerprint that depends
+  on what is wrong and where, not on numbers, so that a finding is the same one in the next run.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping
+import posixpath
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
+from pathlib import PurePath
 from typing import Final, final
+from urllib.parse import quote
+from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
-from lipcert.diagnostics import Diagnostic, Level
+from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.report.document import Statement, Statements, Tone
-from lipcert.report.numbers import at_most, rounded_up
+from lipcert.report.json import JsonObject, dump
 from lipcert.settings.gates import LIMITED, GateOutcome, GateResult
+from lipcert.text.numbers import at_most, rounded_up
+from lipcert.text.safe import safe, shortened
+from lipcert.version import __version__
 
 _OF_PARAMETERS: Final = frozenset({"LC023", "LC024", "LC102"})
 _ORDER: Final = (Level.ERROR, Level.WARNING, Level.INFO)
@@ -125,3 +143,198 @@ def gate_statements(results: Iterable[GateResult]) -> Statements:
             for item in results
         )
     )
+
+
+_MOST: Final = 10
+_LONGEST_LINE: Final = 2000
+_LONGEST_TITLE: Final = 120
+_COMMANDS: Final = {Level.ERROR: "error", Level.WARNING: "warning", Level.INFO: "notice"}
+_HEADER: Final = '<?xml version="1.0" encoding="utf-8"?>\n'
+_SCHEMA: Final = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+_LEVELS: Final = {Level.ERROR: "error", Level.WARNING: "warning", Level.INFO: "note"}
+_MOST_RESULTS: Final = 5000
+_LONGEST: Final = 1000
+_BASE: Final = "%SRCROOT%"
+
+
+def github_annotations(report: CiReport) -> str:
+    """The annotations, worst first, then the answer as a line of text."""
+    lines = [_annotation(report.file, finding) for finding in report.findings[:_MOST]]
+    if not lines:
+        lines = [_command("notice", report.file, f"lipcert {report.verb}", report.headline)]
+    more = len(report.findings) - _MOST
+    if more > 0:
+        findings = "finding" if more == 1 else "findings"
+        lines.append(f"and {more:,} further {findings}, no worse: the other formats list all")
+    return "\n".join([*lines, f"lipcert {report.verb}: {safe(report.headline)}"]) + "\n"
+
+
+def _annotation(file: str, finding: Finding) -> str:
+    title = f"{finding.code} {finding.kind} {finding.place}".rstrip()
+    text = f"{finding.message}; {finding.remedy}" if finding.remedy else finding.message
+    return _command(_COMMANDS[finding.level], file, title, text)
+
+
+def _command(name: str, file: str, title: str, message: str) -> str:
+    properties = f"file={_property(safe(file))}"
+    properties += f",title={_property(shortened(title, _LONGEST_TITLE))}"
+    return f"::{name} {properties}::{_data(shortened(message, _LONGEST_LINE))}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")
+
+
+def junit_xml(report: CiReport) -> str:
+    """The whole document, in ASCII."""
+    name = f"lipcert {report.verb}"
+    failed = sum(finding.level is Level.ERROR for finding in report.findings)
+    counts = {
+        "tests": str(len(report.findings) + 1),
+        "failures": str(failed + (not report.holds)),
+        "skipped": str(len(report.findings) - failed),
+    }
+    root = Element("testsuites", {"name": name, **counts, **_time(report)})
+    suite = SubElement(root, "testsuite", {"name": f"lipcert.{report.verb}", **counts})
+    _properties(suite, {"file": report.file, **report.properties})
+    verdict = SubElement(suite, "testcase", {"classname": suite.attrib["name"], "name": "verdict"})
+    if not report.holds:
+        SubElement(verdict, "failure", {"message": safe(report.headline)})
+    for finding in report.findings:
+        _case(suite, finding)
+    indent(root)
+    text: bytes = tostring(root, encoding="us-ascii")
+    return _HEADER + text.decode("ascii") + "\n"
+
+
+def _case(suite: Element, finding: Finding) -> None:
+    title = f"{suite.attrib['name']}.{finding.kind}"
+    name = safe(finding.place or finding.kind)
+    element = SubElement(suite, "testcase", {"classname": title, "name": name})
+    message = safe(finding.message)
+    tag = "failure" if finding.level is Level.ERROR else "skipped"
+    result = SubElement(element, tag, {"message": message, "type": finding.code})
+    result.text = f"{message} (lipcert explain {finding.code})"
+
+
+def _properties(suite: Element, properties: Mapping[str, str]) -> None:
+    element = SubElement(suite, "properties")
+    for name, value in properties.items():
+        SubElement(element, "property", {"name": safe(name), "value": safe(value)})
+
+
+def _time(report: CiReport) -> dict[str, str]:
+    known = report.seconds is not None and math.isfinite(report.seconds)
+    return {"time": f"{report.seconds:.3f}"} if known else {}
+
+
+def sarif(report: CiReport) -> str:
+    """The findings of a report as a SARIF document."""
+    shown = report.findings[:_MOST_RESULTS]
+    codes = sorted({finding.code for finding in shown})
+    return dump(
+        {
+            "$schema": _SCHEMA,
+            "version": "2.1.0",
+            "runs": [
+                {
+                    "tool": {"driver": _driver(codes)},
+                    "automationDetails": {"id": _category(report)},
+                    "invocations": [_invocation(report)],
+                    "artifacts": [
+                        {"location": _artifact(report.file), "roles": ["analysisTarget"]}
+                    ],
+                    "results": [_result(report, finding, codes) for finding in shown],
+                    "columnKind": "unicodeCodePoints",
+                    "properties": {
+                        safe(key): safe(text) for key, text in report.properties.items()
+                    },
+                }
+            ],
+        }
+    )
+
+
+def _category(report: CiReport) -> str:
+    """What a later run replaces: the results of this verb about this file."""
+    return f"lipcert/{report.verb}/{_artifact(report.file)['uri']}/"
+
+
+def _driver(codes: Sequence[str]) -> JsonObject:
+    return {"name": "LipCert", "version": __version__, "rules": [_rule(code) for code in codes]}
+
+
+def _rule(code: str) -> JsonObject:
+    return {
+        "id": code,
+        "shortDescription": {"text": CODES[code]},
+        "fullDescription": {"text": CODES[code]},
+        "help": {"text": f"`lipcert explain {code}` says what it means and what to do."},
+    }
+
+
+def _invocation(report: CiReport) -> JsonObject:
+    """That the tool ran, its answer, and what did not fit."""
+    notes = [report.headline]
+    if len(report.findings) > _MOST_RESULTS:
+        notes.append(f"{len(report.findings) - _MOST_RESULTS} further findings are left out")
+    return {
+        "executionSuccessful": True,
+        "toolExecutionNotifications": [
+            {"level": "note" if report.holds else "error", "message": {"text": safe(note)}}
+            for note in notes
+        ],
+    }
+
+
+def _result(report: CiReport, finding: Finding, codes: Sequence[str]) -> JsonObject:
+    text = " ".join(_sentence(part) for part in (finding.message, finding.remedy) if part)
+    return {
+        "ruleId": finding.code,
+        "ruleIndex": codes.index(finding.code),
+        "level": _LEVELS[finding.level],
+        "message": {"text": shortened(text, _LONGEST)},
+        "locations": [
+            {
+                "physicalLocation": {
+                    "artifactLocation": {**_artifact(report.file), "index": 0},
+                    # a binary file has no lines, and GitHub shows nothing that has none
+                    "region": {"startLine": 1, "startColumn": 1, "endLine": 1, "endColumn": 1},
+                },
+                **_logical(finding),
+            }
+        ],
+        "partialFingerprints": {"primaryLocationLineHash": f"{_fingerprint(report, finding)}:1"},
+    }
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:]}" + ("" if text.endswith((".", "!", "?")) else ".")
+
+
+def _logical(finding: Finding) -> JsonObject:
+    if not finding.place:
+        return {}
+    name = safe(finding.place)
+    return {"logicalLocations": [{"name": name, "fullyQualifiedName": name, "kind": finding.kind}]}
+
+
+def _fingerprint(report: CiReport, finding: Finding) -> str:
+    parts = (report.verb, finding.code, finding.kind, finding.place, finding.quantity)
+    text = "\x1f".join(parts).encode("utf-8", "backslashreplace")
+    return hashlib.sha256(text).hexdigest()[:16]
+
+
+def _artifact(file: str) -> Mapping[str, object]:
+    """A relative path as the repository knows it, an absolute one as a `file:` URI."""
+    path = PurePath(file)
+    name = posixpath.normpath(path.as_posix()).encode("utf-8", "surrogatepass")
+    if path.is_absolute():
+        return {"uri": f"file:///{quote(name.lstrip(b'/'), safe='/:')}"}
+    return {"uri": quote(name), "uriBaseId": _BASE}

@@ -28,9 +28,9 @@ from lipcert.core.ledger.premises import Premises
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report import document as doc
 from lipcert.report.json import DOCUMENT, dump
-from lipcert.report.numbers import NO_BOUND, at_most
 from lipcert.report.privacy import RunPrivacy
 from lipcert.report.sources import ANALYSIS, read_analysis
+from lipcert.text.numbers import NO_BOUND, at_most
 
 Number: TypeAlias = float | Fraction
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, final
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
-from lipcert.report.numbers import at_most
+from lipcert.text.numbers import at_most
 from lipcert.text.safe import safe
 
 if TYPE_CHECKING:

@@ -38,9 +38,9 @@ from lipcert.report.charts import (
     strip_chart,
 )
 from lipcert.report.document import Figure
-from lipcert.report.numbers import at_most, measured, percent
 from lipcert.report.privacy import ACCOUNTANTS, Point, RunPrivacy
 from lipcert.report.svg import Role, number_label
+from lipcert.text.numbers import at_most, measured, percent
 
 _MOST_BARS: Final = 30
 _COUNTLESS: Final = 10**15  # more observations than there can be

@@ -123,7 +123,7 @@ def document_text(document: Document, name: str, *, width: int = 120, color: boo
 
 def ci_text(report: CiReport, name: str) -> str:
     """What CI systems show, in the format of that name, one of CI_FORMATS."""
-    from lipcert.report.ci_formats import github_annotations, junit_xml, sarif
+    from lipcert.report.ci import github_annotations, junit_xml, sarif
 
     writers: dict[str, Callable[[CiReport], str]] = {
         "sarif": sarif,

@@ -19,8 +19,8 @@ from lipcert.report import document as doc
 from lipcert.report.document import diagnostics_told, refusals_told
 from lipcert.report.export_advice import ExportAdvice, export_advice
 from lipcert.report.json import DOCUMENT, dump
-from lipcert.report.numbers import shape_text
 from lipcert.report.statements import kept_rows
+from lipcert.text.numbers import shape_text
 
 Shape = tuple[int, ...]
 _WIDTH: Final = 44

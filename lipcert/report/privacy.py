@@ -21,7 +21,7 @@ from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.report import document as doc
 from lipcert.report.document import csv_text, diagnostics_told
 from lipcert.report.json import DOCUMENT, dump
-from lipcert.report.numbers import at_most
+from lipcert.text.numbers import at_most
 from lipcert.upper import finite
 
 _CHANGE: Final = {

@@ -17,7 +17,7 @@ from lipcert.report.document import (
     table,
 )
 from lipcert.report.json import DOCUMENT, JsonObject
-from lipcert.report.numbers import at_most
+from lipcert.text.numbers import at_most
 
 SCHEMA: Final = "lipcert.bound/1"
 _FACTORS: Final = (

@@ -13,8 +13,8 @@ from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.ledger.premises import InputPart
 from lipcert.gradient_stats.examples import RANDOM
 from lipcert.gradient_stats.measure import Observed
-from lipcert.report.numbers import NO_BOUND, at_most, measured
 from lipcert.settings.loss_spec import loss_words
+from lipcert.text.numbers import NO_BOUND, at_most, measured
 
 _MOST_NAMES: Final = 4
 _ASSUMED: Final = "ASSUMED, because nothing was stated: "

@@ -10,13 +10,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Final
 
-from lipcert.analysis.usefulness import times
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.gradient_stats.measure import signal_words
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.json import JsonObject, diagnostic_list, dump
-from lipcert.report.numbers import at_most
 from lipcert.settings.settings import ConstraintSpec
 from lipcert.suggestions.records import (
     TOPIC,
@@ -29,6 +27,7 @@ from lipcert.suggestions.records import (
 )
 from lipcert.suggestions.rehearsal import ACCURACY
 from lipcert.suggestions.written import PAIRS, number, python_lines
+from lipcert.text.numbers import at_most, times
 
 SHOWN: Final = 8
 """rows of changes in text, unless all are asked for"""

@@ -19,7 +19,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from lipcert.report import document as doc
-from lipcert.report.numbers import NO_BOUND, bar
+from lipcert.text.numbers import NO_BOUND, bar
 from lipcert.text.safe import safe, shortened
 
 _COMMAND: Final = re.compile(r"^(\s*)::")  # a word may have been folded in its middle

@@ -10,6 +10,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
+from rich import filesize
+
 from lipcert.audit.trace.reading import Verification, declared_members
 from lipcert.audit.trace.records import Arithmetic
 from lipcert.audit.trace.spelling import spelled_number
@@ -20,7 +22,12 @@ from lipcert.report.json import JsonObject, dump
 _MOST_FAULTS: Final = 20
 _MOST_GROUPS: Final = 8
 _LONGEST: Final = 200
-_UNITS: Final = ("bytes", "kB", "MB", "GB", "TB")
+_COUNTS: Final = (
+    "closed_ranks", "resumes", "cut_bytes", "torn_bytes", "batches", "examples",
+    "batches_with_index", "steps_with_weights", "steps_with_detail", "steps_with_examples",
+    "steps_with_noise", "steps_with_reused_noise", "blobs", "blob_bytes",
+)  # fmt: skip
+"""of a summary, as they are"""
 _LAST_TIME: Final = 253_402_300_799.0
 """of the year 9999"""
 Rows = list[tuple[str, str]]
@@ -36,12 +43,12 @@ def summary_document(path: str, summary: TraceSummary) -> Document:
         ("end", _end_text(summary)),
         ("time", _times_text(summary.times)),
         ("batches", _batches_text(summary)),
-        ("weights", f"before {_counted(summary.with_weights, 'step')}"),
-        ("detail", f"tensors of {_counted(summary.with_detail, 'step')}"),
+        ("weights", f"before {_counted(summary.steps_with_weights, 'step')}"),
+        ("detail", f"tensors of {_counted(summary.steps_with_detail, 'step')}"),
         ("examples", _examples_text(summary)),
         *_noise_rows(summary),
         *(("arithmetic", _arithmetic_text(used)) for used in summary.arithmetic),
-        ("tensors", f"{_counted(summary.blobs, 'file')}, {_bytes_text(summary.blob_bytes)}"),
+        ("tensors", f"{_counted(summary.blobs, 'file')}, {filesize.decimal(summary.blob_bytes)}"),
         ("model", _model_text(summary)),
         *_declared_rows(summary),
         ("versions", ", ".join(f"{k} {v}" for k, v in summary.manifest.versions.items())),
@@ -58,24 +65,15 @@ def summary_json(path: str, summary: TraceSummary) -> str:
             "path": path,
             "steps": sum(summary.steps),
             "steps_by_rank": list(summary.steps),
-            "closed_ranks": summary.closed,
-            **_members(summary, "resumes", "cut_bytes", "torn_bytes"),
             "first_time": min(summary.times, default=None),
             "last_time": max(summary.times, default=None),
-            **_members(summary, "batches", "examples"),
-            "batches_with_index": summary.with_index,
+            **_members(summary, *_COUNTS),
             "samplers": {name or "not recorded": n for name, n in summary.samplers.items()},
-            "steps_with_weights": summary.with_weights,
-            "steps_with_detail": summary.with_detail,
-            "steps_with_examples": summary.with_examples,
-            "steps_with_noise": summary.with_noise,
             "noise_std": {
                 group: [spelled_number(low), spelled_number(high)]
                 for group, (low, high) in summary.noise.items()
             },
-            "steps_with_reused_noise": summary.reused_noise,
             "arithmetic": [asdict(used) for used in summary.arithmetic],
-            **_members(summary, "blobs", "blob_bytes"),
             "model_sha256": manifest.model_sha256,
             "parameters": {name: list(shape) for name, shape in manifest.parameters.items()},
             "buffers": {name: list(shape) for name, shape in manifest.buffers.items()},
@@ -95,7 +93,7 @@ def verification_document(path: str, found: Verification) -> Document:
         rows.append(("", f"and {len(found.faults) - _MOST_FAULTS} more: --format json has all"))
     rows += [
         ("steps", ", ".join(f"{item.steps} of rank {item.rank}" for item in found.ranks)),
-        ("tensors", f"{_counted(found.blobs, 'file')}, {_bytes_text(found.blob_bytes)}"),
+        ("tensors", f"{_counted(found.blobs, 'file')}, {filesize.decimal(found.blob_bytes)}"),
         *([("orphans", f"{found.orphans} files that no line refers to")] if found.orphans else []),
         *((f"head {item.rank}", item.head) for item in found.ranks),
     ]
@@ -173,8 +171,9 @@ def _page(path: str, head: str, tone: Tone, rows: Rows) -> Document:
 
 def _examples_text(summary: TraceSummary) -> str:
     """Whether the raw data are in it."""
-    if summary.with_examples:
-        return f"raw inputs and labels of {_counted(summary.with_examples, 'step')}: private data"
+    if summary.steps_with_examples:
+        steps = _counted(summary.steps_with_examples, "step")
+        return f"raw inputs and labels of {steps}: private data"
     if summary.manifest.examples_key is not None:
         return "not in it; audits find them in the data set with the key beside the trace"
     return "none"
@@ -182,7 +181,9 @@ def _examples_text(summary: TraceSummary) -> str:
 
 def _end_text(summary: TraceSummary) -> str:
     ranks = len(summary.steps)
-    parts = ["closed" if summary.closed == ranks else f"{ranks - summary.closed} not closed"]
+    parts = [
+        "closed" if summary.closed_ranks == ranks else f"{ranks - summary.closed_ranks} not closed"
+    ]
     if summary.resumes:
         parts.append(f"{_counted(summary.resumes, 'resume')}, {summary.cut_bytes} bytes cut")
     if summary.torn_bytes:
@@ -194,21 +195,21 @@ def _batches_text(summary: TraceSummary) -> str:
     drawn = ", ".join(f"{name or 'not stated'} {n}" for name, n in summary.samplers.items())
     return (
         f"{_counted(summary.batches, 'batch', 'batches')}, {summary.examples:,} examples; drawn: "
-        f"{drawn or 'none'}; {summary.with_index} with indices"
+        f"{drawn or 'none'}; {summary.batches_with_index} with indices"
     )
 
 
 def _noise_rows(summary: TraceSummary) -> Rows:
-    if not summary.with_noise:
+    if not summary.steps_with_noise:
         return [("noise", "none recorded")]
-    rows = [("noise", f"stated for {_counted(summary.with_noise, 'step')}")]
+    rows = [("noise", f"stated for {_counted(summary.steps_with_noise, 'step')}")]
     for group, (low, high) in list(summary.noise.items())[:_MOST_GROUPS]:
         spread = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
         rows.append(("", f"{group}: standard deviation {spread}"))
     if len(summary.noise) > _MOST_GROUPS:
         rows.append(("", f"and {len(summary.noise) - _MOST_GROUPS} further groups"))
-    if summary.reused_noise:
-        again = f"{summary.reused_noise} steps share the state of their noise generator"
+    if summary.steps_with_reused_noise:
+        again = f"{summary.steps_with_reused_noise} steps share the state of their noise generator"
         rows.append(("REUSED", again))
     return rows
 
@@ -245,13 +246,6 @@ def _short(value: object) -> str:
 
 def _counted(count: int, one: str, many: str = "") -> str:
     return f"{count:,} {one if count == 1 else many or one + 's'}"
-
-
-def _bytes_text(count: int) -> str:
-    size, unit = float(count), 0
-    while size >= 1000.0 and unit + 1 < len(_UNITS):
-        size, unit = size / 1000.0, unit + 1
-    return f"{count} bytes" if unit == 0 else f"{size:.3g} {_UNITS[unit]}"
 
 
 def _times_text(times: list[float]) -> str:

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from lipcert.analysis.usefulness import times
 from lipcert.core import program as p
 from lipcert.gradient_stats.measure import signal_words
 from lipcert.graph.ir import Graph
 from lipcert.suggestions.mechanisms import HELD
 from lipcert.suggestions.records import TOPIC, Outcome, Recipe, Rehearsal, Suggestion
+from lipcert.text.numbers import times
 
 _BATCH_NORM: Final = "BatchNormalization"
 _NAMED: Final = 8

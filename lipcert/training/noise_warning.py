@@ -16,11 +16,12 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.observing import observed_at
 from lipcert.analysis.records import Usefulness
 from lipcert.analysis.release import Release
-from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
+from lipcert.analysis.usefulness import DROWNED, usefulness_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import RANDOM, Examples, random_examples
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.search.pullbacks import work
+from lipcert.text.numbers import times
 from lipcert.training.calibration import Calibration
 from lipcert.training.intake import KnownExamples, examples_of
 

@@ -16,7 +16,6 @@ from typing import Any, Final, final
 
 from torch import Tensor, nn
 
-from lipcert.analysis.usefulness import times
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
@@ -26,6 +25,7 @@ from lipcert.settings.settings import Settings
 from lipcert.suggestions import engine
 from lipcert.suggestions.records import Outcome, Recipe, Suggestions
 from lipcert.suggestions.remarks import rehearsal_told
+from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
 from lipcert.training.mechanisms import GradientClipping, TrainingMechanism, mechanism_of
 from lipcert.training.network import Example, TrainedNetwork, exported_network

@@ -12,7 +12,7 @@ from lipcert.analysis.bounded import bounded
 from lipcert.analysis.observing import findings_on_examples, observed_at, observed_at_random
 from lipcert.analysis.pipeline import analyze as analysed
 from lipcert.analysis.release import Release, plan_of
-from lipcert.analysis.usefulness import DROWNED, times, usefulness_of
+from lipcert.analysis.usefulness import DROWNED, usefulness_of
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import RANDOM, Examples, random_examples
@@ -21,6 +21,7 @@ from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
+from lipcert.text.numbers import times
 from tests.models.shipped import digits, path_of
 
 MLP = load_model(path_of("digits_mlp"), trusted=True)

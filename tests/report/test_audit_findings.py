@@ -10,7 +10,7 @@ from lipcert.audit.records import AuditReport, Quantity, Verdict, largest
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.audit import chosen_groups, chosen_values
 from lipcert.report.audit_findings import audit_findings
-from lipcert.report.numbers import beside, share_of
+from lipcert.text.numbers import beside, share_text
 from tests.report.audit_samples import (
     ALL,
     check,
@@ -127,7 +127,7 @@ def test_nearly_equal_numbers_too(steps: int, scale: int) -> None:
     norm = bound * (1.0 + steps * 2.0**-52)
     limit, shown = beside(bound, norm)
     assert (number_of(shown) <= number_of(limit)) == (norm <= bound)
-    share = share_of(group(grad_norm_bound=bound, max_observed=norm, max_attacked=None))
+    share = share_text(group(grad_norm_bound=bound, max_observed=norm, max_attacked=None).tightness)
     assert (float(share) > 1.0) == (norm / bound > 1.0)
 
 

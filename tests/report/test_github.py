@@ -9,7 +9,7 @@ from hypothesis import given
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.report.analysis import analysis_ci
 from lipcert.report.audit import audit_ci
-from lipcert.report.ci_formats import github_annotations
+from lipcert.report.ci import github_annotations
 from lipcert.text.safe import safe
 from tests.report.audit_samples import ALL, hostile, many, passed, violated
 from tests.report.audit_strategies import reports

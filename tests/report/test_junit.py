@@ -8,7 +8,7 @@ from hypothesis import given
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.report.analysis import analysis_ci
 from lipcert.report.audit import audit_ci
-from lipcert.report.ci_formats import junit_xml
+from lipcert.report.ci import junit_xml
 from tests.report.audit_samples import ALL, passed, violated
 from tests.report.audit_strategies import reports
 from tests.report.samples import sample

@@ -14,7 +14,7 @@ from lipcert.audit.records import AuditReport, Verdict
 from lipcert.diagnostics import CODES
 from lipcert.report.analysis import analysis_ci
 from lipcert.report.audit import audit_ci
-from lipcert.report.ci_formats import sarif
+from lipcert.report.ci import sarif
 from tests.report.audit_samples import ALL, group, many, passed, violated
 from tests.report.audit_strategies import reports
 from tests.report.samples import sample

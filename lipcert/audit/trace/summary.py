@@ -22,7 +22,7 @@ class TraceSummary:
     steps: by rank. times: the first and the last. samplers: batches by how they were drawn (""
     where it was not recorded). noise: smallest and largest standard deviation by group. generators:
     steps by the state from which their noise is drawn. sizes: bytes of each blob that a line names.
-    closed: ranks that ended on purpose.
+    closed_ranks: that ended on purpose.
     """
 
     manifest: Manifest
@@ -34,15 +34,15 @@ class TraceSummary:
     arithmetic: dict[Arithmetic, None] = field(default_factory=dict)
     sizes: dict[str, int] = field(default_factory=dict)
     examples: int = 0
-    with_index: int = 0
-    with_weights: int = 0
-    with_detail: int = 0
-    with_examples: int = 0
-    with_noise: int = 0
+    batches_with_index: int = 0
+    steps_with_weights: int = 0
+    steps_with_detail: int = 0
+    steps_with_examples: int = 0
+    steps_with_noise: int = 0
     resumes: int = 0
     cut_bytes: int = 0
     torn_bytes: int = 0
-    closed: int = 0
+    closed_ranks: int = 0
 
     @property
     def batches(self) -> int:
@@ -60,7 +60,7 @@ class TraceSummary:
         return sum(self.sizes.values())
 
     @property
-    def reused_noise(self) -> int:
+    def steps_with_reused_noise(self) -> int:
         """Steps whose noise is drawn from a state from which that of another step was drawn."""
         return sum(uses for uses in self.generators.values() if uses > 1)
 
@@ -78,9 +78,9 @@ class TraceSummary:
                 pass
 
     def _step(self, step: Step, trace: Trace) -> None:
-        self.with_weights += step.weights_before is not None
-        self.with_detail += step.has_detail
-        self.with_examples += any(batch.tensors is not None for batch in step.batches)
+        self.steps_with_weights += step.weights_before is not None
+        self.steps_with_detail += step.has_detail
+        self.steps_with_examples += any(batch.tensors is not None for batch in step.batches)
         for blob in step.blobs:
             if blob.sha256 not in self.sizes:
                 path = trace.folder / blob.file
@@ -90,9 +90,9 @@ class TraceSummary:
         for batch in step.batches:
             self.samplers["" if batch.sampler is None else batch.sampler.value] += 1
             self.examples += batch.examples or 0
-            self.with_index += batch.index is not None or bool(batch.tags)
+            self.batches_with_index += batch.index is not None or bool(batch.tags)
         if step.noise is not None:
-            self.with_noise += 1
+            self.steps_with_noise += 1
             for group, std in step.noise.std.items():
                 low, high = self.noise.get(group, (std, std))
                 self.noise[group] = min(low, std), max(high, std)
@@ -108,6 +108,6 @@ def summary_of(trace: Trace) -> TraceSummary:
         for event, behind in trace.placed_events(rank):
             found.take(event, rank, trace)
             end = behind
-        found.closed += end.closed
+        found.closed_ranks += end.closed
         found.torn_bytes += trace.bytes_behind(end)
     return found

@@ -11,12 +11,34 @@ from __future__ import annotations
 
 import decimal
 import math
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from lipcert.text.decimals import decimal_text, rounded
+_LARGE: Final = 1e6
+"""from here on a number has few digits, and a power of ten"""
+_LARGE_DIGITS: Final = 3
+_SUPERSCRIPT: Final = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
-if TYPE_CHECKING:
-    from lipcert.audit.records import GroupAudit, ValueAudit
+
+def rounded(value: float, digits: int, rounding: str = decimal.ROUND_HALF_EVEN) -> decimal.Decimal:
+    """A finite number in so many significant digits, or fewer where it is large."""
+    digits = min(digits, _LARGE_DIGITS) if abs(value) >= _LARGE else digits
+    context = decimal.Context(prec=digits, rounding=rounding)
+    return context.create_decimal(decimal.Decimal(value)).normalize(context)
+
+
+def decimal_text(number: decimal.Decimal) -> str:
+    """All digits of a number: `0.25`, `123460`, `1.5e-7`, `10⁶`, `4.81·10²²`."""
+    power = number.adjusted()
+    if number == 0:
+        return "0"
+    if -5 <= power <= 5:
+        return format(number, "f")
+    if power < 0:
+        return format(number, "e")
+    ten = "10" + str(power).translate(_SUPERSCRIPT)
+    digits = format(number.scaleb(-power), "f")
+    return {"1": ten, "-1": f"-{ten}"}.get(digits, f"{digits}·{ten}")
+
 
 NO_BOUND: Final = "no bound"
 _DIGITS: Final = 5
@@ -62,11 +84,12 @@ def measured(value: float | None, digits: int = _MEASURED_DIGITS) -> str:
         return "NaN"
     if math.isinf(value):
         return "infinite" if value > 0.0 else "-infinite"
-    return decimal_text(_nearest(value, digits))
+    return decimal_text(rounded(value, digits))
 
 
-def _nearest(value: float, digits: int = _MEASURED_DIGITS) -> decimal.Decimal:
-    return rounded(value, digits)
+def times(ratio: float) -> str:
+    """A measured ratio in two digits: `0.052`, `12`, `340`, `3.1·10²²`."""
+    return decimal_text(rounded(ratio, 2))
 
 
 def beside(bound: float | None, *norms: float | None) -> tuple[str, ...]:
@@ -79,16 +102,15 @@ def beside(bound: float | None, *norms: float | None) -> tuple[str, ...]:
 def _is_hidden(norm: float | None, bound: float) -> bool:
     if norm is None or not math.isfinite(norm) or not math.isfinite(bound) or norm <= bound:
         return False
-    return _nearest(norm) <= rounded_up(bound, _MEASURED_DIGITS)
+    return rounded(norm, _MEASURED_DIGITS) <= rounded_up(bound, _MEASURED_DIGITS)
 
 
 def _in_full(norm: float | None) -> str:
     return measured(norm) if norm is None or not math.isfinite(norm) else repr(norm)
 
 
-def share_of(item: GroupAudit | ValueAudit) -> str:
-    """The tightness; in full where rounding would hide on which side of 1 it lies."""
-    share = item.tightness
+def share_text(share: float | None) -> str:
+    """A share of a bound; in full where rounding would hide on which side of 1 it lies."""
     if share is None or not math.isfinite(share):
         return measured(share)
     text = measured(share)

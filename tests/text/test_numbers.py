@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.numbers import NO_BOUND, at_most, bar, measured, percent, shape_text
+from lipcert.text.numbers import NO_BOUND, at_most, bar, measured, percent, shape_text
 from tests.report.shown import number_of
 
 bounds = st.floats(min_value=0.0, allow_nan=False, allow_infinity=False)
