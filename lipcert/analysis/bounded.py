@@ -298,7 +298,7 @@ def _derived(
 
     def proved() -> Proof:
         norms = find_norms(program, scope, settings.tier, _counted(observe, program), propose)
-        return norms, with_chains(program, premises, norms.evidence(scope))
+        return norms, with_chains(program, premises, norms.evidence(scope, settings.tier))
 
     try:
         norms, derived = shared.proof(program, premises, scope, proved)

@@ -20,10 +20,11 @@ from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact
 from lipcert.core.lines.gradients import TensorGradient
+from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
 from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ShareLine
 from lipcert.core.lines.raised import RaisedFact
-from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale
+from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
 from lipcert.upper import finite
@@ -153,10 +154,15 @@ class _Tree:
         because: list[Reason] = []
         texts = []
         for step in steps:
+            weight = getattr(step.op, "weight", None)
+            kernel = self._kernel(step) if weight is not None and tensor in weight.sources else None
+            if kernel is not None:
+                because.append(kernel)
+                texts.append(f"|∂loss/∂kernel| {_number(kernel.bound)}")
+                continue
             above = self.cotangent(LOSS, step.output)
             because.append(above)
             text = f"|∂loss/∂{step.output}| {_number(above.bound)}"
-            weight = getattr(step.op, "weight", None)
             if weight is not None and tensor in weight.sources:
                 below = self.norm(step.inputs[0])
                 because.append(below)
@@ -164,6 +170,17 @@ class _Tree:
             texts.append(text)
         bound = math.inf if line is None else line.stated
         return Reason("gradient", tensor, bound, "grad/tensor", " + ".join(texts), tuple(because))
+
+    def _kernel(self, step: Step) -> Reason | None:
+        """Through a convolution, where a line says more than norms do."""
+        for line in self._lines:
+            if isinstance(line, KernelGradient) and line.value == step.output:
+                below = self.norm(step.inputs[0])
+                text = f"{_grown(line.stated, (below,))}, by differences of classes at {line.stop}"
+                because = (below, self.cotangent(LOSS, line.stop))
+                what = f"kernel of {line.value}"
+                return Reason("gradient", what, line.stated, line.rule, text, because)
+        return None
 
     def norm(self, value: str) -> Reason:
         """By the line that says the least."""

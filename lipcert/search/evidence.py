@@ -11,6 +11,7 @@ from lipcert.core.engines import ENGINES, Engine
 from lipcert.core.lines.chains import COTANGENTS, VALUES
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.rules.facts import Fact
+from lipcert.settings.values import TierName
 
 RAISED: Final = "raised"
 """use of a chain: weights below a ReLU are raised, as `core.forms.raised` has it"""
@@ -81,7 +82,7 @@ class Evidence:
     """What is known beforehand of a network.
 
     norms: of linear steps, by what they compute; steps: their lines, where they are proved; runs:
-    lines of affine steps in a row. chains: that may prove more.
+    lines of affine steps in a row. chains: that may prove more. tier: how much work is worth it.
     """
 
     scope: ScopeClaim
@@ -90,6 +91,7 @@ class Evidence:
     chains: tuple[ChainWitness, ...] = ()
     engine: Engine = ENGINES["float"]
     steps: tuple[StepNorm, ...] = ()
+    tier: TierName = "fast"
 
     @property
     def free(self) -> frozenset[str]:

@@ -61,11 +61,11 @@ class Norms:
     runs: tuple[RunNorm, ...]
     unproved: tuple[str, ...]
 
-    def evidence(self, scope: ScopeClaim) -> Evidence:
-        """The evidence that a prover may use."""
+    def evidence(self, scope: ScopeClaim, tier: TierName = "fast") -> Evidence:
+        """The evidence that a prover may use, with as much work as the tier allows."""
         bounds = {value: claim.bound for value, claim in self.steps.items()}
         lines = (StepNorm(value=value, **asdict(claim)) for value, claim in self.steps.items())
-        return Evidence(scope, bounds, self.runs, steps=tuple(lines))
+        return Evidence(scope, bounds, self.runs, steps=tuple(lines), tier=tier)
 
 
 def find_norms(

@@ -46,8 +46,10 @@ from lipcert.core.lines.pulls import (
 from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.program import Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.steps import rule_at
 from lipcert.search.balls import shares_of_balls
 from lipcert.search.evidence import RAISED, ChainWitness, Evidence, Listed, Proposals
+from lipcert.search.kernels import kernel_lines
 
 ROOM: Final = 2.0**-24
 """how much more a line of a certificate states than follows, relatively: matrix products differ in
@@ -175,6 +177,7 @@ class Prover:
         self.proof = Proof(
             program, premises, evidence.scope, evidence.engine, partial(_Watched, self._log)
         )
+        self._tier = evidence.tier
         self._lines: list[Line[Any]] = []
         self._rests: list[frozenset[int]] = []
         self._writers: defaultdict[_Key, list[int]] = defaultdict(list)
@@ -374,8 +377,32 @@ class Prover:
                 dict.__setitem__(table, key, known)
         self._append(self._stated(line, best[0]), *best)
 
+    def _kernels(self) -> None:
+        """Of convolutions, from differences of classes.
+
+        Differences are pulled back once for all of them: each line rests on what any of them read.
+        """
+        proof = self.proof
+        together: set[_Key] = set()
+        for step in proof.program.steps:
+            if not isinstance(step.op, Conv) or not step.op.weight.sources:
+                continue
+            rule = rule_at(proof.program, step, proof.facts, proof.weights)
+            cotangent = proof.passes[LOSS].cotangents.get(step.output, Cotangent(math.inf))
+            (_, known), *_ = rule.operand_gradients(cotangent)
+            lines = kernel_lines(proof, step.output, known, self._tier)
+            self._log.read = set()
+            for line in lines:
+                together |= self._log.read
+                tried = self._tried(line)
+                together |= self._log.read
+                if tried is not None and tried[0] < known:
+                    self._append(self._stated(line, tried[0]), tried[0], together.copy())
+                    break
+
     def _gradients(self) -> None:
-        """Of every tensor that a step uses."""
+        """Of every tensor that a step uses, after those of kernels that say more."""
+        self._kernels()
         for tensor, steps in self.proof.users.items():
             tried = self._tried(TensorGradient(tensor=tensor))
             if tried is None:

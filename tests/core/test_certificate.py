@@ -36,6 +36,7 @@ from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.gradients import TensorGradient
+from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.lines.pulls import FormPull, LossPull, RunPull, ValuePull
 from lipcert.core.lines.raised import RaisedFact
@@ -58,6 +59,7 @@ LINES: tuple[Line[Any], ...] = (
     RunPull(of="output", values=("y", "z"), bound=0.5),
     FormPull(of="loss", form=7, bound=0.5),
     ValuePull(of="output", value="x", bound=0.125),
+    KernelGradient(value="y", stop="z", ratio=1.0, level=0.5, bound=1.0),
     TensorGradient(tensor="w", bound=1.0),
 )
 SAMPLE = Certificate(

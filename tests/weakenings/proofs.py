@@ -5,7 +5,7 @@ from __future__ import annotations
 from lipcert.core.norms.definite import definite_exact, definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
-from tests.core import test_inputs
+from tests.core import test_inputs, test_kernel_gradients
 from tests.core.forms import test_forms, test_links, test_raised, test_regions
 from tests.core.norms import (
     test_convolution,
@@ -17,6 +17,8 @@ from tests.core.norms import (
     test_steps,
     test_torus,
 )
+from tests.core.rules.test_convolution import test_a_bound_of_the_kernel_is_none_of_the_bias
+from tests.core.test_kernel_gradients import IMAGES, SIGNED
 from tests.weakenings import oracles
 from tests.weakenings.mutation import Kill, Mutation
 
@@ -377,4 +379,67 @@ FORMS = [
         Kill.of(test_raised.test_upper_limits_of_every_entry),
     ),
 ]
-PROOFS = [*NORMS, *FORMS]
+KERNELS = [
+    Mutation(
+        "forms.correlation:correlated",
+        "return Interval(np.stack([signed.lo, plain.lo]), np.stack([signed.hi, plain.hi]))",
+        """return exact(
+            np.where(
+                np.linalg.norm(np.maximum(vector.lo, 0.0), axis=1, keepdims=True)
+                > np.linalg.norm(np.minimum(vector.lo, 0.0), axis=1, keepdims=True),
+                np.stack([0.0 * vector.lo, np.maximum(vector.lo, 0.0) / 2**0.5]),
+                np.stack([0.0 * vector.lo, np.maximum(-vector.lo, 0.0) / 2**0.5]),
+            )
+        )""",
+        Kill.seeds(test_kernel_gradients.no_kernel_has_a_larger_gradient, IMAGES),
+    ),
+    Mutation(
+        "forms.correlation:kernel_factor_at_most",
+        "1 + 1 / Fraction(ratio) ** 2",
+        "Fraction(1)",
+        Kill.of(test_kernel_gradients.test_a_level_that_is_too_low_is_refused),
+    ),
+    Mutation(
+        "lines.kernels:kernel_at",
+        "bool((rule.x.box.lo >= 0.0).all())",
+        "True",
+        Kill.seeds(test_kernel_gradients.no_kernel_has_a_larger_gradient, SIGNED),
+    ),
+    Mutation(
+        "lines.kernels:Kernel.bound",
+        "multiply_up(self.reach, rest)",
+        "0.0",
+        Kill.of(test_kernel_gradients.test_what_unknown_slopes_add_counts),
+    ),
+    Mutation(
+        "forms.signs:Differences.through_slopes",
+        "up(radius * self.sizes) + ",
+        "",
+        Kill.seeds(test_kernel_gradients.no_kernel_has_a_larger_gradient, IMAGES),
+    ),
+    Mutation(
+        "lines.kernels:path_between",
+        "proof.reads[value] != 1 or ",
+        "",
+        Kill.of(test_kernel_gradients.test_what_else_is_read_or_may_change_is_refused),
+    ),
+    Mutation(
+        "lines.kernels:path_between",
+        "tensors_read(found) & proof.free",
+        "False",
+        Kill.of(test_kernel_gradients.test_what_else_is_read_or_may_change_is_refused),
+    ),
+    Mutation(
+        "forms.pulled:_moved",
+        "low[:, sources[inside]], high[:, sources[inside]] =",
+        "low[:, inside], high[:, inside] =",
+        Kill.seeds(test_kernel_gradients.test_rows_are_pulled_through_linear_steps),
+    ),
+    Mutation(
+        "rules.base:Rule.gradients",
+        "first = math.inf",
+        "pass",
+        Kill.of(test_a_bound_of_the_kernel_is_none_of_the_bias),
+    ),
+]
+PROOFS = [*NORMS, *FORMS, *KERNELS]

@@ -141,7 +141,7 @@ def _edges(
         from lipcert.core.forms.extremes import ordered  # noqa: PLC0415  for these only
 
         return ordered(step, shape)
-    link = _link(step, shape, slopes)
+    link = link_of(step, shape, slopes)
     if link is None:
         return None
     if isinstance(step.op, Activation | PRelu) and isinstance(link, Diagonal):
@@ -171,7 +171,7 @@ def _repeated(matrix: Array, blocks: int) -> Array:
     return whole.reshape(blocks * rows, blocks * columns)
 
 
-def _link(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | None:
+def link_of(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | None:
     """The Jacobian of a step that reads a value of this shape, in row-major order."""
     match step.op:
         case Activation() | PRelu():

@@ -30,6 +30,7 @@ from lipcert.core.rules.steps import rule_at, step_fact
 from lipcert.core.rules.weights import weights_in
 
 if TYPE_CHECKING:
+    from lipcert.core.forms.signs import Differences
     from lipcert.core.lines.chains import Chain
 
 K = TypeVar("K")
@@ -75,7 +76,9 @@ class Proof:
     known: what the premises say of the inputs. norms: of linear steps, by what they compute; runs:
     of affine steps in a row, by all that they compute. facts: of values. balls: facts of the values
     of one allowed example; radii: how far those of any other are from them; forms: of chains; these
-    by the numbers of their lines. passes: of the loss and of the output. gradients: of tensors.
+    by the numbers of their lines. passes: of the loss and of the output. kernels: gradients through
+    convolutions, by what they compute; gradients: of tensors. differences: of classes, by the value
+    where they begin and that to which they are pulled back, each found once.
     number: of the line at hand. users: of each tensor, the steps that use it. Unsupported where a
     tensor that may change enters a step as a plain number, which is read from the file.
     """
@@ -101,6 +104,7 @@ class Proof:
         self.balls: Table[int, dict[str, Fact]] = table("a ball")
         self.radii: Table[tuple[int, str], float] = table("the radius of a ball")
         self.forms: Table[int, Chain] = table("a form")
+        self.kernels: Table[str, float] = table("the gradient of a kernel")
         self.gradients: Table[str, float] = table("a gradient")
         unclipped = program
         if any(isinstance(step.op, CotangentClip) for step in program.steps):
@@ -122,6 +126,7 @@ class Proof:
         for step in program.steps:
             for name in tensors_read([step]):
                 self.users.setdefault(name, []).append(step)
+        self.differences: dict[tuple[str, str], Differences] = {}
         self._images: dict[str, dict[str, Fact]] = {}
         self._shares: dict[str, tuple[tuple[str, float], ...]] = {}
 
@@ -177,7 +182,8 @@ class Proof:
                 behind = rule_at(self.program, before, self.facts, self.weights)
             rule = rule_at(self.program, step, self.facts, self.weights, behind)
             cotangent = self.passes[LOSS].cotangents[step.output]
-            self._shares[step.output] = tuple(rule.gradients(cotangent))
+            first = self.kernels.get(step.output, math.inf)
+            self._shares[step.output] = tuple(rule.gradients(cotangent, first))
         return self._shares[step.output]
 
 

@@ -85,14 +85,18 @@ class Rule(ABC, Generic[OpT]):
         for operand, reach in self.reaches():
             yield operand, multiply_up(reach, cotangent.norm)
 
-    def gradients(self, cotangent: Cotangent) -> Iterator[tuple[str, float]]:
+    def gradients(
+        self, cotangent: Cotangent, first: float = math.inf
+    ) -> Iterator[tuple[str, float]]:
         """For each operand and each initializer in it: ≥ ‖∂loss/∂initializer‖ through this step.
 
+        first: a bound for the first operand that is known besides.
         Proof: from operand to initializer a gradient grows by at most the gain.
         """
         for operand, gradient in self.operand_gradients(cotangent):
             for name, gain in operand.sources.items():
-                yield name, multiply_up(gain, gradient)
+                yield name, multiply_up(gain, min(gradient, first))
+            first = math.inf
 
     def longest_part(self, operand: Shape) -> float:
         """≥ the norm of what one entry of an operand of this shape meets in the output.

@@ -50,7 +50,7 @@ def _most_in_a_window(move: Move, before: Shape, axes: tuple[Axis, ...]) -> floa
     size = channels * math.prod(axis.reads.size for axis in axes)
     if move.sources.shape != before or size > _MOST_READS:
         return math.inf
-    reads = _windows(before, axes)  # [windows, taps], −1 outside
+    reads = windows_over(before, axes)  # [windows, taps], −1 outside
     sources = np.concatenate([move.sources.reshape(channels, -1), np.full((channels, 1), -1)], 1)
     most = 1
     step = max(1, _BLOCK // max(reads.shape[1] * channels, 1))
@@ -71,7 +71,7 @@ def _has_run(rows: _Indices, length: int) -> bool:
     return bool(((first == last) & (first >= 0)).any())
 
 
-def _windows(before: Shape, axes: tuple[Axis, ...]) -> _Indices:
+def windows_over(before: Shape, axes: tuple[Axis, ...]) -> _Indices:
     """The flat position that each tap of each window reads: [windows, taps], −1 for padding."""
     flat = np.zeros((1, 1), dtype=np.int64)
     for axis, size in zip(axes, before[2:], strict=True):

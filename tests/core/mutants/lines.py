@@ -14,6 +14,7 @@ from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.gradients import TensorGradient
+from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT
 from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ValuePull
@@ -258,5 +259,8 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
         if isinstance(line, ChainForm):
             yield from (replace(line, use=use) for use in _USES)
             yield from (replace(line, multipliers=numbers) for numbers in listed[:3])
+    for line in lines:
+        if isinstance(line, KernelGradient):
+            yield from (replace(line, value=value) for value in values)
     for tensor in (*_tensors(lines), *values[:1], "absent"):
         yield TensorGradient(tensor=tensor)

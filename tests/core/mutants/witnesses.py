@@ -15,6 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from lipcert.core.certificate import Certificate
 from lipcert.core.line import Line
 from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import NormLine, RunNorm, StepNorm
 from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.lower.lower import lower
@@ -44,6 +45,12 @@ def witness_mutants(case: Case) -> Iterator[Mutant]:
                 yield mutant(
                     "numbers of raised weights", _EITHER, _put(case.certificate, place, item)
                 )
+        if isinstance(line, KernelGradient):
+            for changes in ({"ratio": 0.0}, {"ratio": 5e-324}, {"ratio": 1e300}, {"ratio": 4.0},
+                            {"level": 0.0}, {"level": 0.99 * line.level}, {"level": 1e300},
+                            {"level": 2.0 * line.level}):  # fmt: skip
+                other = replace(line, **changes)
+                yield mutant("numbers of a kernel", _EITHER, _put(case.certificate, place, other))
 
 
 def _put(certificate: Certificate, place: int, item: Line[Any]) -> Certificate:

@@ -160,3 +160,16 @@ def test_the_published_bound_holds_for_circular_padding_alone(padding: str, repe
     x[1 if padding == "reflect" else 0] = 0.5
     inside = x[move.sources]
     assert _steepest(op, op.weight, inside, (1, 2, 4)) == pytest.approx(found["w"])
+
+
+def test_a_bound_of_the_kernel_is_none_of_the_bias() -> None:
+    """A line may say more of the gradient of the kernel; each position adds to that of the bias."""
+    window = Window((3,), (1,), (1,), (1,), (4,))
+    kernel, bias = (
+        Operand(array, array, {name: 1.0})
+        for name, array in (("kernel", np.ones((1, 1, 3))), ("bias", np.zeros(1)))
+    )
+    op = Conv(kernel, bias, window, 1, transposed=False)
+    x = Fact.of((1, 1, 4), 1.0)
+    found = rule(op, [x], [(1, 1, 4)], (1, 1, 4))
+    assert dict(found.gradients(Cotangent(1.0), 0.5)) == {"kernel": 0.5, "bias": 2.0}

@@ -1,0 +1,82 @@
+"""Gradients of kernels: a correlation of a non-negative image with cotangents of unknown masks.
+
+The gradient of a kernel at tap t, from input channel i into output channel c, is Σ_p x_i(p + t)·
+m_c(p)·v_c(p), v a vector that is known and m slopes within intervals: m = μ + ρs, |s| ≤ 1. With
+x ≥ 0 its magnitude is at most |Σ_p x_i(p + t)·μ_c(p)·v_c(p)| + Σ_p x_i(p + t)·ρ_c(p)·|v_c(p)|. Of
+an image let D and S be the correlations with μv and with ρ|v|, as matrices [channels·taps, pixels].
+For every a > 0, by (d + s)² ≤ (1 + 1/a²)(a²d² + s²) for each entry of the gradient,
+    ‖gradient‖ ≤ σ‖x‖,    σ² = (1 + 1/a²)·‖[aD; S]‖²,
+the squares of the input channels being added up. Where entries of x may be negative, |x| takes the
+place of x, with μ = 0 and ρ = max|m|.
+What looks stronger is false: of the positive and the negative part of each v_c, all taps together,
+the larger one is no bound, since a mask may use one sign for one tap and the other for the next.
+Attained: where no slope is unknown, for one input channel, by the best x without signs.
+"""
+
+from __future__ import annotations
+
+import math
+from fractions import Fraction
+from typing import Final
+
+import numpy as np
+
+from lipcert.core.arithmetic import divide_down, sqrt_up
+from lipcert.core.interval import Array, Interval, absolute, exact
+from lipcert.core.norms.steps import NormCheck, all_at_most
+from lipcert.core.program import IndexArray
+from lipcert.core.rules.facts import root_up
+
+MAX_ENTRIES: Final = 1 << 24
+
+
+def kernel_factor_at_most(  # noqa: PLR0917  a claim, and what it is about
+    vector: Interval,
+    slopes: Interval,
+    reads: IndexArray,
+    pixels: int,
+    ratio: float,
+    claim: float,
+    check: NormCheck,
+    *,
+    nonnegative: bool,
+) -> bool:
+    """Whether σ ≤ claim could be proved, with a = ratio.
+
+    vector: v, [channels, windows]; slopes: of m, alike; reads: the pixel of each window and tap, or
+    −1, no pixel twice for one tap. nonnegative: whether no entry of x is negative. ValueError
+    beyond the limits of a proof.
+    Proof: an entry stands in [aD; S] once for each tap at most.
+    """
+    if not 0.0 < ratio < math.inf:
+        raise ValueError("the ratio of a correlation is a positive number")
+    parts = correlated(vector, slopes, ratio, nonnegative=nonnegative)
+    claim = divide_down(claim, sqrt_up(1 + 1 / Fraction(ratio) ** 2))
+
+    def check_parts(parts: Array, bound: float) -> bool:
+        return check(laid_out(parts, reads, pixels), bound)
+
+    return all_at_most(parts, root_up(reads.shape[1]), claim, check_parts)
+
+
+def correlated(vector: Interval, slopes: Interval, ratio: float, *, nonnegative: bool) -> Interval:
+    """aμv and ρ|v|: [2, channels, windows]."""
+    middle, radius = slopes.ball()
+    if not nonnegative:
+        middle, radius = np.zeros_like(middle), slopes.magnitude()
+    signed = vector * exact(middle) * exact(ratio)
+    plain = absolute(vector) * exact(radius)
+    return Interval(np.stack([signed.lo, plain.lo]), np.stack([signed.hi, plain.hi]))
+
+
+def laid_out(parts: Array, reads: IndexArray, pixels: int) -> Array:
+    """[aD; S], from what is correlated."""
+    rows = parts.shape[0] * parts.shape[1]
+    taps = reads.shape[1]
+    if rows * taps * pixels > MAX_ENTRIES:
+        raise ValueError("a correlation is too large")
+    found, flat = np.zeros((rows, taps, pixels)), parts.reshape(rows, -1)
+    for tap, places in enumerate(reads.T):
+        used = np.flatnonzero(places >= 0)
+        found[:, tap, places[used]] = flat[:, used]
+    return found.reshape(rows * taps, pixels)

@@ -1,0 +1,254 @@
+"""grad/kernel: gradients of kernels of convolutions, from differences of classes above them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar, Final, Literal, final
+
+import numpy as np
+
+from lipcert.core.arithmetic import add_up, multiply_up, round_down
+from lipcert.core.budget import spend
+from lipcert.core.codec import Bound
+from lipcert.core.coverage import tensors_read
+from lipcert.core.forms.correlation import kernel_factor_at_most
+from lipcert.core.forms.links import Diagonal, link_of
+from lipcert.core.forms.pulled import pulled
+from lipcert.core.forms.signs import Differences
+from lipcert.core.interval import Interval, exact, up
+from lipcert.core.line import Line, NotProved
+from lipcert.core.lines.chains import slopes_between
+from lipcert.core.lines.proof import LOSS, Proof
+from lipcert.core.program import (
+    Activation,
+    BatchNorm,
+    Conv,
+    IndexArray,
+    PRelu,
+    Scale,
+    Shift,
+    Step,
+)
+from lipcert.core.rules.facts import root_up
+from lipcert.core.rules.steps import rule_at
+from lipcert.core.rules.window_reads import windows_over
+from lipcert.core.rules.windows import convolution_axes, kernel_square
+
+MAX_VECTORS: Final = 1 << 24
+"""entries of the vectors of all classes, at one value"""
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class KernelGradient(Line[float]):
+    """‖∂loss/∂kernel‖₂ ≤ bound through the convolution that computes a value.
+
+    stop: a value above, in the hull of whose cotangent the differences of classes lie. level: for
+    every pair of classes σ + κ·h·‖d‖ ≤ level is proved, of `forms.correlation` (with a = ratio) and
+    `forms.signs`, unless κ·h·‖q‖ is that small already; h the largest slope between the value and
+    where the differences are.
+    Hypotheses (checked): from the value to the stop each step reads what the one before computes
+    and nothing else, and is fixed; nothing else reads it; the convolution is not transposed.
+    Proof: a gradient of the kernel is linear in the cotangent, which lies in a hull whose vertices
+    are convex combinations of differences e_i − e_j: its norm is largest at one of these. That of
+    u + d is at most σ‖x‖ of u, and R·h·‖d‖ of d, R the norm of kernel ↦ value.
+    """
+
+    rule: Literal["grad/kernel"] = "grad/kernel"
+    stage: ClassVar[int] = 6
+    value: str
+    stop: str
+    ratio: Bound
+    level: Bound
+
+    @property
+    def subject(self) -> str:
+        """The value that the convolution computes."""
+        return self.value
+
+    def evaluate(self, proof: Proof) -> float:
+        """Over all pairs of classes."""
+        kernel = kernel_at(proof, self.value, self.stop)
+        return kernel.bound(proof, self.ratio, self.level)
+
+    def least(self, found: float) -> float:
+        """The largest of all pairs."""
+        return found
+
+    def keep(self, proof: Proof, found: float) -> None:
+        """For the tensors of the kernel."""
+        del found
+        known = proof.kernels.get(self.value, math.inf)
+        proof.kernels[self.value] = min(known, self.stated)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Kernel:
+    """What is known of the cotangents of a convolution, and of what it reads.
+
+    differences: where they are, `slopes` above the value it computes, [channels, windows]; scale:
+    of the hull. reads, pixels, nonnegative: as in `forms.correlation`. norm: of what it reads;
+    reach: of kernel ↦ value; stretch: κ.
+    """
+
+    differences: Differences
+    slopes: Interval
+    scale: float
+    reads: IndexArray
+    pixels: int
+    nonnegative: bool
+    norm: float
+    reach: float
+    stretch: float
+
+    @property
+    def steepest(self) -> float:
+        """h, the largest slope."""
+        return float(np.max(self.slopes.magnitude(), initial=0.0))
+
+    def vector(self, one: int, other: int) -> Interval:
+        """u of a pair of classes, [channels, windows]."""
+        found = self.differences.vectors
+        rows = [Interval(found.lo[k], found.hi[k]) for k in (one, other)]
+        return (rows[0] - rows[1]).moved(lambda end: end.reshape(self.slopes.shape))
+
+    def proves(self, proof: Proof, pair: tuple[int, int], ratio: float, claim: float) -> bool:
+        """Whether σ ≤ claim for the u of a pair."""
+        spend()
+        try:
+            return claim >= 0.0 and kernel_factor_at_most(
+                self.vector(*pair),
+                self.slopes,
+                self.reads,
+                self.pixels,
+                ratio,
+                claim,
+                proof.engine.norms,
+                nonnegative=self.nonnegative,
+            )
+        except ValueError:
+            return False
+
+    def bound(self, proof: Proof, ratio: float, level: float) -> float:
+        """What follows from σ + κ·h·‖d‖ ≤ level, as far as it has to be proved; NotProved where
+        it is not."""
+        pairs = np.triu_indices(len(self.differences.rests), 1)
+        sizes = up(self.steepest * self.differences.sizes[pairs])
+        rests = up(self.steepest * self.differences.rests[pairs])
+        is_small = up(self.stretch * sizes) <= level
+        found = multiply_up(self.reach, float(np.max(sizes[is_small], initial=0.0)))
+        for place in np.flatnonzero(~is_small):
+            pair, rest = (int(pairs[0][place]), int(pairs[1][place])), float(rests[place])
+            claim = round_down(Fraction(level) - Fraction(multiply_up(self.stretch, rest)))
+            if not self.proves(proof, pair, ratio, claim):
+                raise NotProved(f"it is not proved of the classes {pair[0]} and {pair[1]}")
+            found = max(found, add_up(multiply_up(self.norm, claim), multiply_up(self.reach, rest)))
+        return multiply_up(self.scale, found)
+
+
+def kernel_at(proof: Proof, value: str, stop: str) -> Kernel:
+    """Of the convolution that computes a value; NotProved where the hypotheses do not hold."""
+    step = proof.step(value)
+    if not isinstance(step.op, Conv) or step.op.transposed or step.shape[0] != 1:
+        raise NotProved("it is not computed by a plain convolution")
+    path = path_between(proof, value, stop)
+    slopes, zone = exact(np.ones(math.prod(step.shape))), 0
+    for above in path:
+        diagonal = _diagonal(proof, above)
+        if diagonal is None:
+            break
+        slopes, zone = slopes * diagonal.slopes, zone + 1
+    top = path[zone - 1].output if zone else value
+    hull = proof.passes[LOSS].cotangents[stop].hull
+    differences = differences_at(proof, top, stop)
+    rule = rule_at(proof.program, step, proof.facts, proof.weights)
+    axes = convolution_axes(step.op, rule.before, step.shape)
+    reach = next(iter(rule.reaches()))[1]
+    if hull is None or not (math.isfinite(reach) and math.isfinite(rule.x.norm)):
+        raise NotProved("what the convolution reads is not bounded")
+    if not (np.isfinite(slopes.magnitude()).all() and np.isfinite(differences.sizes).all()):
+        raise NotProved("the slopes above are not bounded")
+    return Kernel(
+        differences,
+        slopes.moved(lambda end: end.reshape(step.shape[1], -1)),
+        hull.scale,
+        windows_over(rule.before, axes),
+        math.prod(rule.before[2:]),
+        bool((rule.x.box.lo >= 0.0).all()),
+        rule.x.norm,
+        reach,
+        root_up(kernel_square(axes)),
+    )
+
+
+def path_between(proof: Proof, value: str, stop: str) -> Sequence[Step]:
+    """The steps from a value up to another, each the only reader of the one before."""
+    found: list[Step] = []
+    own = proof.passes[LOSS]
+    while value != stop:
+        readers = own.readers.get(value, ())
+        if proof.reads[value] != 1 or not readers or len(readers[0].inputs) != 1:
+            raise NotProved(f"no single way leads from {value} to {stop}")
+        found.append(readers[0])
+        value = readers[0].output
+    if tensors_read(found) & proof.free:
+        raise NotProved("the steps in between are not fixed")
+    return found
+
+
+def differences_at(proof: Proof, value: str, stop: str) -> Differences:
+    """Of the classes of the hull at `stop`, pulled back to a value; each is found once."""
+    hull = proof.passes[LOSS].cotangents[stop].hull
+    if hull is None or hull.classes != math.prod(proof.program.shapes[stop]):
+        raise NotProved("the cotangent at the stop has no hull with a class for each entry")
+    path = path_between(proof, value, stop)
+    if (stop, stop) not in proof.differences:
+        proof.differences[stop, stop] = Differences.of_classes(hull.classes)
+    for number in range(len(path) - 1, -1, -1):
+        name = path[number].inputs[0]
+        if (stop, name) not in proof.differences:
+            proof.differences[stop, name] = _below(proof, path[number:], stop)
+    return proof.differences[stop, value]
+
+
+def _below(proof: Proof, path: Sequence[Step], stop: str) -> Differences:
+    """Through the first of these steps, and through runs that begin with it."""
+    step, shapes = path[0], proof.program.shapes
+    above = proof.differences[stop, step.output]
+    shape = shapes[step.inputs[0]]
+    if len(above.vectors.lo) * math.prod(shape) > MAX_VECTORS:
+        raise NotProved("there are too many classes for a value of this size")
+    if isinstance(step.op, Activation | PRelu):
+        slopes = slopes_between((step,), proof.facts)
+        if slopes is None or not np.isfinite(slopes[step.output].magnitude()).all():
+            raise NotProved(f"the slopes of {step.output} are not bounded")
+        return above.through_slopes(slopes[step.output])
+    try:
+        vectors = pulled(above.vectors, step, shape, {})
+    except ValueError:
+        vectors = None
+    if vectors is None or not np.isfinite(vectors.magnitude()).all():
+        raise NotProved(f"differences of classes are not pulled through {step.output}")
+    norm = rule_at(proof.program, step, proof.facts, proof.weights).lipschitz(0)
+    if not math.isfinite(norm):
+        raise NotProved(f"no norm of {step.output} is known")
+    found = above.through_matrix(vectors, norm)
+    names = tuple(each.output for each in path)
+    for values in tuple(proof.runs):
+        if values == names[: len(values)]:
+            end = proof.differences[stop, values[-1]]
+            found = found.meet(end.through_matrix(vectors, proof.runs[values]))
+    return found
+
+
+def _diagonal(proof: Proof, step: Step) -> Diagonal | None:
+    """Of a step that acts entry by entry, with bounded slopes; None for another."""
+    if not isinstance(step.op, Activation | PRelu | BatchNorm | Scale | Shift):
+        return None
+    slopes = slopes_between((step,), proof.facts)
+    link = None if slopes is None else link_of(step, step.shape, slopes)
+    return link if isinstance(link, Diagonal) else None
