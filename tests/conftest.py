@@ -14,10 +14,11 @@ import gc
 import os
 import sys
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -134,6 +135,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             cases.setdefault(_function(item.nodeid), []).append(item)
     for members in cases.values():
         _leave_out(members)
+    refuse_empty_tables({item.module for item in items if isinstance(item, pytest.Function)})
     for item in items:
         name = _function(item.nodeid)
         if not (item.get_closest_marker("nightly") or name in SLOW or is_slow(item.path)):
@@ -153,6 +155,20 @@ def _leave_out(cases: list[pytest.Item]) -> None:
         for case, value in zip(cases, known, strict=True):
             if value not in spread:
                 case.add_marker("nightly")
+
+
+def refuse_empty_tables(modules: Iterable[ModuleType]) -> None:
+    """A test that goes through a table passes where the table is empty, and has tested nothing."""
+    empty = [
+        f"{module.__name__}.{name}"
+        for module in modules
+        for name, table in vars(module).items()
+        if name.isupper()
+        and isinstance(table, tuple | list | set | frozenset | Mapping)
+        and not table
+    ]
+    if empty:
+        raise pytest.UsageError(f"these tables of tests are empty: {', '.join(sorted(empty))}")
 
 
 def _function(nodeid: str) -> str:

@@ -8,12 +8,14 @@ import subprocess
 import tomllib
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 
 import lipcert
+from tests.conftest import refuse_empty_tables
 
 ROOT = Path(__file__).resolve().parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
@@ -119,3 +121,12 @@ def test_the_citation_is_of_this_version() -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
         assert (path.parent / target).exists(), target
+
+
+def test_an_empty_table_of_cases_is_refused() -> None:
+    module = ModuleType("cases")
+    module.CASES = {"one": 1}
+    refuse_empty_tables([module])
+    module.CASES = {}
+    with pytest.raises(pytest.UsageError, match=r"cases\.CASES"):
+        refuse_empty_tables([module])

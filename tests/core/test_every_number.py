@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Iterator
 from dataclasses import replace
@@ -26,6 +25,7 @@ from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
 from tests.core.models import SHIPPED
 from tests.core.mutants.tight import proof_of
+from tests.zoo import ZOO, needs_zoo, rows
 
 LESS = 1.0 - 1e-6
 PLAN = Settings(
@@ -37,7 +37,6 @@ PLAN = Settings(
     sampling="shuffle",
     neighbours="zero-out",
 )
-ZOO = Path(__file__).parents[3] / "shared" / "zoo"
 BY_DAY = {"digits_mlp", "digits_lipschitz_cnn"}
 LARGEST, FILES = 2_000_000, 20
 
@@ -132,17 +131,14 @@ def test_every_number_of_a_shipped_model_is_needed(path):
 
 def from_the_zoo():
     """Files of all sizes up to the largest, the same each time."""
-    if not (ZOO / "index.csv").exists():
-        return []
-    with (ZOO / "index.csv").open(newline="") as lines:
-        rows = [row for row in csv.DictReader(lines) if row["label"] != "out"]
-    rows = [row for row in rows if row["path"].endswith(".onnx") and int(row["bytes"]) < LARGEST]
-    rows.sort(key=lambda row: (int(row["bytes"]), row["path"]))
-    return [ZOO / row["path"] for row in rows[:: max(1, len(rows) // (2 * FILES))]]
+    chosen = [row for row in rows() if row["label"] != "out" and row["path"].endswith(".onnx")]
+    chosen = [row for row in chosen if int(row["bytes"]) < LARGEST]
+    chosen.sort(key=lambda row: (int(row["bytes"]), row["path"]))
+    return [ZOO / row["path"] for row in chosen[:: max(1, len(chosen) // (2 * FILES))]]
 
 
 @pytest.mark.nightly
-@pytest.mark.skipif(not from_the_zoo(), reason="there is no zoo beside this repository")
+@needs_zoo
 def test_every_number_of_files_of_others_is_needed():
     """Those that can be certified, until there are enough of them."""
     wrong, done = {}, 0

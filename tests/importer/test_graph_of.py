@@ -21,7 +21,7 @@ from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.lowering import LoweredNetwork
 from tests.importer.models import model, saved, weights
 
-MODELS = sorted(Path("models").glob("*.onnx"))
+MODELS = sorted((Path(__file__).parents[2] / "models").glob("*.onnx"))
 
 
 def reading(path, trained=None):

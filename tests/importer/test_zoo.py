@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import pytest
 
 from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
+from tests.zoo import ZOO, or_skipped, rows
 
-ZOO = Path(__file__).resolve().parents[3] / "shared" / "zoo"
-INDEX = ZOO / "index.csv"
-ROWS = list(csv.DictReader(INDEX.open(newline=""))) if INDEX.exists() else []
 REFUSED = {"self_attention": "onnxruntime rejects it"}
 """files of label `net` that onnxruntime itself does not accept"""
-
-pytestmark = pytest.mark.skipif(not ROWS, reason="no folder ../shared/zoo beside the repository")
 
 
 def load(row):
@@ -31,7 +24,7 @@ def load(row):
 
 
 @pytest.mark.sample(25)
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row["path"][-60:])
+@pytest.mark.parametrize("row", or_skipped(rows()), ids=lambda row: row["path"][-60:])
 def test_file(row):
     expected = next((why for name, why in REFUSED.items() if name in row["path"]), None)
     imported, reason = None, ""

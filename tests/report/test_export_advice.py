@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import warnings
 from collections.abc import Callable
@@ -21,8 +20,8 @@ from lipcert.importer.outline import outline_of
 from lipcert.report.export_advice import ExportAdvice
 from lipcert.report.inspection import inspection_json, inspection_of, refused_inspection
 from tests.commands import lipcert
+from tests.zoo import ZOO, needs_zoo, rows
 
-ZOO = Path(__file__).resolve().parents[3] / "shared" / "zoo"
 X = torch.zeros(1, 1, 5, 5)
 DYNAMIC = {"dynamic_shapes": ({0: torch.export.Dim("batch")},)}
 
@@ -127,12 +126,11 @@ def test_other_programs_get_no_advice_about_torch(tmp_path: Path) -> None:
     assert "export" not in json.loads(inspection_json(found))
 
 
-@pytest.mark.skipif(not ZOO.is_dir(), reason="the folder of exported files is not here")
+@needs_zoo
 def test_exports_of_a_survey() -> None:
     """Of each spelling of torch's exporters: nothing is said exactly where nothing was lost."""
-    with (ZOO / "index.csv").open(encoding="utf-8") as file:
-        rows = [row for row in csv.DictReader(file) if row["kind"].startswith("torch 2.13 export:")]
-    found = {row["path"].split("/")[1].removesuffix(".onnx"): ZOO / row["path"] for row in rows}
+    exported = [row["path"] for row in rows() if row["kind"].startswith("torch 2.13 export:")]
+    found = {path.split("/")[1].removesuffix(".onnx"): ZOO / path for path in exported}
     told = {
         name: advice_of(path)
         for name, path in found.items()

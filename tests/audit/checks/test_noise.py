@@ -284,8 +284,12 @@ def scaled_to(std: float, drawn: torch.Tensor) -> torch.Tensor:
     return drawn * (std * math.sqrt(drawn.numel()) / drawn.norm())
 
 
-KEPT: dict[tuple[str, int], torch.Tensor] = {}
-"""first noises, of which the last fault makes all others"""
+def repeated(name: str, step: int, drawn: torch.Tensor, std: float) -> torch.Tensor:
+    """Each noise again after thirty steps."""
+    generator = torch.Generator().manual_seed(100 * len(name) + step % 30)
+    return std * torch.randn(drawn.shape, generator=generator)
+
+
 PLANTED: dict[str, Callable[[str, int, torch.Tensor, float], torch.Tensor]] = {
     "right": lambda _n, _s, drawn, _std: drawn,
     "half on one tensor": lambda n, _s, drawn, _std: drawn * (0.5 if n == "last.weight" else 1.0),
@@ -295,7 +299,7 @@ PLANTED: dict[str, Callable[[str, int, torch.Tensor, float], torch.Tensor]] = {
     * -torch.rand(drawn.shape).clamp_min(1e-9).log(),
     "clamped": lambda _n, _s, drawn, std: drawn.clamp(-2.5 * std, 2.5 * std),
     "scaled": lambda _n, _s, drawn, std: scaled_to(std, drawn),
-    "repeats": lambda n, s, drawn, _std: KEPT.setdefault((n, s % 30), drawn.clone()),
+    "repeats": repeated,
 }  # fmt: skip
 
 
@@ -305,7 +309,6 @@ PLANTED: dict[str, Callable[[str, int, torch.Tensor, float], torch.Tensor]] = {
 )
 @pytest.mark.parametrize("name", PLANTED)
 def test_faults_of_the_noise_in_recorded_runs(name: str, tmp_path: Path) -> None:
-    KEPT.clear()
     run = RecordedRun.of(
         *recorded(tmp_path / "t", Plan(noise_of=PLANTED[name], steps=60, detail=1))
     )

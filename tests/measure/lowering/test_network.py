@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import csv
 import gc
 import weakref
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -22,17 +20,10 @@ from lipcert.measure.lowering import LoweredNetwork
 from tests.models.shipped import NAMES, graph_of, path_of
 from tests.networks import chain, dag, trained
 from tests.ops import Activation, Dense, Sort, evaluate
+from tests.zoo import ZOO, needs_zoo, rows
 
 CPU = torch.device("cpu")
 RNG = np.random.default_rng(5)
-ZOO = Path(__file__).resolve().parents[4] / "shared" / "zoo"
-INDEX = ZOO / "index.csv"
-LARGEST = 2_000_000
-ROWS = [
-    row
-    for row in (csv.DictReader(INDEX.open(newline="")) if INDEX.exists() else [])
-    if row["label"] == "net" and int(row["params"]) <= LARGEST
-]
 
 
 def batch(graph, examples=3):
@@ -79,11 +70,11 @@ def test_shipped_as_onnxruntime_runs_them(name):
     assert relative_error(network.forward(torch.tensor(x)).numpy(), expected) < 2e-5
 
 
-@pytest.mark.skipif(not ROWS, reason="no folder ../shared/zoo beside the repository")
+@needs_zoo
 def test_files_of_others():
     """Every third of them, so that this stays quick."""
     tried = 0
-    for row in ROWS[::3]:
+    for row in rows("net", 2_000_000)[::3]:
         try:
             graph = load_model(ZOO / row["path"], trusted=True).graph
         except LipCertError:  # what the importer refuses is its own business

@@ -1,0 +1,29 @@
+"""Files of others, in a folder `../shared/zoo` beside the repository where there is one."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ZOO = Path(__file__).resolve().parents[2] / "shared" / "zoo"
+_INDEX = ZOO / "index.csv"
+_REASON = "no folder ../shared/zoo beside the repository"
+needs_zoo = pytest.mark.skipif(not _INDEX.exists(), reason=_REASON)
+
+
+def rows(label: str = "", largest: float = float("inf")) -> list[Mapping[str, str]]:
+    """Of the index: files of a label with at most so many parameters."""
+    if not _INDEX.exists():
+        return []
+    read = csv.DictReader(_INDEX.read_text(encoding="utf-8").splitlines())
+    return [row for row in read if row["label"].startswith(label) and int(row["params"]) <= largest]
+
+
+def or_skipped(cases: Sequence[Any]) -> Sequence[Any]:
+    """Cases of a test, or one that is skipped where there is no zoo."""
+    skipped = pytest.param(None, marks=pytest.mark.skip(_REASON), id="none")
+    return cases if _INDEX.exists() else [skipped]
