@@ -137,12 +137,7 @@ def test_pairs_beat_root_two_at_the_last_layer() -> None:
 
 def test_a_scale_that_starts_at_zero_is_bounded() -> None:
     """BatchNorm whose scale is 0, as residual branches are often initialised."""
-    zero = BatchNorm(
-        np.zeros(4),
-        np.ones(4),
-        trained("g", np.zeros(4)),
-        trained("h", np.zeros(4)),
-    )
+    zero = BatchNorm(np.zeros(4), np.ones(4), trained("g", np.zeros(4)), trained("h", np.zeros(4)))
     graph = chain(
         (4,),
         Dense(trained("w0", orthogonal(4, 0)), None),
@@ -157,9 +152,6 @@ def test_a_scale_that_starts_at_zero_is_bounded() -> None:
 
 def test_a_batch_norm_beyond_float64_has_no_bound() -> None:
     huge = BatchNorm(
-        np.full(2, 1e200),
-        np.ones(2),
-        trained("g", np.full(2, 1e200)),
-        trained("h", np.zeros(2)),
+        np.full(2, 1e200), np.ones(2), trained("g", np.full(2, 1e200)), trained("h", np.zeros(2))
     )
     assert proved(chain((2,), huge), input_norm=1.0).at_output.norm == math.inf

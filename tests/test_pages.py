@@ -109,10 +109,7 @@ RUN_BY = {
         "docs/training.md",
         "Frozen features",
     ): "test_examples.py::test_frozen_features_keep_what_they_have_learnt",
-    (
-        "docs/training.md",
-        "BatchNorm and Dropout",
-    ): "test_docs.py::test_what_make_trainable_prints",
+    ("docs/training.md", "BatchNorm and Dropout"): "test_docs.py::test_what_make_trainable_prints",
 }
 """below which heading of which page blocks are run by which test"""
 

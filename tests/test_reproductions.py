@@ -17,13 +17,7 @@ from benchmarks.reproductions.page import table_of, update
 from benchmarks.reproductions.parts import PARTS
 from benchmarks.reproductions.rows import Row, Verdict, table
 from benchmarks.reproductions.sample import Sample
-from benchmarks.reproductions.study import (
-    Candidate,
-    PlannedStudy,
-    accuracies,
-    chosen,
-    problem,
-)
+from benchmarks.reproductions.study import Candidate, PlannedStudy, accuracies, chosen, problem
 from tests.privacy.test_accounting_faults import EXPECTED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reproductions.md"

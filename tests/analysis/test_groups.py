@@ -31,13 +31,7 @@ def network(frozen: frozenset[str] = frozenset()) -> Graph:
     return Graph("x", (2,), graph.output_name, graph.nodes, parameters)
 
 
-BOUNDS = {
-    "conv1.weight": 3.0,
-    "conv1.bias": 4.0,
-    "plain": 1.0,
-    "naked": 2.0,
-    "conv2.unused": 0.0,
-}
+BOUNDS = {"conv1.weight": 3.0, "conv1.bias": 4.0, "plain": 1.0, "naked": 2.0, "conv2.unused": 0.0}
 
 
 def test_layers_collect_what_shares_a_prefix_or_a_node() -> None:

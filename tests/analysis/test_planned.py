@@ -19,13 +19,7 @@ from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.report.written import analysis_text
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"
-RUN = {
-    "dataset_size": 1000,
-    "batch_size": 100,
-    "sampling": "poisson",
-    "steps": 50,
-    "delta": 1e-4,
-}
+RUN = {"dataset_size": 1000, "batch_size": 100, "sampling": "poisson", "steps": 50, "delta": 1e-4}
 CONSTRAINED = {"constraint": ConstraintSpec("spectral", 1.0), "bias_norm": 1.0}
 
 

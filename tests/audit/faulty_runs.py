@@ -232,10 +232,7 @@ def recorded(folder: Path, run: Run, fault: RunFault) -> Ready:
             size = len(index)
             optimizer.zero_grad()
             recorder.batch(
-                index=index,
-                sampler=fault.sampler,
-                rate=RATE,
-                divisor=fault.stated_divisor(size),
+                index=index, sampler=fault.sampler, rate=RATE, divisor=fault.stated_divisor(size)
             )
             logits = network(fault.prepared(images[index], step))
             loss = loss_fn(logits, labels[index], reduction="sum")

@@ -8,12 +8,7 @@ from functools import cache
 import pytest
 
 from lipcert.analysis.certificate import certify
-from lipcert.audit.bounds import (
-    claims_at,
-    claims_of_analysis,
-    claims_of_certificate,
-    settings_of,
-)
+from lipcert.audit.bounds import claims_at, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.core.certificate import Certificate
 from lipcert.errors import NoVerdictError
 from lipcert.graph.viewed import graph_at, parameters_of

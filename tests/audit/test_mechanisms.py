@@ -10,16 +10,7 @@ import pytest
 import torch
 
 from lipcert.audit.records import AuditReport, CheckReport, Verdict
-from tests.audit.mechanism_runs import (
-    HELD,
-    SIGMA,
-    Fault,
-    Network,
-    Way,
-    audited,
-    codes,
-    settings,
-)
+from tests.audit.mechanism_runs import HELD, SIGMA, Fault, Network, Way, audited, codes, settings
 
 FEW = 5
 """steps under weight clipping, where every one is bounded anew"""

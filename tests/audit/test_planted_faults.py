@@ -20,14 +20,7 @@ from tests.audit.faults import (
     cells_of,
     report_of,
 )
-from tests.audit.faulty_runs import (
-    LOOSE_RUN,
-    RIGHT,
-    RUN_FAULTS,
-    TIGHT_RUN,
-    Run,
-    found_by,
-)
+from tests.audit.faulty_runs import LOOSE_RUN, RIGHT, RUN_FAULTS, TIGHT_RUN, Run, found_by
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit_faults.md"
 ROW = re.compile(r"^\| ([^|]+?) \| (.+) \|$", re.MULTILINE)

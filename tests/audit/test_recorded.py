@@ -34,10 +34,7 @@ LAST = RANDOM.standard_normal((2, 4)).astype(np.float32)
 def graph_with(first: str = "a.weight", last: str = "b.weight") -> Graph:
     return dag(
         (3,),
-        [
-            ("h", Dense(trained(first, FIRST)), ("x",)),
-            ("o", Dense(trained(last, LAST)), ("h",)),
-        ],
+        [("h", Dense(trained(first, FIRST)), ("x",)), ("o", Dense(trained(last, LAST)), ("h",))],
     )
 
 

@@ -322,11 +322,7 @@ def test_data_that_do_not_fit_are_no_verdict(
 
 
 @pytest.mark.parametrize(
-    "more",
-    [
-        (),
-        ("--scope", "constraint-set", "--constraint", "spectral:9", "--bias-norm", "9"),
-    ],
+    "more", [(), ("--scope", "constraint-set", "--constraint", "spectral:9", "--bias-norm", "9")]
 )
 def test_nothing_audited_is_no_verdict(tmp_path: Path, more: tuple[str, ...]) -> None:
     path = tmp_path / "none.npz"

@@ -95,10 +95,7 @@ def test_a_certificate_of_another_model_fails(file: Path) -> None:
     assert run["results"][0]["level"] == "error"
 
 
-GATES = {
-    "holds": ("1000", 0, None),
-    "exceeded": ("0.01", 1, "failure"),
-}
+GATES = {"holds": ("1000", 0, None), "exceeded": ("0.01", 1, "failure")}
 
 
 @pytest.mark.sample(1)

@@ -144,10 +144,7 @@ def test_a_larger_epsilon_a_larger_delta_and_less_noise(files: tuple[Path, Path]
     ],
 )
 def test_an_assumption_of_less_is_no_regression(
-    files: tuple[Path, Path],
-    norm: float | None,
-    box: tuple[float, float] | None,
-    worse: bool,
+    files: tuple[Path, Path], norm: float | None, box: tuple[float, float] | None, worse: bool
 ) -> None:
     ends = None if box is None else [end.hex() for end in box]
     change(files[1], with_input(None if norm is None else norm.hex(), ends))

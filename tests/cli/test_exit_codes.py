@@ -8,12 +8,7 @@ from click.testing import CliRunner, Result
 
 from lipcert.cli.exit_codes import ExitCode, exit_code_of
 from lipcert.cli.main import cli
-from lipcert.errors import (
-    ModelFileError,
-    Refusal,
-    UnsupportedModelError,
-    UsageError,
-)
+from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from tests.cli.engine import Engine, install
 
 REFUSED = UnsupportedModelError(

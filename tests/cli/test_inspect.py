@@ -21,10 +21,7 @@ def run(*words: str) -> Result:
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("output_format", "start"),
-    [("text", str(MODEL)), ("json", "{")],
-)
+@pytest.mark.parametrize(("output_format", "start"), [("text", str(MODEL)), ("json", "{")])
 def test_every_format(output_format: str, start: str) -> None:
     result = run(str(MODEL), "--format", output_format)
     assert (result.exit_code, result.stderr) == (0, "")

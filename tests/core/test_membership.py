@@ -212,8 +212,7 @@ def test_a_frobenius_constraint_is_of_all_gains_together(network: Path) -> None:
 
 @pytest.mark.parametrize("entry", [100.0, 0.01])
 @pytest.mark.parametrize(
-    ("step", "numbers"),
-    [("Div", "x theta"), ("BatchNormalization", "x ones zeros zeros theta")],
+    ("step", "numbers"), [("Div", "x theta"), ("BatchNormalization", "x ones zeros zeros theta")]
 )
 def test_a_reciprocal_says_nothing_of_its_tensor(
     step: str, numbers: str, entry: float, tmp_path: Path
@@ -239,9 +238,7 @@ def test_the_other_part_of_an_operand_says_nothing_of_a_tensor(kind: str, tmp_pa
     shape = (8,) if kind == "Mul" else (8, 16)
     held = {"theta": np.full(shape, 0.125, np.float32), "other": np.full(shape, 100.0, np.float32)}
     proto = onnx_model(
-        [node("Concat", "theta other", "both", axis=0), node(kind, "x both", "y")],
-        ["N", 16],
-        held,
+        [node("Concat", "theta other", "both", axis=0), node(kind, "x both", "y")], ["N", 16], held
     )
     (tmp_path / "file.onnx").write_bytes(proto.SerializeToString())
     weights = read_model(tmp_path / "file.onnx")

@@ -300,9 +300,7 @@ KINDS: Final[Mapping[str, Kind]] = {
     "graph-cycle": Kind(
         "LC001",
         graph(
-            node("Add", ["x", "b"], ["a"]),
-            node("Relu", ["a"], ["b"]),
-            node("Relu", ["b"], ["y"]),
+            node("Add", ["x", "b"], ["a"]), node("Relu", ["a"], ["b"]), node("Relu", ["b"], ["y"])
         ),
     ),
     "graph-missing-input": Kind("LC001", graph(node("Add", ["x", "ghost"], ["y"]))),
@@ -344,8 +342,7 @@ KINDS: Final[Mapping[str, Kind]] = {
         graph(node("ConstantOfShape", ["s"], ["c"]), node("Add", ["x", "c"], ["y"]), s=HUGE),
     ),
     "layer-norm-negative-epsilon": Kind(
-        "LC016",
-        graph(node("LayerNormalization", ["x", "w"], ["y"], epsilon=-1.0), w=weights(4)),
+        "LC016", graph(node("LayerNormalization", ["x", "w"], ["y"], epsilon=-1.0), w=weights(4))
     ),
     "if-2^10": Kind("LC007", choices(10)),
     "if-8192-deep": Kind("LC001", of(deep_choice(8192))),

@@ -83,7 +83,7 @@ LEFT = {
         again = Shape <start=0, end=1> (parts) f = Cast <to=1> (again)
         g = Cast <to=1> (two) h = Div (f, g) n = Cast <to=7> (h)
         four = Constant <value_ints=[4]> () back = Concat <axis=0> (n, four)
-        y = Reshape (r, back)""",
+        y = Reshape (r, back)"""
 }
 """shapes that hold the size of the batch in a way that the core does not follow"""
 

@@ -70,9 +70,7 @@ BAD = {
         node("SequenceAt", ["bad_a", "zero"], ["bad"]),
     ],
     "mixing": [node("ReduceMean", ["f"], ["bad"], axes=[0])],
-    "training": [
-        node("BatchNormalization", ["f", *["v"] * 4], ["bad", "m", "s"], training_mode=1),
-    ],
+    "training": [node("BatchNormalization", ["f", *["v"] * 4], ["bad", "m", "s"], training_mode=1)],
     "text": [
         node("ArrayFeatureExtractor", ["names", "axis"], ["bad_a"], domain="ai.onnx.ml"),
         node(

@@ -90,11 +90,7 @@ def test_a_mean_over_a_batch_of_one_is_no_function_of_one_example(tmp_path):
     """Sizes that fit one batch size only do not hide it."""
     nodes, tensors = heads(1)
     nodes[-1] = node("Add", ["c", "i"], ["y"])
-    nodes = [
-        node("ReduceMean", ["x"], ["m"], axes=[0]),
-        node("Sub", ["x", "m"], ["c"]),
-        *nodes,
-    ]
+    nodes = [node("ReduceMean", ["x"], ["m"], axes=[0]), node("Sub", ["x", "m"], ["c"]), *nodes]
     with pytest.raises(UnsupportedModelError, match="LC007"):
         load_model(saved(model(nodes, (1, 5, 6), tensors), tmp_path))
 

@@ -80,10 +80,7 @@ def test_attention_with_a_trained_bias_is_none(tmp_path):
 def masked(spelling, mask):
     """softmax(x·xᵀ + mask)·x."""
     hidden = np.isneginf(mask)
-    head = [
-        node("Transpose", ["x"], ["k"], perm=[0, 2, 1]),
-        node("MatMul", ["x", "k"], ["s"]),
-    ]
+    head = [node("Transpose", ["x"], ["k"], perm=[0, 2, 1]), node("MatMul", ["x", "k"], ["s"])]
     minus = node("Constant", [], ["low"], value_float=float("-inf"))
     inner = {
         "add": [node("Add", ["s", "m"], ["a"])],

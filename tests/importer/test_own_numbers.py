@@ -70,10 +70,7 @@ MACROS = {
         ],
         {"a": ROOT, "half": 2.0},
     ),
-    "gelu by tanh": (
-        [*TANH, *HALVED],
-        {"a": math.sqrt(2 / math.pi), "b": 0.044715, "half": 0.5},
-    ),
+    "gelu by tanh": ([*TANH, *HALVED], {"a": math.sqrt(2 / math.pi), "b": 0.044715, "half": 0.5}),
     "quick gelu": (
         [
             node("Mul", ["z", "a"], ["u"]),

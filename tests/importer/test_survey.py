@@ -23,11 +23,7 @@ def codes(proto, folder, **choices):
 
 
 def test_operators_behind_each_other(tmp_path):
-    nodes = [
-        node("Floor", ["x"], ["a"]),
-        node("Det", ["a"], ["b"]),
-        node("Tan", ["b"], ["y"]),
-    ]
+    nodes = [node("Floor", ["x"], ["a"]), node("Det", ["a"], ["b"]), node("Tan", ["b"], ["y"])]
     found = codes(model(nodes, ("N", 4, 4)), tmp_path)
     assert found == [("LC003", "Det"), ("LC003", "Tan"), ("LC005", "Floor")]
 

@@ -275,23 +275,13 @@ def hostile(name: str = HOSTILE) -> AuditReport:
         bounds_from=name,
         modes=Modes(data=name, trace=name, attack_steps=3),
         assumptions={name: name},
-        groups=(
-            group(name, max_observed=13.0, violations=1, worst_example=reference),
-            *bad.groups,
-        ),
+        groups=(group(name, max_observed=13.0, violations=1, worst_example=reference), *bad.groups),
         values=(
             value(name, node=name, violations=2, max_observed=40.0, worst_example=reference),
             *bad.values,
         ),
         checks=(
-            check(
-                name,
-                "LC310",
-                verdict=Verdict.VIOLATION,
-                message=name,
-                where=name,
-                remedy=name,
-            ),
+            check(name, "LC310", verdict=Verdict.VIOLATION, message=name, where=name, remedy=name),
         ),
         reasons=(name,),
         notes=(name,),

@@ -20,12 +20,7 @@ from lipcert.gradient_stats.measure import Observed, ObservedGroup
 from lipcert.graph.ir import BatchProof, BatchStatus
 from lipcert.importer.model import MacroLayer, Verification
 from lipcert.importer.outline import Outline
-from lipcert.report.inspection import (
-    InspectedNode,
-    InspectedParameter,
-    InspectedValue,
-    Inspection,
-)
+from lipcert.report.inspection import InspectedNode, InspectedParameter, InspectedValue, Inspection
 
 
 def node(name: str = "conv1", **changes) -> NodeReport:

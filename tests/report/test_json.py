@@ -147,14 +147,7 @@ INSPECTION = {
     "inputs": [VALUE],
     "outputs": [VALUE],
     "nodes": [
-        {
-            "name": str,
-            "op": str,
-            "inputs": WORDS,
-            "output": str,
-            "shape": SIZES,
-            "parameters": dict,
-        }
+        {"name": str, "op": str, "inputs": WORDS, "output": str, "shape": SIZES, "parameters": dict}
     ],
     "parameters": [
         {

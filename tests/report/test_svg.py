@@ -106,7 +106,7 @@ def test_one_number_next_to_nothing_leaves_the_others_apart() -> None:
 
 def test_a_logarithmic_axis_of_moderate_numbers_names_them_plainly() -> None:
     assert [tick.label for tick in scale_of([1.0, 1000.0], 0.0, COLUMNS).ticks(6)] == [
-        *("1", "10", "100", "1,000"),
+        *("1", "10", "100", "1,000")
     ]
 
 

@@ -56,11 +56,7 @@ class ResNet(nn.Module):
     """Convolutions, normalisation, one residual sum, pooling, a linear head."""
 
     def __init__(
-        self,
-        norm: str = "plain",
-        pool: str = "max",
-        share: float = 1.0,
-        bias: bool = True,
+        self, norm: str = "plain", pool: str = "max", share: float = 1.0, bias: bool = True
     ) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(1, 4, 3, padding=1, bias=bias)

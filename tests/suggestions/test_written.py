@@ -26,14 +26,7 @@ from lipcert.suggestions.mechanisms import LayerRadii
 from lipcert.suggestions.module_edits import edits_of
 from lipcert.suggestions.records import Change, Suggestions
 from lipcert.training import layers
-from tests.suggestions.networks import (
-    BatchNormed,
-    Perceptron,
-    ResNet,
-    Transformer,
-    exported,
-    made,
-)
+from tests.suggestions.networks import BatchNormed, Perceptron, ResNet, Transformer, exported, made
 
 RUN = {
     "input_box": (0.0, 1.0),

@@ -11,10 +11,7 @@ from lipcert.privacy import accounting
 
 _PURE = [
     (module, name, cache(getattr(module, name)))
-    for module, name in (
-        (accounting, "_rdp_epsilon"),
-        (account, "_poisson"),
-    )
+    for module, name in ((accounting, "_rdp_epsilon"), (account, "_poisson"))
 ]
 """Of plans, numbers and nothing else; many tests train by one plan."""
 

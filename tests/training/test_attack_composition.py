@@ -21,14 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.errors import LipCertError
 from lipcert.training import Private
-from tests.training.configured import (
-    FACTOR,
-    Configured,
-    Loudness,
-    forward,
-    scaled,
-    step,
-)
+from tests.training.configured import FACTOR, Configured, Loudness, forward, scaled, step
 from tests.training.runs import CLASSES, private_run
 
 

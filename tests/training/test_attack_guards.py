@@ -196,9 +196,7 @@ class RunningMean(Small):
 
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", [Lying, HookInside, Mixing, FunctionalDropout, RunningMean])
-def test_what_a_module_does_in_training_mode_alone_is_refused_at_once(
-    kind: type[Small],
-) -> None:
+def test_what_a_module_does_in_training_mode_alone_is_refused_at_once(kind: type[Small]) -> None:
     with pytest.raises(LipCertError):
         private_run(network=lambda: kind().eval())
 

@@ -118,12 +118,7 @@ def test_a_run_of_three_ranks(tmp_path: Path, model_file: Path) -> None:
 
     def life(rank: int) -> tuple[int, float, list[str]]:
         with rank_run(
-            folder,
-            network=wrapped,
-            model_file=model_file,
-            batch=4,
-            steps=12,
-            max_physical_batch=1,
+            folder, network=wrapped, model_file=model_file, batch=4, steps=12, max_physical_batch=1
         ) as private:
             seen = [step["after"] for step in steps_of(private, 100)]
         return private.releases, private.epsilon, seen

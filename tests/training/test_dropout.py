@@ -15,13 +15,7 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.training import (
-    BackpropClipping,
-    GradientClipping,
-    Loss,
-    Private,
-    WeightClipping,
-)
+from lipcert.training import BackpropClipping, GradientClipping, Loss, Private, WeightClipping
 from lipcert.training.clipping import SingleGradients
 from lipcert.training.modes import dropouts
 from tests.commands import lipcert

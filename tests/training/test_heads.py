@@ -15,13 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import lipcert
 from lipcert.errors import LipCertError, UsageError
-from lipcert.training import (
-    BackpropClipping,
-    Clipless,
-    GradientClipping,
-    Private,
-    make_private,
-)
+from lipcert.training import BackpropClipping, Clipless, GradientClipping, Private, make_private
 from lipcert.training.mechanisms import Loss, TrainingMechanism
 from tests.commands import lipcert as run_lipcert
 

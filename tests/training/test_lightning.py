@@ -27,10 +27,7 @@ from tests.training.world_worker import ranked
 HAS_LIGHTNING = importlib.util.find_spec("lightning") is not None
 LIGHTNING = importlib.import_module("lightning.pytorch") if HAS_LIGHTNING else None
 EPOCH = EXAMPLES // BATCH
-pytestmark = [
-    pytest.mark.filterwarnings("ignore"),
-    pytest.mark.usefixtures("uncertified"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("uncertified")]
 
 
 class Module(LIGHTNING.LightningModule if LIGHTNING else nn.Module):  # type: ignore[misc]
@@ -166,11 +163,7 @@ def callback(folder: Path, model_file: Path, **changes: Any) -> Any:
     given: dict[str, Any] = {"network": "net", "noise_multiplier": 1.0, "record_every": 1,
                              "record_data": True}  # fmt: skip
     return PrivateTraining(
-        clipless(),
-        folder=folder,
-        delta=DELTA,
-        model_file=model_file,
-        **(given | changes),
+        clipless(), folder=folder, delta=DELTA, model_file=model_file, **(given | changes)
     )
 
 

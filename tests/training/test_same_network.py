@@ -17,12 +17,7 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.training import BackpropClipping, GradientClipping, TrainingMechanism
 from lipcert.training.exporting import export
-from tests.training.configured import (
-    FACTOR,
-    Configured,
-    scaled,
-    step,
-)
+from tests.training.configured import FACTOR, Configured, scaled, step
 from tests.training.runs import CLASSES, Small, clipless, private_run, train
 
 

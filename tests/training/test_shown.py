@@ -10,10 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.training import Private
-from tests.training.configured import (
-    FACTOR,
-    scaled,
-)
+from tests.training.configured import FACTOR, scaled
 from tests.training.runs import private_run
 
 

@@ -75,24 +75,14 @@ NORMS = [
         "0.9 * strip.rows.T @ strip.rows",
         STRIPS,
     ),
-    Mutation(
-        "norms.strips:_add",
-        "+= part",
-        "= part",
-        STRIPS,
-    ),
+    Mutation("norms.strips:_add", "+= part", "= part", STRIPS),
     Mutation(
         "norms.explicit:strips_of",
         "matrix.T if flipped else matrix",
         "0.9 * (matrix.T if flipped else matrix)",
         STRIPS,
     ),
-    Mutation(
-        "norms.explicit:_strips",
-        "= matrices[tap]",
-        "= matrices[0]",
-        STRIPS,
-    ),
+    Mutation("norms.explicit:_strips", "= matrices[tap]", "= matrices[0]", STRIPS),
     Mutation(
         "norms.integer_engine:norm_at_most_exact",
         "level + rest",

@@ -29,7 +29,7 @@ from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, onl
 pytestmark = [
     pytest.mark.filterwarnings(
         f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
-    ),
+    )
 ]
 SGD, ADAM = torch.optim.SGD, torch.optim.Adam
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {

@@ -13,9 +13,7 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.reading import Trace
 from tests.audit.checks.runs import Plan, recorded
 
-pytestmark = pytest.mark.filterwarnings(
-    "ignore::lipcert.audit.trace.writing.PrivateDataWarning",
-)
+pytestmark = pytest.mark.filterwarnings("ignore::lipcert.audit.trace.writing.PrivateDataWarning")
 
 
 @pytest.fixture(scope="module")

@@ -36,10 +36,7 @@ ROOT = Path(__file__).resolve().parents[3]
 def killed(folder: Path, moment: float) -> list[int]:
     """Record in a child until it is killed; the steps it said it had recorded."""
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(folder)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        text=True,
+        [sys.executable, "-c", CHILD, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True
     )
     first = child.stdout.readline()
     time.sleep(moment)

@@ -27,11 +27,7 @@ def test_an_operator_has_one_rule() -> None:
 
 def test_nothing_is_loaded_before_a_node_needs_it() -> None:
     done = subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            "import sys, lipcert.core.lower.lower; print(*sys.modules)",
-        ],
+        [sys.executable, "-c", "import sys, lipcert.core.lower.lower; print(*sys.modules)"],
         capture_output=True,
         text=True,
         check=True,

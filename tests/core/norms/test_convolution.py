@@ -23,11 +23,7 @@ def test_the_matrix_is_the_convolution(conv):
 
 @given(convolutions())
 def test_overlap_is_the_largest_column_of_the_window_matrix(conv):
-    ones = Convolution(
-        np.ones((1, 1, *conv.kernel.shape[2:])),
-        conv.size,
-        conv.window,
-    )
+    ones = Convolution(np.ones((1, 1, *conv.kernel.shape[2:])), conv.size, conv.window)
     assert conv.overlap() == max(int(ones.matrix().sum(axis=0).max()), 1)
 
 

@@ -23,12 +23,7 @@ def with_eigenvalues(values: np.ndarray, seed: int) -> np.ndarray:
 
 
 @BOTH
-@given(
-    st.integers(1, 40),
-    st.integers(0, 1000),
-    st.floats(0.0, 1e-3),
-    st.floats(-1e-6, 1e-6),
-)
+@given(st.integers(1, 40), st.integers(0, 1000), st.floats(0.0, 1e-3), st.floats(-1e-6, 1e-6))
 def test_a_threshold_is_found(proof: Definite, n: int, seed: int, least: float, gap: float) -> None:
     """Nothing above the lowest eigenvalue is proved, and everything with some room below it."""
     values = np.linspace(0.3, 0.45, n)

@@ -48,10 +48,7 @@ def test_functions_in_functions_compute_what_onnxruntime_computes():
 
 
 def test_defaults_of_attributes_and_inputs_that_are_left_out():
-    body = [
-        referring("Elu", "a", "e", "alpha", AttributeProto.FLOAT),
-        node("Clip", "e low", "b"),
-    ]
+    body = [referring("Elu", "a", "e", "alpha", AttributeProto.FLOAT), node("Clip", "e low", "b")]
     defaults = [helper.make_attribute("alpha", 0.25)]
     proto = made([called("f", "x")], [("f", ["a", "low"], ["b"], body)])
     proto.functions[0].attribute_proto.extend(defaults)

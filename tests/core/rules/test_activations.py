@@ -6,14 +6,9 @@ import math
 
 import pytest
 
-from lipcert.core.program import (
-    Activation,
-)
+from lipcert.core.program import Activation
 from lipcert.core.rules.facts import Fact
-from tests.core.rules.cases import (
-    everywhere,
-    stretch,
-)
+from tests.core.rules.cases import everywhere, stretch
 
 
 def test_slopes_on_a_box_are_tight() -> None:

@@ -33,16 +33,7 @@ from lipcert.core.program import (
     Window,
 )
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from tests.core.rules.cases import (
-    exactly,
-    fact_behind,
-    number,
-    ones,
-    output,
-    rule,
-    shares,
-    stretch,
-)
+from tests.core.rules.cases import exactly, fact_behind, number, ones, output, rule, shares, stretch
 
 INF = math.inf
 

@@ -8,15 +8,9 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import exact
-from lipcert.core.program import (
-    Attention,
-    Operand,
-)
+from lipcert.core.program import Attention, Operand
 from lipcert.core.rules.facts import Fact
-from tests.core.rules.cases import (
-    output,
-    stretch,
-)
+from tests.core.rules.cases import output, stretch
 
 INF = math.inf
 

@@ -7,16 +7,9 @@ import math
 import numpy as np
 
 from lipcert.core.interval import Interval
-from lipcert.core.program import (
-    AveragePool,
-    ReduceSum,
-    Window,
-)
+from lipcert.core.program import AveragePool, ReduceSum, Window
 from lipcert.core.rules.facts import Fact
-from tests.core.rules.cases import (
-    fact_behind,
-    rule,
-)
+from tests.core.rules.cases import fact_behind, rule
 
 
 def test_attained_overlapping_average() -> None:

@@ -10,17 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.interval import Interval
-from lipcert.core.program import (
-    CotangentClip,
-    InputClip,
-    Shape,
-)
+from lipcert.core.program import CotangentClip, InputClip, Shape
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 from tests.core.rules.attack import holds
-from tests.core.rules.cases import (
-    fact,
-    rule,
-)
+from tests.core.rules.cases import fact, rule
 
 
 def _clipped_fact(op: InputClip, x: Fact, shape: Shape) -> Fact:

@@ -8,19 +8,10 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import Interval, exact
-from lipcert.core.program import (
-    Dense,
-)
+from lipcert.core.program import Dense
 from lipcert.core.rules.dense import pair_norm
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from tests.core.rules.cases import (
-    KINDS,
-    exactly,
-    fact_behind,
-    ones,
-    rule,
-    shares,
-)
+from tests.core.rules.cases import KINDS, exactly, fact_behind, ones, rule, shares
 
 
 def test_attained_dense_without_bias() -> None:

@@ -8,23 +8,9 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import exact
-from lipcert.core.program import (
-    BatchNorm,
-    Move,
-    Normalize,
-    PRelu,
-    Scale,
-    Shape,
-)
+from lipcert.core.program import BatchNorm, Move, Normalize, PRelu, Scale, Shape
 from lipcert.core.rules.facts import Cotangent, Fact
-from tests.core.rules.cases import (
-    POINT,
-    behind_one,
-    exactly,
-    ones,
-    rule,
-    shares,
-)
+from tests.core.rules.cases import POINT, behind_one, exactly, ones, rule, shares
 
 
 def test_slopes_are_the_factors() -> None:

@@ -4,17 +4,9 @@ from __future__ import annotations
 
 import math
 
-from lipcert.core.program import (
-    LpPool,
-    MaxPool,
-    ReduceNorm,
-    Window,
-)
+from lipcert.core.program import LpPool, MaxPool, ReduceNorm, Window
 from lipcert.core.rules.facts import Fact
-from tests.core.rules.cases import (
-    output,
-    stretch,
-)
+from tests.core.rules.cases import output, stretch
 
 INF = math.inf
 

@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lipcert.core.program import (
-    Move,
-)
+from lipcert.core.program import Move
 from lipcert.core.rules.facts import Fact
-from tests.core.rules.cases import (
-    fact_behind,
-)
+from tests.core.rules.cases import fact_behind
 
 
 def test_runs_follow_heads() -> None:

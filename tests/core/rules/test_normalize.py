@@ -8,17 +8,9 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import Interval
-from lipcert.core.program import (
-    Centre,
-    DivideByNorm,
-    Normalize,
-)
+from lipcert.core.program import Centre, DivideByNorm, Normalize
 from lipcert.core.rules.facts import Fact
-from tests.core.rules.cases import (
-    fact_behind,
-    number,
-    output,
-)
+from tests.core.rules.cases import fact_behind, number, output
 
 INF = math.inf
 

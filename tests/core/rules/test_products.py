@@ -6,19 +6,9 @@ import math
 
 import pytest
 
-from lipcert.core.program import (
-    Divide,
-    MatMul,
-    Multiply,
-    Op,
-    ReduceNorm,
-)
+from lipcert.core.program import Divide, MatMul, Multiply, Op, ReduceNorm
 from lipcert.core.rules.facts import Fact
-from tests.core.rules.cases import (
-    everywhere,
-    output,
-    stretch,
-)
+from tests.core.rules.cases import everywhere, output, stretch
 
 INF = math.inf
 

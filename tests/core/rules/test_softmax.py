@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-from lipcert.core.program import (
-    Shape,
-    Softmax,
-)
+from lipcert.core.program import Shape, Softmax
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from tests.core.rules.cases import (
-    rule,
-)
+from tests.core.rules.cases import rule
 
 
 def test_the_logarithm_of_a_softmax_passes_a_hull_on() -> None:

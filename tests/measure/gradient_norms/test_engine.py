@@ -23,18 +23,7 @@ from lipcert.measure.gradient_norms.plan import operand_gradient
 from tests.measure.gradient_norms.oracle import CPU, assert_close, network_of, truth
 from tests.models.shipped import NAMES, graph_of
 from tests.networks import chain, dag, group_norm, in_steps, reshaped, trained, transposed
-from tests.ops import (
-    Activation,
-    Add,
-    BatchNorm,
-    Conv,
-    Dense,
-    Maker,
-    Normalize,
-    PRelu,
-    Scale,
-    Shift,
-)
+from tests.ops import Activation, Add, BatchNorm, Conv, Dense, Maker, Normalize, PRelu, Scale, Shift
 
 DTYPES = {torch.float32: 1e-3, torch.float64: 1e-9}
 SMALL = tuple(name for name in NAMES if name.startswith("digits"))

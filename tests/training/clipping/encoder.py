@@ -76,10 +76,7 @@ def clipped(network: Encoder, radii: Mapping[str, tuple[float | None, float]]) -
         plain = layer.forward
 
         def forward(
-            x: Tensor,
-            plain: Any = plain,
-            reads: float | None = reads,
-            receives: float = receives,
+            x: Tensor, plain: Any = plain, reads: float | None = reads, receives: float = receives
         ) -> Tensor:
             found: Tensor = _Clip.apply(plain(x if reads is None else shrunk(x, reads)), receives)
             return found

@@ -13,12 +13,7 @@ from torch import nn
 from lipcert.analysis.pipeline import analyze
 from lipcert.errors import UsageError
 from lipcert.settings.settings import ConstraintSpec, Settings
-from lipcert.training.layers import (
-    AddBias,
-    BoundedSelfAttention,
-    ScaledResidual,
-    UnitLayerNorm,
-)
+from lipcert.training.layers import AddBias, BoundedSelfAttention, ScaledResidual, UnitLayerNorm
 from lipcert.training.network import trained_network
 
 SHAPES = [(5, 1, 1.0), (5, 2, 1.0), (9, 2, 0.25), (6, 1, 4.0)]  # tokens, heads, scale

@@ -148,11 +148,7 @@ NETS = {
         output=1.25 / math.sqrt(1 / 9 + 1 / RADIUS**2),
     ),
     "positions": net(
-        lambda: AddBias(4, 6),
-        shape=(4, 6),
-        after=24,
-        kinds="Shift",
-        output=RADIUS + BIAS,
+        lambda: AddBias(4, 6), shape=(4, 6), after=24, kinds="Shift", output=RADIUS + BIAS
     ),
     "mixer": net(
         lambda: MixerBlock(4, 6, half_residual=True),
