@@ -1,9 +1,7 @@
-"""Private training under a Trainer: a fake that makes the calls of Lightning 2 in their order, and
-Lightning itself where it is installed."""
+"""Private training under a Trainer; under a fake of it in two ranks, or with something missing."""
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -24,13 +22,12 @@ from lipcert.training.lightning import PrivateTraining
 from tests.training.runs import BATCH, DELTA, EXAMPLES, Small, clipless, data
 from tests.training.world_worker import ranked
 
-HAS_LIGHTNING = importlib.util.find_spec("lightning") is not None
-LIGHTNING = importlib.import_module("lightning.pytorch") if HAS_LIGHTNING else None
+LIGHTNING = pytest.importorskip("lightning.pytorch")
 EPOCH = EXAMPLES // BATCH
 pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("uncertified")]
 
 
-class Module(LIGHTNING.LightningModule if LIGHTNING else nn.Module):  # type: ignore[misc]
+class Module(LIGHTNING.LightningModule):  # type: ignore[misc]
     """As users write it."""
 
     def __init__(self, seed: int = 0) -> None:
@@ -63,36 +60,20 @@ class FakeTrainer:
         self.fit_loop = SimpleNamespace(_data_source=SimpleNamespace(instance=None))
         vars(self).update(told)
 
-    def fit(self, module: Module, loader: Any, ckpt_path: Path | None = None) -> None:
+    def fit(self, module: Module, loader: Any) -> None:
         source = self.fit_loop._data_source
         source.instance = loader
         source.dataloader = lambda: source.instance
-        checkpoint = None
         self.module = module
         try:
-            if ckpt_path is not None:
-                checkpoint = torch.load(ckpt_path, weights_only=True)
-                module.load_state_dict(checkpoint["state_dict"])
-                self.callback.on_load_checkpoint(self, module, checkpoint)
-                self.epoch = checkpoint["epoch"]
-            found = module.configure_optimizers()
-            self.optimizers = list(found) if isinstance(found, tuple) else [found]
+            self.optimizers = [module.configure_optimizers()]
             self.model = self.wrap(module)
             self.callback.on_fit_start(self, module)
-            if checkpoint is not None:
-                self.optimizers[0].load_state_dict(checkpoint["optimizer_states"][0])
             self._run(source.dataloader())
         except BaseException as error:
             self.callback.on_exception(self, module, error)
             raise
         self.callback.on_fit_end(self, module)
-
-    def save_checkpoint(self, path: Path) -> None:
-        states = [optimizer.state_dict() for optimizer in self.optimizers]
-        checkpoint = {"state_dict": self.module.state_dict(), "optimizer_states": states}
-        checkpoint["epoch"] = self.epoch
-        self.callback.on_save_checkpoint(self, self.module, checkpoint)
-        torch.save(checkpoint, path)
 
     def _run(self, loader: Any) -> None:
         if not len(loader):
@@ -122,8 +103,7 @@ class FakeTrainer:
         return loss
 
 
-def real_trainer(callback: Any, max_epochs: int = -1, **told: Any) -> Any:
-    assert LIGHTNING is not None
+def trainer(callback: Any, max_epochs: int = -1, **told: Any) -> Any:
     return LIGHTNING.Trainer(
         callbacks=[callback],
         max_epochs=max_epochs,
@@ -135,15 +115,6 @@ def real_trainer(callback: Any, max_epochs: int = -1, **told: Any) -> Any:
         enable_model_summary=False,
         **told,
     )
-
-
-@pytest.fixture(params=["fake", "real"])
-def trainer(request: pytest.FixtureRequest) -> Callable[..., Any]:
-    if request.param == "fake":
-        return FakeTrainer
-    if not HAS_LIGHTNING:
-        pytest.skip("Lightning is not installed")
-    return real_trainer
 
 
 @pytest.fixture
@@ -171,9 +142,7 @@ def loader() -> DataLoader[Any]:
     return DataLoader(data(), batch_size=BATCH)
 
 
-def test_a_fit_ends_with_the_budget(
-    trainer: Callable[..., Any], tmp_path: Path, model_file: Path
-) -> None:
+def test_a_fit_ends_with_the_budget(tmp_path: Path, model_file: Path) -> None:
     module = Module()
     own = callback(tmp_path / "run", model_file, noise_multiplier=None, target_epsilon=3.0, steps=6)
     made = trainer(own, max_epochs=5)
@@ -190,17 +159,13 @@ def test_a_fit_ends_with_the_budget(
         assert step.noise is not None
 
 
-def test_the_plan_is_what_the_trainer_was_told(
-    trainer: Callable[..., Any], tmp_path: Path, model_file: Path
-) -> None:
+def test_the_plan_is_what_the_trainer_was_told(tmp_path: Path, model_file: Path) -> None:
     own = callback(tmp_path / "run", model_file)
     trainer(own, max_epochs=2).fit(Module(), loader())
     assert own.private.ledger.planned == own.private.releases == 2 * EPOCH
 
 
-def test_a_fit_goes_on_from_a_checkpoint(
-    trainer: Callable[..., Any], tmp_path: Path, model_file: Path
-) -> None:
+def test_a_fit_goes_on_from_a_checkpoint(tmp_path: Path, model_file: Path) -> None:
     """Twice from the same one: weights and optimizer go back, what was spent does not."""
     folder, path = tmp_path / "run", tmp_path / "last.ckpt"
     own = callback(folder, model_file, epochs=4)
@@ -223,9 +188,7 @@ def test_a_fit_goes_on_from_a_checkpoint(
         assert steps == {3 * EPOCH}
 
 
-def test_a_checkpoint_without_its_ledger(
-    trainer: Callable[..., Any], tmp_path: Path, model_file: Path
-) -> None:
+def test_a_checkpoint_without_its_ledger(tmp_path: Path, model_file: Path) -> None:
     path = tmp_path / "last.ckpt"
     own = callback(tmp_path / "run", model_file, epochs=4)
     made = trainer(own, max_epochs=1)
@@ -247,9 +210,7 @@ def test_a_checkpoint_without_its_ledger(
         )
 
 
-def test_a_run_in_the_folder_is_not_begun_again(
-    trainer: Callable[..., Any], tmp_path: Path, model_file: Path
-) -> None:
+def test_a_run_in_the_folder_is_not_begun_again(tmp_path: Path, model_file: Path) -> None:
     """But gone on with where that is asked for, also without a checkpoint."""
     trainer(callback(tmp_path / "run", model_file, epochs=2), max_epochs=1).fit(Module(), loader())
     with pytest.raises(UsageError, match="holds a run already"):
@@ -260,7 +221,7 @@ def test_a_run_in_the_folder_is_not_begun_again(
     assert (module.seen, own.private.releases) == (EPOCH, 2 * EPOCH)
 
 
-def test_a_fit_that_fails(trainer: Callable[..., Any], tmp_path: Path, model_file: Path) -> None:
+def test_a_fit_that_fails(tmp_path: Path, model_file: Path) -> None:
     class Fails(Module):
         def training_step(self, batch: Any, number: int = 0) -> Tensor:
             if self.seen == 3:
@@ -283,8 +244,7 @@ def test_a_fit_that_fails(trainer: Callable[..., Any], tmp_path: Path, model_fil
 class TwoOptimizers(Module):
     def configure_optimizers(self) -> tuple[SGD, SGD]:
         both = SGD(self.net.hidden.parameters(), 0.1), SGD(self.net.head.parameters(), 0.1)
-        if LIGHTNING:
-            self.automatic_optimization = False
+        self.automatic_optimization = False
         return both
 
 
@@ -298,7 +258,6 @@ class TwoOptimizers(Module):
     ],
 )
 def test_what_a_trainer_would_do_besides(
-    trainer: Callable[..., Any],
     told: dict[str, Any],
     module: type[Module],
     reason: str,
