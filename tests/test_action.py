@@ -66,6 +66,7 @@ def test_green(folder: Path) -> None:
     assert (Path(constraints), extra) == (ROOT / "constraints.txt", f"{ROOT}[audit]")
 
 
+@pytest.mark.nightly
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("inputs", "code", "told"),

@@ -29,15 +29,14 @@ def sources() -> list[tuple[str, ast.Module]]:
 
 
 def names_in(tree: ast.Module) -> set[str]:
-    identifiers = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-    attributes = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    imported = {
-        alias.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    return identifiers | attributes | imported
+    found = set()
+    for node in ast.walk(tree):
+        match node:
+            case ast.Name(id=name) | ast.Attribute(attr=name):
+                found.add(name)
+            case ast.ImportFrom(names=names):
+                found.update(alias.name for alias in names)
+    return found
 
 
 def test_rounding_directions_live_in_few_files() -> None:

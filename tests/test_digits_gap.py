@@ -28,6 +28,7 @@ def short(name: str) -> Row:
     return replace(ROWS[name], batch_size=1437, epochs=2)
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("inputs", list(Inputs))
 def test_the_vector_of_an_image_follows_from_the_image_alone(inputs: Inputs) -> None:
     together = inputs.of(images())
@@ -59,6 +60,7 @@ def test_oriented_gradients_of_an_edge() -> None:
     torch.testing.assert_close(inner[2:7], torch.zeros(5, 2, 2), atol=1e-6, rtol=0.0)
 
 
+@pytest.mark.nightly
 def test_a_loss_clip_on_a_linear_model_is_per_example_clipping() -> None:
     """Inputs of norm 1: ‖∂ℓ/∂W‖ = ‖∂ℓ/∂z‖, so both rows are one algorithm."""
     ours = trained(short("linear-hog-clip"), 3)

@@ -37,6 +37,7 @@ def assert_same(shown: str, printed: str) -> None:
     assert numbers(shown) == pytest.approx(numbers(printed), rel=5e-3, abs=2e-4)
 
 
+@pytest.mark.nightly
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "name", [name for name, part in PARTS.items() if part.is_quick and name != SLOW]
@@ -131,6 +132,7 @@ def test_examples_are_prepared_one_by_one() -> None:
 TINY = PlannedStudy("wine", 3.0, 1e-3, batch_size=64, epochs=1, seeds=1)
 
 
+@pytest.mark.nightly
 def test_a_seed_fixes_a_private_run() -> None:
     """One epoch of each mechanism; one of them twice."""
     found = [accuracies(TINY, method.candidates[0]) for method in small_sets.METHODS]

@@ -94,7 +94,7 @@ def test_a_right_run_raises_no_alarm(run: Run, tmp_path: Path) -> None:
     assert found.cells == runs(run)["none"]
 
 
-@pytest.mark.sample(5)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("run", "name"), AGAIN, ids=[name for _, name in AGAIN])
 def test_faulty_runs_are_found_as_documented(run: Run, name: str, tmp_path: Path) -> None:
     (fault,) = [fault for fault in RUN_FAULTS if fault.name == name]

@@ -9,7 +9,7 @@ from tests.core.mutants.networks import FAMILIES, certified
 from tests.core.mutants.record import Effect, Outcome, judged
 from tests.core.mutants.reuse import reused
 
-TRIED = 64
+TRIED = 40
 BY_NIGHT = 400
 """of each of 14 certificates"""
 

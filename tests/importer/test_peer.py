@@ -12,7 +12,7 @@ from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 from tests.importer.models import saved
 
-FIRST_INPUT_IS_DATA, PARTS = 1, 8
+FIRST_INPUT_IS_DATA, PARTS = 1, 16
 
 
 def as_network(case):
@@ -51,4 +51,4 @@ def test_node_tests(tmp_path, part):
             if "differs from onnxruntime" in str(error):
                 disagreements.append((case.name, str(error)))
     assert disagreements == []
-    assert outcomes["imported"] + outcomes["LC028"] >= 45, outcomes
+    assert outcomes["imported"] + outcomes["LC028"] >= 20, outcomes

@@ -23,6 +23,7 @@ from tests.models.shipped import (
     path_of,
 )
 
+EVERY_OTHER = pytest.mark.sample(4)
 ROUNDING = 1.0 + 1e-9  # of the float64 gradients compared with the bounds
 
 
@@ -59,6 +60,7 @@ def violations(norms: dict[str, Tensor], bounds: dict[str, float]) -> dict[str, 
     return {name: ratio for name, ratio in ratios.items() if ratio > ROUNDING}
 
 
+@EVERY_OTHER
 @pytest.mark.parametrize("name", CASES)
 def test_every_parameter_has_a_bound(name: str) -> None:
     analysis = analysis_of(name)
@@ -70,6 +72,7 @@ def test_every_parameter_has_a_bound(name: str) -> None:
     assert [item for item in analysis.diagnostics if item.level is Level.ERROR] == []
 
 
+@EVERY_OTHER
 @pytest.mark.parametrize("name", CASES)
 def test_every_rule_that_an_analysis_names_has_a_page(name: str) -> None:
     """And no two of its rows have one name."""
@@ -79,6 +82,7 @@ def test_every_rule_that_an_analysis_names_has_a_page(name: str) -> None:
     assert {node.rule for node in nodes} <= set(pages())
 
 
+@EVERY_OTHER
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_on_digits_stay_below(name: str) -> None:
     network = module(name)
@@ -89,6 +93,7 @@ def test_gradients_on_digits_stay_below(name: str) -> None:
         assert violations(gradient_norms(network, images, labels), bounds) == {}
 
 
+@EVERY_OTHER
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_under_attack_stay_below(name: str) -> None:
     network = module(name)

@@ -39,6 +39,7 @@ EXPECTED = [  # claimed, true, code
 ]
 
 
+@pytest.mark.nightly
 def test_every_row_is_reproduced(script) -> None:
     rows = list(script.rows())
     assert len(rows) == len(EXPECTED)

@@ -109,6 +109,7 @@ def test_the_recipe_is_what_a_second_analysis_says(name: str) -> None:
         assert recipe.settings == replace(planned(name), **recipe.changed)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("name", NAMES)
 def test_suggestions_are_ranked_and_the_recipe_is_no_worse_than_any_clipping(name: str) -> None:
     result = found(name)

@@ -24,7 +24,7 @@ from lipcert.training.ledger import Ledger, LedgerReport
 from lipcert.training.ledger_file import LedgerHeader, header_line, read_ledger, spending_line
 from lipcert.training.sampling import Sampler
 
-KILLS = 15
+KILLS = 8
 ROOT = Path(__file__).resolve().parents[2]
 
 

@@ -256,6 +256,7 @@ def test_a_weight_that_is_computed_has_a_remedy_besides_the_call_just_made() -> 
         lipcert.analyze(layer, torch.zeros(2, 4), lipcert.Settings(input_box=(0.0, 1.0)))
 
 
+@pytest.mark.nightly
 def test_suggestions_measure_every_token() -> None:
     ids, y = examples()
     settings = lipcert.Settings(loss="cross-entropy", per_token="mean")

@@ -80,7 +80,7 @@ def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     x = torch.rand(2, TOKENS, PIXELS)
     batch = torch.export.Dim("batch")
     torch.onnx.export(network().eval(), (x,), path, dynamo=True, optimize=False,
-                      dynamic_shapes=({0: batch},), verbose=False)  # fmt: skip
+                      dynamic_shapes=({0: batch},), verbose=False, external_data=False)  # fmt: skip
     return path
 
 
