@@ -241,7 +241,7 @@ def test_a_run_is_certified_and_audited_as_it_was_trained(tmp_path: Path) -> Non
     certificate = read_certificate(file.read_bytes())
     mechanism = next(item for item in certificate.assumptions if item.id == "A-MECHANISM")
     assert mechanism.data.keys() == {"kind", "conv_clip"}
-    stated = settings_of(certificate)
+    stated = settings_of(certificate, folder / "model.onnx")
     assert (stated.input_clip, stated.cotangent_clip) == (None, None)
     assert stated.input_radius(["blocks.1.mix.weight"]) == 0.7
     assert stated.cotangent_radius(["blocks.1.mix.weight"]) == 0.1
