@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
 import re
 import shlex
 import subprocess
 import sys
+from fractions import Fraction
 from pathlib import Path
 from string import Template
 from types import ModuleType
@@ -16,6 +18,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
+from lipcert.core.accounting.account import epsilon_upper
 from lipcert.core.line import RULES
 from lipcert.core.losses.base import parameters_of
 from lipcert.core.losses.kinds import KINDS
@@ -61,6 +64,24 @@ def test_the_table_of_mechanisms_is_what_the_example_prints(
     assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", printed).split()
     for ours, theirs in zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True):
         assert float(ours) == pytest.approx(float(theirs), rel=2e-3)
+
+
+def test_the_epsilon_of_each_sampling_is_what_the_checker_finds() -> None:
+    rows = [row for row in table("mechanisms.md", "bins").splitlines() if "." in row]
+    assert len(rows) == 3
+    for row in rows:
+        run, *shown = row.strip("| ").split(" | ")
+        size, batch, epochs, sigma = run.split(", ")
+        examples, batches = int(size.replace(",", "")), int(batch.replace(",", ""))
+        rate, delta = Fraction(batches, examples), Fraction(1, 100_000)
+        steps = math.ceil(int(epochs) / rate)
+        for sampling, releases, number in zip(
+            ("poisson", "balls-in-bins", "shuffle"), (steps, int(epochs), int(epochs)), shown,
+            strict=True,
+        ):  # fmt: skip
+            relation = "zero-out"
+            found = epsilon_upper(sampling, float(sigma), rate, releases, delta, relation)
+            assert found == pytest.approx(float(number), rel=2e-3)
 
 
 def test_the_optimal_allocation_never_needs_more_noise() -> None:

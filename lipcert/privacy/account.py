@@ -104,7 +104,7 @@ class Declaration:
             return False
         if plan.sampling is Sampling.FULL_BATCH:
             return plan.neighbours is Neighbouring.ADD_OR_REMOVE_ONE
-        return plan.sampling is Sampling.POISSON
+        return plan.sampling.one_by_one
 
     def effective_multiplier(self, plan: TrainingPlan, noise_multiplier: float) -> Lower | None:
         """Returns a lower bound of the multiplier of the joint release; None: no noise hides it.
@@ -282,7 +282,7 @@ def zero_concentrated(plan: TrainingPlan, noise_multiplier: float) -> ZeroConcen
     Concentrated differential privacy, TCC 2016, propositions 1.3 and 1.6. −ln δ is the
     library's value, which is within one unit in the last place, raised by 2^−52 of itself.
     """
-    if plan.sampling not in {Sampling.SHUFFLE, Sampling.FULL_BATCH}:
+    if plan.sampling.amplifies:
         return None
     sigma = Lower(noise_multiplier)
     each = Upper(0.5).over(sigma * sigma)

@@ -1,4 +1,4 @@
-"""Accounting: the ε of a planned run, by the dp-accounting library and nothing else.
+"""Accounting: the ε of a planned run, by the dp-accounting library; of balls in bins by the core.
 
 The noise multiplier of one release is σ = s/Δ, where Δ is the sensitivity under the neighbouring
 relation *of the plan* (G for add-remove and zero-out, 2G for replace-one). Invariant: this is the
@@ -18,11 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, Decimal
 from enum import Enum
+from fractions import Fraction
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, final
 
 import numpy as np
 
+from lipcert.core.accounting.account import epsilon_upper
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
@@ -60,8 +62,11 @@ def accountants(plan: TrainingPlan) -> tuple[Accountant, ...]:
 
     Below δ = 1e-8 the rounding of the Fourier transforms inside PLD (1e-13 and less of
     probability) is no longer small against δ. dp-accounting has no PLD for samples of fixed size,
-    and no RDP for Poisson samples under replace-one.
+    and no RDP for Poisson samples under replace-one. Balls in bins have the discrete pairs of the
+    core, for every δ.
     """
+    if plan.sampling is Sampling.BALLS_IN_BINS:
+        return (Accountant.PLD,)
     supported = []
     if plan.sampling is not Sampling.WITHOUT_REPLACEMENT and plan.delta >= _LEAST_DELTA:
         supported.append(Accountant.PLD)
@@ -108,10 +113,12 @@ def epsilon(
     split of the positions into batches the example enters `participations` releases, each a
     Gaussian mechanism of multiplier σ given the earlier ones, the rest depends on it through them
     alone; ε does not grow by mixing over splits that are the same for both data sets
-    (convexity). No amplification is claimed.
+    (convexity). No amplification is claimed. Balls in bins: `allocated_epsilon`.
     """
     check_multiplier(noise_multiplier)
     chosen = choose(plan, accountant)
+    if plan.sampling is Sampling.BALLS_IN_BINS:
+        return _core_epsilon(plan, noise_multiplier)
     event = _event(plan, noise_multiplier, chosen)
     with _quiet():
         if chosen is Accountant.PLD:
@@ -158,6 +165,19 @@ def _relation(plan: TrainingPlan) -> NeighboringRelation:
         Neighbouring.REPLACE_ONE: NeighboringRelation.REPLACE_ONE,
         Neighbouring.ZERO_OUT: NeighboringRelation.REPLACE_SPECIAL,
     }[plan.neighbours]
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _core_epsilon(plan: TrainingPlan, noise_multiplier: float) -> float:
+    found = epsilon_upper(
+        plan.sampling.value,
+        noise_multiplier,
+        Fraction(plan.batch, plan.dataset_size),
+        plan.participations,
+        Fraction(plan.delta),
+        plan.neighbours.value,
+    )
+    return math.inf if found is None else found
 
 
 @lru_cache(maxsize=_REMEMBERED)  # a plan of one target is asked for more than once

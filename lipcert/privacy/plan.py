@@ -27,16 +27,33 @@ _LARGEST: Final = 2**53  # every integer up to here is a float64
 
 
 class Sampling(Enum):
-    """How the examples of a step are drawn; steps are independent but for `SHUFFLE`."""
+    """How the examples of a step are drawn; steps are independent unless drawn `by_epoch`."""
 
     POISSON = "poisson"
     """every example independently with probability B/N; B is the expected batch size"""
+    BALLS_IN_BINS = "balls-in-bins"
+    """every epoch puts each example into one of its ⌈N/B⌉ batches, uniformly and independently"""
     WITHOUT_REPLACEMENT = "without-replacement"
     """a uniform subset of exactly B examples, drawn anew for every step"""
     SHUFFLE = "shuffle"
     """every epoch splits the data into disjoint batches, in a random or a fixed order"""
     FULL_BATCH = "full-batch"
     """all examples in every step"""
+
+    @property
+    def by_epoch(self) -> bool:
+        """Whether the batches of an epoch are disjoint, and an example is in one of them."""
+        return self in {Sampling.BALLS_IN_BINS, Sampling.SHUFFLE}
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether examples are drawn independently of one another, so that batch sizes vary."""
+        return self in {Sampling.POISSON, Sampling.BALLS_IN_BINS}
+
+    @property
+    def amplifies(self) -> bool:
+        """Whether privacy is amplified, provided that the batches stay secret."""
+        return self not in {Sampling.SHUFFLE, Sampling.FULL_BATCH}
 
 
 class SizeSource(Enum):
@@ -58,10 +75,14 @@ _REFUSED: Final[Mapping[tuple[Sampling, Neighbouring], str]] = MappingProxyType(
             "without-replacement sampling has no sound account for zero-out; "
             "use neighbours replace-one"
         ),
+        (Sampling.BALLS_IN_BINS, Neighbouring.REPLACE_ONE): (
+            "balls in bins have a proof for one example more, less or left out; use neighbours "
+            "add-remove or zero-out"
+        ),
         (Sampling.SHUFFLE, Neighbouring.ADD_OR_REMOVE_ONE): (
             "removing one example moves all later ones into other batches of the epoch, so every "
             "batch may change; use neighbours replace-one, or zero-out if an absent example "
-            "leaves its place empty"
+            "leaves its place empty, or draw balls-in-bins, at a fraction of the ε"
         ),
     }
 )
@@ -143,23 +164,31 @@ class TrainingPlan:
         if self.steps is not None:
             return self.steps
         per_epoch = 1 / self._share
-        if self.sampling is Sampling.SHUFFLE:
-            per_epoch = Fraction(math.ceil(per_epoch))
+        if self.sampling.by_epoch:
+            per_epoch = Fraction(self.batches_per_epoch)
         return math.ceil(self._epochs * per_epoch)
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """⌈N/B⌉; of a shuffled epoch the last one is short where B does not divide N."""
+        return -(-self.dataset_size // self.batch)
 
     @property
     def participations(self) -> int:
         """Upper bound of the number of releases that the batches of one example enter.
 
-        Proof (shuffle): the batches of an epoch are disjoint, so one example is in at most one.
-        T steps begin at most ⌈T/⌊N/B⌋⌉ epochs, whether or not a smaller last batch is dropped.
-        Under the other samplings an example may be in every batch.
+        Proof (by epoch): the batches of an epoch are disjoint, so one example is in at most one.
+        T steps of a shuffle begin at most ⌈T/⌊N/B⌋⌉ epochs, whether or not a smaller last batch is
+        dropped; balls in bins have ⌈N/B⌉ batches an epoch, none dropped. Under the other samplings
+        an example may be in every batch.
         """
-        if self.sampling is not Sampling.SHUFFLE:
+        if not self.sampling.by_epoch:
             return self.releases
         if self.steps is None:
             return math.ceil(self._epochs)
-        return math.ceil(Fraction(self.steps, self.dataset_size // self.batch))
+        shuffled = self.sampling is Sampling.SHUFFLE
+        least = self.dataset_size // self.batch if shuffled else self.batches_per_epoch
+        return math.ceil(Fraction(self.steps, least))
 
     def with_steps(self, steps: int) -> TrainingPlan:
         """The same run with another number of steps."""

@@ -39,6 +39,8 @@ _SIZE: Final = {
 }
 _SAMPLING: Final = {
     Sampling.POISSON: "Poisson: each example independently with probability {share}, at every step",
+    Sampling.BALLS_IN_BINS: "balls in bins: every epoch puts each example into one of its batches, "
+    "uniformly and independently of all others",
     Sampling.WITHOUT_REPLACEMENT: "a uniform subset of exactly {share} examples, anew "
     "for every step",
     Sampling.SHUFFLE: "disjoint batches of {batch} in every epoch, shuffled or in fixed order: an "
@@ -143,9 +145,8 @@ def _statement(account: Account) -> dict[str, str]:
     if account.declaration.divisor is Divisor.BATCH_SIZE:
         divisor = "a mean divides by the size of the batch at hand"
     steps = f"{plan.releases} steps"
-    if plan.sampling is Sampling.SHUFFLE:
+    if plan.sampling.by_epoch:
         steps += f"; one example takes part in {plan.participations} of them at most"
-    secret = plan.sampling in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}
     return {
         "unit": f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}",
         "neighbours": f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})",
@@ -153,11 +154,16 @@ def _statement(account: Account) -> dict[str, str]:
         "divisor": divisor,
         "noise": _noise_text(account),
         "releases": steps,
-        "accountant": f"{ACCOUNTANTS[account.accountant.value]}, by dp-accounting",
+        "accountant": f"{ACCOUNTANTS[account.accountant.value]}, by {_accounted_by(plan)}",
         "assumed": "every release has sensitivity Δ or less; noise is drawn exactly and "
-        f"independently; {'batches stay secret; ' if secret else ''}"
+        f"independently; {'batches stay secret; ' if plan.sampling.amplifies else ''}"
         "nothing else about the data is published (selection of hyperparameters included)",
     }
+
+
+def _accounted_by(plan: TrainingPlan) -> str:
+    own = plan.sampling is Sampling.BALLS_IN_BINS
+    return "LipCert's checker" if own else "dp-accounting"
 
 
 def _sampling_text(plan: TrainingPlan) -> str:

@@ -35,7 +35,7 @@ AllocationName = Literal["global", "per-layer", "optimal", "custom"]
 NeighboursName = Literal["add-remove", "replace-one", "zero-out"]
 ReductionName = Literal["auto", "mean", "sum"]
 TierName = Literal["quick", "fast", "tight"]
-SamplingName = Literal["poisson", "without-replacement", "shuffle", "full-batch"]
+SamplingName = Literal["poisson", "balls-in-bins", "without-replacement", "shuffle", "full-batch"]
 AccountantName = Literal["auto", "pld", "rdp"]
 SizeSourceName = Literal["declared", "data"]
 

@@ -32,7 +32,7 @@ from lipcert.suggestions.changes import applied
 from lipcert.suggestions.records import TOPIC, Change, Outcome
 from lipcert.upper import root_sum_square
 
-_OF_NOISE: Final = frozenset({"allocation", "run"})
+_OF_NOISE: Final = frozenset({"allocation", "run", "sampling"})
 """topics that neither bounds nor gradients depend on"""
 _ORDER: Final = (TOPIC, "biases", "loss clip", "temperature", "affine", "allocation")
 """in which changes are made, whatever the order in which they are given"""

@@ -10,9 +10,13 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 from typing import Final, final
 
+from lipcert.analysis.release import known_plan
 from lipcert.core import program as p
 from lipcert.core.losses.base import Loss
 from lipcert.graph.ir import Graph
+from lipcert.privacy.accounting import epsilon, noise_for_epsilon
+from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.plan import Sampling
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions import written
 from lipcert.suggestions.module_edits import affine_of, module_of, norms_of
@@ -35,6 +39,7 @@ def changes_of(graph: Graph, settings: Settings, loss: Loss) -> Iterator[Change]
     yield from _noise(settings)
     yield from _head(subject)
     yield from _frozen(subject)
+    yield from _sampling(settings)
     yield from _run(settings)
 
 
@@ -152,6 +157,27 @@ def _frozen(subject: _Subject) -> Iterator[Change]:
         frozen = {"freeze": subject.patterns(list(dict.fromkeys(layers[name])))}
         what = f"{name} frozen at its first weights"
         yield Change("frozen layer", what, written.options(frozen), frozen, in_recipe=False)
+
+
+def _sampling(settings: Settings) -> Iterator[Change]:
+    """Balls in bins in place of a shuffle; another relation is never part of a recipe."""
+    plan = known_plan(settings) if settings.sampling == Sampling.SHUFFLE.value else None
+    if plan is None:
+        return
+    same = plan.neighbours is not Neighbouring.REPLACE_ONE
+    relation = {} if same else {"neighbours": Neighbouring.ADD_OR_REMOVE_ONE.value}
+    changed = {"sampling": Sampling.BALLS_IN_BINS.value} | relation
+    what = "balls in bins in place of a shuffle" + ("" if same else ", under add-remove")
+    sigma, target = settings.noise_multiplier, settings.target_epsilon
+    binned = known_plan(replace(settings, **changed))  # type: ignore[arg-type]
+    if binned is not None and sigma is not None:
+        less, more = epsilon(binned, sigma), epsilon(plan, sigma)
+        what += f": ε {less:.3g}, not {more:.3g}, at noise multiplier {sigma:g}"
+    elif binned is not None and target is not None:
+        less, more = (noise_for_epsilon(run, target).noise_multiplier for run in (binned, plan))
+        what += f": noise multiplier {less:.3g}, not {more:.3g}, at the same ε"
+    options = " ".join(f"--{name} {value}" for name, value in changed.items())
+    yield Change("sampling", what, options, changed, in_recipe=same)
 
 
 def _run(settings: Settings) -> Iterator[Change]:

@@ -21,7 +21,7 @@ from typing import Self, final
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, check_multiplier, epsilon, steps_for_epsilon
-from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.privacy.plan import TrainingPlan
 from lipcert.process.one_process import OneProcess
 from lipcert.training.ledger_file import (
     LedgerFile,
@@ -31,7 +31,6 @@ from lipcert.training.ledger_file import (
     require_same,
     spending_line,
 )
-from lipcert.training.sampling import batches_per_epoch
 
 
 @final
@@ -89,11 +88,11 @@ class PrivacyBudget:
 def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
     """The run that consists of the first releases alone.
 
-    Of shuffled data, k of them begin ⌈k/⌈N/B⌉⌉ epochs, in each of which an example is at most once:
+    By epoch, k of them begin ⌈k/⌈N/B⌉⌉ epochs, in each of which an example is at most once:
     `Sampler` keeps the short batch at the end, and begins no epoch before one is through.
     """
-    if plan.sampling is Sampling.SHUFFLE:
-        begun = -(-releases // batches_per_epoch(plan))
+    if plan.sampling.by_epoch:
+        begun = -(-releases // plan.batches_per_epoch)
         return replace(plan, steps=None, epochs=float(begun))
     return plan.with_steps(releases)
 
@@ -256,8 +255,8 @@ class Ledger(OneProcess):
     def _go_on(self, held: LedgerFile) -> None:
         """Find the end of the chain, or begin one.
 
-        The rest of a shuffled epoch that was begun counts as spent: its order is lost, and in a new
-        one an example might take part again in what counts as one epoch.
+        The rest of an epoch that was begun counts as spent: who was in which batch is lost, and in
+        a new one an example might take part again in what counts as one epoch.
         """
         with held.reading() as file:
             content = read_ledger(file, str(held.path))
@@ -270,8 +269,8 @@ class Ledger(OneProcess):
         unfinished = held.size - held.end
         if unfinished:
             self._count("torn", self._counted + 1, unfinished)
-        if self.header.plan.sampling is Sampling.SHUFFLE:
-            rest = -self._counted % batches_per_epoch(self.header.plan)
+        if self.header.plan.sampling.by_epoch:
+            rest = -self._counted % self.header.plan.batches_per_epoch
             if rest:
                 self._count("epoch", self._counted + rest)
         self._releases = self._counted

@@ -39,7 +39,6 @@ from lipcert.training.hooks import apart
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.private import Private
-from lipcert.training.sampling import batches_per_epoch
 from lipcert.training.world import PATIENCE
 
 _PRECISIONS: Final = ("32-true", "64-true", "32", "64", 32, 64)
@@ -194,7 +193,7 @@ class PrivateTrainingHooks:
             private = self._made(trainer, network, optimizer, loader_of(source))
             restored.callback(private.close)
             self._require_same(private)
-            epochs = PrivateEpochs(private.loader, batches_per_epoch(private.calibration.plan))
+            epochs = PrivateEpochs(private.loader, private.calibration.plan.batches_per_epoch)
             restored.callback(setattr, source, "instance", source.instance)
             source.instance = epochs
             restored.callback(_set(pl_module, self._criterion, _called(private.criterion)))

@@ -34,7 +34,6 @@ from torch.utils.data import (
 
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
-from lipcert.privacy.plan import Sampling
 from lipcert.process.progress import ProgressReport
 from lipcert.training.sampling import Drawn, Sampler
 
@@ -191,7 +190,7 @@ class PrivateLoader:
         self._sampler, self._budget, self._on_batch = sampler, budget, on_batch
         self._progress = ProgressReport(wanted=False) if progress is None else progress
         fills = len(loader.dataset) >= sampler.plan.dataset_size  # type: ignore[arg-type]
-        always = fills and sampler.ranks == 1 and sampler.plan.sampling is not Sampling.POISSON
+        always = fills and sampler.ranks == 1 and not sampler.plan.sampling.one_by_one
         self._empty = empty_batch(loader.dataset, loader.collate_fn) if not always else None
         self._drawn: deque[Drawn] = deque()  # and not yet loaded, in order
         self._loader = _with_batches(loader, _Indices(sampler, self._drawn))

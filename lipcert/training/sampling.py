@@ -21,8 +21,6 @@ from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.process.one_process import OneProcess
 
 _BITS: Final = 256
-_ALONE: Final = frozenset({Sampling.POISSON, Sampling.FULL_BATCH})
-"""samplings whose ranks need not know of one another"""
 
 
 @final
@@ -66,11 +64,6 @@ class Drawn:
     index: IndexArray
 
 
-def batches_per_epoch(plan: TrainingPlan) -> int:
-    """⌈N/B⌉ batches of a shuffled epoch: the last one is short where B does not divide N."""
-    return -(-plan.dataset_size // plan.batch)
-
-
 @final
 class Sampler(OneProcess):
     """Draws the batches of a plan, one after the other, from release number `first` on.
@@ -79,6 +72,7 @@ class Sampler(OneProcess):
     Poisson: rank r draws from its own examples r, r + R, … alone. Every example is drawn by one
     rank, independently of all others, with probability B/N: this is Poisson sampling of the whole,
     whatever the ranks know of one another.
+    Balls in bins: likewise, rank r puts its own examples into the bins of an epoch.
     Without replacement, shuffle: all ranks make the same draw from one shared seed, and rank r
     takes the places r, r + R, … of it. They must therefore be given one seed. Of N places, those
     without an example stay empty: a batch has fewer examples then, and the others their rate.
@@ -86,9 +80,10 @@ class Sampler(OneProcess):
     examples: how many there are; by default N.
 
     A run that is resumed draws anew: the seed is mixed with `first`, so that even a given one does
-    not repeat the batches from before. A shuffled epoch that was interrupted cannot be gone on
-    with, because its order is lost; `Ledger` counts the rest of it as spent, and here `first` must
-    be the beginning of an epoch, or an example might take part twice in what counts as one.
+    not repeat the batches from before. An epoch of disjoint batches that was interrupted cannot be
+    gone on with, because who was in which is lost; `Ledger` counts the rest of it as spent, and
+    here `first` must be the beginning of an epoch, or an example might take part twice in what
+    counts as one.
     """
 
     def __init__(
@@ -112,26 +107,28 @@ class Sampler(OneProcess):
                 "work; use fewer, or a larger batch"
             )
         chosen = seed or Seed.fresh()
-        if ranks > 1 and not chosen.is_shared and plan.sampling not in _ALONE:
+        alone = plan.sampling.one_by_one or plan.sampling is Sampling.FULL_BATCH
+        if ranks > 1 and not chosen.is_shared and not alone:
             raise UsageError(
                 f"sampling: {plan.sampling.value} batches are drawn by all ranks alike; give all "
                 "of them the secret of one, as Seed.shared(…)"
             )
-        if first < 0 or (plan.sampling is Sampling.SHUFFLE and first % batches_per_epoch(plan)):
+        if first < 0 or (plan.sampling.by_epoch and first % plan.batches_per_epoch):
             raise UsageError(
-                f"sampling: release {first} does not begin a shuffled epoch of "
-                f"{batches_per_epoch(plan)} batches; count the rest of the last one as spent"
+                f"sampling: release {first} does not begin an epoch of "
+                f"{plan.batches_per_epoch} batches; count the rest of the last one as spent"
             )
         self.plan, self.rank, self.ranks = plan, rank, ranks
         self.is_reproducible = chosen.is_reproducible
         self._step = first
-        own = (first, rank) if plan.sampling in _ALONE else (first,)
+        own = (first, rank) if alone else (first,)
         self._generator = np.random.Generator(
             np.random.Philox(np.random.SeedSequence(chosen.entropy, spawn_key=own))
         )
         self._present = present
         self._part = np.arange(rank, present, ranks, dtype=np.int64)
         self._order = np.arange(plan.dataset_size, dtype=np.int64)
+        self._bins = np.zeros(len(self._part), dtype=np.int64)
 
     @property
     def examples(self) -> int:
@@ -156,6 +153,8 @@ class Sampler(OneProcess):
         match self.plan.sampling:
             case Sampling.POISSON:
                 return self._poisson()
+            case Sampling.BALLS_IN_BINS:
+                return self._next_bin()
             case Sampling.WITHOUT_REPLACEMENT:
                 return self._shared(
                     self._generator.choice(self._order, self.plan.batch, replace=False)
@@ -175,8 +174,17 @@ class Sampler(OneProcess):
         drawn = self._generator.integers(0, count, size=len(self._part))
         return self._part[drawn < self.plan.batch]
 
+    def _next_bin(self) -> IndexArray:
+        """Examples of the part in the next bin; `integers` draws bins uniformly, unrounded."""
+        place = self._step % self.plan.batches_per_epoch
+        if place == 0:
+            bins = self.plan.batches_per_epoch
+            self._bins = self._generator.integers(0, bins, size=len(self._part))
+        drawn: IndexArray = self._part[self._bins == place]
+        return drawn
+
     def _next_of_epoch(self) -> IndexArray:
-        place = self._step % batches_per_epoch(self.plan)
+        place = self._step % self.plan.batches_per_epoch
         if place == 0:
             self._order = self._generator.permutation(self.plan.dataset_size)
         return self._order[place * self.plan.batch : (place + 1) * self.plan.batch]

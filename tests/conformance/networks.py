@@ -119,6 +119,7 @@ GOOD: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     "attention": ("attention", SHUFFLED),
     "constraint-set": ("perceptron", {**SHUFFLED, **HELD}),
     "gradient-clipping": ("perceptron", run("poisson", "add-remove")),
+    "balls-in-bins": ("perceptron", run("balls-in-bins", "add-remove")),
     "backprop-clipping": (
         "convolution",
         {**SHUFFLED, "mechanism": "backprop-clipping", "input_clip": 1.0, "cotangent_clip": 0.5,

@@ -1,6 +1,7 @@
 """ε against closed forms, against dp-accounting called by hand, and against attacks."""
 
 import math
+from dataclasses import replace
 
 import dp_accounting as dp
 import numpy as np
@@ -26,7 +27,9 @@ SUPPORTED = [
     or sampling is Sampling.FULL_BATCH
     or sampling is Sampling.POISSON
     or (sampling, relation) == (Sampling.SHUFFLE, ZERO_OUT)
+    if sampling is not Sampling.BALLS_IN_BINS
 ]
+"""by dp-accounting"""
 
 
 def plan(sampling=Sampling.POISSON, neighbours=ADD_REMOVE, steps=50, delta=1e-5) -> TrainingPlan:
@@ -58,6 +61,15 @@ def test_shuffled_batches_cost_one_release_per_epoch(relation) -> None:
     run = plan(Sampling.SHUFFLE, relation, steps=150)  # 50 batches in an epoch
     exact = gaussian_epsilon(4.0 / math.sqrt(3.0), run.delta)
     assert exact * (1 - 1e-9) <= epsilon(run, 4.0) <= exact * (1 + 1e-4)
+
+
+def test_balls_in_bins_cost_less_than_poisson_samples_and_far_less_than_a_shuffle() -> None:
+    by_bins = plan(Sampling.BALLS_IN_BINS, ZERO_OUT, steps=500)
+    found = epsilon(by_bins, 0.9)
+    assert found == epsilon(replace(by_bins, neighbours=ADD_REMOVE), 0.9)
+    assert found < epsilon(plan(Sampling.POISSON, ZERO_OUT, steps=500), 0.9)
+    assert 3.0 * found < epsilon(plan(Sampling.SHUFFLE, ZERO_OUT, steps=500), 0.9)
+    assert accountants(by_bins) == (Accountant.PLD,)
 
 
 def by_hand(run: TrainingPlan, sigma: float, accountant: Accountant) -> float:

@@ -48,12 +48,20 @@ def plan(**changes) -> TrainingPlan:
             "use neighbours replace-one",
         ),
         ({"sampling": Sampling.SHUFFLE}, "moves all later ones"),
+        (
+            {"sampling": Sampling.BALLS_IN_BINS, "neighbours": Neighbouring.REPLACE_ONE},
+            "use neighbours add-remove or zero-out",
+        ),
     ],
 )
 def test_what_is_refused_says_what_to_change(changes, message) -> None:
     with pytest.raises(UsageError, match=message) as error:
         plan(**changes)
     assert "\n" not in str(error.value)
+
+
+def in_bins(**changes) -> TrainingPlan:
+    return plan(sampling=Sampling.BALLS_IN_BINS, batch_size=300, **changes)
 
 
 def shuffled(**changes) -> TrainingPlan:
@@ -72,6 +80,9 @@ def shuffled(**changes) -> TrainingPlan:
         (shuffled(batch_size=300, steps=6), 6, 2),
         (shuffled(batch_size=300, steps=7), 7, 3),
         (shuffled(batch_size=1000, steps=7), 7, 7),
+        (in_bins(steps=None, epochs=1.5), 6, 2),
+        (in_bins(steps=7), 7, 2),
+        (in_bins(steps=9), 9, 3),
         (plan(sampling=Sampling.FULL_BATCH, batch_size=None, steps=None, epochs=3.0), 3, 3),
     ],
 )

@@ -16,7 +16,7 @@ from lipcert.audit.trace.records import Batch
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.training.sampling import Drawn, Sampler, Seed, batches_per_epoch
+from lipcert.training.sampling import Drawn, Sampler, Seed
 
 LEAST = 1e-6
 ALL = list(Sampling)
@@ -128,7 +128,7 @@ def test_ranks_draw_disjoint_parts_of_one_batch(
     batch = data.draw(st.integers(1, count))
     planned = plan(sampling, count, batch)
     ranks = data.draw(st.integers(1, min(planned.batch, 5)))
-    steps = 2 * batches_per_epoch(planned) + 1
+    steps = 2 * planned.batches_per_epoch + 1
     alone = together(planned, 1, steps)
     for step, parts in enumerate(together(planned, ranks, steps)):
         index = np.concatenate(parts)
@@ -151,9 +151,29 @@ def test_fixed_sizes_and_full_batches() -> None:
         assert index.tolist() == list(range(60))
 
 
+@pytest.mark.parametrize("ranks", [1, 3])
+@pytest.mark.parametrize("present", [60, 90])
+def test_an_epoch_of_bins_holds_every_example_once(ranks: int, present: int) -> None:
+    """In each of the four bins as often, independently of its bin before, and of other examples."""
+    planned, epochs = plan(Sampling.BALLS_IN_BINS), 600
+    drawn = together(planned, ranks, 4 * epochs, examples=present)
+    bins = np.full((epochs, present), -1)
+    for step, parts in enumerate(drawn):
+        epoch, bin_ = divmod(step, 4)
+        assert np.all(bins[epoch, np.concatenate(parts)] == -1)
+        bins[epoch, np.concatenate(parts)] = bin_
+    assert np.all(bins >= 0)
+    assert least_tail([int(np.sum(bins == k)) for k in range(4)], epochs * present, 1 / 4) > LEAST
+    assert least_tail(list(np.sum(bins == 2, axis=0)), epochs, 1 / 4) > LEAST
+    moved = (bins[1:] - bins[:-1]) % 4
+    assert least_tail([int(np.sum(moved == k)) for k in range(4)], moved.size, 1 / 4) > LEAST
+    beside = (bins[:, 1:] - bins[:, :-1]) % 4
+    assert least_tail([int(np.sum(beside == k)) for k in range(4)], beside.size, 1 / 4) > LEAST
+
+
 def test_shuffled_epochs_are_disjoint_batches_of_everything() -> None:
     planned = plan(Sampling.SHUFFLE)
-    assert batches_per_epoch(planned) == 4
+    assert planned.batches_per_epoch == 4
     batches = [parts[0] for parts in together(planned, 1, 12)]
     assert [len(index) for index in batches] == [17, 17, 17, 9] * 3
     epochs = [np.concatenate(batches[k : k + 4]) for k in (0, 4, 8)]
@@ -168,6 +188,7 @@ def test_shuffled_epochs_are_disjoint_batches_of_everything() -> None:
         *((sampling, None) for sampling in ALL),
         *((sampling, 150) for sampling in ALL),
         (Sampling.POISSON, 330),
+        (Sampling.BALLS_IN_BINS, 330),
         (Sampling.FULL_BATCH, 330),
     ],
 )
@@ -228,7 +249,7 @@ def test_ranks_with_one_seed_draw_different_numbers() -> None:
 
 def test_what_is_refused() -> None:
     shuffled = plan(Sampling.SHUFFLE)
-    with pytest.raises(UsageError, match="release 3 does not begin a shuffled epoch of 4"):
+    with pytest.raises(UsageError, match="release 3 does not begin an epoch of 4"):
         Sampler(shuffled, first=3)
     Sampler(shuffled, first=4)
     for own in (None, Seed.fresh()):

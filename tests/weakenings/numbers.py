@@ -13,6 +13,7 @@ from tests.core import (
 )
 from tests.core.accounting import (
     test_account,
+    test_allocated,
     test_curve,
     test_fixed,
     test_sensitivity,
@@ -278,6 +279,31 @@ ACCOUNTING = [
         "convolution_power(folded, steps)",
         "convolution_power(folded, max(steps - 5, 1))",
         Kill.of(test_account.test_nearly_certain_samples, 30.0, 700, "1e-5", "add-remove"),
+    ),
+    Mutation(
+        "accounting.allocated:_moved",
+        "part = np.clip(",
+        "part = 0.9 * np.clip(",
+        Kill.of(test_allocated.test_an_epoch_of_two_batches, 1.0, "1e-5"),
+    ),
+    Mutation(
+        "accounting.allocated:_batch",
+        "math.floor(shift * one) + 1",
+        "math.floor(0.95 * shift * one) + 1",
+        Kill.of(test_allocated.test_an_epoch_of_two_batches, 3.0, "1e-6"),
+    ),
+    Mutation(
+        "accounting.allocated:_Law.times",
+        'if digit == "1":',
+        'if digit != "2":',
+        Kill.of(
+            test_allocated.test_between_the_bounds_of_another_accountant,
+            12,
+            20,
+            3.0,
+            1.7220970,
+            1.7587401,
+        ),
     ),
     Mutation(
         "accounting.transform:convolution_power",

@@ -79,7 +79,7 @@ def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[
 def _single(
     dataset: int, rate: float, steps: list[int], counts: npt.NDArray[np.int64]
 ) -> ChanceTest:
-    tails = _log_two_sided(counts, dataset, rate)
+    tails = log_two_sided(counts, dataset, rate)
     worst = int(np.argmin(tails))
     return ChanceTest(
         float(tails[worst]) + math.log(len(counts)),
@@ -92,7 +92,7 @@ def _single(
 
 def _total(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
     total, steps = int(counts.sum()), len(counts)
-    tail = float(_log_two_sided(np.array([total]), dataset * steps, rate)[0])
+    tail = float(log_two_sided(np.array([total]), dataset * steps, rate)[0])
     return ChanceTest(
         tail,
         f"{total} examples in {steps} Poisson batches have the probability {power_of_ten(tail)} "
@@ -148,9 +148,12 @@ def _least(
     return float(np.min(steps * log_moments - slopes * seen))
 
 
-def _log_two_sided(
-    counts: npt.NDArray[np.int64], trials: int, rate: float
+def log_two_sided(
+    counts: npt.NDArray[np.int64],
+    trials: int | npt.NDArray[np.int64],
+    rate: float | npt.NDArray[np.float64],
 ) -> npt.NDArray[np.float64]:
+    """ln of twice the smaller tail of Binomial(trials, rate) at each count."""
     below = binom.logcdf(counts, trials, rate)
     above = binom.logsf(counts - 1, trials, rate)
     found = np.minimum(0.0, math.log(2.0) + np.minimum(below, above))
@@ -163,9 +166,8 @@ def member_tests(dataset: int, rate: float, members: Members) -> Iterator[Chance
         return
     yield _counts(dataset, rate, members)
     if len(members) > 1:
-        batches = _matrix(members)
-        yield _neighbours(dataset, members, batches)
-        yield _pairs(dataset, members, batches)
+        yield _neighbours(dataset, members, _matrix(members))
+        yield pair_test(dataset, members, range(len(members)))
 
 
 def _counts(dataset: int, rate: float, members: Members) -> ChanceTest:
@@ -234,13 +236,19 @@ def _at_lag(
     return tail, lag, shared, expected
 
 
-def _pairs(dataset: int, members: Members, batches: csr_array) -> ChanceTest:
-    """The two batches whose overlap is the rarest."""
+def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTest:
+    """The two batches of different epochs whose overlap is the rarest.
+
+    epochs: that of each batch; within one, batches depend on one another.
+    """
     chosen = np.unique(np.linspace(0, len(members) - 1, min(len(members), _PAIRED)).astype(int))
-    some = batches[chosen]
+    some = _matrix([members[place] for place in chosen])
     shared = (some @ some.T).toarray()
     sizes = np.diff(some.indptr).astype(np.float64)
-    first, second = np.triu_indices(len(chosen), 1)
+    epoch = np.asarray(epochs)[chosen]
+    first, second = np.nonzero(np.triu(epoch[:, np.newaxis] != epoch, 1))
+    if not len(first):
+        return ChanceTest(0.0, "")
     seen = shared[first, second].astype(np.float64)
     rates = np.minimum(sizes[first] / dataset, 1.0)
     mean = sizes[second] * rates

@@ -19,6 +19,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.audit.checks import bins
 from lipcert.audit.checks.chance import SHARE, ChanceTest, too_rare
 from lipcert.audit.checks.draws import Members, member_tests, size_tests
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun
@@ -33,6 +34,7 @@ _CHECK: Final = Check(
     "schedule",
     "draw batches as they were accounted for, or account for the way they were drawn",
 )
+_NO_MEMBERS: Final = "the members of batches are not recorded; use wrap_loader(…)"
 _Index = npt.NDArray[np.int64]
 
 
@@ -55,6 +57,11 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
         )
         return
     present = dataset if run.declared.examples is None else run.declared.examples
+    if way is Sampling.BALLS_IN_BINS:
+        yield from _bin_faults(
+            run, bins.Epochs(-(-dataset // expected), sorted(_resumed(run))), sizes, present
+        )
+        return
     rate, epoch = run.settings.sampling_rate or expected / dataset, dataset // expected
     yield from _size_faults(
         way, present, rate, expected, sizes, epoch=epoch, fills=present >= dataset
@@ -62,7 +69,7 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     yield _CHECK.passed("batch sizes")
     members = _members(run)
     if members is None:
-        yield "the members of batches are not recorded; use wrap_loader(…)"
+        yield _NO_MEMBERS
         return
     faults = list(_index_faults(present, members))
     yield from faults
@@ -70,6 +77,26 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
         yield from _epoch_faults(epoch, members, _resumed(run), _epochs(run, epoch))
     elif not faults and way in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}:
         yield from _rarest(member_tests(present, rate, members))
+    yield _CHECK.passed("members of batches")
+
+
+def _bin_faults(
+    run: RecordedRun, epochs: bins.Epochs, sizes: dict[int, int], present: int
+) -> Iterator[Finding]:
+    """present: how many examples there are to be put into bins."""
+    yield from _rarest(bins.size_tests(epochs, present, sizes))
+    yield _CHECK.passed("batch sizes")
+    members = _members(run)
+    if members is None:
+        yield _NO_MEMBERS
+        return
+    faults = list(_index_faults(present, members))
+    yield from faults
+    found = None if faults else bins.repeated_or_missing(epochs, present, members)
+    if found is not None:
+        yield _CHECK.failed(found[0], f"step {found[1]}")
+    elif not faults:
+        yield from _rarest(bins.member_tests(epochs, present, members))
     yield _CHECK.passed("members of batches")
 
 

@@ -7,7 +7,8 @@ None where none is recomputed. A run is accounted as `releases` Gaussian release
 1. no amplification (full batches; disjoint batches, `releases` then counts those that one example
    can enter): one Gaussian release of shift √T/σ, exactly;
 2. Poisson samples: discrete pairs and their convolution, with RDP where those fail;
-3. samples of fixed size under replace-one: RDP.
+3. balls in bins (`releases` counts epochs): discrete pairs, each of an epoch;
+4. samples of fixed size under replace-one: RDP.
 
 Each has a file of its own, which is loaded where it is needed.
 """
@@ -24,6 +25,7 @@ _SAMPLED: Final = frozenset({"poisson", "without-replacement"})
 _REFUSED: Final = frozenset(
     {
         ("shuffle", "add-remove"),
+        ("balls-in-bins", "replace-one"),
         ("without-replacement", "add-remove"),
         ("without-replacement", "zero-out"),
     }
@@ -50,6 +52,10 @@ def epsilon_upper(  # noqa: PLR0917
         from lipcert.core.accounting.gaussian import gaussian_epsilon  # noqa: PLC0415
 
         return gaussian_epsilon(multiplier, releases, delta)
+    if sampling == "balls-in-bins":
+        from lipcert.core.accounting.allocated import allocated_epsilon  # noqa: PLC0415
+
+        return allocated_epsilon(multiplier, math.ceil(1 / rate), releases, delta)
     if sampling == "without-replacement":
         from lipcert.core.accounting.renyi import without_replacement_epsilon  # noqa: PLC0415
 

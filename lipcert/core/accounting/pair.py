@@ -7,7 +7,7 @@ bounds of the probabilities of losses on the grid.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
@@ -98,14 +98,18 @@ def symmetric_direction(curve: Callable[[int], int], grid: Grid) -> Losses:
 
 
 def _points(curve: Callable[[int], int], grid: Grid, nodes: list[int]) -> _Points:
-    """Powers r^i are off by less than 2·|i| + 1 units of the larger of r^i and 1."""
-    part, whole = grid.gap.as_integer_ratio()
-    powers = [1 << grid.bits]
-    for _ in range(max(-nodes[0], nodes[-1])):
-        powers.append(powers[-1] + powers[-1] * part // whole)
-    one = 1 << 2 * grid.bits
-    ratios = [powers[node] if node >= 0 else one // powers[-node] for node in nodes]
+    ratios = powers_of(grid.gap, nodes, grid.bits)
     return _Points(nodes, ratios, [curve(ratio) for ratio in ratios])
+
+
+def powers_of(gap: Fraction, exponents: Sequence[int], bits: int) -> list[int]:
+    """(1 + gap)^i for increasing i; off by less than 2·|i| + 1 units of the larger of it and 1."""
+    part, whole = gap.as_integer_ratio()
+    powers = [1 << bits]
+    for _ in range(max(-exponents[0], exponents[-1])):
+        powers.append(powers[-1] + powers[-1] * part // whole)
+    one = 1 << 2 * bits
+    return [powers[node] if node >= 0 else one // powers[-node] for node in exponents]
 
 
 def _losses(points: _Points, grid: Grid) -> Losses:

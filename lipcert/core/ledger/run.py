@@ -14,10 +14,11 @@ _SCHEMES: Final = {
     "poisson": "every example is in every batch with probability B/N, independently",
     "without-replacement": "every batch is a uniformly random set of B of the N examples",
     "shuffle": "the batches of an epoch are disjoint and do not depend on the examples",
+    "balls-in-bins": "an epoch has N/B batches, rounded up, and puts every example into one of them"
+    ", uniformly and independently of all others",
     "full-batch": "every batch holds all examples",
 }
-
-
+_BY_EPOCH: Final = frozenset({"shuffle", "balls-in-bins"})
 _SIZES: Final = {
     "declared": " N, B and the number of steps are public constants, the same for neighbouring data"
     " sets.",
@@ -30,7 +31,8 @@ _SIZES: Final = {
 class Run:
     """The training run that ε is stated for.
 
-    participations: the largest number of steps whose batches hold one example (of a shuffle).
+    participations: the largest number of steps whose batches hold one example (of an epoch's
+        disjoint batches).
     size: where N comes from; None where an earlier certificate does not say.
     """
 
@@ -46,7 +48,7 @@ class Run:
         """From the data of A-SAMPLING."""
         run = read(cls, data, SAMPLING)
         fits = 1 <= run.batch_size <= run.dataset_size and 1 <= run.participations <= run.steps
-        whole = run.scheme in {"shuffle"} or run.participations == run.steps
+        whole = run.is_by_epoch or run.participations == run.steps
         full = run.scheme != "full-batch" or run.batch_size == run.dataset_size
         said = run.size is None or run.size in _SIZES
         if run.scheme not in _SCHEMES or not (
@@ -54,6 +56,11 @@ class Run:
         ):
             raise CertificateFormatError(f"{SAMPLING} describes no run")
         return run
+
+    @property
+    def is_by_epoch(self) -> bool:
+        """Whether an example is in one batch of every epoch, so that epochs are what counts."""
+        return self.scheme in _BY_EPOCH
 
     def is_possible(self) -> bool:
         """Whether some example may indeed be in no more batches than is said.

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lipcert.audit.checks import bins
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.draws import Members, member_tests, size_tests
 from lipcert.audit.checks.sampling import sampled
@@ -77,18 +78,28 @@ def test_right_runs_raise_no_alarm(way: Sampling) -> None:
 
 
 @pytest.mark.sample(1)
-@pytest.mark.parametrize("way", [Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT])
+@pytest.mark.parametrize(
+    "way", [Sampling.POISSON, Sampling.BALLS_IN_BINS, Sampling.WITHOUT_REPLACEMENT]
+)
 def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
     """Of 200 right runs, at most about a twentieth has a chance below a twentieth in a test."""
     found = []
     for seed in range(200):
         members = drawn(plan(way, 200, 20, steps=15), seed)
         sizes = {t: len(index) for t, index in members}
-        poisson = size_tests(200, 0.1, sizes) if way is Sampling.POISSON else ()
-        every = [*poisson, *member_tests(200, 0.1, members)]
+        epochs = bins.Epochs(10)
+        if way is Sampling.BALLS_IN_BINS:
+            sized, seen = (
+                bins.size_tests(epochs, 200, sizes),
+                bins.member_tests(epochs, 200, members),
+            )
+        else:
+            sized = size_tests(200, 0.1, sizes) if way is Sampling.POISSON else iter(())
+            seen = member_tests(200, 0.1, members)
+        every = [*sized, *seen]
         found.append([item.log_chance for item in every])
     below = np.mean(np.array(found) < math.log(0.05), axis=0)
-    assert below.shape == (7 if way is Sampling.POISSON else 3,)
+    assert below.shape == ({Sampling.POISSON: 7, Sampling.BALLS_IN_BINS: 4}.get(way, 3),)
     assert np.all(below < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / 200))
     assert np.min(found) > math.log(SHARE)
 
@@ -147,7 +158,36 @@ def in_blocks(random: np.random.Generator, _: int) -> np.ndarray:
     return np.flatnonzero(np.repeat(random.random(POOL // 10) < RATE, 10))
 
 
+def shuffled(_: np.random.Generator, step: int) -> np.ndarray:
+    order = np.random.default_rng(step // 10).permutation(POOL)
+    return order[BATCH * (step % 10) :][:BATCH]
+
+
+def in_bins(epoch_of: Callable[[int], int], *, moves: int = 0) -> Draw:
+    """Balls in bins, drawn anew where `epoch_of` an epoch is another, and moved by some bins."""
+
+    def draw(_: np.random.Generator, step: int) -> np.ndarray:
+        drawn = np.random.default_rng(epoch_of(step // 10)).integers(0, 10, POOL)
+        return np.flatnonzero((drawn + moves * (step // 10)) % 10 == step % 10)
+
+    return draw
+
+
+def in_nine_of_ten_bins(_: np.random.Generator, step: int) -> np.ndarray:
+    drawn = np.random.default_rng(step // 10).integers(0, 9, POOL)
+    return np.flatnonzero(drawn == step % 10)
+
+
+def bins_and_one_again(random: np.random.Generator, step: int) -> np.ndarray:
+    return np.union1d(in_bins(lambda epoch: epoch)(random, step), [7])
+
+
+def bins_without_one(random: np.random.Generator, step: int) -> np.ndarray:
+    return np.setdiff1d(in_bins(lambda epoch: epoch)(random, step), [7])
+
+
 POISSON, FIXED = Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT
+BINS = Sampling.BALLS_IN_BINS
 SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
 
 
@@ -167,6 +207,14 @@ SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
         (FIXED, the_same_again(fixed), 4, "share"),
         (FIXED, poisson, 4, "was accounted for"),
         (FIXED, lambda _r, step: BATCH * (step % 10) + np.arange(BATCH), 10, "examples are in"),
+        (BINS, shuffled, 20, "vary too little"),
+        (BINS, poisson, 10, "was already in a batch of its epoch"),
+        (BINS, in_nine_of_ten_bins, 10, "has the probability"),
+        (BINS, bins_and_one_again, 10, "example 7 at step"),
+        (BINS, bins_without_one, 10, "the last batch of an epoch"),
+        (BINS, in_bins(lambda _: 3), 20, "stay in the same batch"),
+        (BINS, in_bins(lambda _: 3, moves=4), 20, "move by 4 batches"),
+        (BINS, in_bins(lambda epoch: epoch % 3), 60, "share"),
         (SHUFFLE, with_some_always(fixed), 3, "was already in one"),
         (SHUFFLE, fixed_from_a_fifth, 3, "was already in one"),
         (SHUFFLE, the_same_again(fixed), 3, "was already in one"),
@@ -200,6 +248,21 @@ def test_empty_batches_of_a_redacted_trace_are_batches() -> None:
     members = [(step, np.flatnonzero(random.random(POOL) < 1 / POOL)) for step in range(1000)]
     assert sum(not len(index) for _, index in members) > 300
     assert faults(members, POISSON, batch=1, tagged=True) == []
+
+
+@pytest.mark.parametrize("present", [POOL, 3 * POOL // 4])
+def test_bins_that_were_interrupted_or_recorded_in_part(present: int) -> None:
+    """A new epoch begins after an interruption, and steps in a gap are not compared."""
+    first, second = (
+        Sampler(plan(BINS, POOL, BATCH, steps=60), Seed.given(seed), examples=present)
+        for seed in (3, 4)
+    )
+    drawn = [first.draw().index for _ in range(13)] + [second.draw().index for _ in range(40)]
+    members = list(enumerate(drawn))
+    assert faults(members, BINS, resumed=(13,), present=present) == []
+    assert faults(members, BINS, present=present) != []
+    some = [(t, index) for t, index in members if t % 7 not in {2, 3}]
+    assert faults(some, BINS, resumed=(13,), present=present) == []
 
 
 def in_epochs(begun: tuple[int, ...]) -> Members:

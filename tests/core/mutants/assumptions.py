@@ -223,7 +223,7 @@ def _releases(premises: Premises) -> Iterator[Changed]:
     if run is None:
         return
     yield "no run", _WEAK, {7, 8}, replace(premises, run=None)
-    if run.scheme == "shuffle":
+    if run.is_by_epoch:
         for other in (
             replace(run, dataset_size=run.dataset_size // 4),
             replace(run, batch_size=run.batch_size * 4),
@@ -234,8 +234,9 @@ def _releases(premises: Premises) -> Iterator[Changed]:
             yield "impossible run", _WEAK, {0}, replace(premises, run=other)
         twice = replace(run, participations=run.participations * 2)
         yield "participations", _WEAK, {7}, replace(premises, run=twice)
-        added = replace(premises, relation="add-remove")
-        yield "relation without an account", _WEAK, {7}, added
+        without = "replace-one" if run.scheme == "balls-in-bins" else "add-remove"
+        other_relation = replace(premises, relation=without)
+        yield "relation without an account", _WEAK, {7}, other_relation
     if run.scheme == "poisson":
         longer = replace(run, steps=run.steps * 2, participations=run.steps * 2)
         for other in (
