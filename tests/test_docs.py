@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import math
 import os
 import re
 import shlex
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 from string import Template
 from types import ModuleType
@@ -18,7 +16,6 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from lipcert.core.accounting.account import epsilon_upper
 from lipcert.core.line import RULES
 from lipcert.core.losses.base import parameters_of
 from lipcert.core.losses.kinds import KINDS
@@ -28,6 +25,9 @@ from lipcert.core.rules.functions import FUNCTIONS
 from lipcert.core.rules.table import FAMILIES
 from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES
+from lipcert.privacy.accounting import epsilon
+from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.plan import Sampling, TrainingPlan
 from tests.commands import lipcert, printed_by, script
 from tests.core.test_certificate import MEMBERS, OPTIONAL
 
@@ -73,15 +73,13 @@ def test_the_epsilon_of_each_sampling_is_what_the_checker_finds() -> None:
         run, *shown = row.strip("| ").split(" | ")
         size, batch, epochs, sigma = run.split(", ")
         examples, batches = int(size.replace(",", "")), int(batch.replace(",", ""))
-        rate, delta = Fraction(batches, examples), Fraction(1, 100_000)
-        steps = math.ceil(int(epochs) / rate)
-        for sampling, releases, number in zip(
-            ("poisson", "balls-in-bins", "shuffle"), (steps, int(epochs), int(epochs)), shown,
-            strict=True,
-        ):  # fmt: skip
-            relation = "zero-out"
-            found = epsilon_upper(sampling, float(sigma), rate, releases, delta, relation)
-            assert found == pytest.approx(float(number), rel=2e-3)
+        samplings = Sampling.POISSON, Sampling.BALLS_IN_BINS, Sampling.SHUFFLE
+        for sampling, number in zip(samplings, shown, strict=True):
+            plan = TrainingPlan(
+                examples, sampling, 1e-5, batches, epochs=float(epochs),
+                neighbours=Neighbouring.ZERO_OUT,
+            )  # fmt: skip
+            assert epsilon(plan, float(sigma)) == pytest.approx(float(number), rel=2e-3)
 
 
 def test_the_optimal_allocation_never_needs_more_noise() -> None:

@@ -143,5 +143,6 @@ def test_sampling_that_has_no_account_is_not_among_the_choices() -> None:
     """The page names what there is."""
     from lipcert.settings.settings import CHOICES
 
-    assert CHOICES["sampling"] == ("poisson", "without-replacement", "shuffle", "full-batch")
+    drawn = "poisson", "balls-in-bins", "without-replacement", "shuffle", "full-batch"
+    assert CHOICES["sampling"] == drawn
     assert CHOICES["neighbours"] == ("add-remove", "replace-one", "zero-out")
