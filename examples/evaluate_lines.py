@@ -191,19 +191,19 @@ class Evaluation:
     def ball_form(self, _: int, line: Line, stated: float) -> float:
         form, ball = self.forms[line["form"]], line["ball"]
         self.radii[ball, form["stop"]] = stated
-        return largest(form["P"]) * self.radii[ball, form["start"]]
+        return form["norm"] * self.radii[ball, form["start"]]
 
     def fact_ball(self, _: int, line: Line, stated: float) -> float:
         form, ball = self.forms[line["form"]], line["ball"]
         value = self.image(self.input, self.balls[ball], form["stop"])[form["stop"]]
-        return self.kept(line, stated, around(value, form, self.radii[ball, form["start"]]))
+        return self.kept(line, stated, around(value, form, self.radii[ball, form["start"]], line))
 
     def fact_zero(self, _: int, line: Line, stated: float) -> float:
         form = self.forms[line["form"]]
         value = self.zero(form["start"], form["stop"])[form["stop"]]
-        return self.kept(line, stated, around(value, form, self.facts[form["start"]].norm))
+        return self.kept(line, stated, around(value, form, self.facts[form["start"]].norm, line))
 
-    def form_chain(self, number: int, line: Line, _: float) -> None:
+    def form_chain(self, number: int, line: Line, stated: float) -> float | None:
         """P = CᵀA⁻¹C − B."""
         start, steps = line["start"], self.steps(line["start"], line["stop"])
         lists, points = list(line["multipliers"]), {}
@@ -241,7 +241,8 @@ class Evaluation:
         cross, block = matrix[:below, below:], matrix[below:, below:]
         np.linalg.cholesky(matrix[:below, :below])  # it is positive definite
         p = cross.T @ np.linalg.solve(matrix[:below, :below], cross) - block
-        self.forms[number] = {**line, "P": p, "first": steps[0]}
+        self.forms[number] = {**line, "P": p, "first": steps[0], "norm": stated}
+        return None if stated == INF else largest(p)
 
     # rules: cotangents and gradients
 
@@ -276,8 +277,7 @@ class Evaluation:
         form, of = self.forms[line["form"]], line["of"]
         norm, hull = self.cotangents[of, form["stop"]]
         self.edges[of, form["start"], form["first"]] = stated
-        found = largest(form["P"]) * norm
-        return found if hull is None else min(found, hull * pairs(form["P"]))
+        return form["norm"] * norm if line["by"] == "norm" else hull * pairs(form["P"])
 
     def grad_tensor(self, _: int, line: Line, __: float) -> float:
         found = 0.0
@@ -300,13 +300,15 @@ def pairs(matrix: Array) -> float:
     return math.sqrt((diagonal[:, None] + diagonal - 2.0 * matrix).max())
 
 
-def around(value: Fact, form: Line, radius: float) -> Fact:
+def around(value: Fact, form: Line, radius: float, line: Line) -> Fact:
     """What is near a value, by a form."""
-    middle, p, top = 0.5 * (value.lo + value.hi), form["P"], largest(form["P"])
-    found = np.linalg.norm(np.maximum(-value.lo, value.hi)) + top * radius
-    for level in top**2 * (1.0 + np.geomspace(1e-6, 1e6, 200)):
+    middle, p = 0.5 * (value.lo + value.hi), form["P"]
+    if "level" in line:
+        level = float.fromhex(line["level"])
         near = middle @ np.linalg.solve(level * np.eye(len(p)) - p, middle)
-        found = min(found, math.sqrt(level * (radius**2 + near)))
+        found = math.sqrt(level * (radius**2 + near))
+    else:
+        found = np.linalg.norm(np.maximum(-value.lo, value.hi)) + form["norm"] * radius
     swing = radius * np.sqrt(np.diag(p))
     return Fact(len(middle), found, value.lo - swing, value.hi + swing)
 

@@ -21,7 +21,7 @@ from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
-from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
+from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, NearFact, ZeroFact
 from lipcert.core.lines.chains import (
     CHORDS,
     COTANGENTS,
@@ -49,6 +49,7 @@ from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
 from lipcert.search.balls import shares_of_balls
 from lipcert.search.evidence import RAISED, ChainWitness, Evidence, Listed, Proposals
+from lipcert.search.forms import Spectra, ways
 from lipcert.search.kernels import kernel_lines
 
 ROOM: Final = 2.0**-24
@@ -105,12 +106,19 @@ class Derived:
         is assumed of the input is exact. A form that was proved for these slopes is not proved
         anew: it is when the certificate is checked.
         """
-        for number, line in enumerate(self.lines):
-            known, proof.number = self.forms.get(number), number
+        for number, planned in enumerate(self.lines):
+            known, proof.number, line = self.forms.get(number), number, planned
             if known is not None:
                 slopes = slopes_at(proof, known.use, known.start, known.steps)
                 known = known if known.allows(slopes) else None
-            found = line.evaluate(proof) if known is None else known
+            if known is None:
+                try:
+                    found = line.evaluate(proof)
+                except NotProved:  # of slopes that room has made wider
+                    line = Spectra().stated(line, proof)
+                    found = line.evaluate(proof)
+            else:
+                found = known
             least, stated = line.least(found), line
             is_given = isinstance(line, InputFact) and least == proof.premises.input_norm
             if line.stage > 3 and line.bound is not None and not is_given:
@@ -185,6 +193,7 @@ class Prover:
         self.proof.norms.update(evidence.norms)
         for norm in (*evidence.steps, *evidence.runs):
             self._append(norm, norm.stated, set())
+        self._spectra = Spectra()
         self._runs: dict[str, tuple[str, ...]] = {}
         for run in sorted(evidence.runs, key=lambda run: -run.stated):
             self._runs[run.values[-1]] = run.values
@@ -231,6 +240,22 @@ class Prover:
         stated: Line[Any] = replace(line, bound=least)
         return stated
 
+    def _form(self, line: ChainForm) -> int | None:
+        """The number of a form of values, which states its norm."""
+        number = self._add(line)
+        if number is not None:
+            self._state_norm(number)
+        return number
+
+    def _state_norm(self, number: int) -> None:
+        """Of a form that is kept, as late as it is used."""
+        chain, line = dict.__getitem__(self.proof.forms, number), self._lines[number]
+        if line.bound is None:
+            norm = self._spectra.norm(chain.form)
+            known = replace(chain, form=replace(chain.form, norm=norm))
+            dict.__setitem__(self.proof.forms, number, known)
+            self._lines[number] = replace(line, bound=norm)
+
     def _append(self, line: Line[Any], found: Any, read: set[_Key]) -> int:
         number = self.proof.number = len(self._lines)
         self._log.written = set()
@@ -263,11 +288,12 @@ class Prover:
                     else:
                         self._near(chain, known)
 
-    def _add_if_it_tells(self, line: FactLine) -> None:
-        """A fact that says more of its value than is known."""
-        tried = self._tried(line)
-        if tried is None:
+    def _add_if_it_tells(self, *lines: FactLine) -> None:
+        """A fact that says more of its value than is known: that of the least norm."""
+        rows = [(line, row) for line in lines if (row := self._tried(line)) is not None]
+        if not rows:
             return
+        line, tried = min(rows, key=lambda row: row[1][0].norm)
         stated, (found, read) = self._stated(line, tried[0]), tried
         known, shape = self.proof.facts[line.value], self.proof.program.shapes[line.value]
         met = known.meet(replace(found, norm=stated.stated), shape)
@@ -300,20 +326,29 @@ class Prover:
             return
         around = [ball for ball in balls if (ball, start) in proof.radii]
         line = ChainForm(use=VALUES, start=start, stop=stop, multipliers=chain.multipliers)
-        form = self._add(line) if around else None
+        form = self._form(line) if around else None
         for ball in around:
             if form is None:
                 break
             self._add(MovedBall(ball=ball, form=form))
-            self._add_if_it_tells(BallFact(value=stop, ball=ball, form=form))
+            self._add_near(BallFact(value=stop, ball=ball, form=form))
         if start == proof.program.input or not proof.facts[start].norm <= LARGEST_SQUARED:
             return
         if form is None or not proof.forms[form].allows(
             slopes_between(steps, proof.facts, proof.images(steps, start))
         ):
-            form = self._add(replace(line, use=CHORDS))
+            form = self._form(replace(line, use=CHORDS))
         if form is not None:
-            self._add_if_it_tells(ZeroFact(value=stop, form=form))
+            self._add_near(ZeroFact(value=stop, form=form))
+
+    def _add_near(self, line: NearFact) -> None:
+        """With a level or without one."""
+        self._log.read = set()
+        try:
+            leveled = self._spectra.with_level(line, self.proof)
+        except NotProved:
+            return
+        self._add_if_it_tells(line, *([] if leveled.level is None else [leveled]))
 
     def _forms_down(self, proposals: Proposals) -> Mapping[str, list[int]]:
         """Forms of chains of cotangents, by where the chains begin."""
@@ -351,9 +386,20 @@ class Prover:
                 ValuePull(of=of, value=value),
                 [
                     *(RunPull(of=of, values=row) for row in runs[value]),
-                    *(FormPull(of=of, form=form) for form in forms.get(value, ())),
+                    *(pull for form in forms.get(value, ()) for pull in self._form_pulls(of, form)),
                 ],
             )
+
+    def _form_pulls(self, of: Seed, number: int) -> Iterator[FormPull]:
+        """What a form says of a cotangent, by its norm or by the hull."""
+        form = dict.__getitem__(self.proof.forms, number)
+        above = dict.get(self.proof.passes[of].cotangents, form.stop)
+        if above is None:
+            return
+        for pull in ways(FormPull(of=of, form=number, by="norm"), form.form, above):
+            if pull.by == "norm":
+                self._state_norm(number)
+            yield pull
 
     def _pull(self, line: ValuePull, shares: list[ShareLine]) -> None:
         """A cotangent, after those lines about its parts that make it smaller."""

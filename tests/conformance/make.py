@@ -35,7 +35,7 @@ SLIGHTLY: Final = 2.0**-20
 Entry = dict[str, Any]
 NORMS: Final = frozenset({"norm/step", "norm/run"})
 """rules whose numbers are stated as they were found, and proved or not"""
-STAGES: Final = {"fact": 4, "ball": 4, "pull": 5, "epsilon": 7}
+STAGES: Final = {"fact": 4, "ball": 4, "form": 4, "pull": 5, "epsilon": 7}
 """of a check, by the family of a rule or by the claim; all others are in stage 6"""
 
 
@@ -190,10 +190,13 @@ def _by_hand() -> Iterator[Entry]:
     said = _read("perceptron")
     form = next(k for k, x in enumerate(said["lines"]) if x.get("stop") == "v1")
     ball, last = _line(said, "ball/input", ""), _line(said, "fact/step", "v2") + 1
+    norm = next(
+        x["bound"] for x in said["lines"] if x["rule"] == "norm/step" and x["value"] == "v2"
+    )
     for at, line in (
         (last, {"rule": "ball/form", "ball": ball, "form": form}),
         (last + 1, {"rule": "form/chain", "use": "values", "start": "v1", "stop": "v2",
-                    "multipliers": []}),
+                    "multipliers": [], "bound": norm}),
         (last + 2, {"rule": "fact/ball", "value": "v2", "ball": ball, "form": last + 1}),
     ):  # fmt: skip
         said = _with_line(said, at, line, "perceptron")
@@ -481,6 +484,8 @@ def _nonsense() -> Iterator[Entry]:
     lines = _read(name)["lines"]
     k = next(k for k, x in enumerate(lines) if x.get("use") == "cotangents")
     user = next(k for k, x in enumerate(lines) if x["rule"] == "pull/form")
+    plain = next(k for k, x in enumerate(lines) if x["rule"] == "pull/form" and x["of"] == "output")
+    near = next(k for k, x in enumerate(lines) if x["rule"] == "fact/ball" and "level" in x)
     ball = next(k for k, x in enumerate(lines) if x["rule"] == "ball/input")
     path = f"/lines/{k}"
     rows = lines[k]["multipliers"]
@@ -490,6 +495,9 @@ def _nonsense() -> Iterator[Entry]:
         ("negative multipliers", 0, _put(f"{path}/multipliers", _all(rows, (-1.0).hex()))),
         ("missing multipliers", 4, {"op": "remove", "path": f"{path}/multipliers/0/0"}),
         ("absent multipliers", 4, _put(f"{path}/multipliers", [])),
+        ("a form of a smaller norm", 4, _put(f"{path}/bound", (0.5).hex())),
+        ("a hull of what has none", 5, _put(f"/lines/{plain}/by", "hull")),
+        ("a level of nothing", 4, _put(f"/lines/{near}/level", (0.0).hex())),
         ("a form of another use", 5, _put(f"{path}/use", "values")),
         ("a form of a line that is none", 5, _put(f"/lines/{user}/form", ball)),
         ("a form of a later line", 5, _put(f"/lines/{user}/form", user + 1)),

@@ -51,13 +51,13 @@ LINES: tuple[Line[Any], ...] = (
     StepFact(value="y", step="conv/1", bound=2.0),
     AffineFact(value="z", values=("y", "z"), bound=2.0),
     RaisedFact(value="z", start="y", numbers=((0.5,), (1.0, 2.0), (3.0,)), bound=2.0),
-    ChainForm(use="values", start="x", stop="y", multipliers=((0.5, 1.0), (2.0,))),
+    ChainForm(use="values", start="x", stop="y", multipliers=((0.5, 1.0), (2.0,)), bound=2.0),
     MovedBall(ball=3, form=7, bound=1.0),
-    BallFact(value="y", ball=3, form=7, bound=1.0),
+    BallFact(value="y", ball=3, form=7, level=4.5, bound=1.0),
     ZeroFact(value="y", form=7, bound=1.0),
     LossPull(of="loss", value="z", bound=0.25),
     RunPull(of="output", values=("y", "z"), bound=0.5),
-    FormPull(of="loss", form=7, bound=0.5),
+    FormPull(of="loss", form=7, by="hull", bound=0.5),
     ValuePull(of="output", value="x", bound=0.125),
     KernelGradient(value="y", stop="z", ratio=1.0, level=0.5, bound=1.0),
     TensorGradient(tensor="w", bound=1.0),
@@ -75,7 +75,15 @@ SAMPLE = Certificate(
     network=NetworkClaim(1.0, 2.0, 3.0, 4.0),
     privacy=PrivacyClaim("pld", 3.0, Fraction(1, 100000), "recomputed"),
 )
-OPTIONAL = {"privacy", "lipschitz", "grad_norm", "sensitivity", "noise_multiplier", "bound"}
+OPTIONAL = {
+    "privacy",
+    "lipschitz",
+    "grad_norm",
+    "sensitivity",
+    "noise_multiplier",
+    "bound",
+    "level",
+}
 REQUIRED = (("outputs", "parameters"), ("outputs", "groups"))
 """where a bound is a claim, it may be left out; a parameter or group is listed for its bounds"""
 DATA = {"data", "opset"}

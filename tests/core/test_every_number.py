@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from lipcert.core.certificate import Certificate
 from lipcert.core.claims import group_bounds, joint_multiplier, output_faults
 from lipcert.core.coverage import drops, tensors
 from lipcert.core.line import NotProved
+from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.norms import NormLine
 from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lower.lower import lower
@@ -50,15 +52,16 @@ def spare(certificate: Certificate, path: Path) -> Iterator[str]:
         assert line.stated >= line.least(found)
         if line.bound:
             less = replace(line, bound=line.bound * LESS)
-            if less.stated >= less.least(less.evaluate(proof) if _is_norm(line) else found):
-                yield f"line {number}: {line.rule} of {line.subject}"
+            with suppress(NotProved):
+                if less.stated >= less.least(less.evaluate(proof) if _is_norm(line) else found):
+                    yield f"line {number}: {line.rule} of {line.subject}"
         line.keep(proof, found)
     yield from _claims(certificate, path, proof)
 
 
 def _is_norm(line: object) -> bool:
     """Of which the bound itself is what a check proves."""
-    return isinstance(line, NormLine)
+    return isinstance(line, NormLine | ChainForm)
 
 
 def _claims(certificate: Certificate, path: Path, proof: Proof) -> Iterator[str]:

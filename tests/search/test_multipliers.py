@@ -12,6 +12,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.norms.definite import definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Hull
+from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, Memory, multipliers
 
 WIDTHS = (4, 5, 5, 3)
@@ -52,7 +53,7 @@ def test_as_good_as_a_general_optimiser(seed: int, low: float, hull: bool) -> No
         form = chain_form("x", steps, shapes, slopes, numbers, proof=definite_float)
         if form is None:
             return 1e6
-        return form.over_hull(Hull(WIDTHS[-1], 1.0)) if hull else form.over_ball()
+        return form.over_hull(Hull(WIDTHS[-1], 1.0)) if hull else Spectra().norm(form)
 
     def of_logarithms(point: np.ndarray) -> float:
         return bound(list(np.exp(point.reshape(2, -1))))
@@ -113,6 +114,6 @@ def test_what_was_found_for_a_chain_serves_others_like_it(low: float, hull: bool
     def bound(numbers) -> float:
         form = chain_form("x", steps, shapes, slopes, numbers, proof=definite_float)
         assert form is not None
-        return form.over_hull(Hull(WIDTHS[-1], 1.0)) if hull else form.over_ball()
+        return form.over_hull(Hull(WIDTHS[-1], 1.0)) if hull else Spectra().norm(form)
 
     assert bound([[number / 64.0 for number in row] for row in again]) <= 1.001 * bound(alone)

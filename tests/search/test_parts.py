@@ -13,6 +13,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.norms.definite import definite_float
 from lipcert.core.program import Activation, Dense, Move, Operand, ReduceSum, Scale, Shape, Step
 from lipcert.core.rules.facts import Hull
+from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, multipliers
 from lipcert.search.parts import parts_of
 
@@ -90,7 +91,7 @@ def test_as_good_as_multipliers_of_the_whole(
             steps, shapes, slopes = chain
             form = chain_form("x", steps, shapes, slopes, found, proof=definite_float)
             assert form is not None
-            return form.over_hull(Hull(len(form.matrix), 1.0)) if hull else form.over_ball()
+            return form.over_hull(Hull(len(form.matrix), 1.0)) if hull else Spectra().norm(form)
 
         ours = bound()
         with monkeypatch.context() as patch:

@@ -248,6 +248,12 @@ def a_form_whose_scale_overflows() -> None:
     refused(proof, form_of(VALUES, "x", "y"), *facts_of(proof))
 
 
+def a_form_of_a_smaller_norm() -> None:
+    """That of 2x is 2."""
+    proof = proof_about((dense(2.0 * ONES), "x", "y"))
+    refused(proof, replace(form_of(VALUES, "x", "y"), bound=1.9), *facts_of(proof))
+
+
 def a_value_beside_that_of_the_centre() -> None:
     """4x of x in [0, 1]² is 4 away from 0, the image of a centre, entry by entry."""
     proof = proof_about((dense(4.0 * ONES), "x", "y"), premises=BOXED)
@@ -420,7 +426,7 @@ def a_chain_beside_which_cotangents_pass() -> None:
     steps = (dense(ONES), "x", "a"), (dense(ZEROS), "a", "b"), (Add((1, 1)), "b a", "y")
     proof = proof_about(*steps)
     facts = facts_of(proof)
-    share = FormPull(form=len(facts))
+    share = FormPull(form=len(facts), by="norm")
     follow(proof, [*facts, form_of(COTANGENTS, "x", "b"), *pulls_of(proof, share)])
     assert pulled(proof) >= HALF_A_PAIR
 
@@ -431,7 +437,7 @@ def a_chain_whose_start_is_read_again() -> None:
     steps = (zero, "x", "a"), (zero, "x", "b"), (both, "a b", "c"), (both, "c x", "y")
     proof = proof_about(*steps)
     facts = facts_of(proof)
-    share = FormPull(form=len(facts))
+    share = FormPull(form=len(facts), by="norm")
     follow(proof, [*facts, form_of(COTANGENTS, "x", "c"), *pulls_of(proof, share)])
     assert pulled(proof) >= HALF_A_PAIR
 
@@ -440,7 +446,7 @@ def a_form_of_values_for_cotangents() -> None:
     proof = proof_about((dense(ONES), "x", "y"))
     facts = facts_of(proof)
     form = form_of(VALUES, "x", "y")
-    refused(proof, FormPull(form=len(facts)), *facts, form, LossPull(value="y"))
+    refused(proof, FormPull(form=len(facts), by="norm"), *facts, form, LossPull(value="y"))
 
 
 def cotangents_beside_each_other() -> None:

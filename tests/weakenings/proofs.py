@@ -303,9 +303,9 @@ FORMS = [
         Kill.of(test_links.test_each_step, "pool inside"),
     ),
     Mutation(
-        "forms.form:Form._ball",
-        "return self.root(level)",
-        "return self.root(level * Fraction(9, 10))",
+        "forms.form:Form.has_norm",
+        "level > 0.0 and self.proof(scaled, Fraction(1, 1 << 53))",
+        "level > 0.0",
         Kill.of(test_forms.test_a_product_of_matrices),
     ),
     Mutation(

@@ -211,7 +211,7 @@ SHARED = [
         "found = 0.5 * _largest_distance(",
         Kill.of(known.test_pairs_beat_root_two_at_the_last_layer),
     ),
-    Mutation("rules.weights:Point.max_abs", "np.max(", "0.9 * np.max(", Kill.seeds(LAW, "Scale")),
+    Mutation("rules.weights:Weights.max_abs", "np.max(", "0.9 * np.max(", Kill.seeds(LAW, "Scale")),
     Mutation(
         "rules.constrained:Constrained.norm",
         '1 if kind == "frobenius" else math.prod(operand.shape)',

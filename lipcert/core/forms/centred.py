@@ -12,8 +12,9 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.arithmetic import round_down, round_up, sqrt_up
+from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
 from lipcert.core.forms.form import Form
+from lipcert.core.forms.reach import reach
 from lipcert.core.interval import Array, Interval, exact, norm_up
 from lipcert.core.program import Program, Shape
 from lipcert.core.rules.facts import Fact, lengths_up
@@ -77,11 +78,13 @@ def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
     return Ball(centre, sqrt_up(max(square, Fraction(0))))
 
 
-def fact_around(value: Interval, shape: Shape, form: Form, radius: float) -> Fact:
+def fact_around(
+    value: Interval, shape: Shape, form: Form, radius: float, level: float | None
+) -> Fact:
     """What is known of f(x) for ‖x − c‖ ≤ radius.
 
     value: f(c), of this shape. form: of the steps from x to f(x), with slopes that hold for all
-    inputs allowed, c among them.
+    inputs allowed, c among them. level: of `reach`; None: ‖f(c)‖ + ‖J‖·radius bounds the norm.
     Proof: f(x) − f(c) = J(x − c), where J is made of the matrices of the steps and of slopes of
     chords; its form bounds each entry by `swing`, and the norm by `reach`.
     """
@@ -89,7 +92,10 @@ def fact_around(value: Interval, shape: Shape, form: Form, radius: float) -> Fac
     rows = Interval(flat.lo.reshape(form.runs, -1), flat.hi.reshape(form.runs, -1))
     swing = form.swing(radius)
     box = rows + Interval(-swing, swing)
-    norm = form.reach(rows, radius)
+    if level is None:
+        norm = add_up(multiply_up(form.norm, radius), norm_up(rows.magnitude()))
+    else:
+        norm = reach(form, rows, radius, level)
     return Fact.of(shape, norm, Interval(box.lo.reshape(shape), box.hi.reshape(shape)))
 
 

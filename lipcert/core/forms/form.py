@@ -1,76 +1,50 @@
-"""Quadratic forms that bound a Jacobian: JJᵀ ≤ P, and what follows from that.
-
-Each method rounds upwards. Methods that factor a matrix take the arithmetic to use as an argument.
-"""
+"""Quadratic forms that bound a Jacobian: JJᵀ ≤ P, and what follows from that, rounded upwards."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
 from typing import final
 
 import numpy as np
 
-from lipcert.core.arithmetic import multiply_up, sqrt_up
+from lipcert.core.arithmetic import multiply_up, round_down, sqrt_up
 from lipcert.core.interval import Array, Interval, exact, norm_up, up
-from lipcert.core.norms.definite import Definite, room_for
-from lipcert.core.rules.facts import Cotangent, Hull
+from lipcert.core.norms.definite import Definite
+from lipcert.core.rules.facts import Hull
 
 
 @final
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """JJᵀ ≤ 4^exponent·matrix for every Jacobian J of one run: ‖Jᵀg‖² ≤ 4^exponent·gᵀ·matrix·g.
 
     matrix: symmetric, finite. runs: how many runs of equal length a value has; the Jacobian of
-    each is bounded so. proof: decides whether a matrix is positive semidefinite.
+    each is bounded so. proof: decides whether a matrix is positive semidefinite. norm ≥ ‖J‖, where
+    that is stated and proved by `has_norm`.
     """
 
     matrix: Array
     exponent: int
     runs: int
     proof: Definite
+    norm: float = math.inf
 
-    def cotangent(self, above: Cotangent) -> float:
-        """≥ ‖Jᵀg‖ for the cotangents g above: the better of ball and hull."""
-        by_hull = math.inf if above.hull is None else self.over_hull(above.hull)
-        if above.hull is not None and by_hull < math.inf and above.norm > 1.38 * above.hull.scale:
-            return by_hull  # a ball of about the same radius cannot do better
-        return min(by_hull, multiply_up(self.over_ball(), above.norm))
+    def has_norm(self, norm: float) -> bool:
+        """Whether ‖J‖ ≤ norm could be proved, for all runs: their squares add up.
 
-    def over_ball(self) -> float:
-        """≥ ‖J‖."""
-        return self._ball
-
-    @cached_property
-    def spectrum(self) -> tuple[Array, Array]:
-        """Untrusted eigenvalues, and eigenvectors as columns; a limit where none are found."""
-        try:
-            values, vectors = np.linalg.eigh(self.matrix)
-        except np.linalg.LinAlgError:
-            size = len(self.matrix)
-            return np.full(size, norm_up(self.matrix)), np.eye(size)
-        return np.asarray(values), np.asarray(vectors)
-
-    @cached_property
-    def _ball(self) -> float:
-        """The root of a level that the form is proved to stay below.
-
-        Proof: the squares of the runs add up. Otherwise by the Frobenius norm.
+        Proof: JJᵀ ≤ level·I in units of 4^exponent, by the Frobenius norm of the matrix, or as
+        level·I − matrix is positive semidefinite. It is scaled so that entries are below ½, with
+        one rounding on the diagonal, of a number below the level.
         """
-        level = Fraction(float(self.spectrum[0][-1]))
-        size = len(self.matrix)
-        if level > 0:
-            unit = Fraction(2) ** (_magnitude(level) + 1)
-            level = Fraction(float(level + unit * room_for(size)))
-            gap = float(level) * np.eye(size) - self.matrix
-            # one rounding on the diagonal, of a number below the level
-            scaled = np.ldexp(gap, -_magnitude(level) - 1)
-            if self.proof(scaled, Fraction(1, 1 << 53)):
-                return self.root(level)
-        return self.root(Fraction(norm_up(self.matrix)))
+        level = round_down(Fraction(norm) ** 2 / Fraction(4) ** self.exponent)
+        if norm_up(self.matrix) <= level:
+            return True
+        with np.errstate(over="ignore", under="ignore"):
+            gap = level * np.eye(len(self.matrix)) - self.matrix
+            scaled = np.ldexp(gap, -math.frexp(level)[1] - 1)
+        return level > 0.0 and self.proof(scaled, Fraction(1, 1 << 53))
 
     def over_hull(self, hull: Hull) -> float:
         """≥ sup ‖Jᵀg‖ over a hull with one class for each entry of a single run; inf for another.
@@ -101,20 +75,9 @@ class Form:
             lengths = up(np.ldexp(roots, self.exponent))
             return np.where(np.isfinite(lengths), up(radius * lengths), np.inf)
 
-    def reach(self, value: Interval, radius: float) -> float:
-        """≥ ‖v + Jd‖ for every v in `value` [runs, size] and ‖d‖ ≤ radius over all runs."""
-        from lipcert.core.forms.reach import reach  # noqa: PLC0415  round known values only
-
-        return reach(self, value, radius)
-
     def root(self, square: Fraction) -> float:
         """√square·2^exponent."""
         return sqrt_up(square * Fraction(4) ** self.exponent)
-
-
-def _magnitude(number: Fraction) -> int:
-    """k with number < 2^k ≤ 4·number."""
-    return number.numerator.bit_length() - number.denominator.bit_length() + 1
 
 
 def _flat(column: Interval) -> Interval:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal, final
@@ -17,6 +18,7 @@ from lipcert.core.forms.centred import (
     is_allowed,
     side_by_side,
 )
+from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import CHORDS, COTANGENTS, Chain, slopes_between
 from lipcert.core.lines.facts import FactLine
@@ -79,7 +81,8 @@ class InputBall(Line[Ball]):
 class MovedBall(Line[float]):
     """‖f(x) − f(c)‖₂ ≤ bound, of a ball and a form that begins where its radius is known.
 
-    Proof: ‖J‖ ≤ the root of the largest eigenvalue of P, for the J of a chord.
+    Hypotheses (checked): the form states its norm.
+    Proof: f(x) − f(c) = J(x − c), for the J of a chord.
     """
 
     rule: Literal["ball/form"] = "ball/form"
@@ -95,7 +98,7 @@ class MovedBall(Line[float]):
     def evaluate(self, proof: Proof) -> float:
         """The norm of the form times the radius."""
         chain = _of_values(proof, self.form)
-        return multiply_up(chain.form.over_ball(), proof.radii[self.ball, chain.start])
+        return multiply_up(chain.form.norm, proof.radii[self.ball, chain.start])
 
     def keep(self, proof: Proof, found: float) -> None:
         """The smallest radius that is known at the value."""
@@ -106,44 +109,61 @@ class MovedBall(Line[float]):
         proof.radii[self.ball, chain.stop] = min(known, self.stated)
 
 
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class NearFact(FactLine):
+    """Of f(x) near a value that is known, by a form.
+
+    level: λ of `forms.reach`, which is not trusted. Without it the norm is that of the known value
+    and what the norm of the form adds.
+    Proof: `forms.centred.fact_around`.
+    """
+
+    form: int
+    level: Bound | None = None
+
+    def evaluate(self, proof: Proof) -> Fact:
+        """Around that value."""
+        chain = _of_values(proof, self.form)
+        if chain.stop != self.value:
+            raise NotProved(f"the form ends at {chain.stop}")
+        value, radius = self.middle(proof, chain)
+        return fact_around(value, proof.program.shapes[chain.stop], chain.form, radius, self.level)
+
+    @abstractmethod
+    def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
+        """The known value, and how far the starts of the form are from each other."""
+
+
 @final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class BallFact(FactLine):
+class BallFact(NearFact):
     """Of f(x) near f(c), of a ball and a form that begins where its radius is known.
 
-    Proof: `forms.centred.fact_around`; the example in the middle is one of those that the facts are
-    about, and so are the slopes of the form: facts only grow tighter after its line.
+    Proof: the example in the middle is one of those that the facts are about, and so are the slopes
+    of the form: facts only grow tighter after its line.
     """
 
     rule: Literal["fact/ball"] = "fact/ball"
     ball: int
-    form: int
 
-    def evaluate(self, proof: Proof) -> Fact:
-        """Around the image of the centre."""
-        chain = _of_values(proof, self.form)
-        _ends_at(chain, self.value)
-        radius, shape = proof.radii[self.ball, chain.start], proof.program.shapes[chain.stop]
-        point = proof.carried(proof.balls[self.ball], chain.steps)[chain.stop]
-        return fact_around(point.box, shape, chain.form, radius)
+    def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
+        """The image of the centre."""
+        radius = proof.radii[self.ball, chain.start]
+        return proof.carried(proof.balls[self.ball], chain.steps)[chain.stop].box, radius
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ZeroFact(FactLine):
+class ZeroFact(NearFact):
     """Of f(x) near f(0), whether 0 is one of the values at the start of the form or not.
 
     Hypotheses (checked): the form is proved for slopes of chords from 0.
-    Proof: `forms.centred.fact_around`.
     """
 
     rule: Literal["fact/zero"] = "fact/zero"
-    form: int
 
-    def evaluate(self, proof: Proof) -> Fact:
-        """Around the image of 0, from the norm of the value at the start."""
-        chain = _of_values(proof, self.form)
-        _ends_at(chain, self.value)
+    def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
+        """The image of 0, and the norm of the value at the start."""
         images, radius = proof.images(chain.steps, chain.start), proof.facts[chain.start].norm
         if chain.use != CHORDS and not chain.allows(
             slopes_between(chain.steps, proof.facts, images)
@@ -151,8 +171,7 @@ class ZeroFact(FactLine):
             raise NotProved("the form is not proved for the slopes of chords from 0")
         if not radius <= LARGEST_SQUARED:
             raise NotProved("the value at the start of the form is not bounded")
-        shape = proof.program.shapes[chain.stop]
-        return fact_around(images[chain.stop].box, shape, chain.form, radius)
+        return images[chain.stop].box, radius
 
 
 def _of_values(proof: Proof, number: int) -> Chain:
@@ -160,8 +179,3 @@ def _of_values(proof: Proof, number: int) -> Chain:
     if chain.use == COTANGENTS:
         raise NotProved("the form is one of cotangents")
     return chain
-
-
-def _ends_at(chain: Chain, value: str) -> None:
-    if chain.stop != value:
-        raise NotProved(f"the form ends at {chain.stop}")

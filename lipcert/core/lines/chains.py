@@ -57,8 +57,8 @@ class ChainForm(Line[Chain]):
     that the facts allow; "chords" for the same steps with slopes of chords from the image of 0;
     "cotangents" for the steps on the ways between the two. multipliers: one list per step that acts
     entry by entry, and per round of a step that picks or orders entries, from below; one number per
-    entry. They are not trusted: P follows from them, and is proved. No bound is stated: lines that
-    use the form state theirs.
+    entry. They are not trusted: P follows from them, and is proved. bound ≥ ‖J‖ for all of them,
+    for lines that use it.
     """
 
     rule: Literal["form/chain"] = "form/chain"
@@ -87,16 +87,19 @@ class ChainForm(Line[Chain]):
             form = chain_form(self.start, steps, shapes, slopes, numbers, proof=proves)
         if slopes is None or form is None:
             raise NotProved(f"its multipliers prove no form from {self.start} to {self.stop}")
+        if self.bound is not None and not form.has_norm(self.bound):
+            raise NotProved(f"its form from {self.start} to {self.stop} proves no such norm")
         return Chain(self.start, self.stop, steps, slopes, form, self.use)
 
     def least(self, found: Chain) -> float:
-        """Nothing: a form states no bound."""
+        """The bound itself, which is proved."""
         del found
-        return 0.0
+        return 0.0 if self.bound is None else self.bound
 
     def keep(self, proof: Proof, found: Chain) -> None:
         """By the number of the line."""
-        proof.forms[proof.number] = found
+        form = replace(found.form, norm=self.stated)
+        proof.forms[proof.number] = replace(found, form=form)
 
 
 def slopes_at(

@@ -167,11 +167,14 @@ class FormPull(ShareLine):
     Hypotheses (checked): what reaches the values between these steps reaches them through these
     steps alone; one of the steps reads the value at the start, once, or all its readers are among
     them. What else the steps read does not matter: it is held as it is.
+    by: "norm" for the norm that the form states times that of the cotangent, "hull" for the largest
+    ‖Jᵀg‖ over the hull of the cotangent.
     Proof: ‖Jᵀg‖² ≤ gᵀPg.
     """
 
     rule: Literal["pull/form"] = "pull/form"
     form: int
+    by: Literal["norm", "hull"]
 
     @property
     def subject(self) -> str:
@@ -184,7 +187,12 @@ class FormPull(ShareLine):
         if chain.use != COTANGENTS:
             raise NotProved("the form is not one of cotangents")
         first_reader(proof.program, chain.steps, chain.start)
-        return chain.form.cotangent(proof.passes[self.of].cotangents[chain.stop])
+        above = proof.passes[self.of].cotangents[chain.stop]
+        if self.by == "norm":
+            return multiply_up(chain.form.norm, above.norm)
+        if above.hull is None:
+            raise NotProved("no hull of the cotangent is known")
+        return chain.form.over_hull(above.hull)
 
     def entry(self, proof: Proof) -> tuple[str, str | None]:
         """The start of the chain, and the only step of it that reads the start, if one does."""

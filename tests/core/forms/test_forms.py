@@ -16,10 +16,12 @@ from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, side_b
 from lipcert.core.forms.chain import at_the_bottom, chain_form
 from lipcert.core.forms.form import Form
 from lipcert.core.forms.links import links_of
+from lipcert.core.forms.reach import reach
 from lipcert.core.interval import Interval, exact
 from lipcert.core.norms.definite import Definite, definite_exact, definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
-from lipcert.core.rules.facts import Cotangent, Fact, Hull
+from lipcert.core.rules.facts import Fact, Hull
+from lipcert.search.forms import Spectra
 from lipcert.search.multipliers import Linked, multipliers
 
 Links = Sequence[np.ndarray | Interval]
@@ -113,14 +115,14 @@ def test_every_mask(proof: Definite, seed: int) -> None:
     smoothed = 0.75 * np.eye(3) + 0.25 / 3
     for jacobian in network.jacobians(rng, 1 << 7):
         norm = np.linalg.norm(jacobian, 2)
-        assert norm <= form.over_ball() * (1 + 1e-12)
+        assert norm <= Spectra().norm(form) * (1 + 1e-12)
         assert np.linalg.eigvalsh(whole - jacobian @ jacobian.T)[0] >= -1e-13 * norm**2
         differences = np.eye(3)[:, :, None] - smoothed[None]  # j, class, y
         vertices = np.moveaxis(differences, 1, 0).reshape(3, -1)
         largest = 0.75 * np.linalg.norm(jacobian.T @ vertices, axis=0).max()
         assert largest <= form.over_hull(hull) * (1 + 1e-12)
         assert (np.linalg.norm(jacobian, axis=1) * 2.0 <= form.swing(2.0) * (1 + 1e-12)).all()
-    assert form.over_ball() <= math.prod(
+    assert Spectra().norm(form) <= math.prod(
         np.linalg.norm(link, 2) if isinstance(link, np.ndarray) else link.magnitude().max()
         for link in network.links
     ) * (1 + 1e-6)
@@ -139,7 +141,7 @@ def test_garbage_proves_nothing_false(seed: int, size: float, spread: float) -> 
     form = network.form(numbers, definite_float)
     if form is not None:
         largest = max(np.linalg.norm(j, 2) for j in network.jacobians(rng, 1 << 6))
-        assert largest <= form.over_ball() * (1 + 1e-12)
+        assert largest <= Spectra().norm(form) * (1 + 1e-12)
 
 
 @pytest.mark.parametrize("wrong", [[], [[]], [[1.0]], [[1.0] * 4] * 2, [[-1.0] * 4], [[0.0] * 4],
@@ -160,7 +162,11 @@ def test_a_product_of_matrices() -> None:
     form = Network(links).form([], definite_float)
     assert form is not None
     exact_norm = np.linalg.norm(links[2] @ links[1] @ links[0], 2)
-    assert exact_norm <= form.over_ball() <= exact_norm * (1 + 1e-9)
+    assert exact_norm <= Spectra().norm(form) <= exact_norm * (1 + 1e-9)
+    assert form.has_norm(exact_norm * (1 + 1e-9))
+    for less in (0.0, 5e-324, 1e-200, 0.5 * exact_norm, exact_norm * (1 - 1e-9)):
+        assert not form.has_norm(less)
+    assert form.has_norm(1e300)
 
 
 def test_slopes_at_both_ends() -> None:
@@ -172,11 +178,11 @@ def test_slopes_at_both_ends() -> None:
     form = Network([bottom, weight]).form([[]], definite_exact)
     assert form is not None
     exact_norm = np.linalg.norm(weight * np.maximum(-low, high), 2)
-    assert exact_norm <= form.over_ball() <= exact_norm * (1 + 1e-9)
+    assert exact_norm <= Spectra().norm(form) <= exact_norm * (1 + 1e-9)
     top = Network([weight, Interval(np.zeros(3), np.ones(3))])
     form = top.form([[2.0 * np.linalg.norm(weight, 2) ** 2] * 3], definite_exact)
     assert form is not None
-    assert form.over_ball() == pytest.approx(np.linalg.norm(weight, 2), rel=1e-6)
+    assert Spectra().norm(form) == pytest.approx(np.linalg.norm(weight, 2), rel=1e-6)
 
 
 def test_positions_are_runs() -> None:
@@ -188,9 +194,27 @@ def test_positions_are_runs() -> None:
     assert one is not None
     assert several is not None
     assert several.runs == 6
-    assert several.over_ball() == one.over_ball()
+    assert Spectra().norm(several) == Spectra().norm(one)
     assert several.over_hull(Hull(4, 1.0)) == math.inf
-    assert several.cotangent(Cotangent(2.0, Hull(24, 1.0))) == pytest.approx(2 * one.over_ball())
+
+
+def reached(form: Form, value: Interval, radius: float) -> float:
+    """The lesser of what a good level proves and of what the norm of the form does."""
+    near = Spectra().norm(form) * radius + float(np.linalg.norm(value.magnitude()))
+    level = Spectra().level(form, value, radius)
+    return near if level is None else min(near, reach(form, value, radius, level))
+
+
+@pytest.mark.parametrize("factor", [1e-300, 0.5, 0.999, 1.001, 2.0, 1e300])
+def test_a_level_at_most_the_largest_eigenvalue_proves_nothing(factor: float) -> None:
+    weight = np.random.default_rng(4).standard_normal((4, 6))
+    form = Network([weight]).form([], definite_float)
+    assert form is not None
+    offset = np.full((1, 4), 0.5)
+    level = factor * np.linalg.norm(weight, 2) ** 2
+    found = reach(form, exact(offset), 1.5, level)
+    assert found >= _farthest(weight, offset.ravel(), 1.5) * (1 - 1e-12)
+    assert (found < math.inf) == (factor > 1.0)
 
 
 @BOTH
@@ -203,13 +227,13 @@ def test_reach_of_a_matrix(proof: Definite, runs: int, size: float) -> None:
     form = Network([weight], runs).form([], proof)
     assert form is not None
     offset = size * rng.standard_normal((runs, 4))
-    bound = form.reach(exact(offset), 1.5)
+    bound = reached(form, exact(offset), 1.5)
     matrix = np.kron(np.eye(runs), weight)
     best = _farthest(matrix, offset.ravel(), 1.5)
     assert best <= bound * (1 + 1e-12)
     assert bound <= best * (1 + 2e-3)
     wide = Interval(offset - 0.01, offset + 0.01)
-    assert form.reach(wide, 1.5) >= _farthest(matrix, offset.ravel() + 0.01, 1.5)
+    assert reached(form, wide, 1.5) >= _farthest(matrix, offset.ravel() + 0.01, 1.5)
 
 
 def _farthest(matrix: np.ndarray, offset: np.ndarray, radius: float) -> float:
@@ -255,7 +279,9 @@ def test_centred_facts(seed: int) -> None:
         distances = np.linalg.norm((samples - ball.centre).reshape(-1, 4), axis=1)
         assert distances.max() <= ball.radius
         middle = network_at(ball.centre)
-        around = fact_around(Interval(middle - 1e-12, middle + 1e-12), (1, 1, 3), form, ball.radius)
+        near = Interval(middle - 1e-12, middle + 1e-12)
+        level = Spectra().level(form, near, ball.radius)
+        around = fact_around(near, (1, 1, 3), form, ball.radius, level)
         assert np.linalg.norm(images.reshape(-1, 3), axis=1).max() <= around.norm
         assert (images >= around.box.lo).all()
         assert (images <= around.box.hi).all()
@@ -293,12 +319,12 @@ def test_balls_side_by_side() -> None:
 def test_reach_of_balls_whose_squares_are_no_numbers(radius: float) -> None:
     """‖v + Jd‖ ≤ ‖v‖ + ‖J‖·radius, with J = 1 and v = 1."""
     form = Form(np.eye(1), 0, 1, definite_float)
-    found = form.reach(exact(np.ones((1, 1))), radius)
+    found = reached(form, exact(np.ones((1, 1))), radius)
     assert 1.0 + radius <= found <= (1.0 + radius) * (1.0 + 1e-9)
 
 
 def test_reach_beside_a_value_that_is_next_to_nothing() -> None:
     """The radius is no number in units of the value; J = 1 and v = 10⁻³⁰⁰."""
     form = Form(np.eye(1), 0, 1, definite_float)
-    found = form.reach(exact(np.full((1, 1), 1e-300)), 1e10)
+    found = reached(form, exact(np.full((1, 1), 1e-300)), 1e10)
     assert 1e10 <= found <= 1e10 * (1.0 + 1e-9)

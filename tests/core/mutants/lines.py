@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import Line
@@ -29,6 +29,7 @@ __all__ = ["Lines", "Variant", "bound_mutants", "line_mutants", "line_variants"]
 Lines = tuple[Line[Any], ...]
 _WEAK, _EITHER = Effect.WEAKENING, Effect.WITNESS
 _LARGEST: Final = 1.7976931348623157e308
+_WAYS: tuple[Literal["norm", "hull"], ...] = ("norm", "hull")
 _USES: Final = ("values", "chords", "cotangents")
 
 
@@ -43,10 +44,11 @@ class Variant:
 
 
 def bound_mutants(case: Case) -> Iterator[Mutant]:
-    """Every number that a line states, by itself; norms apart, of which none is derived."""
+    """Every number that a line states, by itself; norms of steps and forms apart, of which none is
+    derived."""
     lines = case.certificate.lines
     for place, line in enumerate(lines):
-        if line.bound is None or line.stage == 3:
+        if line.bound is None or line.stage == 3 or isinstance(line, ChainForm):
             continue
         changes = [
             ("raised by an ulp", _EITHER, math.nextafter(line.bound, math.inf)),
@@ -241,8 +243,10 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
             for numbers in raised:
                 yield RaisedFact(value=value, start=start, numbers=numbers)
         for form in forms:
-            yield ZeroFact(value=value, form=form)
-            yield from (BallFact(value=value, ball=ball, form=form) for ball in balls)
+            for level in (None, 1e-3, 1e3):
+                yield ZeroFact(value=value, form=form, level=level)
+                for ball in balls:
+                    yield BallFact(value=value, ball=ball, form=form, level=level)
         for of in (LOSS, OUTPUT):
             yield ValuePull(of=of, value=value)
             yield LossPull(of=of, value=value)
@@ -251,7 +255,7 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
         yield RunNorm(values=row, method="dense")
         yield from (RunPull(of=of, values=row) for of in (LOSS, OUTPUT))
     for form in forms:
-        yield from (FormPull(of=of, form=form) for of in (LOSS, OUTPUT))
+        yield from (FormPull(of=of, form=form, by=by) for of in (LOSS, OUTPUT) for by in _WAYS)
         yield from (MovedBall(ball=ball, form=form) for ball in balls)
     for shares in ((0.0,), (1.0,), (0.5,)):
         yield InputBall(shares=shares)

@@ -16,6 +16,7 @@ from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.norms import NormLine
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
+from lipcert.search.forms import Spectra
 from lipcert.search.prover import Derived
 from tests.core.adversary import SLACK, Setting, Weights, project
 from tests.core.mutants.lines import Lines
@@ -106,6 +107,8 @@ def follow(proof: Proof, lines: Iterable[Line[Any]]) -> None:
         proof.number = number
         try:
             stated: Any = line
+            if isinstance(line, ChainForm) and line.bound is None:
+                stated = Spectra().stated(replace(line, bound=1.0), proof)
             if not isinstance(line, NormLine | ChainForm):
                 bound = line.least(line.evaluate(proof))
                 stated = replace(line, bound=bound if math.isfinite(bound) else None)

@@ -14,6 +14,7 @@ from onnx.reference import ReferenceEvaluator
 
 from lipcert.core.certificate import Certificate
 from lipcert.core.line import Line
+from lipcert.core.lines.balls import NearFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import NormLine, RunNorm, StepNorm
@@ -39,6 +40,8 @@ def witness_mutants(case: Case) -> Iterator[Mutant]:
             yield from _runs(case.certificate, place, line)
         if isinstance(line, ChainForm):
             yield from _forms(case.certificate, place, line)
+        if isinstance(line, NearFact):
+            yield from _levels(case.certificate, place, line)
         if isinstance(line, RaisedFact):
             for numbers in _numbers(line.numbers):
                 item = replace(line, numbers=numbers)
@@ -144,8 +147,16 @@ def _forms(certificate: Certificate, place: int, form: ChainForm) -> Iterator[Mu
     if any(map(any, negative)):
         item = replace(form, multipliers=negative)
         yield mutant("negative multipliers", _WEAK, _put(certificate, place, item), {0})
-    item = replace(form, bound=1e-3)
-    yield mutant("form with a bound", _EITHER, _put(certificate, place, item))
+    for bound in (None, 1e-3, 2.0 * form.stated if form.bound else 1e3):
+        yield mutant("form: norm", _EITHER, _put(certificate, place, replace(form, bound=bound)))
+    if form.bound:
+        less = replace(form, bound=form.bound * (1.0 - 1e-6))
+        yield mutant("form: norm lowered", _WEAK, _put(certificate, place, less), {4})
+
+
+def _levels(certificate: Certificate, place: int, line: NearFact) -> Iterator[Mutant]:
+    for level in (None, 0.0, 5e-324, 0.5 * (line.level or 1.0), 2.0 * (line.level or 1.0), 1e300):
+        yield mutant("level", _EITHER, _put(certificate, place, replace(line, level=level)))
 
 
 def _numbers(found: Sequence[Sequence[float]]) -> Iterator[tuple[tuple[float, ...], ...]]:

@@ -1,0 +1,101 @@
+"""Numbers that lines about forms state: the norm of a form, and levels of values near others."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from fractions import Fraction
+from typing import Any, Final, final
+
+import numpy as np
+
+from lipcert.core.forms.form import Form
+from lipcert.core.interval import Array, Interval, norm_up
+from lipcert.core.line import Line
+from lipcert.core.lines.balls import NearFact
+from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.pulls import FormPull
+from lipcert.core.norms.definite import MAX_SIZE, room_for
+from lipcert.core.rules.facts import Cotangent
+
+_LEVELS: Final = 200
+_CLOSE: Final = 1.38
+"""of the scale of a hull: a ball that is no smaller, of about the same radius, cannot do better"""
+
+
+@final
+class Spectra:
+    """Eigenvalues of the matrices of forms, with eigenvectors as columns, each found once."""
+
+    def __init__(self) -> None:
+        self._known: dict[int, tuple[Array, Array, Array]] = {}
+
+    def of(self, matrix: Array) -> tuple[Array, Array]:
+        """A limit, where none are found."""
+        if id(matrix) not in self._known:
+            try:
+                values, vectors = np.linalg.eigh(matrix)
+            except np.linalg.LinAlgError:
+                values, vectors = np.full(len(matrix), norm_up(matrix)), np.eye(len(matrix))
+            self._known[id(matrix)] = matrix, np.asarray(values), np.asarray(vectors)
+        _, values, vectors = self._known[id(matrix)]
+        return values, vectors
+
+    def norm(self, form: Form) -> float:
+        """A norm that the form proves, about the least one."""
+        level = Fraction(float(self.of(form.matrix)[0][-1]))
+        if level > 0:
+            magnitude = level.numerator.bit_length() - level.denominator.bit_length() + 1
+            unit = Fraction(2) ** (magnitude + 1)
+            found = form.root(Fraction(float(level + unit * room_for(len(form.matrix)))))
+            if found < math.inf and form.has_norm(found):
+                return found
+        return form.root(Fraction(norm_up(form.matrix)))
+
+    def level(self, form: Form, value: Interval, radius: float) -> float | None:
+        """λ > λ_max(Q) for which λR² + λ·vᵀ(λI − Q)⁻¹v is small; None where it is of no use."""
+        rows = Interval(value.lo.reshape(form.runs, -1), value.hi.reshape(form.runs, -1))
+        middle = 0.5 * rows.lo + 0.5 * rows.hi
+        size = len(form.matrix) + len(middle)
+        if not (math.isfinite(radius) and size <= MAX_SIZE and middle.any() and radius > 0.0):
+            return None
+        if not np.isfinite(middle).all():
+            return None
+        unit = math.frexp(norm_up(middle))[1]
+        values, vectors = self.of(form.matrix)
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            far = np.square(np.float64(np.ldexp(radius, form.exponent - unit)))
+            squares = np.sum((np.ldexp(middle, -unit) @ vectors) ** 2, axis=0)
+            levels = max(float(values[-1]), 1e-300) * (1.0 + np.geomspace(1e-6, 1e6, _LEVELS))
+            costs = levels * (far + (squares / (levels[:, None] - values)).sum(axis=1))
+            found = float(np.ldexp(levels[np.argmin(costs)], 2 * form.exponent))
+        return found if 0.0 < found < math.inf else None
+
+    def stated(self, line: Line[Any], proof: Proof) -> Line[Any]:
+        """The line with numbers anew, where it states a norm of a form or a level."""
+        if isinstance(line, ChainForm) and line.bound is not None:
+            form = replace(line, bound=None).evaluate(proof).form
+            return replace(line, bound=self.norm(form))
+        if isinstance(line, NearFact) and line.level is not None:
+            return self.with_level(line, proof)
+        return line
+
+    def with_level(self, line: NearFact, proof: Proof) -> NearFact:
+        """The line with a good level, if there is one."""
+        chain = proof.forms[line.form]
+        value, radius = line.middle(proof, chain)
+        found = self.level(chain.form, value.broadcast(proof.program.shapes[chain.stop]), radius)
+        return replace(line, level=found)
+
+
+def ways(line: FormPull, form: Form, above: Cotangent) -> Iterator[FormPull]:
+    """The line by hull, and by norm unless that cannot do better."""
+    if above.hull is None:
+        yield line
+        return
+    yield replace(line, by="hull")
+    fits = form.runs == 1 and above.hull.classes == len(form.matrix)
+    if not (fits and above.norm > _CLOSE * above.hull.scale):
+        yield line
