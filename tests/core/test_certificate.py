@@ -32,7 +32,7 @@ from lipcert.core.certificate import (
 )
 from lipcert.core.line import RULES, Line, line_class
 from lipcert.core.lines.affine import AffineFact
-from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
+from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, NearFact, ZeroFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.gradients import TensorGradient
@@ -75,15 +75,7 @@ SAMPLE = Certificate(
     network=NetworkClaim(1.0, 2.0, 3.0, 4.0),
     privacy=PrivacyClaim("pld", 3.0, Fraction(1, 100000), "recomputed"),
 )
-OPTIONAL = {
-    "privacy",
-    "lipschitz",
-    "grad_norm",
-    "sensitivity",
-    "noise_multiplier",
-    "bound",
-    "level",
-}
+OPTIONAL = {"privacy", "lipschitz", "grad_norm", "sensitivity", "noise_multiplier", "bound"}
 REQUIRED = (("outputs", "parameters"), ("outputs", "groups"))
 """where a bound is a claim, it may be left out; a parameter or group is listed for its bounds"""
 DATA = {"data", "opset"}
@@ -121,6 +113,8 @@ def at(root: Json, path: Path) -> dict[str, Json]:
 
 
 def is_optional(path: Path, name: str) -> bool:
+    if name == "level":
+        return isinstance(LINES[int(path[1])], NearFact)
     return name in OPTIONAL and path[:2] not in REQUIRED
 
 
