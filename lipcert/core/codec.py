@@ -237,7 +237,7 @@ class _Member:
 
     @property
     def place(self) -> str:
-        """As errors name it."""
+        """Its path, as the texts of errors name it."""
         return "".join(f".{name}" for name in self.path)
 
 
@@ -298,7 +298,7 @@ def mapping(key: Form, form: Form) -> Form:
 
 
 def words(choices: Mapping[str, Any]) -> Form:
-    """What words name."""
+    """One of several things, by the word that names it."""
     names = {choice: word for word, choice in choices.items()}
 
     def read(value: Any) -> Any:

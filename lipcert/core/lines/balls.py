@@ -122,7 +122,7 @@ class NearFact(FactLine):
     level: Bound | None = None
 
     def evaluate(self, proof: Proof) -> Fact:
-        """Around that value."""
+        """By the form, around that value."""
         chain = _of_values(proof, self.form)
         if chain.stop != self.value:
             raise NotProved(f"the form ends at {chain.stop}")
