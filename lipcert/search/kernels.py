@@ -1,7 +1,7 @@
 """Levels for gradients of kernels: which σ + κ·h·‖d‖ the core may be able to prove of all pairs.
 
 Input: a proof with its cotangents settled, and a convolution. Output: lines that have not been
-evaluated. σ of every pair is estimated along one direction, and found for those that seem largest.
+evaluated. Pairs come in the order of a cheaper bound of σ, until no other can have a larger one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,6 @@ from lipcert.settings.values import TierName
 
 _RATIOS: Final = (0.7, 1.0, 1.4, 2.0)
 _ROOMS: Final = (1.0 + 1e-5, 1.01, 1.05)
-_FOUND: Final = 3
-"""pairs of which σ is found"""
-_STEPS: Final = 20
 _WORTH: Final = 0.99
 """of the bound that is known, what must be possible"""
 _WORK: Final[Mapping[TierName, float]] = MappingProxyType(
@@ -69,34 +66,48 @@ def _stop_above(proof: Proof, value: str) -> str | None:
 def _level(kernel: Kernel, work: float, limit: float) -> tuple[float, float]:
     """A ratio, and the level of all pairs; inf where that is not below the limit.
 
-    Where they are too many for the work, the rest of them are left with κ·h·‖q‖.
+    σ is found of the pairs that may have the largest, as far as the work allows.
     """
     one, other = np.triu_indices(len(kernel.differences.rests), 1)
     stretch = kernel.stretch * kernel.steepest
     sizes = stretch * kernel.differences.sizes[one, other]
     rests = stretch * kernel.differences.rests[one, other]
     order = np.argsort(-sizes)
-    rows = 2 * len(kernel.slopes.lo) * kernel.reads.shape[1]
-    small, large = sorted((rows, kernel.pixels))
-    most = int(work / (2.0 * small * small * (large + small)))
+    channels, windows = kernel.slopes.shape
+    most = int(work / _cost(2 * channels, windows))
     left = float(sizes[order[most]]) if most < len(order) else 0.0
     if not (len(order) and 0.0 < sizes.max() < math.inf and max(left, rests.max()) < limit):
         return 1.0, math.inf
     few = order[:most]
     parts = [_parts(kernel, int(one[pair]), int(other[pair])) for pair in few]
-    first = _matrix(kernel, parts[0], 1.0)
-    direction = _direction(first)
-    lengths = [float(np.linalg.norm(_matrix(kernel, part, 1.0) @ direction)) for part in parts]
-    near = rests[few] + math.sqrt(2.0) * np.array(lengths)
-    ratio, level = 0.0, left
-    for place in np.argsort(-near)[:_FOUND]:
-        if not near[place] < limit:
-            return 1.0, math.inf
-        ratios = (ratio,) if ratio else _RATIOS
-        tried = ((rests[few[place]] + _factor(kernel, parts[place], a), a) for a in ratios)
-        found, ratio = min(tried)
-        level = max(level, float(found))
+    times = math.sqrt(np.bincount(kernel.reads[kernel.reads >= 0]).max())
+    ratio = min(_RATIOS, key=lambda a: _norm(_rows(parts[0], a)) * _weight(a))
+    by_rows = times * _weight(ratio) * np.array([_norm(_rows(part, ratio)) for part in parts])
+    upper = np.minimum(sizes[few], rests[few] + by_rows)
+    most = int(work / _cost(2 * channels * kernel.reads.shape[1], kernel.pixels))
+    level = left
+    for count, place in enumerate(np.argsort(-upper)):
+        if upper[place] <= level:
+            break
+        if count >= most:
+            level = float(upper[place])
+            break
+        whole = laid_out(_rows(parts[place], ratio), kernel.reads, kernel.pixels)
+        found = float(rests[few[place]]) + _norm(whole) * _weight(ratio)
+        level = max(level, min(found, float(upper[place])))
+        if level >= limit:
+            break
     return ratio, level
+
+
+def _cost(rows: int, columns: int) -> float:
+    """Multiplications for a norm."""
+    small, large = sorted((rows, columns))
+    return 2.0 * small * small * (large + small)
+
+
+def _weight(ratio: float) -> float:
+    return math.sqrt(1.0 + 1.0 / ratio**2)
 
 
 def _parts(kernel: Kernel, one: int, other: int) -> Array:
@@ -105,24 +116,14 @@ def _parts(kernel: Kernel, one: int, other: int) -> Array:
     return correlated(vector, slopes, 1.0, nonnegative=kernel.nonnegative).lo
 
 
-def _matrix(kernel: Kernel, parts: Array, ratio: float) -> Array:
-    """About [aD; S]."""
-    weighed = parts * np.array([ratio, 1.0])[:, None, None]
-    return laid_out(weighed, kernel.reads, kernel.pixels)
+def _rows(parts: Array, ratio: float) -> Array:
+    """[aμv; ρ|v|]."""
+    signed, plain = parts
+    return np.concatenate([ratio * signed, plain])
 
 
-def _direction(matrix: Array) -> Array:
-    """About where it stretches most."""
-    found = np.ones(matrix.shape[1])
-    for _ in range(_STEPS):
-        found = matrix.T @ (matrix @ found)
-        found /= float(np.linalg.norm(found)) or 1.0
-    return found
-
-
-def _factor(kernel: Kernel, parts: Array, ratio: float) -> float:
-    """About σ."""
-    matrix = _matrix(kernel, parts, ratio)
-    square = matrix @ matrix.T if len(matrix) < kernel.pixels else matrix.T @ matrix
-    largest = max(float(np.linalg.eigvalsh(square)[-1]), 0.0)
-    return math.sqrt(largest * (1.0 + 1.0 / ratio**2))
+def _norm(matrix: Array) -> float:
+    """‖matrix‖₂, up to rounding."""
+    wide = matrix.shape[0] < matrix.shape[1]
+    square = matrix @ matrix.T if wide else matrix.T @ matrix
+    return math.sqrt(max(float(np.linalg.eigvalsh(square)[-1]), 0.0))

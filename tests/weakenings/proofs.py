@@ -390,6 +390,12 @@ KERNELS = [
         Kill.of(test_kernel_gradients.test_a_level_that_is_too_low_is_refused),
     ),
     Mutation(
+        "forms.correlation:kernel_factor_at_most",
+        "root_up(max(times, 1))",
+        "1.0",
+        Kill.of(test_kernel_gradients.test_a_level_that_is_too_low_is_refused),
+    ),
+    Mutation(
         "lines.kernels:kernel_at",
         "bool((rule.x.box.lo >= 0.0).all())",
         "True",

@@ -41,7 +41,7 @@ class Differences:
 
     @classmethod
     def of_classes(cls, classes: int) -> Self:
-        """At the scores."""
+        """At the scores, where nothing is added yet."""
         vectors, nothing = exact(np.eye(classes)), np.zeros((classes, classes))
         return cls(vectors, nothing, distances(vectors))
 

@@ -107,7 +107,7 @@ class Kernel:
 
     @property
     def steepest(self) -> float:
-        """h, the largest slope."""
+        """h: the largest magnitude of a slope."""
         return float(np.max(self.slopes.magnitude(), initial=0.0))
 
     def vector(self, one: int, other: int) -> Interval:
