@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import click
 
 from lipcert.cli.exit_codes import ExitCode
-from lipcert.cli.knobs import TABLES
 from lipcert.cli.options import chosen_settings, knob_options, output_options
 from lipcert.cli.output import Output, write
 from lipcert.cli.sources import EffectiveSettings
 from lipcert.report.json import dump
-from lipcert.settings.settings import NO_CLIP, ConstraintSpec
+from lipcert.settings.toml import plain
 from lipcert.text.safe import safe
 
 
@@ -53,17 +50,8 @@ def _as_json(effective: EffectiveSettings) -> str:
 
 
 def _value(effective: EffectiveSettings, key: str) -> object:
-    value: object = getattr(effective.settings, key.replace("-", "_"))
-    if key in TABLES:
-        rows = cast("tuple[tuple[str, object], ...]", value)
-        return {pattern: NO_CLIP if item is None else _plain(item) for pattern, item in rows}
-    return _plain(value)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, ConstraintSpec):
-        return str(value)
-    return list(value) if isinstance(value, tuple) else value
+    name = key.replace("-", "_")
+    return plain(name, getattr(effective.settings, name))
 
 
 def _value_text(value: object) -> str:

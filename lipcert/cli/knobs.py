@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final, final
 
 from lipcert.errors import UsageError
-from lipcert.settings.settings import CHOICES, CONVERTERS, Settings, key_of
+from lipcert.settings.settings import CHOICES, CONVERTERS, TABLES, Settings, key_of
 from lipcert.settings.values import number
 
 Parser = Callable[[object], object]
@@ -178,11 +178,11 @@ def _knob(item: Field[Any]) -> Knob:
 
 KNOBS: Final = tuple(_knob(item) for item in fields(Settings) if item.metadata)
 
-TABLES: Final[Mapping[str, Parser]] = MappingProxyType(
+TABLE_PARSERS: Final[Mapping[str, Parser]] = MappingProxyType(
     {
         key_of(item): partial(CONVERTERS[item.name], key_of(item))
         for item in fields(Settings)
-        if item.name in CONVERTERS and not item.metadata
+        if item.name in TABLES
     }
 )
 """settings without an option: tables of the settings file, a value for each name or glob"""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, final
 
-from lipcert.cli.knobs import KNOBS, TABLES
+from lipcert.cli.knobs import KNOBS, TABLE_PARSERS
 from lipcert.cli.paths import unreadable
 from lipcert.errors import UsageError
 from lipcert.settings.settings import Settings
@@ -51,7 +51,7 @@ def effective_settings(
     found |= _from_environment(environment)
     found |= {key: _Found(value, _COMMAND_LINE) for key, value in from_command_line(given).items()}
     values: dict[str, Any] = {key.replace("-", "_"): item.value for key, item in found.items()}
-    keys = [*(knob.key for knob in KNOBS), *TABLES]
+    keys = [*(knob.key for knob in KNOBS), *TABLE_PARSERS]
     origins = {key: found[key].origin if key in found else _DEFAULT for key in keys}
     settings = Settings(**values)
     for key in ("scope", "reduction"):
@@ -80,7 +80,7 @@ def _from_file(path: Path) -> dict[str, _Found]:
     if not isinstance(table, dict):
         raise UsageError(f"{path}: [tool.lipcert] is not a table")
     where = f"{path} [tool.lipcert]" if is_project else str(path)
-    parsers = {knob.key: knob.parse for knob in KNOBS} | dict(TABLES)
+    parsers = {knob.key: knob.parse for knob in KNOBS} | dict(TABLE_PARSERS)
     found = {}
     for key, raw in table.items():
         if key not in parsers:

@@ -15,7 +15,7 @@ from lipcert.gradient_stats.measure import signal_words
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
 from lipcert.report.json import JsonObject, diagnostic_list, dump
-from lipcert.settings.settings import ConstraintSpec
+from lipcert.settings.toml import plain
 from lipcert.suggestions.records import (
     TOPIC,
     Change,
@@ -26,7 +26,7 @@ from lipcert.suggestions.records import (
     Suggestions,
 )
 from lipcert.suggestions.rehearsal import ACCURACY
-from lipcert.suggestions.written import PAIRS, number, python_lines
+from lipcert.suggestions.written import number, python_lines
 from lipcert.text.numbers import at_most, times
 
 SHOWN: Final = 8
@@ -466,14 +466,4 @@ def _recipe(recipe: Recipe) -> JsonObject:
 
 def _settings(changed: Mapping[str, object]) -> JsonObject:
     """By the keys of settings files; null for one that is not given any more."""
-    return {name.replace("_", "-"): _plain(name, value) for name, value in changed.items()}
-
-
-def _plain(name: str, value: object) -> object:
-    if isinstance(value, ConstraintSpec):
-        return str(value)
-    if isinstance(value, tuple):
-        if name in PAIRS:
-            return {pattern: _plain("", own) for pattern, own in value}
-        return list(value)
-    return value
+    return {name.replace("_", "-"): plain(name, value) for name, value in changed.items()}

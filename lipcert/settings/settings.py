@@ -650,3 +650,5 @@ def _choices_of(record: type[Any]) -> Mapping[str, tuple[str, ...]]:
 CONVERTERS: Final = MappingProxyType({**kinds_of(Settings), "loss": heads_text})
 """how the fields of settings are converted"""
 CHOICES: Final = _choices_of(Settings)
+TABLES: Final = frozenset(item.name for item in fields(Settings) if not item.metadata) - FOUND
+"""fields without an option: tables of the settings file"""

@@ -13,11 +13,10 @@ import shlex
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
-from lipcert.settings.settings import NO_CLIP, ConstraintSpec, LossParameters, Settings
+from lipcert.settings.settings import NO_CLIP, TABLES, ConstraintSpec, LossParameters, Settings
+from lipcert.settings.toml import toml_text
 from lipcert.settings.values import literal, matches
 
-PAIRS = frozenset({"constraints", "noise_multipliers", "input_clips", "cotangent_clips"})
-"""fields of settings that are tables of the settings file"""
 _PATTERNS = frozenset({"freeze", "trainable"})
 _SHARED = ("input_norm", "input_box", "noise_multipliers")
 _LOSS = tuple(LossParameters.__dataclass_fields__)
@@ -36,7 +35,7 @@ def options(fields: Mapping[str, object]) -> str:
         key = name.replace("_", "-")
         if value is None or value == () or name == "scope":
             continue
-        if name in PAIRS:
+        if name in TABLES:
             lines.append(f"{key} = {_inline(value)}")  # type: ignore[arg-type]
         elif name in _PATTERNS:
             words += [f"--{key} {shlex.quote(pattern)}" for pattern in value]  # type: ignore[attr-defined]
@@ -128,8 +127,8 @@ def _inline(table: Iterable[tuple[str, object]]) -> str:
     rows = []
     for key, value in table:
         shown = NO_CLIP if value is None else value
-        text = _text(shown) if isinstance(shown, float) else json.dumps(_text(shown))
-        rows.append(f"{json.dumps(key)} = {text}")
+        text = _text(shown) if isinstance(shown, float) else toml_text(_text(shown))
+        rows.append(f"{toml_text(key)} = {text}")
     return f"{{{', '.join(rows)}}}"
 
 
