@@ -13,7 +13,6 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from types import MappingProxyType
 from typing import Any, Final, NoReturn, final
 
 import click
@@ -32,22 +31,11 @@ from lipcert.text.safe import safe
 from lipcert.version import __version__
 
 _INTERRUPTED: Final = "interrupted before there was a result"
-_VERBS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "inspect": "lipcert.cli.inspect",
-        "analyze": "lipcert.cli.analyze",
-        "suggest": "lipcert.cli.suggest",
-        "certify": "lipcert.cli.certify",
-        "check": "lipcert.cli.check",
-        "trace": "lipcert.cli.trace",
-        "compare": "lipcert.cli.compare",
-        "report": "lipcert.cli.report",
-        "audit": "lipcert.cli.audit",
-        "privacy": "lipcert.cli.privacy",
-        "explain": "lipcert.cli.explain",
-        "config": "lipcert.cli.config",
-    }
+_VERBS: Final = (
+    *("inspect", "analyze", "suggest", "certify", "check", "trace", "compare", "report"),
+    *("audit", "privacy", "explain", "config"),
 )
+"""each has a module of its name"""
 
 
 @final
@@ -158,7 +146,7 @@ def cli(debug: bool) -> None:
 
 
 def _command_of(verb: str) -> click.Command:
-    command: click.Command = importlib.import_module(_VERBS[verb]).command
+    command: click.Command = importlib.import_module(f"lipcert.cli.{verb}").command
     return command
 
 

@@ -66,7 +66,7 @@ AS_EXPORTED: Final = (
 )
 FOUND: Final = frozenset({"input_parts"})
 """fields of settings that were not given"""
-_RUN_KEYS: Final = (
+RUN_KEYS: Final = (
     "dataset_size",
     "sampling",
     "steps",
@@ -75,6 +75,7 @@ _RUN_KEYS: Final = (
     "target_epsilon",
     "accountant",
 )
+"""fields of settings that are of a run, and of no release"""
 _INPUT_BOX: Final = (0.0, 1.0)
 _CONSTRAINTS: Final = ("--constraint KIND:R or --bias-norm B or a [constraints] table",)
 
@@ -550,7 +551,7 @@ class Settings(LossParameters, LossChoice):
     @property
     def describes_a_run(self) -> bool:
         """Whether the user asked for the privacy of a run."""
-        return any(getattr(self, key) is not None for key in _RUN_KEYS)
+        return any(getattr(self, key) is not None for key in RUN_KEYS)
 
     def _check_release(self) -> None:
         if (self.allocation == "custom") != bool(self.noise_multipliers):

@@ -37,16 +37,6 @@ from lipcert.settings.values import check_positive
 _SCHEMA: Final = "lipcert.ledger/1"
 _BEGINNING: Final = ""
 _SPENDING: Final = frozenset({"release", "torn", "epoch"})
-_PLAN: Final = (
-    "dataset_size",
-    "sampling",
-    "delta",
-    "batch_size",
-    "steps",
-    "epochs",
-    "neighbours",
-    "dataset_size_from",
-)
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
@@ -103,7 +93,7 @@ class LedgerHeader:
         try:
             accountant = given.get("accountant")
             header = cls(
-                plan=TrainingPlan.described({key: given.get(key) for key in _PLAN}),
+                plan=TrainingPlan.described(given),
                 noise_multiplier=given["noise_multiplier"],
                 mechanism=given["mechanism"],
                 digest=given["digest"],

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, final
 
 from torch import Tensor, nn
 
@@ -21,7 +21,7 @@ from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import signal_words
 from lipcert.process.progress import ProgressReport
-from lipcert.settings.settings import Settings
+from lipcert.settings.settings import RUN_KEYS, Settings
 from lipcert.suggestions import engine
 from lipcert.suggestions.records import Outcome, Recipe, Suggestions
 from lipcert.suggestions.remarks import rehearsal_told
@@ -30,9 +30,6 @@ from lipcert.training.intake import KnownExamples, examples_of
 from lipcert.training.mechanisms import GradientClipping, TrainingMechanism, mechanism_of
 from lipcert.training.network import Example, TrainedNetwork, exported_network
 from lipcert.training.replacing import make_trainable
-
-_RUN: Final = ("noise_multiplier", "target_epsilon", "delta", "epochs", "steps", "dataset_size",
-               "sampling", "accountant")  # fmt: skip
 
 
 @final
@@ -59,7 +56,7 @@ class ModuleSuggestions:
 
     def run(self) -> Mapping[str, Any]:
         """The plan of the settings, as keyword arguments of `make_private`."""
-        given = {name: getattr(self.settings, name) for name in _RUN}
+        given = {name: getattr(self.settings, name) for name in (*RUN_KEYS, "noise_multiplier")}
         return {name: value for name, value in given.items() if value is not None}
 
     def under(self, mechanism: str) -> ModuleSuggestions:
