@@ -9,14 +9,20 @@ from __future__ import annotations
 import io
 import os
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
+from lipcert.errors import NoVerdictError
+
+_T = TypeVar("_T")
 MANIFEST: Final = "manifest.json"
 BLOBS: Final = "blobs"
 FILE_MODE: Final = 0o600
 _FOLDER_MODE: Final = 0o700
+_PATIENCE_SECONDS: Final = 60.0
+_PAUSE_SECONDS: Final = 0.05
 _READ: Final = (
     os.O_RDONLY
     | getattr(os, "O_NOFOLLOW", 0)
@@ -68,3 +74,16 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def awaited(path: Path, rank: int, read: Callable[[], _T | None]) -> _T:
+    """What can be read of a file that rank 0 writes; NoVerdictError where it does not come."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while (found := read()) is None:
+        if time.monotonic() > deadline:
+            raise NoVerdictError(
+                f"trace: rank {rank} waited {_PATIENCE_SECONDS:.0f} s for {path}, which rank 0 "
+                "writes: record all ranks, into one folder that they share"
+            )
+        time.sleep(_PAUSE_SECONDS)
+    return found

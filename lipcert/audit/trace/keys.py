@@ -13,19 +13,16 @@ from __future__ import annotations
 import hashlib
 import hmac
 import secrets
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self, final
 
 from lipcert.audit.trace.blobs import StoredTensor, bytes_of
-from lipcert.audit.trace.files import MANIFEST, open_regular, replace_durably
+from lipcert.audit.trace.files import MANIFEST, awaited, open_regular, replace_durably
 from lipcert.errors import NoVerdictError, UsageError
 
 _BYTES: Final = 32
-_PATIENCE_SECONDS: Final = 60.0
-_PAUSE_SECONDS: Final = 0.05
 
 
 def key_path(folder: Path) -> Path:
@@ -68,15 +65,7 @@ class ExamplesKey:
         """The key for a recorder of the trace; rank 0 draws a new one, the others wait."""
         if rank == 0 and cls.read(folder) is None:
             cls._draw(folder)
-        deadline = time.monotonic() + _PATIENCE_SECONDS
-        while (found := cls.read(folder)) is None:
-            if time.monotonic() > deadline:
-                raise NoVerdictError(
-                    f"trace: rank {rank} waited {_PATIENCE_SECONDS:.0f} s for {key_path(folder)}, "
-                    "which rank 0 writes: record all ranks, into one folder that they share"
-                )
-            time.sleep(_PAUSE_SECONDS)
-        return found
+        return awaited(key_path(folder), rank, lambda: cls.read(folder))
 
     @classmethod
     def _draw(cls, folder: Path) -> None:

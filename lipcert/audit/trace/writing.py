@@ -24,6 +24,7 @@ from lipcert.audit.trace.blobs import Blob, BlobStore, StoredTensor
 from lipcert.audit.trace.files import (
     FILE_MODE,
     MANIFEST,
+    awaited,
     make_private_folder,
     replace_durably,
     steps_name,
@@ -42,8 +43,6 @@ from lipcert.errors import NoVerdictError, UsageError
 
 SYNC_LINES: Final = 256
 SYNC_SECONDS: Final = 2.0
-_PATIENCE_SECONDS: Final = 60.0
-_PAUSE_SECONDS: Final = 0.05
 
 
 @final
@@ -199,14 +198,7 @@ def _settled(folder: Path, manifest: Manifest, rank: int) -> Trace:
         make_private_folder(folder)
         replace_durably(path, folder / f".{MANIFEST}", [data])
         _warn(folder, manifest)
-    deadline = time.monotonic() + _PATIENCE_SECONDS
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(_PAUSE_SECONDS)
-    if not path.exists():
-        raise NoVerdictError(
-            f"trace: rank {rank} waited {_PATIENCE_SECONDS:.0f} s for {path}, which rank 0 writes: "
-            "record all ranks, into one folder that they share"
-        )
+    awaited(path, rank, lambda: path.exists() or None)
     found, digest = read_manifest(folder)
     _require_same(path, found, manifest)
     return Trace(folder, found, digest)
