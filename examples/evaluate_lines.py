@@ -172,13 +172,13 @@ class Evaluation:
         ends = norm * x.norm + at_zero.norm, norm * x.row + at_zero.row
         return self.kept(line, stated, Fact(len(at_zero.lo), ends[0], row=ends[1]))
 
-    def fact_raised(self, _: int, line: Line, stated: float) -> float:
+    def fact_gain(self, _: int, line: Line, stated: float) -> float:
         p, q, (tau,) = ([float.fromhex(x) for x in row] for row in line["numbers"])
-        x, value = self.facts[line["start"]], line["value"]
-        weight, bias = self.operands(self.below(value))
+        (linear,), gain = line["values"], float.fromhex(line["gain"])
+        x, (weight, bias) = self.facts[self.below(linear)], self.operands(linear)
         raised = np.maximum(np.column_stack([weight, bias / tau]), -np.outer(p, q))
-        norm = np.linalg.norm(raised, 2) * (1.0 + 2.0**-24)
-        ends = norm * math.hypot(x.norm, tau), norm * math.hypot(x.row, tau)
+        gain = gain if gain >= np.linalg.norm(raised, 2) else INF
+        ends = gain * math.hypot(x.norm, tau), gain * math.hypot(x.row, tau)
         return self.kept(line, stated, Fact(len(weight), ends[0], row=ends[1]))
 
     def ball_input(self, number: int, line: Line, stated: float) -> float:

@@ -19,11 +19,11 @@ from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact
+from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
 from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ShareLine
-from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
@@ -207,8 +207,9 @@ class _Tree:
                 below = (self.norm(step.inputs[0]),)
                 text = f"{_grown(line.stated, below)}, as one affine map"
                 return text, below, _remedy(step.op)
-            case RaisedFact():
-                below = (self.norm(line.start),)
+            case GainFact():
+                step = next(x for x in self.found.program.steps if x.output == line.values[0])
+                below = (self.norm(step.inputs[0]),)
                 return f"{_grown(line.stated, below)}, by weights that were raised", below, ""
             case ZeroFact():
                 below = (self.norm(self._form(line.form).start),)

@@ -74,7 +74,7 @@ RULES: Final[Mapping[str, str]] = {
     "fact/input": "facts.InputFact",
     "fact/step": "facts.StepFact",
     "fact/affine": "affine.AffineFact",
-    "fact/raised": "raised.RaisedFact",
+    "fact/gain": "gains.GainFact",
     "fact/ball": "balls.BallFact",
     "fact/zero": "balls.ZeroFact",
     "ball/input": "balls.InputBall",

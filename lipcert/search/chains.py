@@ -19,14 +19,13 @@ from lipcert.core.coverage import is_relu, operands
 from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
-from lipcert.core.forms.raised import affine_of
 from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import NotProved
 from lipcert.core.lines.balls import InputBall
 from lipcert.core.lines.chains import COTANGENTS, VALUES, chain_steps, slopes_between
+from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.proof import Proof
-from lipcert.core.lines.raised import constants_of
 from lipcert.core.program import (
     Activation,
     Add,
@@ -48,10 +47,10 @@ from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.steps import rule_at
 from lipcert.search.balls import shares_of_balls
 from lipcert.search.eigenvalues import spectral_norm
-from lipcert.search.evidence import RAISED, ChainWitness, Evidence
+from lipcert.search.evidence import ChainWitness, Evidence
 from lipcert.search.multipliers import Linked, Memory, multipliers, reached
 from lipcert.search.prover import Derived, derive
-from lipcert.search.raising import is_worth_a_search, numbers_to_raise
+from lipcert.search.raising import gains
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
 _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
@@ -105,17 +104,16 @@ class _Search:
         self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
 
     def of_value(
-        self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
+        self, value: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
-        """The longest window that ends at a value, or weights to raise below a ReLU.
+        """The longest window that ends at a value.
 
-        Unless they cannot say more than was found, or a window from the input to a ReLU below
-        could not.
+        Unless it cannot say more than was found, or a window from the input to a ReLU below could
+        not.
         """
         if isinstance(self._makers[value].op, Move):
             return []
-        proposed = self._raised if use == RAISED else self._window
-        return list(proposed(value, found, facts))
+        return list(self._window(value, found, facts))
 
     def _window(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[ChainWitness]:
         below = self._below[value]
@@ -137,34 +135,16 @@ class _Search:
                 return
             yield tuned
 
-    def _raised(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[ChainWitness]:
-        """From the nearest value without negative entries, if only affine steps lie between."""
+    def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
+        """From the nearest value without negative entries, if a run leads from there to a ReLU."""
         if not is_relu(self._makers[value]):
             return
         for start in self._below[value][1:]:
-            if not (facts[start].box.lo >= 0.0).all():
-                continue
-            witness = ChainWitness(RAISED, start, value, ())
-            steps = (
-                chain_steps(self._program, witness.use, witness.start, witness.stop, self._free)
-                or ()
-            )[:-1]
-            parts = [part for step in steps if (part := self._part(step, facts)) is not None]
-            if not steps or len(parts) < len(steps):
+            if (facts[start].box.lo >= 0.0).all():
+                steps = chain_steps(self._program, VALUES, start, value, self._free)
+                if steps is not None and len(steps) > 1:
+                    yield from gains(self._proof, steps, facts[start].norm, found.norm)
                 return
-            runs = math.gcd(*(part.runs for part in parts))
-            sizes = (self._program.size(name) // runs for name in (value, start))
-            if not is_worth_a_search(*sizes):
-                return
-            affine = affine_of(start, steps, self._program.shapes)
-            if affine is None:
-                return
-            constants = constants_of(self._proof, start, steps, affine.runs)
-            norm = facts[start].norm
-            numbers = numbers_to_raise(affine.upper, constants, norm, affine.runs, found.norm)
-            if numbers is not None:
-                yield replace(witness, multipliers=numbers)
-            return
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest windows that begin where a cotangent is needed, and where windows end.

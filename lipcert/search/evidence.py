@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Protocol, final
+from typing import Protocol, final
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.engines import ENGINES, Engine
 from lipcert.core.lines.chains import COTANGENTS, VALUES
+from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
-
-RAISED: Final = "raised"
-"""use of a chain: weights below a ReLU are raised, as `core.forms.raised` has it"""
 
 
 @final
@@ -31,9 +29,9 @@ class NormClaim:
 @final
 @dataclass(frozen=True, slots=True)
 class ChainWitness:
-    """Numbers that may prove something of the steps from one value up to another.
+    """Multipliers that may prove something of the steps from one value up to another.
 
-    use: VALUES, COTANGENTS (multipliers of `core.lines.chains`) or RAISED (p, q and τ).
+    use: VALUES or COTANGENTS.
     """
 
     use: str
@@ -43,10 +41,14 @@ class ChainWitness:
 
 
 class Proposals(Protocol):
-    """Chains with multipliers, none of which is trusted."""
+    """Chains with multipliers, and lines, none of which is trusted."""
+
+    def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
+        """That may say more of a ReLU than what was found: the first that follows is enough."""
+        ...
 
     def of_value(
-        self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
+        self, value: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
         """That may say more of a value than what was found, from the facts of what lies below."""
         ...
@@ -63,12 +65,17 @@ class Listed:
     def __init__(self, chains: Sequence[ChainWitness]) -> None:
         self._chains = chains
 
+    def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
+        """None."""
+        del value, found, facts
+        return iter(())
+
     def of_value(
-        self, value: str, use: str, found: Fact, facts: Mapping[str, Fact]
+        self, value: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
-        """Those of this use that end at the value."""
+        """Those that end at the value."""
         del found, facts
-        return [chain for chain in self._chains if (chain.stop, chain.use) == (value, use)]
+        return [chain for chain in self._chains if (chain.stop, chain.use) == (value, VALUES)]
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """All chains that bound cotangents."""
@@ -101,7 +108,6 @@ class Evidence:
 
 __all__ = [
     "COTANGENTS",
-    "RAISED",
     "VALUES",
     "ChainWitness",
     "Evidence",

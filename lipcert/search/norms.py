@@ -16,8 +16,8 @@ from typing import Final, final
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.engines import ENGINES
+from lipcert.core.lines.gains import kernel_of
 from lipcert.core.lines.norms import RunNorm, StepNorm, norm_holds
-from lipcert.core.norms.fused import fused_kernel
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.steps import NormWitness
 from lipcert.core.program import (
@@ -40,7 +40,7 @@ from lipcert.settings.values import TierName
 Observer = Callable[[str], None]
 Propose = Callable[[Kernel, TierName], tuple[NormClaim, ...]]
 
-_ROOMS: Final = (4e-8, 1e-6, 1e-4, 1e-2)
+ROOMS: Final = (4e-8, 1e-6, 1e-4, 1e-2)
 """what is added to a proposal, relatively: arithmetic of finite precision proves nothing to the
 last bit, and a peak may have been missed"""
 _BEFORE: Final = (BatchNorm, Scale, Shift, Move)
@@ -108,13 +108,13 @@ def proved_claim(
 ) -> NormClaim | None:
     """The smallest claim for steps in a row, of tensors of the file, that the core proves; None
     where it proves none."""
-    kernel = _kernel(row, program)
+    kernel = kernel_of(row, program.shapes)
     if kernel is None:
         return None
     attempts = [
         replace(claim, bound=claim.bound * (1.0 + room))
         for claim in propose(kernel, tier)
-        for room in _ROOMS
+        for room in ROOMS
     ]
     for claim in sorted(attempts, key=lambda attempt: attempt.bound):
         witness = NormWitness(claim.method, claim.twists, claim.counts)
@@ -129,25 +129,12 @@ def proved_bound(kernel: Kernel, tier: TierName) -> float:
     attempts = [
         (claim.bound * (1.0 + room), NormWitness(claim.method, claim.twists, claim.counts))
         for claim in proposals(kernel, tier)
-        for room in _ROOMS
+        for room in ROOMS
     ]
     for bound, witness in sorted(attempts, key=lambda attempt: attempt[0]):
         if math.isfinite(bound) and kernel.norm_at_most(bound, witness, ENGINES["float"].norms):
             return bound
     return math.inf
-
-
-def _kernel(row: tuple[Step, ...], program: Program) -> Kernel | None:
-    """The core's kernel of steps in a row; None where they have none, or one beyond its limits."""
-    first = row[0]
-    try:
-        if len(row) > 1:
-            return fused_kernel(row, program.shapes)
-        if isinstance(first.op, Dense | Conv):
-            return Kernel.of(first.op, program.shapes[first.inputs[0]], first.shape)
-    except ValueError:
-        pass
-    return None
 
 
 def _candidates(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]]:

@@ -43,12 +43,11 @@ from lipcert.core.lines.pulls import (
     ValuePull,
     first_reader,
 )
-from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.program import Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
 from lipcert.search.balls import shares_of_balls
-from lipcert.search.evidence import RAISED, ChainWitness, Evidence, Listed, Proposals
+from lipcert.search.evidence import ChainWitness, Evidence, Listed, Proposals
 from lipcert.search.forms import Spectra, ways
 from lipcert.search.kernels import kernel_lines
 
@@ -277,22 +276,18 @@ class Prover:
             self._add(StepFact(value=step.output, step=rule_of(step.op)))
             for values in self._affine_below(step):
                 self._add_if_it_tells(AffineFact(value=step.output, values=values))
-            for use in (RAISED, VALUES):
-                found = proof.facts[step.output]
-                for chain in proposals.of_value(step.output, use, found, proof.facts):
-                    if use == RAISED:
-                        line = RaisedFact(
-                            value=chain.stop, start=chain.start, numbers=chain.multipliers
-                        )
-                        self._add_if_it_tells(line)
-                    else:
-                        self._near(chain, known)
+            found = proof.facts[step.output]
+            gains = proposals.of_relu(step.output, found, proof.facts)
+            any(self._add_if_it_tells(line) for line in gains)
+            found = proof.facts[step.output]
+            for chain in proposals.of_value(step.output, found, proof.facts):
+                self._near(chain, known)
 
-    def _add_if_it_tells(self, *lines: FactLine) -> None:
-        """A fact that says more of its value than is known: that of the least norm."""
+    def _add_if_it_tells(self, *lines: FactLine) -> bool:
+        """Whether a fact follows: that of the least norm, kept if it says more than is known."""
         rows = [(line, row) for line in lines if (row := self._tried(line)) is not None]
         if not rows:
-            return
+            return False
         line, tried = min(rows, key=lambda row: row[1][0].norm)
         stated, (found, read) = self._stated(line, tried[0]), tried
         known, shape = self.proof.facts[line.value], self.proof.program.shapes[line.value]
@@ -305,6 +300,7 @@ class Prover:
             or (met.box.hi < known.box.hi).any()
         ):
             self._append(stated, found, read)
+        return True
 
     def _affine_below(self, step: Step) -> Iterator[tuple[str, ...]]:
         """The run that ends at a step; of a ReLU also the run, and the linear step, below it."""

@@ -1,22 +1,36 @@
-"""Which weights to raise: p, q and τ for which max([W, b/τ], −pqᵀ) has a small norm.
+"""Which kernels to raise: p, q and τ for which max([K, c/τ], −pqᵀ) has a small norm.
 
-Input: W, b, and a bound of ‖x‖ for x ≥ 0. Output: untrusted numbers for `core.forms.raised`.
-Quasi-Newton steps minimise the logarithm of ‖A‖·√(‖x‖² + τ²) over the logarithms of all numbers,
-while the smoothing of the maximum over directions decreases.
+Input: a kernel, c, and a bound of ‖x‖ for x ≥ 0. Output: untrusted numbers for `core.norms.raised`.
+Quasi-Newton steps minimise the logarithm of ‖K'‖·√(‖x‖² + ‖z‖²) over the logarithms of all
+numbers, while the smoothing of the maximum over directions decreases. ‖K'‖ is the largest norm of a
+symbol at a few frequencies; that of a matrix has none.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, final
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.lines.gains import GainFact, constants_of, copies_of, kernel_of
+from lipcert.core.lines.proof import Proof
+from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.lines import axes_of, phases_of
+from lipcert.core.norms.raised import raised_kernel, tap_of_all
+from lipcert.core.program import Step
+from lipcert.search.eigenvalues import estimated_squares
 from lipcert.search.multipliers import smoothed_ball
+from lipcert.search.norms import ROOMS
+from lipcert.search.proposals import proposals
 from lipcert.search.quasi_newton import descend
 
 FloatArray = npt.NDArray[np.float64]
+IndexArray = npt.NDArray[np.int64]
 _PHASES: Final = ((0.03, 0.4, 1.3), (0.01, 0.5, 1.15), (0.003, 1.0, 1.1))
 """how far the maximum is smoothed, as a part of a sum, its part of the looks left, and up to how
 many times the known bound what it ends with is of use"""
@@ -29,39 +43,71 @@ _LARGEST: Final = 1e50
 """of numbers whose products are far from the ends of what float64 holds"""
 _WORTH: Final = 0.98
 """of the bound that is known, what must be possible"""
+_PER_SHIFT: Final = 2
+"""frequencies along an axis, for each shift"""
+_LARGE, _ROUGH = 0.5, 1e-2
+"""parts of the largest square: at which a frequency may become a peak, and how it is estimated"""
+
+
+def gains(proof: Proof, steps: Sequence[Step], norm: float, known: float) -> Iterator[GainFact]:
+    """Lines about a ReLU behind a run of steps, each with more room than the one before.
+
+    norm: of what the run reads; known: of the ReLU.
+    """
+    *run, above = steps
+    kernel = kernel_of(run, proof.program.shapes)
+    if kernel is None:
+        return
+    constants = constants_of(kernel, run, proof)
+    copies = copies_of(kernel, above.shape)
+    numbers = numbers_to_raise(kernel, constants, norm, copies, known)
+    raised = None if numbers is None else raised_kernel(kernel, constants, numbers)
+    if numbers is None or raised is None:
+        return
+    length = math.hypot(norm, copies**0.5 * numbers[2][0])
+    values = tuple(step.output for step in run)
+    for claim in proposals(raised, "fast"):
+        for room in ROOMS:
+            gain = claim.bound * (1.0 + room)
+            if gain * length < known:
+                yield GainFact(
+                    value=above.output,
+                    values=values,
+                    numbers=numbers,
+                    gain=gain,
+                    method=claim.method,
+                    twists=claim.twists,
+                    counts=claim.counts,
+                )
 
 
 def numbers_to_raise(
-    matrix: FloatArray, constants: FloatArray, norm: float, runs: int, known: float
+    kernel: Kernel, constants: FloatArray, norm: float, copies: int, known: float
 ) -> tuple[tuple[float, ...], ...] | None:
     """p, q and (τ,); None where a bound below the one that is known is not to be had.
 
-    norm: of all runs of x together.
+    norm: of x. copies: of τ in z. known: of the ReLU; on a torus, where no window reads padding, it
+    is larger.
     """
-    rows, columns = matrix.shape
-    scale = float(np.abs(matrix).mean()) if matrix.size else 0.0
-    sizes = (scale, norm, float(np.abs(constants).max()) + 1.0)
-    if not is_worth_a_search(rows, columns) or not all(
-        1.0 / _LARGEST < size < _LARGEST for size in sizes
-    ):
+    problem = _Problem.of(kernel, constants, norm, copies)
+    if problem is None:
         return None
-    looks = int(min(_WORK / _work(rows, columns), _MOST_LOOKS))
-    above, below, reached = _best(matrix, constants, norm, runs)
-    if reached >= _WORTH * known:
+    frame = kernel.frame
+    inside = [float((frame.reads(axis) >= 0).mean()) for axis in range(len(frame.size))]
+    known /= math.prod(inside)
+    looks = int(min(_WORK / problem.work, _MOST_LOOKS))
+    p, q, reached = problem.start()
+    if looks < _LEAST_LOOKS or reached >= _WORTH * known:
         return None
-    problem = _Problem(matrix, constants, norm, runs)
-    tau = (0.3 if constants.any() else 1e-6) * norm / runs**0.5
-    p, q = (
-        4.0 * scale**0.5 * np.maximum(part / part.max(), 0.1)
-        for part in (above, np.append(below, below.max()))
-    )
+    tau = (0.3 if constants.any() else 1e-6) * norm / copies**0.5
     point = np.log(np.concatenate([p, q, [tau]]))
     for width, share, hope in _PHASES:
         some = max(1, round(share * looks))
         looks -= some
+        near = problem.near_peaks(point)
 
-        def look(where: FloatArray, width: float = width) -> _Look:
-            return problem.look(where, width)
+        def look(where: FloatArray, near: _Problem = near, width: float = width) -> _Look:
+            return near.look(where, width)
 
         here = look(point)
         for found in descend(look, here, some, _LEAST_GAIN):
@@ -73,72 +119,187 @@ def numbers_to_raise(
     return tuple(p.tolist()), tuple(q.tolist()), (tau,)
 
 
-def is_worth_a_search(rows: int, columns: int) -> bool:
-    """Whether a matrix of this size can be looked at often enough."""
-    return _LEAST_LOOKS * _work(rows, columns) <= _WORK
+@final
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """The bound as a function of the logarithms of p, q and τ, one after the other.
+
+    fixed: [shifts, groups, outputs, inputs · phases] of K; where: the numbers in q of each input,
+    phase and shift; `last`, that of z; the one behind it of what no tap reads. powers: of the
+    frequencies, by shift.
+    """
+
+    fixed: FloatArray
+    where: IndexArray
+    last: int
+    constants: FloatArray
+    powers: Any
+    norm: float
+    copies: int
+
+    @classmethod
+    def of(cls, kernel: Kernel, constants: FloatArray, norm: float, copies: int) -> _Problem | None:
+        """None for numbers beyond what float64 holds, and where the core proves nothing."""
+        upper, frame = kernel.entries.hi, kernel.frame
+        scale = float(np.abs(upper).mean()) if upper.size else 0.0
+        sizes = (scale, norm, float(np.abs(constants).max(initial=0.0)) + 1.0)
+        tap = tap_of_all(frame)
+        if tap is None or kernel.adjoint:
+            return None
+        if not all(1.0 / _LARGEST < size < _LARGEST for size in sizes):
+            return None
+        outputs, inputs, *taps = upper.shape
+        wide = (frame.groups, outputs // frame.groups, inputs + 1, *taps)
+        places, values = np.zeros(wide), np.zeros(wide)
+        entries = frame.groups * inputs * math.prod(taps)
+        own = np.arange(1.0, entries + 1.0).reshape(frame.groups, 1, inputs, *taps)
+        places[:, :, :inputs], places[:, :, inputs, *tap] = own, entries + 1.0
+        values[:, :, :inputs] = upper.reshape(*wide[:2], inputs, *taps)
+        layout = replace(frame, kernel=places.reshape(outputs, inputs + 1, *taps))
+        axes = axes_of(layout)
+        where = phases_of(layout, axes)[:, :, 0].astype(np.int64)
+        fixed = phases_of(replace(layout, kernel=values.reshape(layout.kernel.shape)), axes)
+        powers = _powers([axis.length for axis in axes])
+        numbers = np.where(where == 0, entries + 1, where - 1)
+        return cls(fixed, numbers, entries, constants.reshape(wide[:2]), powers, norm, copies)
+
+    @property
+    def work(self) -> float:
+        """Multiplications of a look; entrywise work costs as much as a hundred."""
+        shifts, groups, outputs, inputs = self.fixed.shape
+        small, times = min(outputs, inputs), (4 if len(self.powers) > 1 else 1) * len(self.powers)
+        products = 4 * outputs * inputs * small + 10 * small**3
+        return float(groups * (times * products + 400 * shifts * outputs * inputs))
+
+    @cached_property
+    def scale(self) -> float:
+        """A typical entry."""
+        entries = np.count_nonzero(self.where < self.last) * self.fixed.shape[2]
+        return float(np.abs(self.fixed).sum() / max(entries, 1))
+
+    def start(self) -> tuple[FloatArray, FloatArray, float]:
+        """Values p and q to begin with, and what is attained by values that do not vary in space.
+
+        Of the ReLU at a good x, and of this x.
+        """
+        total, reached = self.fixed.sum(axis=0), 0.0
+        p, q = np.ones(self.constants.shape), np.ones(self.last + 1)
+        for group, matrix in enumerate(total):
+            above, below, own = _best(matrix, self.constants[group], self.norm / self.copies**0.5)
+            p[group] = above / above.max()
+            shares = np.broadcast_to(below / below.max(), self.where[:, group].shape)
+            live = self.where[:, group] < self.last
+            q[self.where[:, group][live]] = shares[live]
+            reached = max(reached, own)
+        size = 4.0 * self.scale**0.5
+        p, q = (size * np.maximum(part, 0.1) for part in (p.ravel(), q))
+        return p, q, reached * self.copies**0.5
+
+    def numbers(self, point: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+        """p, q and τ at a point of logarithms."""
+        found, rows = np.exp(point), self.constants.size
+        return found[:rows], found[rows:-1], float(found[-1])
+
+    def near_peaks(self, point: FloatArray) -> _Problem:
+        """With those frequencies alone at which the symbol is large."""
+        if len(self.powers) == 1:
+            return self
+        whole, level, _ = self._raised(point)
+        squares = estimated_squares(self._symbols(np.maximum(whole, level)), _ROUGH)
+        largest = squares.reshape(len(self.powers), -1).max(axis=1)
+        return replace(self, powers=self.powers[largest >= _LARGE * largest.max()])
+
+    def _raised(self, point: FloatArray) -> tuple[FloatArray, FloatArray, npt.NDArray[np.bool_]]:
+        """[K, c/τ], −pqᵀ, and where the former is of z."""
+        p, q, tau = self.numbers(point)
+        shares = np.append(q, 0.0)[self.where][:, :, None, :]
+        level = -p.reshape(1, *self.constants.shape, 1) * shares
+        is_z = (self.where == self.last)[:, :, None, :]
+        whole = np.where(is_z, (self.constants / tau)[None, :, :, None], self.fixed)
+        return whole, level, is_z
+
+    def _symbols(self, raised: FloatArray) -> Any:
+        """[frequencies and groups, outputs, inputs · phases]."""
+        stack = self.powers @ raised.reshape(len(raised), -1)
+        return stack.reshape(-1, *raised.shape[2:])
+
+    def look(self, point: FloatArray, width: float) -> _Look:
+        """At a point. width: of the smoothed maximum."""
+        whole, level, is_z = self._raised(point)
+        tau = float(np.exp(point[-1]))
+        largest, slopes = self._largest(np.maximum(whole, level), width)
+        slopes = slopes / largest
+        length = self.norm**2 + self.copies * tau**2
+        by_level = np.where(whole < level, slopes * level, 0.0)
+        by_tau = -float(np.where(is_z & (whole >= level), slopes * whole, 0.0).sum())
+        gradient = np.concatenate([*self._sums(by_level), [by_tau]])
+        gradient[-1] += 2.0 * self.copies * tau**2 / length
+        curvature = np.concatenate([*self._sums(np.abs(by_level)), [abs(by_tau) + 2.0]])
+        curvature = np.maximum(curvature, 0.01 * float(curvature.max()))
+        return _Look(point, float(np.log(largest) + np.log(length)), gradient, curvature)
+
+    def _sums(self, entries: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """For each number in p, and in q."""
+        columns = entries.sum(axis=2).ravel()
+        by_input: FloatArray = np.zeros(self.last + 2)
+        np.add.at(by_input, self.where.ravel(), columns)
+        return entries.sum(axis=(0, 3)).ravel(), by_input[:-1]
+
+    def _largest(self, raised: FloatArray, width: float) -> tuple[float, FloatArray]:
+        """‖K'‖² smoothed, and its derivative by each entry."""
+        stack = self._symbols(raised)
+        wide = raised.shape[2] < raised.shape[3]
+        adjoint = stack.conj().swapaxes(1, 2)
+        squares = stack @ adjoint if wide else adjoint @ stack
+        width *= float(np.einsum("kii->k", squares).real.max())
+        if len(stack) == 1:
+            largest, cases = smoothed_ball(squares[0], width)
+            weights: Any = (cases @ cases.T)[None]
+        else:
+            values, vectors = np.linalg.eigh(squares)
+            top = float(values.max())
+            shares = np.exp((values - top) / width)
+            total = float(shares.sum())
+            largest = top + width * math.log(total)
+            vectors *= np.sqrt(shares / total)[:, None, :]
+            weights = vectors @ vectors.conj().swapaxes(1, 2)
+        slopes = 2.0 * (weights @ stack if wide else stack @ weights)
+        turned = self.powers.conj().T @ slopes.reshape(len(self.powers), -1)
+        return largest, np.ascontiguousarray(turned.real).reshape(raised.shape)
 
 
-def _work(rows: int, columns: int) -> int:
-    """Multiplications of a look; entrywise work costs as much as a hundred."""
-    small = min(rows, columns + 1)
-    return 4 * rows * columns * (small + 100) + 10 * small**3
+def _powers(lengths: Sequence[int]) -> Any:
+    """exp(i·Σ_a j_a·w_a) as [frequencies, shifts], half of the last axis; 1 without frequencies."""
+    extended = [length for length in lengths if length > 1]
+    powers: Any = np.ones((1, 1))
+    for number, length in enumerate(extended, 1):
+        count = _PER_SHIFT * length
+        last = count // 2 + 1 if number == len(extended) else count
+        circle = np.exp(2j * np.pi / count * np.outer(np.arange(last), np.arange(length)))
+        powers = (powers[:, None, :, None] * circle[None, :, None, :]).reshape(
+            len(powers) * last, -1
+        )
+    return powers
 
 
 def _best(
-    matrix: FloatArray, constants: FloatArray, norm: float, runs: int
+    matrix: FloatArray, constants: FloatArray, norm: float
 ) -> tuple[FloatArray, FloatArray, float]:
-    """relu(Wx + b) for a good x of all runs alike, the x that it comes from, and its norm."""
-    own, positive = norm / runs**0.5, np.maximum(matrix, 0.0)
-    below = positive[np.argmax(own * np.linalg.norm(positive, axis=1) + constants)] + 1e-300
+    """relu(Wx + b) for a good x, the x that it comes from, and its norm."""
+    positive = np.maximum(matrix, 0.0)
+    below = positive[np.argmax(norm * np.linalg.norm(positive, axis=1) + constants)] + 1e-300
     above, reached = np.ones(len(matrix)), 0.0
     for _ in range(_ROUNDS):
-        below = below * (own / max(float(np.linalg.norm(below)), 1e-300))
+        below = below * (norm / max(float(np.linalg.norm(below)), 1e-300))
         value = np.maximum(matrix @ below + constants, 0.0)
         if not value.any():
             break
-        above, reached = value, float(np.linalg.norm(value)) * runs**0.5
+        above, reached = value, float(np.linalg.norm(value))
         next_below = np.maximum(matrix.T @ value, 0.0)
         if not next_below.any():
             break
         below = next_below
     return above, below, reached
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Problem:
-    """The bound as a function of the logarithms of p, q and τ, one after the other."""
-
-    matrix: FloatArray
-    constants: FloatArray
-    norm: float
-    runs: int
-
-    def numbers(self, point: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """p, q and τ at a point of logarithms."""
-        found, rows = np.exp(point), len(self.matrix)
-        return found[:rows], found[rows:-1], float(found[-1])
-
-    def look(self, point: FloatArray, width: float) -> _Look:
-        """At a point. width: of the smoothed maximum."""
-        p, q, tau = self.numbers(point)
-        whole = np.concatenate([self.matrix, (self.constants / tau)[:, None]], axis=1)
-        level = -np.outer(p, q)
-        raised = np.maximum(whole, level)
-        wide = raised.shape[0] < raised.shape[1]
-        square = raised @ raised.T if wide else raised.T @ raised
-        largest, cases = smoothed_ball(square, width * float(np.trace(square)))
-        slopes = cases @ (cases.T @ raised) if wide else (raised @ cases) @ cases.T
-        slopes *= 2.0 / largest
-        length = self.norm**2 + self.runs * tau**2
-        by_level = np.where(whole < level, slopes * level, 0.0)
-        by_tau = -float((slopes * np.where(whole < level, 0.0, whole))[:, -1].sum())
-        gradient = np.concatenate([by_level.sum(axis=1), by_level.sum(axis=0), [by_tau]])
-        gradient[-1] += 2.0 * self.runs * tau**2 / length
-        sizes = np.abs(by_level)
-        curvature = np.concatenate([sizes.sum(axis=1), sizes.sum(axis=0), [abs(by_tau) + 2.0]])
-        curvature = np.maximum(curvature, 0.01 * float(curvature.max()))
-        return _Look(point, float(np.log(largest) + np.log(length)), gradient, curvature)
 
 
 @final

@@ -212,10 +212,14 @@ def _by_hand() -> Iterator[Entry]:
     said, p, q, tau = _read("images-in-a-box"), *[(0.0).hex()] * 2, (1.0).hex()
     at = _line(said, "fact/step", "v3") + 1
     line = {
-        "rule": "fact/raised",
+        "rule": "fact/gain",
         "value": "v3",
-        "start": "v1",
+        "values": ["v2"],
         "numbers": [[p] * 6, [q] * 7, [tau]],
+        "gain": (8.0).hex(),
+        "method": "dense",
+        "twists": [],
+        "counts": [],
     }
     said = _with_line(said, at, line, "images")
     yield from _good("raised", "images", write_canonical(said), "W is raised to its positive part")

@@ -35,11 +35,11 @@ from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, NearFact, ZeroFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import InputFact, StepFact
+from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.lines.pulls import FormPull, LossPull, RunPull, ValuePull
-from lipcert.core.lines.raised import RaisedFact
 from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES
 
@@ -50,7 +50,14 @@ LINES: tuple[Line[Any], ...] = (
     InputBall(shares=(0.0, 0.5), bound=1.0),
     StepFact(value="y", step="conv/1", bound=2.0),
     AffineFact(value="z", values=("y", "z"), bound=2.0),
-    RaisedFact(value="z", start="y", numbers=((0.5,), (1.0, 2.0), (3.0,)), bound=2.0),
+    GainFact(
+        value="z",
+        values=("y",),
+        numbers=((0.5,), (1.0, 2.0), (3.0,)),
+        gain=1.5,
+        method="dense",
+        bound=2.0,
+    ),
     ChainForm(use="values", start="x", stop="y", multipliers=((0.5, 1.0), (2.0,)), bound=2.0),
     MovedBall(ball=3, form=7, bound=1.0),
     BallFact(value="y", ball=3, form=7, level=4.5, bound=1.0),

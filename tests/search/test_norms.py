@@ -51,7 +51,7 @@ def witness_of(claim):
 
 
 def raised(claim):
-    return claim.bound * (1.0 + norms._ROOMS[0])
+    return claim.bound * (1.0 + norms.ROOMS[0])
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -225,7 +225,7 @@ def test_a_peak_that_was_missed_costs_room_and_no_bound(program, found, error):
     again = find_norms(program, POINT, "fast", lambda _: None, low)
     assert list(again.steps) == list(found.steps)
     for value, claim in again.steps.items():
-        truth = found.steps[value].bound / (1.0 + norms._ROOMS[0])
+        truth = found.steps[value].bound / (1.0 + norms.ROOMS[0])
         assert truth * (1.0 - 1e-8) <= claim.bound <= truth * (1.0 + 20.0 * error)
 
 

@@ -28,11 +28,11 @@ from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
 from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, slopes_between
 from lipcert.core.lines.facts import InputFact, StepFact
+from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
 from lipcert.core.lines.pulls import FormPull, LossPull, RunPull, ValuePull
-from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import (
     Activation,
@@ -177,21 +177,40 @@ def a_relu_of_something_else() -> None:
     assert norm_of(proof, "y") >= 2.0
 
 
+def gain_of(value: str, linear: str, gain: float) -> GainFact:
+    """Hardly any bias, and weights raised to their positive part."""
+    numbers = ((1e-9, 1e-9), (1e-9, 1e-9, 1e-9), (1e-9,))
+    return GainFact(value=value, values=(linear,), numbers=numbers, gain=gain, method="dense")
+
+
 def raised_weights_of_negative_numbers() -> None:
     """relu(−x) is 1 at x = (−1, 0), and 0 with the weight −1 raised to 0."""
-    numbers = ((1e-9, 1e-9), (1e-9, 1e-9, 1e-9), (1e-9,))
     proof = proof_about((dense(-ONES), "x", "a"), (RELU, "a", "y"))
-    follow(proof, [*facts_of(proof), RaisedFact(value="y", start="x", numbers=numbers)])
+    follow(proof, [*facts_of(proof), gain_of("y", "a", 1e-3)])
     assert norm_of(proof, "y") >= 1.0
 
 
 def raised_weights_below_no_relu() -> None:
-    """10·x of x in [0, 1]², raised below as if the last step were a ReLU."""
-    numbers = ((1e-9, 1e-9), (1e-9, 1e-9, 1e-9), (1e-9,))
-    proof = proof_about((dense(ONES), "x", "a"), (dense(10.0 * ONES), "a", "y"), premises=BOXED)
-    lines = [InputFact(value="x"), RaisedFact(value="y", start="x", numbers=numbers)]
-    follow(proof, lines)
+    """−10·x of x in [0, 1]², raised as if the last step were a ReLU."""
+    proof = proof_about((dense(-ONES), "x", "a"), (dense(10.0 * ONES), "a", "y"), premises=BOXED)
+    follow(proof, [InputFact(value="x"), gain_of("y", "a", 1e-3)])
     assert norm_of(proof, "y") >= 10.0
+
+
+def raised_weights_that_change() -> None:
+    """Where training may double the weight of the file."""
+    scope = ScopeClaim("constraint-set", ("w",), ())
+    steps = (dense(ONES, tensor="w"), "x", "a"), (RELU, "a", "y")
+    proof = proof_about(*steps, premises=BOXED, scope=scope)
+    follow(proof, [InputFact(value="x"), gain_of("y", "a", 1.001)])
+    assert norm_of(proof, "y") >= 2.0
+
+
+def raised_weights_of_no_such_norm() -> None:
+    """relu(x) is x for x in [0, 1]², however small the gain is that a line states."""
+    proof = proof_about((dense(ONES), "x", "a"), (RELU, "a", "y"), premises=BOXED)
+    follow(proof, [InputFact(value="x"), gain_of("y", "a", 0.5)])
+    assert norm_of(proof, "y") >= 2.0**0.5
 
 
 def what_the_input_is_said_to_be() -> None:

@@ -6,16 +6,16 @@ from lipcert.core.norms.definite import definite_exact, definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from tests.core import test_inputs, test_kernel_gradients
-from tests.core.forms import test_forms, test_links, test_raised, test_regions
+from tests.core.forms import test_forms, test_links, test_regions
 from tests.core.norms import (
     test_convolution,
     test_definite,
     test_engines,
     test_fused,
+    test_raised,
     test_roots,
     test_stacks,
     test_steps,
-    test_symbol,
     test_torus,
 )
 from tests.core.rules.test_convolution import test_a_bound_of_the_kernel_is_none_of_the_bias
@@ -169,34 +169,10 @@ NORMS = [
         Kill.of(test_torus.test_absolute_values, norm_at_most_float),
     ),
     Mutation(
-        "norms.torus:_Torus._shape",
-        "// 2 + 1",
-        "// 2",
+        "norms.torus:_circles",
+        "(count - twist) // 2 + 1",
+        "(count - twist) // 2",
         Kill.of(test_torus.test_claims_on_tori, norm_at_most_float),
-    ),
-    Mutation(
-        "norms.torus:_Torus._share",
-        "theta**2 / 2",
-        "theta**2 / 9",
-        Kill.of(test_torus.test_peaks_anywhere_between_frequencies, 3, 33),
-    ),
-    Mutation(
-        "norms.torus:_Torus._share",
-        "theta * between",
-        "0 * between",
-        Kill.of(test_torus.test_peaks_anywhere_between_frequencies, 3, 33),
-    ),
-    Mutation(
-        "norms.symbol:GramSymbol.of",
-        "A - A.swapaxes(1, 2) if number",
-        "A + A.swapaxes(1, 2) if number",
-        Kill.of(test_symbol.test_norms_at_frequencies, test_symbol.by_coefficients),
-    ),
-    Mutation(
-        "norms.symbol:GramSymbol.of",
-        "2 * gamma(",
-        "0 * gamma(",
-        Kill.of(test_symbol.test_gram_matrices_are_within_their_error),
     ),
     Mutation(
         "norms.lines:Axis.fits",
@@ -205,15 +181,15 @@ NORMS = [
         Kill.of(oracles.a_torus_of_a_single_frequency),
     ),
     Mutation(
-        "norms.stacks:Grams.at_most",
-        "square_sums(M) <=",
-        "square_sums(0.0 * M) <=",
+        "norms.stacks:norms_at_most_float",
+        "square_sums(M - F).max()",
+        "0.0",
         Kill.of(oracles.wrong_stack_factors),
     ),
     Mutation(
-        "norms.stacks:Grams.of",
-        "below[:, stop - start :]",
-        "0.0 * below[:, stop - start :]",
+        "norms.stacks:_gram",
+        "adjoint[:, :, :rows] @ A",
+        "0.0 * adjoint[:, :, :rows] @ A",
         Kill.of(test_stacks.test_claims),
     ),
     Mutation(
@@ -376,22 +352,28 @@ FORMS = [
         Kill.seeds(test_forms.test_centred_facts, count=6),
     ),
     Mutation(
-        "forms.raised:raised_of",
-        "np.maximum(whole, -np.outer(p, q))",
-        "np.minimum(whole, np.outer(p, q))",
+        "norms.raised:raised_kernel",
+        "np.maximum(whole, level)",
+        "np.minimum(whole, -level)",
         Kill.seeds(test_raised.test_no_numbers_prove_what_is_false),
     ),
     Mutation(
-        "forms.raised:Raised.times",
-        "runs * Fraction(self.tau) ** 2",
-        "Fraction(self.tau) ** 2",
-        Kill.of(test_raised.test_squares_of_runs_add_up),
+        "norms.raised:raised_kernel",
+        "kernel.entries.hi",
+        "kernel.entries.lo",
+        Kill.of(test_raised.test_upper_limits_of_every_entry),
     ),
     Mutation(
-        "forms.raised:affine_of",
-        "+ descent.bottom.errors[:, None]",
-        "- descent.bottom.errors[:, None]",
-        Kill.of(test_raised.test_upper_limits_of_every_entry),
+        "norms.raised:tap_of_all",
+        ".all(axis=0)",
+        ".any(axis=0)",
+        Kill.of(test_raised.test_where_padding_hides_a_tap),
+    ),
+    Mutation(
+        "lines.gains:copies_of",
+        "math.prod(shape) * raised.frame.groups",
+        "math.prod(shape)",
+        Kill.of(test_raised.test_a_bias_reaches_every_output),
     ),
 ]
 KERNELS = [

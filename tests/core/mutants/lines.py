@@ -13,12 +13,12 @@ from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall, MovedBall, ZeroFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import InputFact, StepFact
+from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT
 from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ValuePull
-from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.program import Program
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
@@ -228,7 +228,7 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
     balls = [k for k, line in enumerate(lines) if isinstance(line, InputBall)]
     rules = {step.output: rule_of(step.op) for step in program.steps}
     runs = [line.values for line in lines if isinstance(line, RunNorm)]
-    raised = [line.numbers for line in lines if isinstance(line, RaisedFact)]
+    raised = [line for line in lines if isinstance(line, GainFact)]
     listed = [line.multipliers for line in lines if isinstance(line, ChainForm)]
     rows = {(v,) for v in values} | {(a, v) for v in inputs for a in inputs[v]} | set(runs)
     for value in values:
@@ -239,9 +239,8 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
         for row in sorted(rows):
             if value in row or set(inputs.get(value, ())) & set(row):
                 yield AffineFact(value=value, values=row)
-        for start in inputs.get(value, ()):
-            for numbers in raised:
-                yield RaisedFact(value=value, start=start, numbers=numbers)
+        for below in inputs.get(value, ()):
+            yield from (replace(line, value=value, values=(below,)) for line in raised)
         for form in forms:
             for level in (None, 1e-3, 1e3):
                 yield ZeroFact(value=value, form=form, level=level)

@@ -16,9 +16,9 @@ from lipcert.core.certificate import Certificate
 from lipcert.core.line import Line
 from lipcert.core.lines.balls import NearFact
 from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import NormLine, RunNorm, StepNorm
-from lipcert.core.lines.raised import RaisedFact
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from tests.core.mutants.networks import Case
@@ -42,18 +42,28 @@ def witness_mutants(case: Case) -> Iterator[Mutant]:
             yield from _forms(case.certificate, place, line)
         if isinstance(line, NearFact):
             yield from _levels(case.certificate, place, line)
-        if isinstance(line, RaisedFact):
-            for numbers in _numbers(line.numbers):
-                item = replace(line, numbers=numbers)
-                yield mutant(
-                    "numbers of raised weights", _EITHER, _put(case.certificate, place, item)
-                )
+        if isinstance(line, GainFact):
+            yield from _gains(case.certificate, place, line)
         if isinstance(line, KernelGradient):
             for changes in ({"ratio": 0.0}, {"ratio": 5e-324}, {"ratio": 1e300}, {"ratio": 4.0},
                             {"level": 0.0}, {"level": 0.99 * line.level}, {"level": 1e300},
                             {"level": 2.0 * line.level}):  # fmt: skip
                 other = replace(line, **changes)
                 yield mutant("numbers of a kernel", _EITHER, _put(case.certificate, place, other))
+
+
+def _gains(certificate: Certificate, place: int, line: GainFact) -> Iterator[Mutant]:
+    """Numbers of a raised kernel, its norm, and the route of the proof."""
+    for numbers in _numbers(line.numbers):
+        item = replace(line, numbers=numbers)
+        yield mutant("numbers of raised weights", _EITHER, _put(certificate, place, item))
+    for gain in (0.0, 0.5 * line.gain, 2.0 * line.gain):
+        item = replace(line, gain=gain)
+        effect, stages = (_EITHER, None) if gain > line.gain else (_WEAK, {4})
+        yield mutant("norm of raised weights", effect, _put(certificate, place, item), stages)
+    for method in _METHODS:
+        item = replace(line, method=method)
+        yield mutant("route of raised weights", _EITHER, _put(certificate, place, item))
 
 
 def _put(certificate: Certificate, place: int, item: Line[Any]) -> Certificate:

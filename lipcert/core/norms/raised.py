@@ -1,0 +1,68 @@
+"""Raised kernels: without negative entries below, a ReLU is bounded by a larger kernel.
+
+Let x and z have no negative entries, and let every output read an entry of z that is τ. A kernel
+K' ≥ [K, c/τ], entry by entry, has Kx + c ≤ K'(x, z), so that
+    0 ≤ relu(Kx + c) ≤ relu(K'(x, z)),    hence    ‖relu(Kx + c)‖ ≤ ‖K'‖·√(‖x‖² + ‖z‖²).
+K' is max([K, c/τ], −pqᵀ). The numbers p, q and τ > 0 are not trusted: with any of them K' is as
+large as it has to be, and ‖K'‖ may be far below ‖K‖, since what K does to signs of all kinds is not
+asked for.
+Attained: where a best left and a best right singular vector of K' have no negative entries, and no
+entry was raised between entries of theirs that are positive.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lipcert.core.interval import Array, exact, up
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.kernels import Kernel
+
+
+def raised_kernel(
+    kernel: Kernel, constants: Array, numbers: Sequence[Sequence[float]]
+) -> Kernel | None:
+    """K', with one input channel more in each group, for z; None where numbers do not fit.
+
+    constants: upper limits of c, for each output channel. numbers: p, one for each of these; q, one
+    for each input channel and tap, and one more for z; τ alone. z is τ where it is read, 0
+    elsewhere: at no more entries of its channel than a channel of the output has.
+    Proof: through one tap every output reads an entry (checked), so K' has c/τ there. An entry of
+    the linear map is an entry of the kernel, 0, or a sum of such entries.
+    """
+    frame, upper = kernel.frame, kernel.entries.hi
+    outputs, inputs, *taps = upper.shape
+    entries = frame.groups * inputs * int(np.prod(taps))
+    tap = tap_of_all(frame)
+    if kernel.adjoint or tap is None or [len(n) for n in numbers] != [outputs, entries + 1, 1]:
+        return None
+    p, q, (tau,) = (np.array(part, dtype=np.float64) for part in numbers)
+    if not 0.0 < tau < np.inf:
+        return None
+    shape = frame.groups, outputs // frame.groups, inputs + 1, *taps
+    whole, level = np.zeros(shape), np.zeros(shape)
+    by_group = p.reshape(frame.groups, -1)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        whole[:, :, :inputs] = upper.reshape(*shape[:2], inputs, *taps)
+        whole[:, :, inputs, *tap] = up(constants / tau).reshape(shape[:2])
+        own = q[:-1].reshape(frame.groups, 1, inputs, *taps)
+        level[:, :, :inputs] = -by_group.reshape(*shape[:2], 1, *[1] * len(taps)) * own
+        level[:, :, inputs, *tap] = -by_group * q[-1]
+        raised: Array = np.maximum(whole, level).reshape(outputs, inputs + 1, *taps)
+    if not np.isfinite(raised).all():
+        return None
+    return Kernel(exact(raised), replace(frame, kernel=raised), adjoint=False)
+
+
+def tap_of_all(frame: Convolution) -> tuple[int, ...] | None:
+    """A tap through which every output reads an entry, not 0 beside the input; None for none."""
+    found = []
+    for axis in range(len(frame.size)):
+        inside = (frame.reads(axis) >= 0).all(axis=0)
+        if not inside.any():
+            return None
+        found.append(int(np.argmax(inside)))
+    return tuple(found)
