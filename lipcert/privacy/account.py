@@ -21,9 +21,10 @@ from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import UsageError
-from lipcert.privacy.accounting import Accountant, accountants, check_multiplier, choose, epsilon
+from lipcert.privacy.accounting import Accountant, accountants, choose, epsilon
 from lipcert.privacy.noise import Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.settings.values import check_positive
 from lipcert.upper import Lower, Upper, finite
 
 POINT_ONLY: Final = Diagnostic(
@@ -112,7 +113,7 @@ class Declaration:
         Proof: K groups with s_k = σ'·Δ_k, σ' = σ times the two factors, have the joint multiplier
         (Σ Δ_k²/s_k²)^(−1/2) = σ'/√K.
         """
-        check_multiplier(noise_multiplier)
+        check_positive("noise-multiplier", noise_multiplier)
         if self.divisor_tells(plan):
             return None
         factor = Lower(self.relation_factor(plan)) * self.reduction_factor(plan)

@@ -28,6 +28,7 @@ from lipcert.core.accounting.account import epsilon_upper
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.settings.values import check_positive
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
@@ -91,12 +92,6 @@ def choose(plan: TrainingPlan, wanted: Accountant | None = None) -> Accountant:
     return wanted or supported[0]
 
 
-def check_multiplier(noise_multiplier: float) -> None:
-    """UsageError unless σ is positive and finite."""
-    if not (math.isfinite(noise_multiplier) and noise_multiplier > 0.0):
-        raise UsageError(f"noise-multiplier: {noise_multiplier!r} is not a positive finite number")
-
-
 def epsilon(
     plan: TrainingPlan, noise_multiplier: float, accountant: Accountant | None = None
 ) -> float:
@@ -115,7 +110,7 @@ def epsilon(
     alone; ε does not grow by mixing over splits that are the same for both data sets
     (convexity). No amplification is claimed. Balls in bins: `allocated_epsilon`.
     """
-    check_multiplier(noise_multiplier)
+    check_positive("noise-multiplier", noise_multiplier)
     chosen = choose(plan, accountant)
     if plan.sampling is Sampling.BALLS_IN_BINS:
         return _core_epsilon(plan, noise_multiplier)
@@ -262,7 +257,7 @@ def noise_for_epsilon(
     Proof: the upper end of the bracket is always a σ that was evaluated and found to meet the
     target. ε falls continuously in σ, so the search ends within 0.1 %; σ is not sought below 1/16.
     """
-    _check_target(target)
+    check_positive("target-epsilon", target)
     high = 1.0
     found = epsilon(plan, high, accountant)
     while found > target:
@@ -310,7 +305,7 @@ def steps_for_epsilon(
 
     Proof: ε grows with T (more is released), and ε(T) was evaluated. T is not sought above 2^40.
     """
-    _check_target(target)
+    check_positive("target-epsilon", target)
     low, found = 0, 0.0
     high = 1
     while (there := epsilon(plan.with_steps(high), noise_multiplier, accountant)) <= target:
@@ -367,8 +362,3 @@ def _part(above: float, below: float, target: float) -> float:
         return 0.5
     aim = (1.0 - _TOLERANCE / 2.0) * target
     return min(max(math.log(above / aim) / math.log(above / below), 0.1), 0.9)
-
-
-def _check_target(target: float) -> None:
-    if not (math.isfinite(target) and target > 0.0):
-        raise UsageError(f"target-epsilon: {target!r} is not a positive finite number")

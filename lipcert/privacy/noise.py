@@ -15,6 +15,7 @@ from enum import Enum
 from typing import final
 
 from lipcert.errors import UsageError
+from lipcert.settings.values import check_positive
 from lipcert.upper import INFINITE, ZERO, Lower, Upper, root_sum_square, total
 
 
@@ -102,8 +103,7 @@ def allocate(
     group with Δ_k = 0 reveals nothing and needs none. By Cauchy–Schwarz (ΣΔ_k√d_k)² ≤
     Σ d_k s_k²·Σ Δ_k²/s_k², so no allocation has less energy than the optimal one, σ²(ΣΔ_k√d_k)².
     """
-    if not (math.isfinite(noise_multiplier) and noise_multiplier > 0.0):
-        raise UsageError(f"noise-multiplier: {noise_multiplier!r} is not a positive finite number")
+    check_positive("noise-multiplier", noise_multiplier)
     stds = [Upper(noise_multiplier) * unit for unit in _unit_noise(groups, allocation)]
     energies = [
         Upper(float(group.dimension)) * std * std for group, std in zip(groups, stds, strict=True)

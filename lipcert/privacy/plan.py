@@ -19,7 +19,7 @@ from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.settings.lacking import asks_of_run, missing
 from lipcert.settings.settings import kinds_of
-from lipcert.settings.values import convert
+from lipcert.settings.values import check_positive, convert
 from lipcert.upper import Lower, Upper
 
 _SIMPLE: Final = 2**26
@@ -241,8 +241,7 @@ class TrainingPlan:
         if self.steps is not None:
             _count("steps", self.steps)
         if self.epochs is not None:
-            if not (math.isfinite(self.epochs) and self.epochs > 0.0):
-                raise UsageError(f"epochs: {self.epochs!r} is not a positive finite number")
+            check_positive("epochs", self.epochs)
             _count("epochs", self.releases)
 
 

@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Self, final
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.privacy.accounting import Accountant, check_multiplier, epsilon, steps_for_epsilon
+from lipcert.privacy.accounting import Accountant, epsilon, steps_for_epsilon
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.process.one_process import OneProcess
+from lipcert.settings.values import check_positive
 from lipcert.training.ledger_file import (
     LedgerFile,
     LedgerHeader,
@@ -44,7 +45,7 @@ class PrivacyBudget:
         target: float | None,
         accountant: Accountant | None,
     ) -> None:
-        check_multiplier(noise_multiplier)
+        check_positive("noise-multiplier", noise_multiplier)
         self._plan, self._sigma = plan, noise_multiplier
         self._target, self._accountant = target, accountant
         self._known = (0, 0.0)

@@ -30,7 +30,7 @@ from typing import Any, BinaryIO, Final, Self, final
 from lipcert.audit.trace.files import FILE_MODE, make_private_folder, sync_folder
 from lipcert.audit.trace.spelling import FormError, Json, JsonObject, TraceError, links, sealed
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.privacy.accounting import Accountant, check_multiplier
+from lipcert.privacy.accounting import Accountant
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.values import check_positive
 
@@ -60,7 +60,7 @@ class LedgerHeader:
     released: str = "one gradient: the noised sum over a batch, divided by a constant"
 
     def __post_init__(self) -> None:
-        check_multiplier(self.noise_multiplier)
+        check_positive("noise-multiplier", float(self.noise_multiplier))
         check_positive("ledger: target-epsilon", self.target_epsilon)
 
     def members(self) -> dict[str, Json]:
