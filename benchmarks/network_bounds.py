@@ -24,8 +24,7 @@ import torch
 from sklearn.datasets import load_digits
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.graph.ir import Graph
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand
 from tests.networks import Step, chain, dag, proved, reshaped
 from tests.ops import Activation, Add, Dense, Maker, Sort
 

@@ -10,8 +10,7 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded, bounded
 from lipcert.errors import ModelFileError, UnsupportedModelError
-from lipcert.graph.ir import Graph, Parameter
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings
 from tests.core.random_models import random_model

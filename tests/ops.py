@@ -16,8 +16,7 @@ import numpy as np
 from lipcert.core import program as p
 from lipcert.graph.evaluate import batch_output
 from lipcert.graph.geometry import Geometry
-from lipcert.graph.ir import Graph, Node
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Node, Operand
 
 Shape = tuple[int, ...]
 Maker = Callable[..., Node]

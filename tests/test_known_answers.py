@@ -9,7 +9,7 @@ import pytest
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.graph.geometry import Window
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Operand
 from lipcert.settings.settings import ConstraintSpec
 from tests.networks import chain, dag, orthogonal, proved, reshaped, trained
 from tests.ops import Activation, Add, BatchNorm, Concat, Conv, Dense, Scale, Sort

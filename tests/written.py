@@ -14,8 +14,7 @@ import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from lipcert.core import program as p
-from lipcert.graph.ir import BatchProof, BatchStatus, Graph, Node, example
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import BatchProof, BatchStatus, Graph, Node, Operand, example
 from lipcert.importer.model import ImportedModel, Verification
 
 

@@ -19,7 +19,7 @@ from lipcert.core.reader.records import Model, Tensor
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph
-from lipcert.graph.operand import Operand as Bias
+from lipcert.graph.ir import Operand as Bias
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.computed import numbers_of
 from lipcert.settings.settings import ConstraintSpec

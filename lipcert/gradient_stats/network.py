@@ -20,8 +20,7 @@ import numpy as np
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray, Shape
 from lipcert.graph.evaluate import evaluate_batch
-from lipcert.graph.ir import Graph, Node
-from lipcert.graph.operand import Operand, PlaceArray
+from lipcert.graph.ir import Graph, Node, Operand, PlaceArray
 from lipcert.search.operand_gradients import OperandGradient, operand_gradients
 from lipcert.search.pullbacks import cotangents, pulls, squares
 

@@ -15,8 +15,7 @@ import numpy as np
 
 from lipcert.core import program as p
 from lipcert.graph.evaluate import evaluate_batch
-from lipcert.graph.ir import Graph, Use
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand, Use
 from lipcert.graph.viewed import graph_at, parameters_of
 from lipcert.search.pullbacks import cotangents, pulls
 from lipcert.settings.settings import ConstraintSpec

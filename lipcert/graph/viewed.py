@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.errors import NoVerdictError
-from lipcert.graph.ir import Graph
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand
 from lipcert.upper import FloatArray
 
 _ROUNDINGS: Final = 4 * float(np.finfo(np.float64).eps)

@@ -15,8 +15,7 @@ from typing import Final
 from lipcert.core import program as p
 from lipcert.core.reader.records import Model
 from lipcert.graph.evaluate import member
-from lipcert.graph.ir import JOINED, Graph, Node, Parameter, example
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import JOINED, Graph, Node, Operand, Parameter, example
 from lipcert.importer.views import Operands
 
 _ROLES: Final = MappingProxyType(

@@ -20,8 +20,7 @@ from lipcert.core.coverage import tensors
 from lipcert.core.lower.values import Constant
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.graph.evaluate import member
-from lipcert.graph.ir import Parameter
-from lipcert.graph.operand import Operand, PlaceArray
+from lipcert.graph.ir import Operand, Parameter, PlaceArray
 from lipcert.upper import FloatArray, Upper
 
 Slot = tuple[int, str]
@@ -31,7 +30,7 @@ Slot = tuple[int, str]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """array = scale·θ[places], or 1/θ[places] if inverted; places as of `graph.operand.Operand`."""
+    """array = scale·θ[places], or 1/θ[places] if inverted; places as of `graph.ir.Operand`."""
 
     origin: str
     places: PlaceArray | None

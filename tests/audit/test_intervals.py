@@ -18,8 +18,7 @@ from lipcert.audit.tally import ALL, Family, Tallies
 from lipcert.core import program
 from lipcert.core.losses.base import Loss
 from lipcert.gradient_stats.examples import Examples
-from lipcert.graph.ir import Graph, Parameter
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering import lowered
 from lipcert.measure.precision import Precision

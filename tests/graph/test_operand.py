@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Operand
 
 
 def test_an_array_that_can_be_written_to_is_copied() -> None:

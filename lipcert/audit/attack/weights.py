@@ -24,8 +24,7 @@ from lipcert.core.coverage import operands
 from lipcert.core.program import Dense
 from lipcert.core.rules.facts import lengths_up
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.graph.ir import Graph, Use
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand, Use
 from lipcert.graph.viewed import graph_at
 from lipcert.settings.settings import ConstraintSpec
 from lipcert.settings.values import TierName

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
-from lipcert.graph.ir import Graph, Node
-from lipcert.graph.operand import Operand, PlaceArray
+from lipcert.graph.ir import Graph, Node, Operand, PlaceArray
 from lipcert.graph.viewed import parameters_of
 from lipcert.measure.lowering.dispatch import function_of, obstacle
 from lipcert.measure.lowering.functions import Function, Tensors

@@ -26,7 +26,7 @@ from torch import Tensor
 from lipcert.analysis.bounded import Bounded
 from lipcert.core.losses.base import Loss
 from lipcert.errors import NoVerdictError
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Operand
 from lipcert.measure.gradient_norms.convolution import KernelGradient, library_gradient, readable
 from lipcert.measure.gradient_norms.dense import DenseWeight
 from lipcert.measure.gradient_norms.engine import (

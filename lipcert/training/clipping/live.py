@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from lipcert.errors import NoVerdictError
-from lipcert.graph.ir import Graph
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand
 from lipcert.graph.viewed import parameters_of
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.measure.lowering.network import operand_tensor

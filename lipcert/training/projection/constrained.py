@@ -17,8 +17,7 @@ from torch import Tensor
 
 from lipcert.analysis.premises import constraints_of
 from lipcert.errors import UsageError
-from lipcert.graph.ir import Graph, Node
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Node, Operand
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.upper import FloatArray
 

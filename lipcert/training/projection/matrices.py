@@ -28,8 +28,7 @@ from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.roots import ComplexArray, half_turns
 from lipcert.core.program import Conv, IndexArray
 from lipcert.errors import UsageError
-from lipcert.graph.ir import Node
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Node, Operand
 from lipcert.graph.viewed import viewed
 from lipcert.upper import ONE, UNIT_ROUNDOFF, FloatArray, Lower, gamma
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Operand
 from lipcert.training.projection.constrained import Norm, Use
 from lipcert.training.projection.matrices import Matrices, RealMatrices, SymbolMatrices
 from lipcert.training.projection.norms import (

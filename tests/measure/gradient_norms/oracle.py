@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.graph.ir import Graph
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand
 from lipcert.graph.viewed import parameters_of
 from lipcert.measure.lowering import LoweredNetwork, lowered
 from lipcert.measure.measured import BatchNorms, Measured

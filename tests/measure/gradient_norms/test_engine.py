@@ -15,8 +15,7 @@ from torch.nn import functional
 
 from lipcert.errors import NoVerdictError
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Graph, Parameter
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.measure.gradient_norms.layout import prefers_channels_last
 from lipcert.measure.gradient_norms.plan import operand_gradient

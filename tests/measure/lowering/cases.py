@@ -12,8 +12,7 @@ from torch import Tensor
 
 from lipcert.core import program
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Node
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Node, Operand
 from tests import ops
 from tests.core.rules import evaluate
 from tests.networks import padded, reshaped, transposed

@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from lipcert.graph.geometry import Window
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Operand
 from lipcert.measure.lowering import lowered
 from tests.networks import padded
 from tests.ops import AveragePool, Conv, ConvTranspose, LpPool, MaxPool, evaluated

@@ -13,7 +13,7 @@ import torch
 
 from lipcert.core import program
 from lipcert.errors import LipCertError, NoVerdictError, UnsupportedModelError
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Operand
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.measure.lowering import LoweredNetwork

@@ -11,8 +11,7 @@ import torch
 
 from lipcert.core import program
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Node
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Node, Operand
 from lipcert.measure.lowering import lowered
 from lipcert.measure.lowering.dispatch import obstacle
 from lipcert.measure.lowering.functions import FUNCTIONS

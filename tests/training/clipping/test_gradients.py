@@ -16,8 +16,7 @@ from lipcert.analysis.bounded import bounded
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Graph, Parameter
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.settings.settings import Settings
 from lipcert.training.clipping import (
