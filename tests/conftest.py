@@ -74,12 +74,23 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     load = sys.modules.get("lipcert.importer.load")
     if load is not None:
         child = sys.modules["lipcert.importer.child"]
-        is_apart = item.path.relative_to(HERE).parts[0] in READ_APART
-        load.run_in_child = child.run_in_child if is_apart else _run_here
+        folder = item.path.relative_to(HERE).parts[0]
+        load.run_in_child = child.run_in_child if folder in READ_APART else _run_here
+        _prove_once(folder)
 
 
 READ_APART = ("hostile", "importer", "process")
 """folders whose tests read models in a child process, as users do"""
+
+
+def _prove_once(folder: str) -> None:
+    """Whether a proof that is known is made again depends on what a folder tests."""
+    bounded = sys.modules.get("lipcert.analysis.bounded")
+    if bounded is not None:
+        from tests import proofs
+
+        prove = sys.modules["lipcert.search.chains"].with_chains
+        bounded.with_chains = proofs.remembering(prove) if folder in proofs.FOLDERS else prove
 
 
 def _run_here(work: Callable[[str], str], argument: str, *_: object) -> str:

@@ -1,0 +1,50 @@
+"""Proofs of networks, kept for the tests of one process: many analyse the same under one premise.
+
+What is proved follows from a program, inputs and loss of the premises, and evidence. Tests of the
+core, of the search and of mutants prove everything themselves, as those of the command line do.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from types import FunctionType
+from typing import Any
+
+from lipcert.core.ledger.mechanism import Unchanged
+from lipcert.core.ledger.premises import Premises
+from lipcert.core.program import Program
+from lipcert.search.evidence import Evidence
+from lipcert.search.prover import Derived
+
+FOLDERS = ("analysis", "audit", "report", "suggestions", "training")
+"""of tests that take proofs which are known"""
+_KNOWN: dict[bytes, Derived] = {}
+Prove = Callable[[Program, Premises, Evidence], Derived]
+
+
+class _Words(pickle.Pickler):
+    """What is never read again: functions by their names, and by what they hold."""
+
+    def reducer_override(self, item: Any) -> Any:
+        if not isinstance(item, FunctionType):
+            return NotImplemented
+        held = [cell.cell_contents for cell in item.__closure__ or ()]
+        return tuple, ((item.__module__, item.__qualname__, held),)
+
+
+def remembering(prove: Prove) -> Prove:
+    """The same, of what was not proved before."""
+
+    def proved(program: Program, premises: Premises, evidence: Evidence) -> Derived:
+        read = replace(premises, mechanism=Unchanged(), relation="", divisor=None, run=None)
+        _Words(words := io.BytesIO()).dump((program, read, evidence))
+        key = hashlib.sha256(words.getbuffer()).digest()
+        if key not in _KNOWN:
+            _KNOWN[key] = prove(program, premises, evidence)
+        return _KNOWN[key]
+
+    return proved
