@@ -80,29 +80,47 @@ def strips_norm(strips: Sequence[Strip], columns: int) -> float:
 
 
 def estimated_squares(stack: Matrices, accuracy: float) -> Array:
-    """‖Z‖₂² of every matrix of a stack [k, m, n] of moderate numbers, roughly this accurate.
-
-    Ritz values of a Krylov space that grows until the largest one settles. Where it is exhausted,
-    the recurrence goes on with the zero vector and the value 0.
-    """
+    """‖Z‖₂² of every matrix of a stack [k, m, n] of moderate numbers, roughly this accurate."""
     tall: Any = stack if stack.shape[1] >= stack.shape[2] else stack.swapaxes(1, 2)
-    count, _, side = tall.shape
-    if side <= _TINY:
-        gram = tall.conj().swapaxes(1, 2) @ tall
-        return eigenvalues(gram)[:, -1]
-    is_long = tall.shape[1] >= _LONG * side and side <= _SHORT
-    gram = tall.conj().swapaxes(1, 2) @ tall if is_long else None
+    count, length, side = tall.shape
+    if side <= _TINY or (length >= _LONG * side and side <= _SHORT):
+        return estimated_eigenvalues(tall.conj().swapaxes(1, 2) @ tall, accuracy)
+
+    def image(vectors: Any) -> Any:
+        through = (tall @ vectors[..., None])[..., 0]
+        return (through.conj()[:, None] @ tall).conj()[:, 0]
+
+    return _ritz_values(image, (count, side), tall.dtype, accuracy)
+
+
+def estimated_eigenvalues(grams: Matrices, accuracy: float) -> Array:
+    """The largest one of every matrix of a stack [k, n, n] without negative ones, as accurate."""
+    if grams.shape[1] <= _TINY:
+        return eigenvalues(grams)[:, -1]
+
+    def image(vectors: Any) -> Any:
+        return (grams @ vectors[..., None])[..., 0]
+
+    return _ritz_values(image, grams.shape[:2], grams.dtype, accuracy)
+
+
+def _ritz_values(
+    operators: Callable[[Any], Any], shape: tuple[int, ...], kind: Any, accuracy: float
+) -> Array:
+    """Of a Krylov space of each operator, that grows until the largest value settles.
+
+    Where it is exhausted, the recurrence goes on with the zero vector and the value 0.
+    """
+    count, side = shape
     steps = min(side, _MOST_STEPS)
-    basis = np.zeros((count, steps, side), dtype=tall.dtype)
+    basis = np.zeros((count, steps, side), dtype=kind)
     start = np.random.default_rng(0).standard_normal(side)
     basis[:, 0] = start / np.linalg.norm(start)
     tridiagonal = np.zeros((count, steps, steps))
     known = np.zeros(count)
     for step in range(steps):
         vector = np.ascontiguousarray(basis[:, step])
-        image = ((tall if gram is None else gram) @ vector[..., None])[..., 0]
-        if gram is None:
-            image = (image.conj()[:, None] @ tall).conj()[:, 0]
+        image = operators(vector)
         tridiagonal[:, step, step] = (vector.conj() * image).sum(axis=1).real
         if (step + 1) % _BETWEEN_LOOKS == 0 or step + 1 == steps:
             ritz = eigenvalues(tridiagonal[:, : step + 1, : step + 1])[:, -1]

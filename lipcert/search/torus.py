@@ -18,7 +18,13 @@ import numpy.typing as npt
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.roots import MAX_COUNT
-from lipcert.search.eigenvalues import Array, estimated_squares, spectral_norm
+from lipcert.core.norms.symbol import GramSymbol, Symbol, symbol_of
+from lipcert.search.eigenvalues import (
+    Array,
+    estimated_eigenvalues,
+    estimated_squares,
+    spectral_norm,
+)
 
 IndexArray = npt.NDArray[np.int64]
 
@@ -62,7 +68,9 @@ def torus_norm(convolution: Convolution) -> TorusNorm | None:
         return None
     kernel = phases_of(convolution, axes)
     exponent = int(np.frexp(np.abs(kernel).max())[1])
-    symbol = _Symbol(np.ldexp(kernel, -exponent), tuple(axis.length for axis in extended))
+    lengths = tuple(axis.length for axis in extended)
+    points = min(math.prod(tori[0].shape) if tori else 1, _FEW)
+    symbol = _Symbol(symbol_of(np.ldexp(kernel, -exponent), lengths, points), lengths)
     torus, numbers, squares = _chosen(symbol, tori or [_Torus((), ())])
     square = symbol.peak(torus, numbers[np.argsort(-squares)[:_PROMISING]])
     with np.errstate(over="ignore"):
@@ -132,39 +140,41 @@ class _Torus:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Symbol:
-    """P(w) = Σ_j K_j·exp(i·Σ_a j_a·w_a). kernel: [shifts, groups, outputs, inputs · phases]."""
+    """Estimates of norms of P(w) = Σ_j K_j·exp(i·Σ_a j_a·w_a). lengths: as of `form`."""
 
-    kernel: Array
+    form: Symbol | GramSymbol
     lengths: tuple[int, ...]
 
     def at(self, angles: Array) -> npt.NDArray[np.complex128]:
-        """P at frequencies, [n, groups, outputs, inputs]."""
-        powers = np.ones((len(angles), 1), dtype=np.complex128)
-        for length, angle in zip(self.lengths, angles.T, strict=True):
-            circle = np.exp(1j * angle[:, None] * np.arange(length))
-            powers = (powers[:, :, None] * circle[:, None, :]).reshape(len(angles), -1)
-        taps = self.kernel.reshape(len(self.kernel), -1)
-        return (powers @ taps).reshape(-1, *self.kernel.shape[1:])
+        """P or PP* at frequencies, in all groups: [n · groups, ...]."""
+        return self.form.matrices(np.exp(1j * (angles @ self.form.exponents.T)))
 
     def squares(self, torus: _Torus, numbers: IndexArray, accuracy: float) -> Array:
         """Estimates of ‖P(w)‖² from below, the largest of all groups: [n]."""
-        step = max(1, _AT_ONCE // self.kernel[0].size)
-        rough = accuracy >= _ROUGH and min(self.kernel.shape[2:]) > 1
+        step = max(1, _AT_ONCE // self.form.size)
         found = [np.zeros(0)]
         for start in range(0, len(numbers), step):
-            stack = self.at(torus.angles(numbers[start : start + step]))
-            flat = stack.reshape(-1, *stack.shape[2:])
-            squares = estimated_squares(flat.astype(np.complex64) if rough else flat, accuracy)
-            found.append(squares.reshape(len(stack), -1).max(axis=1))
+            angles = torus.angles(numbers[start : start + step])
+            squares = self._estimates(self.at(angles), accuracy)
+            found.append(squares.reshape(len(angles), -1).max(axis=1))
         return np.concatenate(found)
 
     def peak(self, torus: _Torus, numbers: IndexArray) -> float:
         """max ‖P(w)‖² over a few frequencies: of those that come closest, almost exactly."""
         numbers = numbers[np.argsort(-self.squares(torus, numbers, _FINE))[:_PEAKS]]
-        stack = self.at(torus.angles(numbers)).reshape(-1, *self.kernel.shape[2:])
+        stack = self.at(torus.angles(numbers))
         if len(stack) > _PEAKS:
-            stack = stack[np.argsort(-estimated_squares(stack, _FINE))[:_PEAKS]]
-        return max(spectral_norm(matrix) for matrix in stack) ** 2
+            stack = stack[np.argsort(-self._estimates(stack, _FINE))[:_PEAKS]]
+        norm = max(map(spectral_norm, stack))
+        return norm if isinstance(self.form, GramSymbol) else norm**2
+
+    def _estimates(self, stack: npt.NDArray[np.complex128], accuracy: float) -> Array:
+        """Of ‖P‖² by P or PP*, in single precision where that will do."""
+        rough = accuracy >= _ROUGH and min(stack.shape[1:]) > 1
+        matrices = stack.astype(np.complex64) if rough else stack
+        if isinstance(self.form, GramSymbol):
+            return estimated_eigenvalues(matrices, accuracy)
+        return estimated_squares(matrices, accuracy)
 
     def look(self, torus: _Torus) -> tuple[IndexArray, Array]:
         """Numbers of frequencies, and estimates there: all, or around the peaks among many."""

@@ -89,7 +89,7 @@ def wrong_stack_factors() -> None:
     claim = (1.0 - 1e-9) * float(np.linalg.norm(stack, 2, axis=(1, 2)).max())
     with pytest.MonkeyPatch.context() as patch:
         _with_shifted_factors(patch)
-        assert not stacks.norms_at_most_float(stack, claim)
+        assert not stacks.norms_at_most_float(stack, claim).all()
 
 
 def _with_shifted_factors(patch: pytest.MonkeyPatch) -> None:

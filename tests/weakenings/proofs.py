@@ -16,6 +16,7 @@ from tests.core.norms import (
     test_roots,
     test_stacks,
     test_steps,
+    test_symbol,
     test_torus,
 )
 from tests.core.rules.test_convolution import test_a_bound_of_the_kernel_is_none_of_the_bias
@@ -169,10 +170,34 @@ NORMS = [
         Kill.of(test_torus.test_absolute_values, norm_at_most_float),
     ),
     Mutation(
-        "norms.torus:_circles",
-        "(count - twist) // 2 + 1",
-        "(count - twist) // 2",
+        "norms.torus:_Torus._shape",
+        "// 2 + 1",
+        "// 2",
         Kill.of(test_torus.test_claims_on_tori, norm_at_most_float),
+    ),
+    Mutation(
+        "norms.torus:_Torus._share",
+        "theta**2 / 2",
+        "theta**2 / 9",
+        Kill.of(test_torus.test_peaks_anywhere_between_frequencies, 3, 33),
+    ),
+    Mutation(
+        "norms.torus:_Torus._share",
+        "theta * between",
+        "0 * between",
+        Kill.of(test_torus.test_peaks_anywhere_between_frequencies, 3, 33),
+    ),
+    Mutation(
+        "norms.symbol:GramSymbol.of",
+        "A - A.swapaxes(1, 2) if number",
+        "A + A.swapaxes(1, 2) if number",
+        Kill.of(test_symbol.test_norms_at_frequencies, test_symbol.by_coefficients),
+    ),
+    Mutation(
+        "norms.symbol:GramSymbol.of",
+        "2 * gamma(",
+        "0 * gamma(",
+        Kill.of(test_symbol.test_gram_matrices_are_within_their_error),
     ),
     Mutation(
         "norms.lines:Axis.fits",
@@ -181,15 +206,15 @@ NORMS = [
         Kill.of(oracles.a_torus_of_a_single_frequency),
     ),
     Mutation(
-        "norms.stacks:norms_at_most_float",
-        "square_sums(M - F).max()",
-        "0.0",
+        "norms.stacks:Grams.at_most",
+        "square_sums(M) <=",
+        "square_sums(0.0 * M) <=",
         Kill.of(oracles.wrong_stack_factors),
     ),
     Mutation(
-        "norms.stacks:_gram",
-        "adjoint[:, :, :rows] @ A",
-        "0.0 * adjoint[:, :, :rows] @ A",
+        "norms.stacks:Grams.of",
+        "below[:, stop - start :]",
+        "0.0 * below[:, stop - start :]",
         Kill.of(test_stacks.test_claims),
     ),
     Mutation(

@@ -19,40 +19,59 @@ this moves every frequency by half a step.
 P(−w) is the conjugate of P(w): of the last axis, half of the frequencies suffice, those numbered
 up to (count − twist)/2, since −(2k + twist) = 2(count − k − twist) + twist modulo 2·count.
 
-Rounding. The kernel is scaled by a power of two to a largest entry in [1/2, 1), and loses at most
-η = 2^-1022 per entry. A unit root is within 1.5u of the exact one, a product of a of them within
-5a·u, as multiplying two rounded ones adds at most 2.9u. A part of an entry of P is a sum of J
-products and errs by γ_J·Σ_j|K_j|, besides. So ‖P̃ − P‖_F ≤ (5a + 2J)·u·‖Σ_j|K_j|‖_F + 4J·size·η,
-and ‖Σ_j|K_j|‖_F ≤ √J·‖K‖_F. That is taken off the claim.
+Blocks. Not every frequency has to be looked at. Let w stand for D·w. In some group let m be the
+largest ‖P‖ over the torus, at w₀, and M that over all real w, at w₁. With n_a shifts along axis a,
+c_a = (n_a − 1)/2 and unit u, v, f(w) = Re(e^{iφ}·e^{−ic·w}·u*P(w)v) is, on the line from w to
+w + d, a sum of waves whose frequencies are at most θ = Σ_a c_a|d_a|, and |f| ≤ M. So
+f'² + θ²f² ≤ θ²M² (Duffin and Schaeffer), and arccos(f/M) changes by at most θ.
+1. With f(w₁) = M: some frequency of the torus lies within π/count_a of w₁ along every axis, so that
+   m ≥ M·cos θ₀ with θ₀ = Σ_a c_a·π/count_a, if that is below π/2.
+2. With f(w₀) = m, where arccos(f/M) ≤ θ₀: ‖P(w₀ + d)‖ ≥ M·cos(arccos(m/M) + θ)
+   ≥ m·(cos θ − tan θ₀·sin θ) ≥ m·(1 − θ²/2 − θ·θ₀/(1 − θ₀²/2)), if that share is positive.
+Let ‖P(c)‖ ≤ claim·share at the middle c of a block of frequencies, θ for half its sides. If w₀ is
+in the block, then m ≤ claim. A block of which that is not proved is halved along every axis, down
+to a single frequency, whose share is 1. So the bound is the one that a look at every frequency
+gives, and few are looked at where ‖P‖ is far below it.
+
+Rounding: `symbol`. The kernel is scaled by a power of two to a largest entry in [1/2, 1), and loses
+at most η = 2^-1022 per entry, which is taken off the claim.
 
 Attained: where T is circular itself, and by constant kernels; otherwise up to the border of T.
+References: R. J. Duffin and A. C. Schaeffer, Some properties of functions of exponential type,
+Bulletin of the AMS 44 (1938).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final
+from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.arithmetic import round_down, sqrt_up
 from lipcert.core.budget import spend
-from lipcert.core.interval import Array, exact, norm_up
+from lipcert.core.interval import Array, exact
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.lines import axes_of, phases_of
+from lipcert.core.norms.residual import ETA
 from lipcert.core.norms.roots import MAX_COUNT, ComplexArray, half_turns
-from lipcert.core.norms.stacks import norms_at_most_float, square_sums
+from lipcert.core.norms.stacks import BoolArray
 from lipcert.core.norms.steps import NormCheck
+from lipcert.core.norms.symbol import Symbol, symbol_of
+from lipcert.core.program import IndexArray
 
-_AT_ONCE: Final = 1 << 18
-"""complex numbers that are formed at once"""
 _MAX_WORK: Final = 1 << 40
 """multiplications of Gram matrices: minutes in float64, an hour in integers"""
-_U: Final = Fraction(1, 1 << 53)
-_ETA: Final = Fraction(1, 1 << 1022)
+_NUMBERS: Final = 1 << 18
+"""complex numbers that are formed at once"""
+_AT_ONCE: Final = 1 << 10
+"""blocks of frequencies"""
+_LEAST_SHARE: Final = Fraction(3, 4)
+"""of the claim, in the first blocks: larger ones are hardly ever proved"""
+_PI_UP: Final = Fraction(355, 113)
 
 
 def torus_at_most(
@@ -70,8 +89,8 @@ def torus_at_most(
     axes = axes_of(convolution)
     if any(not axis.taps for axis in axes):
         return True
-    extended = [axis for axis in axes if axis.length > 1]
-    if not len(extended) == len(counts) == len(twists):
+    lengths = tuple(axis.length for axis in axes if axis.length > 1)
+    if not len(lengths) == len(counts) == len(twists):
         return False
     if any(not 1 <= n <= MAX_COUNT for n in counts) or any(twist not in (0, 1) for twist in twists):
         return False
@@ -79,8 +98,7 @@ def torus_at_most(
     fit = [axis.fits(*next(witness)) if axis.length > 1 else axis.fits_alone() for axis in axes]
     if not all(fit):
         return False
-    circles = _circles([axis.length for axis in extended], counts, twists)
-    return _symbol_at_most(phases_of(convolution, axes), circles, claim, check)
+    return _Torus(lengths, counts, twists).at_most(phases_of(convolution, axes), claim, check)
 
 
 def absolute_at_most(convolution: Convolution, claim: float, check: NormCheck) -> bool:
@@ -104,73 +122,95 @@ def absolute_at_most(convolution: Convolution, claim: float, check: NormCheck) -
     return bool(np.isfinite(total).all()) and all(check(matrix, claim) for matrix in total)
 
 
-def _symbol_at_most(
-    kernel: Array, circles: list[ComplexArray], claim: float, check: NormCheck
-) -> bool:
-    """Whether ‖P(w)‖ ≤ claim could be proved for all w.
+@final
+@dataclass(frozen=True, slots=True)
+class _Torus:
+    """The frequencies (2k + twist)·π/count along each axis, and how many shifts that has."""
 
-    kernel: [shifts, groups, outputs, inputs · phases], not zero. circles: for each axis with
-    shifts, exp(i·D·w·j) as [frequencies, shifts].
-    """
-    points = math.prod(len(circle) for circle in circles)
-    if points * kernel[0].size * min(kernel.shape[2:]) > _MAX_WORK:
-        return False
-    exponent = math.frexp(float(np.abs(kernel).max()))[1]
-    scaled = np.ldexp(kernel, -exponent)
-    limit = round_down(Fraction(claim) / Fraction(2) ** exponent - _rounding(scaled, len(circles)))
-    if limit < 0.0:
-        return False
-    square = round_down(Fraction(limit) ** 2)
-    for stack in _stacks(scaled, circles, points):
-        hard = stack[square_sums(stack) > square]
-        if len(hard) and not _all_at_most(hard, limit, check):
+    lengths: tuple[int, ...]
+    counts: tuple[int, ...]
+    twists: tuple[int, ...]
+
+    def at_most(self, kernel: Array, claim: float, check: NormCheck) -> bool:
+        """Whether ‖P(w)‖ ≤ claim could be proved for all w.
+
+        kernel: [shifts, groups, outputs, inputs · phases], not zero.
+        """
+        shape = self._shape()
+        points = math.prod(shape)
+        if points * kernel[0].size * min(kernel.shape[2:]) > _MAX_WORK:
             return False
-    return True
+        exponent = math.frexp(float(np.abs(kernel).max()))[1]
+        scaled = np.ldexp(kernel, -exponent)
+        in_float = check is norm_at_most_float
+        symbol = (
+            symbol_of(scaled, self.lengths, points) if in_float else Symbol(scaled, self.lengths)
+        )
+        limit = Fraction(claim) / Fraction(2) ** exponent - kernel.size * ETA
+        roots = tuple(map(half_turns, self.counts))
+        at_once = max(1, _NUMBERS // symbol.size)
+
+        def proved(middles: IndexArray, least: Fraction) -> BoolArray:
+            """At which frequencies, in parts of a half turn, ‖P‖ ≤ least could be proved."""
+            found = []
+            for start in range(0, len(middles), at_once):
+                spend()
+                powers = _powers(roots, middles[start : start + at_once], symbol.exponents)
+                each = symbol.at_most(powers, least, check)
+                found.append(each.reshape(len(powers), -1).all(axis=1))
+            return np.concatenate(found)
+
+        def hold(starts: IndexArray, side: int) -> bool:
+            """Whether it could be proved in blocks that begin at these k, [n, axes]."""
+            sides = np.minimum(side, np.array(shape, dtype=np.int64))
+            middles = 2 * starts + np.array(self.twists, dtype=np.int64) + sides - 1
+            left = starts[~proved(middles, limit * self._share(side))]
+            if side == 1 or not len(left):
+                return not len(left)
+            corners = np.array(list(itertools.product((0, side // 2), repeat=len(shape))))
+            halves = (left[:, None] + corners).reshape(-1, len(shape))
+            return hold(halves[(halves < shape).all(axis=1)], side // 2)
+
+        side = 1
+        while side < max(shape, default=1) and self._share(2 * side) >= _LEAST_SHARE:
+            side *= 2
+        blocks = tuple(-(-count // side) for count in shape)
+        return all(
+            hold(side * _places(start, blocks), side)
+            for start in range(0, math.prod(blocks), _AT_ONCE)
+        )
+
+    def _shape(self) -> tuple[int, ...]:
+        """How many k there are along each axis: of the last one, half."""
+        if not self.counts:
+            return ()
+        return (*self.counts[:-1], (self.counts[-1] - self.twists[-1]) // 2 + 1)
+
+    def _share(self, side: int) -> Fraction:
+        """Of the claim, what ‖P‖ in the middle of blocks of this side has to keep to, or 0."""
+        steps = [
+            Fraction(length - 1, 2) * _PI_UP / count
+            for length, count in zip(self.lengths, self.counts, strict=True)
+        ]
+        between = sum(steps, Fraction(0))
+        theta = (side - 1) * between
+        if theta == 0 or between >= 1:
+            return Fraction(int(theta == 0))
+        return max(Fraction(0), 1 - theta**2 / 2 - theta * between / (1 - between**2 / 2))
 
 
-def _rounding(kernel: Array, axes: int) -> Fraction:
-    """An upper bound of ‖P̃ − P‖_F for a kernel with entries of at most 1."""
-    shifts = len(kernel)
-    sizes = Fraction(sqrt_up(float(shifts))) * Fraction(norm_up(kernel))
-    return (5 * axes + 2 * shifts) * _U * sizes + 4 * kernel.size * _ETA
+def _powers(
+    roots: tuple[ComplexArray, ...], places: IndexArray, exponents: IndexArray
+) -> ComplexArray:
+    """exp(i·Σ_a j_a·π·m_a/count_a) for places m and exponents j: [places, exponents]."""
+    powers = np.ones((len(places), len(exponents)), dtype=np.complex128)
+    for root, m, j in zip(roots, places.T, exponents.T, strict=True):
+        powers *= root[m[:, None] * j % len(root)]
+    return powers
 
 
-def _stacks(kernel: Array, circles: list[ComplexArray], points: int) -> Iterator[ComplexArray]:
-    """P at all frequencies and in all groups, some at a time: [k, outputs, inputs · phases]."""
-    taps = kernel.reshape(len(kernel), -1)
-    step = max(1, _AT_ONCE // taps.shape[1])
-    shape = tuple(len(circle) for circle in circles)
-    for start in range(0, points, step):
-        spend()
-        numbers = np.arange(start, min(start + step, points))
-        powers = np.ones((len(numbers), 1), dtype=np.complex128)
-        for circle, rows in zip(
-            circles, np.unravel_index(numbers, shape) if shape else (), strict=True
-        ):
-            powers = (powers[:, :, None] * circle[rows][:, None, :]).reshape(len(numbers), -1)
-        symbols = np.empty((len(numbers), taps.shape[1]), dtype=np.complex128)
-        symbols.real = powers.real @ taps
-        symbols.imag = powers.imag @ taps
-        yield symbols.reshape(-1, *kernel.shape[2:])
-
-
-def _all_at_most(stack: ComplexArray, limit: float, check: NormCheck) -> bool:
-    """Whether ‖Z‖ ≤ limit for each matrix Z of a stack; the float engine takes all at once.
-
-    Proof: Z as a real map of pairs (real parts, imaginary parts) has the same norm.
-    """
-    if check is norm_at_most_float:
-        return norms_at_most_float(stack, limit)
-    return all(check(np.block([[Z.real, -Z.imag], [Z.imag, Z.real]]), limit) for Z in stack)
-
-
-def _circles(
-    lengths: list[int], counts: tuple[int, ...], twists: tuple[int, ...]
-) -> list[ComplexArray]:
-    """For each axis, exp(iπ(2k + twist)·j/count) as [k, j], half of the last axis."""
-    circles = []
-    for number, (length, count, twist) in enumerate(zip(lengths, counts, twists, strict=True), 1):
-        last = (count - twist) // 2 + 1 if number == len(counts) else count
-        turns = (2 * np.arange(last)[:, None] + twist) * np.arange(length)
-        circles.append(half_turns(count)[turns % (2 * count)])
-    return circles
+def _places(start: int, shape: tuple[int, ...]) -> IndexArray:
+    """Some places of a grid, in order: [n, axes]."""
+    numbers = np.arange(start, min(start + _AT_ONCE, math.prod(shape)))
+    places = np.unravel_index(numbers, shape) if shape else ()
+    return np.array(places, dtype=np.int64).reshape(len(shape), len(numbers)).T

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from lipcert.core.norms import torus
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
@@ -127,6 +128,81 @@ def test_wrapped_lines_are_their_own_torus(check, stride, dilation):
     assert not torus_at_most(conv, (count,), (0,), norm * (1.0 - 1e-6), check)
     assert not torus_at_most(conv, (count,), (1,), norm * 9.0, check)
     assert not torus_at_most(conv, (count + 1,), (0,), norm * 9.0, check)
+
+
+def ring(kernel, sizes):
+    """A convolution of a grid that is wrapped around along every axis."""
+    taps = kernel.shape[2:]
+    moved = tuple(np.arange(n + t - 1) % n for n, t in zip(sizes, taps, strict=True))
+    window = window_of(taps, tuple(map(len, moved)))
+    return Convolution(kernel, sizes, window, moved=moved)
+
+
+def peak(kernel, sizes):
+    """The largest norm of the discrete Fourier transform of a kernel, by singular values."""
+    transformed = np.moveaxis(np.fft.fftn(kernel, sizes, range(2, kernel.ndim)), (0, 1), (-2, -1))
+    return float(np.linalg.norm(transformed, 2, axis=(-2, -1)).max())
+
+
+def looks(monkeypatch):
+    """How many frequencies are looked at, by calls."""
+    seen = []
+    powers = torus._powers
+
+    def counted(roots, places, exponents):
+        seen.append(len(places))
+        return powers(roots, places, exponents)
+
+    monkeypatch.setattr(torus, "_powers", counted)
+    return seen
+
+
+@engines
+@pytest.mark.parametrize("sizes", [(48,), (47,), (24, 25), (40, 3), (9, 8, 10)])
+def test_claims_on_large_tori(check, sizes):
+    rng = np.random.default_rng(len(sizes))
+    for _ in range(3 if check is norm_at_most_exact else 30):
+        kernel = rng.standard_normal((2, 3, *[min(3, n) for n in sizes]))
+        conv, norm, twists = ring(kernel, sizes), peak(kernel, sizes), (0,) * len(sizes)
+        assert not torus_at_most(conv, sizes, twists, norm * (1.0 - 1e-6), check)
+        assert torus_at_most(conv, sizes, twists, norm * (1.0 + 1e-8), check)
+
+
+@pytest.mark.parametrize("sizes", [(128,), (64, 65)])
+def test_few_frequencies_are_looked_at(monkeypatch, sizes):
+    kernel = np.random.default_rng(0).standard_normal((8, 8, *[3] * len(sizes)))
+    conv, norm, twists = ring(kernel, sizes), peak(kernel, sizes), (0,) * len(sizes)
+    seen = looks(monkeypatch)
+    assert torus_at_most(conv, sizes, twists, norm * (1.0 + 1e-8), norm_at_most_float)
+    assert sum(seen) < math.prod(sizes) / 4
+
+
+@pytest.mark.parametrize("size", [16, 33, 100])
+@pytest.mark.parametrize("taps", [2, 3, 5])
+def test_peaks_anywhere_between_frequencies(size, taps):
+    """|P(w)| = 2|cos((taps − 1)(w ± a)/2)|: it falls off as fast as a norm can."""
+    for angle in np.linspace(0.0, 2.0 * np.pi, 40):
+        kernel = np.zeros((2, 2, taps))
+        kernel[:, :, 0] = np.eye(2)
+        cosine, sine = np.cos(angle), np.sin(angle)
+        kernel[:, :, -1] = [[cosine, -sine], [sine, cosine]]
+        norm = peak(kernel, (size,))
+        conv = ring(kernel, (size,))
+        assert torus_at_most(conv, (size,), (0,), norm * (1.0 + 1e-8), norm_at_most_float)
+        for below in (1e-7, 1e-3, 1e-2):
+            claim = norm * (1.0 - below)
+            assert not torus_at_most(conv, (size,), (0,), claim, norm_at_most_float)
+
+
+def test_claims_of_kernels_of_many_shapes():
+    rng = np.random.default_rng(3)
+    for _ in range(60):
+        taps, sizes = rng.integers(2, 6, 2), tuple(rng.integers(8, 40, 2).tolist())
+        kernel = rng.standard_normal((2, 2, *taps)) * (rng.random(taps) < 0.4)
+        kernel[:, :, -1, -1], kernel[:, :, 0, 0] = rng.standard_normal((2, 2, 2))
+        conv, norm = ring(kernel, sizes), peak(kernel, sizes)
+        assert torus_at_most(conv, sizes, (0, 0), norm * (1.0 + 1e-8), norm_at_most_float)
+        assert not torus_at_most(conv, sizes, (0, 0), norm * (1.0 - 1e-7), norm_at_most_float)
 
 
 def test_reflected_lines_have_no_torus():
