@@ -1,4 +1,7 @@
-"""A fixture for pytest that audits a network within a test.
+"""Fixtures for pytest that audit a network, or a training loop, within a test.
+
+    def test_nothing_but_noised_gradients_depends_on_an_example(lipcert_twin):
+        lipcert_twin(train, (x, y))
 
     def test_gradients_stay_within_their_bounds(lipcert_audit):
         lipcert_audit("net.onnx", data="examples.npz", input_norm=1.0, max_slack=100.0)
@@ -21,6 +24,7 @@ import pytest
 
 if TYPE_CHECKING:
     from lipcert.audit.records import AuditReport
+    from lipcert.audit.twins import TwinReport
 
 _WIDTH: Final = 100
 
@@ -53,6 +57,26 @@ def lipcert_audit(
         return report
 
     return audited
+
+
+@pytest.fixture
+def lipcert_twin(record_property: Callable[[str, object], None]) -> Callable[..., TwinReport]:
+    """Train twice, `lipcert_twin(FUNCTION, DATA, **words)`, and fail where the runs differ.
+
+    FUNCTION, DATA, words: as of `lipcert.audit.twin`.
+    Returns the `TwinReport`.
+    """
+
+    def compared(function: Callable[[Any], Any], data: Any, **words: Any) -> TwinReport:
+        from lipcert.audit.twins import twin
+
+        report = twin(function, data, **words)
+        record_property("lipcert_twin_largest", report.largest)
+        if not report.passed:
+            pytest.fail(str(report), pytrace=False)
+        return report
+
+    return compared
 
 
 def _completed(target: object, words: Mapping[str, Any]) -> dict[str, Any]:

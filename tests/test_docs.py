@@ -208,6 +208,16 @@ def test_what_make_trainable_prints() -> None:
     assert printed_by(source) == shown
 
 
+def test_the_twin_run_of_the_page_finds_what_it_says() -> None:
+    part = AUDIT.split("<!-- example: twin -->\n")[1].split("<!-- end -->")[0]
+    (source,) = re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL)
+    (said,) = re.findall(r"# (Violation: .*)", source)
+    first, *others = said.replace(", and", "…, and").split("…")
+    printed = printed_by(source)
+    assert first in printed
+    assert all(other.strip(",") in printed for other in others)
+
+
 @pytest.mark.nightly
 def test_suggestions_for_a_module_are_made() -> None:
     page = (ROOT / "docs" / "suggest.md").read_text(encoding="utf-8")

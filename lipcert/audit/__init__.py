@@ -20,4 +20,11 @@ class _Verb(ModuleType):
         return importlib.import_module("lipcert.verbs").audit(*given, **words)
 
 
+def __getattr__(name: str) -> object:
+    """`lipcert.audit.twin`, for which torch is loaded."""
+    if name != "twin":
+        raise AttributeError(f"module 'lipcert.audit' has no attribute {name!r}")
+    return importlib.import_module("lipcert.audit.twins").twin
+
+
 sys.modules[__name__].__class__ = _Verb

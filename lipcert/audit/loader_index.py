@@ -18,6 +18,7 @@ from typing import Any, final
 
 from torch.utils.data import DataLoader, IterableDataset
 
+from lipcert.audit import twins
 from lipcert.audit.pending_step import index_of
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
@@ -93,7 +94,9 @@ class Drawn:
         def observed(sampler: Any) -> Iterator[Any]:
             drawn._queue.clear()  # what was drawn and not trained on is forgotten
             drawn._lost = drawn._is_split = False
-            for index in kind.__iter__(sampler):
+            tape = twins.current()
+            for own in kind.__iter__(sampler):
+                index = own if tape is None else tape.drawn(index_of(own)).tolist()
                 drawn._queue.append(index_of(index))
                 yield index
 

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
+from lipcert.audit import twins
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import UsageError
 
@@ -81,7 +82,13 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None
         recorder.noise(dict.fromkeys(groups, std), generator=optimizer.generator)
         recorder.gradients(clean=_named(names, parameters, "summed_grad"))
         add_noise()
-        recorder.gradients(noised=_named(names, parameters, "grad"))
+        noised = _named(names, parameters, "grad")
+        tape = twins.current()
+        if tape is not None:
+            clean = _named(names, parameters, "summed_grad")
+            radius = float(optimizer.max_grad_norm) / len(groups) ** 0.5
+            tape.released(clean, noised, dict.fromkeys(groups.values(), radius))
+        recorder.gradients(noised=noised)
 
     optimizer.add_noise = recorded
 

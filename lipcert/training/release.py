@@ -29,8 +29,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from lipcert.audit import twins
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.privacy.noise import Neighbouring
 from lipcert.process.one_process import OneProcess
 from lipcert.training.calibration import Calibration
 from lipcert.training.enforcement import Enforcement
@@ -239,9 +241,21 @@ class Release:
             recorder.gradients(clean=gradients)
         if recorder is not None and self.world.is_first:
             recorder.noise(calibration.noise_std, generator=self.noise.generator)
+        tape = twins.current()
+        clean = {} if tape is None else {name: item.clone() for name, item in gradients.items()}
         self.noise.add(gradients, stds)
+        if tape is not None:
+            tape.released(clean, gradients, self._moved_by_one(calibration))
         if recorder is not None:
             recorder.gradients(noised=gradients)
+
+    def _moved_by_one(self, calibration: Calibration) -> twins.Sensitivities:
+        """By how much one example moves the gradients of each group; two replace one another."""
+        counted = 2.0 if calibration.plan.neighbours is Neighbouring.REPLACE_ONE else 1.0
+        return {
+            tuple(self.names[name] for name in group.parameters): group.sensitivity.value / counted
+            for group in calibration.groups
+        }
 
     def _after(self, *unused: object) -> None:
         del unused

@@ -15,6 +15,7 @@ from typing import Final, Self, final
 
 import numpy as np
 
+from lipcert.audit import twins
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling, TrainingPlan
@@ -144,6 +145,8 @@ class Sampler(OneProcess):
         """The next batch; it may be empty."""
         self.require_here()
         index = self._drawn()
+        tape = twins.current()
+        index = index if tape is None else tape.drawn(index)
         index.setflags(write=False)
         step = self._step
         self._step += 1
