@@ -57,15 +57,14 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
         )
         return
     present = dataset if run.declared.examples is None else run.declared.examples
-    if way is Sampling.BALLS_IN_BINS:
-        yield from _bin_faults(
-            run, bins.Epochs(-(-dataset // expected), sorted(_resumed(run))), sizes, present
-        )
-        return
+    epochs = bins.Epochs(-(-dataset // expected), sorted(_resumed(run)))
     rate, epoch = run.settings.sampling_rate or expected / dataset, dataset // expected
-    yield from _size_faults(
-        way, present, rate, expected, sizes, epoch=epoch, fills=present >= dataset
-    )
+    if way is Sampling.BALLS_IN_BINS:
+        yield from _rarest(bins.size_tests(epochs, present, sizes))
+    else:
+        yield from _size_faults(
+            way, present, rate, expected, sizes, epoch=epoch, fills=present >= dataset
+        )
     yield _CHECK.passed("batch sizes")
     members = _members(run)
     if members is None:
@@ -73,31 +72,26 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
         return
     faults = list(_index_faults(present, members))
     yield from faults
-    if not faults and way is Sampling.SHUFFLE:
-        yield from _epoch_faults(epoch, members, _resumed(run), _epochs(run, epoch))
-    elif not faults and way in {Sampling.POISSON, Sampling.WITHOUT_REPLACEMENT}:
-        yield from _rarest(member_tests(present, rate, members))
+    if not faults:
+        match way:
+            case Sampling.BALLS_IN_BINS:
+                yield from _bin_faults(epochs, present, members)
+            case Sampling.SHUFFLE:
+                yield from _epoch_faults(epoch, members, _resumed(run), _epochs(run, epoch))
+            case Sampling.POISSON | Sampling.WITHOUT_REPLACEMENT:
+                yield from _rarest(member_tests(present, rate, members))
+            case Sampling.FULL_BATCH:
+                pass
     yield _CHECK.passed("members of batches")
 
 
-def _bin_faults(
-    run: RecordedRun, epochs: bins.Epochs, sizes: dict[int, int], present: int
-) -> Iterator[Finding]:
+def _bin_faults(epochs: bins.Epochs, present: int, members: Members) -> Iterator[Finding]:
     """present: how many examples there are to be put into bins."""
-    yield from _rarest(bins.size_tests(epochs, present, sizes))
-    yield _CHECK.passed("batch sizes")
-    members = _members(run)
-    if members is None:
-        yield _NO_MEMBERS
-        return
-    faults = list(_index_faults(present, members))
-    yield from faults
-    found = None if faults else bins.repeated_or_missing(epochs, present, members)
+    found = bins.repeated_or_missing(epochs, present, members)
     if found is not None:
         yield _CHECK.failed(found[0], f"step {found[1]}")
-    elif not faults:
+    else:
         yield from _rarest(bins.member_tests(epochs, present, members))
-    yield _CHECK.passed("members of batches")
 
 
 def _size_faults(
