@@ -120,6 +120,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC408": "The sensitivity holds for the weights of one file, not for a whole run.",
         "LC409": "The size of the data set is not a public constant, and neighbours differ in it.",
         "LC410": "Something was learned from private data outside of the run.",
+        "LC411": "No gradients were measured beside the bounds.",
         "LC420": "Backpropagation clipping has no sound bound for this padding.",
         "LC901": "An internal error of LipCert.",
     }

@@ -119,17 +119,14 @@ def _thinned(examples: Examples, found: Bounded) -> Examples:
 
 
 def observed_at_random(found: Bounded, settings: Settings, seed: int = 0) -> Observed | None:
-    """Gradients of random admissible examples; None for networks where a few take seconds, or one
-    takes more memory than the rest of an analysis.
+    """Gradients of random admissible examples; None where `left_out` says why there are none.
 
     A few are drawn first; then as many as make the intervals narrow, as far as work allows. What is
     seen depends on nothing but the network and the seed.
     """
+    if left_out(found) or not found.groups:
+        return None
     each = work(found.program)
-    if each * _LEAST > _WORK_OF_LEAST or not found.groups:
-        return None
-    if numbers_held(found.program) > _MOST_NUMBERS:
-        return None
     count = min(max(int(_WORK / each), _LEAST), _MOST)
     seen = _observed_of(found, settings, count, seed)
     numbers = max(math.prod(found.graph.input_shape), 1)
@@ -139,6 +136,25 @@ def observed_at_random(found: Bounded, settings: Settings, seed: int = 0) -> Obs
         count = min(max(wanted, 2 * count), most)
         seen = _observed_of(found, settings, count, seed)
     return seen
+
+
+def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
+    """Why no random examples are measured: a few take seconds, or one takes more memory than the
+    rest of an analysis."""
+    if not found.groups:
+        return ()
+    operations, numbers = _LEAST * work(found.program), numbers_held(found.program)
+    if operations > _WORK_OF_LEAST:
+        why = (
+            f"{_LEAST} of them take {operations:.1e} operations, and {_WORK_OF_LEAST:.0e} are spent"
+        )
+    elif numbers > _MOST_NUMBERS:
+        why = f"one takes {numbers:.1e} numbers in memory, and {_MOST_NUMBERS:.1e} are held"
+    else:
+        return ()
+    message = f"no gradients of random examples were measured beside the bounds: {why}"
+    remedy = "give examples (--data), which are measured whatever it takes"
+    return (Diagnostic("LC411", Level.INFO, "", message, remedy),)
 
 
 def _observed_of(found: Bounded, settings: Settings, count: int, seed: int) -> Observed | None:

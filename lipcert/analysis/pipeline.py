@@ -15,7 +15,12 @@ import numpy as np
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, kept_in_eval_mode
 from lipcert.analysis.findings import absence_of, findings, unknown_of
-from lipcert.analysis.observing import findings_on_examples, observed_at, observed_at_random
+from lipcert.analysis.observing import (
+    findings_on_examples,
+    left_out,
+    observed_at,
+    observed_at_random,
+)
 from lipcert.analysis.premises import constraints_of
 from lipcert.analysis.records import (
     AllocationReport,
@@ -78,7 +83,8 @@ def analyze(
     check_complete(settings)  # at once, not after the work
     found = bounded(model, settings, observe)
     if examples is None:
-        analysis = reported(model, settings, found, observed_at_random(found, settings))
+        observed = observed_at_random(found, settings)
+        analysis = reported(model, settings, found, observed, left_out(found))
     else:
         observed = observed_at(found, settings, examples)
         about = findings_on_examples(examples, observed, settings)

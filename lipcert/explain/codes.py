@@ -267,6 +267,9 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "network, a mechanism) depends on these examples. The ε of the run covers what the run "
         "releases, and nothing that was looked up before. Give --data public examples, or ones "
         "that were generated to the declared domain; or count the look as a release of its own.",
+        "LC411": "How far bounds are above gradients that occur is measured at a few random "
+        "examples, where that takes about a second and no more memory than the rest of an "
+        "analysis. No bound depends on it. Give examples with --data to measure a large network.",
         "LC420": "With reflected or repeated borders one input entry can meet a tap of the same "
         "window more than once, and the published sensitivity (input clip times cotangent clip) "
         "is too small: by 2 for a border of one pixel, by more for wider ones. Zero padding and "

@@ -207,7 +207,7 @@ def test_what_is_said_of_data():
     public = analyze(CNN, Settings(), examples=data(CNN, private=False))
     assert "LC410" not in {item.code for item in public.diagnostics}
     assert not public.usefulness.observed.is_private
-    assert "LC410" not in {item.code for item in analyze(CNN, Settings()).diagnostics}
+    assert not {"LC410", "LC411"} & {item.code for item in analyze(CNN, Settings()).diagnostics}
 
 
 def test_examples_outside_of_the_domain_are_counted():
@@ -395,3 +395,5 @@ def test_where_it_is_not_known_what_is_trained_g_is_unknown():
 def test_no_random_example_where_few_take_seconds_or_one_much_memory(monkeypatch, name):
     monkeypatch.setattr(f"lipcert.analysis.observing.{name}", lambda program: 1e9)
     assert observed_at_random(bounded(MLP, Settings()), Settings()) is None
+    (said,) = [item for item in analyze(MLP, Settings()).diagnostics if item.code == "LC411"]
+    assert {"work": "operations", "numbers_held": "memory"}[name] in said.message
