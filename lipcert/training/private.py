@@ -69,7 +69,7 @@ def level(folder: Path, world: World) -> None:
 
 
 @final
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Private:
     """A private run; close it, or use it in a `with` block, so that its trace records a regular
     end.
@@ -93,8 +93,12 @@ class Private:
     recorder: Recorder | None
     folder: Path | None
     max_physical_batch: int | None = None
-    example: Tensor | tuple[Tensor, ...] = field(repr=False, kw_only=True)
-    _is_closed: bool = field(default=False, init=False, repr=False)
+    example: Tensor | tuple[Tensor, ...] = field(kw_only=True)
+    _is_closed: bool = field(default=False, init=False)
+
+    def __repr__(self) -> str:
+        """What was spent so far, and nothing of the data."""
+        return f"<private run: {self.ledger.summary}>"
 
     @property
     def settings(self) -> Settings:
