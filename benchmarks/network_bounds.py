@@ -1,8 +1,8 @@
 """Whole networks: the product of norms, the bounds of LipCert, and what an attack attains.
 
 Trains small networks on the digits of scikit-learn (seconds each, fixed seeds), bounds the norm T
-of the per-example gradient of all parameters together, over all inputs in [0, 1]^64 of norm at
-most R and all labels, and looks for an input and a label of a large gradient by projected ascent.
+of the per-example gradient of all parameters together, over all inputs in [0, 1]^n of norm at most
+R and all labels, and looks for an input and a label of a large gradient by projected ascent.
 
     python -m benchmarks.network_bounds [--quick] [name ...]
 
@@ -23,6 +23,14 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 
+from benchmarks.image_networks import (
+    IMAGES,
+    ImageNetwork,
+    ImageSpec,
+    image_graph,
+    image_product,
+    trained_images,
+)
 from lipcert.analysis.bounded import Bounded
 from lipcert.graph.ir import Graph, Operand
 from tests.networks import Step, chain, dag, proved, reshaped
@@ -60,29 +68,43 @@ class Network:
     weights: Tensors
     biases: Tensors
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.run(x, self.dense, torch.relu)
+    radius = RADIUS
 
-    def dense(self, number: int, x: torch.Tensor) -> torch.Tensor:
+    @property
+    def layers(self) -> int:
+        return len(self.weights)
+
+    @property
+    def images(self) -> torch.Tensor:
+        return digits()[0]
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.run(x, self.layer, torch.relu)
+
+    def squares(self, x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+        """‖gradient‖² of the tensors of a layer, of each example."""
+        return (cotangent**2).sum(1) * ((x**2).sum(1) + float(not self.spec.sorts))
+
+    def layer(self, number: int, x: torch.Tensor) -> torch.Tensor:
         return x @ self.weights[number].T + self.biases[number]
 
     def run(
         self,
         x: torch.Tensor,
-        dense: Callable[[int, torch.Tensor], torch.Tensor],
+        layer: Callable[[int, torch.Tensor], torch.Tensor],
         ramp: Callable[[torch.Tensor], torch.Tensor],
     ) -> torch.Tensor:
         """Scores, by these layers and this ReLU."""
         last = len(self.weights) - 1
         if self.spec.blocks:
-            x = dense(0, x)
+            x = layer(0, x)
             for first in range(1, last, 2):
-                x = x + dense(first + 1, ramp(dense(first, x)))
-            return dense(last, x)
+                x = x + layer(first + 1, ramp(layer(first, x)))
+            return layer(last, x)
         for k in range(last):
-            x = dense(k, x)
+            x = layer(k, x)
             x = pairs_sorted(x, ramp) if self.spec.sorts else ramp(x)
-        return dense(last, x)
+        return layer(last, x)
 
 
 def spectral(radius: float) -> Callable[[torch.Tensor], torch.Tensor]:
@@ -98,7 +120,8 @@ def orthogonal(w: torch.Tensor) -> torch.Tensor:
     return u @ v
 
 
-SPECS = (
+AnyNetwork = Network | ImageNetwork
+SPECS: tuple[Spec | ImageSpec, ...] = (
     Spec("mlp_plain", SHALLOW, lambda w: w),
     Spec("mlp_spec", SHALLOW, spectral(1.0), temperature=0.05, epochs=120, rate=3e-3),
     Spec("mlp_fro", SHALLOW, frobenius(3.0)),
@@ -108,6 +131,7 @@ SPECS = (
     Spec("deep_gs", DEEP, orthogonal, temperature=0.1, sorts=True),
     Spec("residual", RESIDUAL, spectral(1.0), temperature=0.05, rate=3e-3, blocks=4),
     Spec("residual_untrained", RESIDUAL, spectral(1.0), epochs=1, rate=0.0, blocks=4),
+    *IMAGES,
 )
 
 
@@ -183,10 +207,11 @@ def graph_of(network: Network) -> Graph:
     return dag((64,), [*found, ("scores", dense_op(network, last), (found[-1][0],))])
 
 
-def bounded(network: Network) -> Bounded:
+def bounded(network: AnyNetwork) -> Bounded:
+    graph = image_graph(network) if isinstance(network, ImageNetwork) else graph_of(network)
     return proved(
-        graph_of(network),
-        input_norm=RADIUS,
+        graph,
+        input_norm=network.radius,
         input_box=(0.0, 1.0),
         loss="cross-entropy",
         temperature=network.spec.temperature,
@@ -232,65 +257,73 @@ class Ramp(torch.autograd.Function):
 
 
 def squared_gradients(
-    network: Network, x: torch.Tensor, labels: torch.Tensor, sharpness: float | None
+    network: AnyNetwork, x: torch.Tensor, labels: torch.Tensor, sharpness: float | None
 ) -> torch.Tensor:
     """Of each example and layer, times the squared temperature; smoothed kinks for a sharpness."""
     inputs: dict[int, torch.Tensor] = {}
     shifts: dict[int, torch.Tensor] = {}
 
-    def dense(k: int, value: torch.Tensor) -> torch.Tensor:
-        inputs[k] = value
-        shifts[k] = torch.zeros(len(value), len(network.weights[k]), requires_grad=True)
-        return network.dense(k, value) + shifts[k]
+    def layer(k: int, value: torch.Tensor) -> torch.Tensor:
+        inputs[k], found = value, network.layer(k, value)
+        shifts[k] = torch.zeros_like(found, requires_grad=True)
+        return found + shifts[k]
 
     def ramp(u: torch.Tensor) -> torch.Tensor:
         return torch.relu(u) if sharpness is None else Ramp.apply(u, sharpness)
 
-    scores = network.run(x, dense, ramp) / network.spec.temperature
+    scores = network.run(x, layer, ramp) / network.spec.temperature
     loss = torch.nn.functional.cross_entropy(scores, labels, reduction="sum")
     kept = sharpness is not None
     cotangents = torch.autograd.grad(
         loss * network.spec.temperature, [*shifts.values()], create_graph=kept
     )
-    biased = 0.0 if network.spec.sorts else 1.0
     squares = [
-        (cotangent**2).sum(1) * ((inputs[k] ** 2).sum(1) + biased)
+        network.squares(inputs[k], cotangent)
         for k, cotangent in zip(shifts, cotangents, strict=True)
     ]
     found = torch.stack(squares, 1)
     return found if kept else found.detach()
 
 
-def projected(x: torch.Tensor) -> torch.Tensor:
+def of_every_label(network: AnyNetwork, x: torch.Tensor) -> torch.Tensor:
+    """Squares for each example, label and layer; some examples at once."""
+    parts = [
+        squared_gradients(
+            network, part.repeat_interleave(10, 0), torch.arange(10).repeat(len(part)), None
+        )
+        for part in x.detach().split(100)
+    ]
+    return torch.cat(parts).view(len(x), 10, -1)
+
+
+def projected(x: torch.Tensor, radius: float) -> torch.Tensor:
     x = x.clamp(0.0, 1.0)
-    return x * (RADIUS / x.norm(dim=1, keepdim=True).clamp_min(RADIUS))
+    return x * (radius / x.norm(dim=1, keepdim=True).clamp_min(radius))
 
 
-def attained(network: Network, starts: int, rounds: int) -> float:
+def attained(network: AnyNetwork, starts: int, rounds: int) -> float:
     """The largest T that projected ascent finds, with the best label chosen again and again.
 
     At first half of the examples climb for a single layer each: from there more is reached.
     """
     torch.manual_seed(0)
-    images, _ = digits()
-    dense = torch.rand(starts, 64)
-    sparse = (torch.rand(starts, 64) < torch.rand(starts, 1)).double()
-    x = projected(torch.cat([dense, sparse, images[torch.randperm(len(images))[:starts]]]))
-    layers, largest = len(network.weights), 0.0
+    images, radius, layers = network.images, network.radius, network.layers
+    entries, largest = images.shape[1], 0.0
+    dense = torch.rand(starts, entries)
+    sparse = (torch.rand(starts, entries) < torch.rand(starts, 1)).double()
+    x = projected(torch.cat([dense, sparse, images[torch.randperm(len(images))[:starts]]]), radius)
     for turn in range(rounds):
         single = torch.nn.functional.one_hot(torch.randint(layers, (len(x),)), layers).double()
         early = 2 * turn < rounds
         wanted = torch.where(torch.rand(len(x), 1) < 0.5 * early, single, torch.ones(1, layers))
-        every = squared_gradients(
-            network, x.repeat_interleave(10, 0), torch.arange(10).repeat(len(x)), None
-        ).view(-1, 10, layers)
+        every = of_every_label(network, x)
         total = every.sum(2)
         largest = max(largest, float(total.max()))
         if turn and not early:  # the better half once more, slightly moved
             half = total.max(1).values.argsort(descending=True)[: len(x) // 2]
-            moved = x[half] + 0.1 / (1 + turn) * torch.randn(len(half), 64)
-            x, every = projected(torch.cat([x[half], moved])), every[half].repeat(2, 1, 1)
-            wanted = wanted[: len(x)]
+            moved = x[half] + 0.1 / (1 + turn) * torch.randn(len(half), entries)
+            x = projected(torch.cat([x[half], moved]), radius)
+            every, wanted = every[half].repeat(2, 1, 1), wanted[: len(x)]
         labels = (every * wanted[:, None]).sum(2).argmax(1)
         x = x.detach().requires_grad_()
         optimizer = torch.optim.Adam([x], lr=0.1 / (1 + turn))
@@ -301,23 +334,24 @@ def attained(network: Network, starts: int, rounds: int) -> float:
             (-torch.log(value + 1e-30).sum()).backward()
             optimizer.step()
             with torch.no_grad():
-                x.copy_(projected(x))
+                x.copy_(projected(x, radius))
         x = x.detach()
         reached = squared_gradients(network, x, labels, None).sum(1)
         largest = max(largest, float(reached.max()))
     return largest**0.5
 
 
-def row(spec: Spec, quick: bool) -> str:
-    network = trained(spec)
-    images, labels = digits()
-    accuracy = float((network(images).argmax(1) == labels).double().mean())
-    start = time.perf_counter()
+def row(spec: Spec | ImageSpec, quick: bool) -> str:
+    network: AnyNetwork = trained_images(spec) if isinstance(spec, ImageSpec) else trained(spec)
+    accuracy = float((network(network.images).argmax(1) == digits()[1]).double().mean())
+    start = time.process_time()
     bounds = bounded(network)
-    elapsed = 1e3 * (time.perf_counter() - start)
+    elapsed = 1e3 * (time.process_time() - start)
     bound = math.hypot(*bounds.grad_norms.values()) * spec.temperature
-    product = product_of_norms(network)
-    reached = attained(network, 64 if quick else 400, 4 if quick else 20)
+    is_image = isinstance(network, ImageNetwork)
+    product = image_product(network) if is_image else product_of_norms(network)
+    starts, rounds = (64, 4) if quick else (48, 20) if is_image else (400, 20)
+    reached = attained(network, starts, rounds)
     if reached > bound:
         raise SystemExit(f"{spec.name}: the bound {bound} is violated by {reached}")
     return (
