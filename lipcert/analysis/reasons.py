@@ -24,6 +24,7 @@ from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
 from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ShareLine
+from lipcert.core.lines.signs import SignPull
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
@@ -273,6 +274,8 @@ class _Tree:
             stop = share.values[-1] if isinstance(share, RunPull) else ""
             if isinstance(share, FormPull):
                 stop = self._form(share.form).stop
+            if isinstance(share, SignPull):
+                stop = share.stop
             above = (self.cotangent(of, stop),)
             text = f"{_grown(line.stated, above)}, all steps up to {stop} together"
             return Reason(what, value, line.stated, share.rule, text, above)

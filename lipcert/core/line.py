@@ -84,6 +84,7 @@ RULES: Final[Mapping[str, str]] = {
     "pull/value": "pulls.ValuePull",
     "pull/run": "pulls.RunPull",
     "pull/form": "pulls.FormPull",
+    "pull/signs": "signs.SignPull",
     "grad/kernel": "kernels.KernelGradient",
     "grad/tensor": "gradients.TensorGradient",
 }

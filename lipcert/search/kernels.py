@@ -18,6 +18,7 @@ from lipcert.core.interval import Array
 from lipcert.core.line import NotProved
 from lipcert.core.lines.kernels import Kernel, KernelGradient, kernel_at
 from lipcert.core.lines.proof import LOSS, Proof
+from lipcert.core.program import Conv, Dense
 from lipcert.settings.values import TierName
 
 _RATIOS: Final = (0.7, 1.0, 1.4, 2.0)
@@ -27,7 +28,7 @@ _WORTH: Final = 0.99
 _WORK: Final[Mapping[TierName, float]] = MappingProxyType(
     {"quick": 0.0, "fast": 3e9, "tight": 1e12}
 )
-"""multiplications for the pairs of one convolution"""
+"""multiplications for the pairs of one convolution, and to pull classes down to it"""
 
 
 def kernel_lines(
@@ -35,8 +36,8 @@ def kernel_lines(
 ) -> Iterator[KernelGradient]:
     """For the convolution that computes a value, where they may say more than is known; the one
     that says most first."""
-    stop = _stop_above(proof, value)
-    if stop is None or not _WORK[tier]:
+    stop = stop_above(proof, value, tier)
+    if stop is None:
         return
     try:
         kernel = kernel_at(proof, value, stop)
@@ -47,20 +48,24 @@ def kernel_lines(
     ratio, level = _level(kernel, _WORK[tier], float(limit))
     for room in _ROOMS:
         if level * room < limit:
-            yield KernelGradient(value=value, stop=stop, ratio=ratio, level=level * room)
+            yield KernelGradient(value=value, stop=stop, ratio=ratio, claim=level * room)
 
 
-def _stop_above(proof: Proof, value: str) -> str | None:
-    """The nearest value on the single way up of which the cotangent lies in a hull."""
-    own = proof.passes[LOSS]
+def stop_above(proof: Proof, value: str, tier: TierName) -> str | None:
+    """The nearest value on the single way up of which the cotangent lies in a hull; None if there
+    is none, or differences of classes are not worth being pulled down from it."""
+    own, work = proof.passes[LOSS], 0.0
     while True:
         cotangent = own.cotangents.get(value)
         if cotangent is not None and cotangent.hull is not None:
-            return value
+            return value if work * cotangent.hull.classes < _WORK[tier] else None
         readers = own.readers.get(value, ())
         if len(readers) != 1 or proof.reads[value] != 1:
             return None
-        value = readers[0].output
+        op, value = readers[0].op, readers[0].output
+        if isinstance(op, Conv | Dense):
+            places = math.prod(readers[0].shape) // op.weight.shape[0]
+            work += math.prod(op.weight.shape) * places
 
 
 def _level(kernel: Kernel, work: float, limit: float) -> tuple[float, float]:

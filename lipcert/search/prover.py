@@ -34,6 +34,7 @@ from lipcert.core.lines.chains import (
 )
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact
 from lipcert.core.lines.gradients import TensorGradient
+from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
 from lipcert.core.lines.pulls import (
     FormPull,
@@ -43,13 +44,14 @@ from lipcert.core.lines.pulls import (
     ValuePull,
     first_reader,
 )
+from lipcert.core.lines.signs import SignPull
 from lipcert.core.program import Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
 from lipcert.search.balls import shares_of_balls
 from lipcert.search.evidence import ChainWitness, Evidence, Listed, Proposals
 from lipcert.search.forms import Spectra, ways
-from lipcert.search.kernels import kernel_lines
+from lipcert.search.kernels import kernel_lines, stop_above
 
 ROOM: Final = 2.0**-24
 """how much more a line of a certificate states than follows, relatively: matrix products differ in
@@ -185,6 +187,7 @@ class Prover:
             program, premises, evidence.scope, evidence.engine, partial(_Watched, self._log)
         )
         self._tier = evidence.tier
+        self._by_signs: set[_Key] = set()  # read for differences of classes, found once for all
         self._lines: list[Line[Any]] = []
         self._rests: list[frozenset[int]] = []
         self._writers: defaultdict[_Key, list[int]] = defaultdict(list)
@@ -224,6 +227,10 @@ class Prover:
             found = line.evaluate(self.proof)
         except NotProved:
             return None
+        finally:
+            if isinstance(line, SignPull | KernelGradient):
+                self._by_signs |= self._log.read
+                self._log.read = self._by_signs.copy()
         return found, self._log.read
 
     def _add(self, line: Line[Any]) -> int | None:
@@ -383,8 +390,17 @@ class Prover:
                 [
                     *(RunPull(of=of, values=row) for row in runs[value]),
                     *(pull for form in forms.get(value, ()) for pull in self._form_pulls(of, form)),
+                    *(self._sign_pulls(value) if of == LOSS else ()),
                 ],
             )
+
+    def _sign_pulls(self, value: str) -> Iterator[SignPull]:
+        """What differences of classes say of a cotangent that tensors read."""
+        step = self.proof.steps.get(value)
+        if step is not None and isinstance(step.op, Conv | Dense):
+            stop = stop_above(self.proof, value, self._tier)
+            if stop is not None:
+                yield SignPull(value=value, stop=stop)
 
     def _form_pulls(self, of: Seed, number: int) -> Iterator[FormPull]:
         """What a form says of a cotangent, by its norm or by the hull."""
@@ -420,26 +436,19 @@ class Prover:
         self._append(self._stated(line, best[0]), *best)
 
     def _kernels(self) -> None:
-        """Of convolutions, from differences of classes.
-
-        Differences are pulled back once for all of them: each line rests on what any of them read.
-        """
+        """Of convolutions, from differences of classes."""
         proof = self.proof
-        together: set[_Key] = set()
         for step in proof.program.steps:
             if not isinstance(step.op, Conv) or not step.op.weight.sources:
                 continue
             rule = rule_at(proof.program, step, proof.facts, proof.weights)
             cotangent = proof.passes[LOSS].cotangents.get(step.output, Cotangent(math.inf))
             (_, known), *_ = rule.operand_gradients(cotangent)
-            lines = kernel_lines(proof, step.output, known, self._tier)
-            self._log.read = set()
-            for line in lines:
-                together |= self._log.read
+            self._log.read = self._by_signs
+            for line in kernel_lines(proof, step.output, known, self._tier):
                 tried = self._tried(line)
-                together |= self._log.read
                 if tried is not None and tried[0] < known:
-                    self._append(self._stated(line, tried[0]), tried[0], together.copy())
+                    self._append(self._stated(line, tried[0]), *tried)
                     break
 
     def _gradients(self) -> None:

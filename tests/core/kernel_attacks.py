@@ -162,8 +162,11 @@ def linear(step: Step, x: torch.Tensor, slopes: dict[str, torch.Tensor]) -> torc
     raise TypeError(op)
 
 
-def attained(found: Chain, starts: int, rounds: int, seed: int) -> float:
-    """The largest norm of the gradient of the first kernel, over all pairs of classes."""
+def attained(
+    found: Chain, starts: int, rounds: int, seed: int, *, is_cotangent: bool = False
+) -> float:
+    """The largest norm of the gradient of the first kernel, over all pairs of classes; or of that
+    of what it computes."""
     torch.manual_seed(seed)
     proof, steps = found.proof, found.proof.program.steps
     hull = proof.passes[LOSS].cotangents[proof.program.output].hull
@@ -188,10 +191,10 @@ def attained(found: Chain, starts: int, rounds: int, seed: int) -> float:
                 at[name] = torch.where(torch.rand(low.shape) < 0.5, low, high)
             for turn in range(rounds):
                 leaves = {name: value.detach().requires_grad_() for name, value in at.items()}
-                square = squared(steps[place:], leaves, pair)
+                square = squared(steps[place:], leaves, pair, is_cotangent=is_cotangent)
                 largest = max(largest, float(square.detach()) ** 0.5)
                 name = list(at)[turn % len(at)]
-                (rise,) = torch.autograd.grad(square, leaves[name])
+                (rise,) = torch.autograd.grad(square, leaves[name], materialize_grads=True)
                 if name:
                     low, high = ends[name]
                     at[name] = torch.where(rise > 0.0, high, low)
@@ -201,13 +204,16 @@ def attained(found: Chain, starts: int, rounds: int, seed: int) -> float:
     return largest * hull.scale
 
 
-def squared(steps: Sequence[Step], at: dict[str, torch.Tensor], pair: torch.Tensor) -> torch.Tensor:
-    """‖gradient of the kernel of the first step‖², at an image and slopes."""
+def squared(
+    steps: Sequence[Step], at: dict[str, torch.Tensor], pair: torch.Tensor, *, is_cotangent: bool
+) -> torch.Tensor:
+    """‖gradient of the kernel of the first step‖², or of what that computes."""
     weight = torch.tensor(steps[0].op.weight.lo, requires_grad=True)
-    value = convolved(steps[0].op, at[""], weight)
+    value = first = convolved(steps[0].op, at[""], weight)
     for step in steps[1:]:
         value = linear(step, value, at)
-    (gradient,) = torch.autograd.grad((value * pair).sum(), weight, create_graph=True)
+    of = first if is_cotangent else weight
+    (gradient,) = torch.autograd.grad((value * pair).sum(), of, create_graph=True)
     return gradient.square().sum()
 
 

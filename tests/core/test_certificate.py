@@ -40,6 +40,7 @@ from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.lines.pulls import FormPull, LossPull, RunPull, ValuePull
+from lipcert.core.lines.signs import SignPull
 from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES
 
@@ -66,7 +67,8 @@ LINES: tuple[Line[Any], ...] = (
     RunPull(of="output", values=("y", "z"), bound=0.5),
     FormPull(of="loss", form=7, by="hull", bound=0.5),
     ValuePull(of="output", value="x", bound=0.125),
-    KernelGradient(value="y", stop="z", ratio=1.0, level=0.5, bound=1.0),
+    SignPull(value="y", stop="z", bound=0.5),
+    KernelGradient(value="y", stop="z", ratio=1.0, claim=0.5, bound=1.0),
     TensorGradient(tensor="w", bound=1.0),
 )
 SAMPLE = Certificate(

@@ -18,6 +18,7 @@ from lipcert.core.interval import exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.kernels import Kernel, KernelGradient, kernel_at
 from lipcert.core.lines.proof import LOSS, Proof
+from lipcert.core.lines.signs import SignPull
 from lipcert.core.program import (
     Activation,
     AveragePool,
@@ -66,6 +67,17 @@ def no_kernel_has_a_larger_gradient(premises, seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_of_images_without_signs(seed):
     no_kernel_has_a_larger_gradient(IMAGES, seed)
+
+
+def no_cotangent_is_longer(premises, seed):
+    found = chain(seed, premises)
+    bound = SignPull(value=found.value, stop=found.proof.program.output).evaluate(found.proof)
+    assert attained(found, 2, 16, seed, is_cotangent=True) <= bound * (1.0 + 1e-12)
+
+
+@pytest.mark.parametrize("seed", range(12, 24))
+def test_of_values(seed):
+    no_cotangent_is_longer(IMAGES, seed)
 
 
 @pytest.mark.parametrize("seed", range(100, 104))
@@ -161,12 +173,12 @@ def test_integers_prove_the_same():
     assert line.evaluate(found.proof) == bound
 
 
-def test_a_level_that_is_too_low_is_refused():
+def test_a_claim_that_is_too_low_is_refused():
     for seed in range(6):
         found = chain(seed, IMAGES)
         line, bound = bound_of(found)
         with pytest.raises(NotProved):
-            replace(line, level=0.9 * line.level / 1.05).evaluate(found.proof)
+            replace(line, claim=0.9 * line.claim / 1.05).evaluate(found.proof)
         with pytest.raises(NotProved):
             replace(line, ratio=0.0).evaluate(found.proof)
         assert bound < math.inf
@@ -176,6 +188,9 @@ def test_what_else_is_read_or_may_change_is_refused():
     found = chain(1, IMAGES)
     program, proof = found.proof.program, found.proof
     line, _ = bound_of(found)
+    of_values = SignPull(value=line.value, stop=line.stop)
+    with pytest.raises(NotProved):
+        replace(of_values, of="output").evaluate(proof)
     again = replace(program.steps[0], output="again", inputs=(found.value,))
     refused(replace(program, steps=(program.steps[0], again, *program.steps[1:])), proof, line)
     held = (Constraint("above", "spectral", 100.0),)

@@ -419,13 +419,13 @@ KERNELS = [
         "forms.correlation:kernel_factor_at_most",
         "1 + 1 / Fraction(ratio) ** 2",
         "Fraction(1)",
-        Kill.of(test_kernel_gradients.test_a_level_that_is_too_low_is_refused),
+        Kill.of(test_kernel_gradients.test_a_claim_that_is_too_low_is_refused),
     ),
     Mutation(
         "forms.correlation:kernel_factor_at_most",
         "root_up(max(times, 1))",
         "1.0",
-        Kill.of(test_kernel_gradients.test_a_level_that_is_too_low_is_refused),
+        Kill.of(test_kernel_gradients.test_a_claim_that_is_too_low_is_refused),
     ),
     Mutation(
         "lines.kernels:kernel_at",
@@ -446,16 +446,28 @@ KERNELS = [
         Kill.seeds(test_kernel_gradients.no_kernel_has_a_larger_gradient, IMAGES),
     ),
     Mutation(
-        "lines.kernels:path_between",
+        "lines.signs:path_between",
         "proof.reads[value] != 1 or ",
         "",
         Kill.of(test_kernel_gradients.test_what_else_is_read_or_may_change_is_refused),
     ),
     Mutation(
-        "lines.kernels:path_between",
+        "lines.signs:path_between",
         "tensors_read(found) & proof.free",
         "False",
         Kill.of(test_kernel_gradients.test_what_else_is_read_or_may_change_is_refused),
+    ),
+    Mutation(
+        "lines.signs:SignPull.evaluate",
+        "self.of != LOSS or self.value == self.stop",
+        "False",
+        Kill.of(test_kernel_gradients.test_what_else_is_read_or_may_change_is_refused),
+    ),
+    Mutation(
+        "lines.signs:SignPull.evaluate",
+        "differences_at(proof, self.value, self.stop).sizes",
+        "differences_at(proof, self.value, self.stop).rests",
+        Kill.seeds(test_kernel_gradients.no_cotangent_is_longer, IMAGES),
     ),
     Mutation(
         "forms.pulled:_moved",

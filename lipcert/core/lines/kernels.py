@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Final, Literal, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, round_down
 from lipcert.core.budget import spend
 from lipcert.core.codec import Bound
-from lipcert.core.coverage import tensors_read
 from lipcert.core.forms.correlation import kernel_factor_at_most
 from lipcert.core.forms.links import Diagonal, link_of
-from lipcert.core.forms.pulled import pulled
 from lipcert.core.forms.signs import Differences
 from lipcert.core.interval import Interval, exact, up
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
 from lipcert.core.lines.proof import LOSS, Proof
+from lipcert.core.lines.signs import differences_at, path_between
 from lipcert.core.program import (
     Activation,
     BatchNorm,
@@ -37,17 +35,14 @@ from lipcert.core.rules.steps import rule_at
 from lipcert.core.rules.window_reads import windows_over
 from lipcert.core.rules.windows import convolution_axes, kernel_square
 
-MAX_VECTORS: Final = 1 << 24
-"""entries of the vectors of all classes, at one value"""
-
 
 @final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class KernelGradient(Line[float]):
     """‖∂loss/∂kernel‖₂ ≤ bound through the convolution that computes a value.
 
-    stop: a value above, in the hull of whose cotangent the differences of classes lie. level: for
-    every pair of classes σ + κ·h·‖d‖ ≤ level is proved, of `forms.correlation` (with a = ratio) and
+    stop: a value above, in the hull of whose cotangent the differences of classes lie. claim: for
+    every pair of classes σ + κ·h·‖d‖ ≤ claim is proved, of `forms.correlation` (with a = ratio) and
     `forms.signs`, unless κ·h·‖q‖ is that small already; h the largest slope between the value and
     where the differences are.
     Hypotheses (checked): from the value to the stop each step reads what the one before computes
@@ -62,7 +57,7 @@ class KernelGradient(Line[float]):
     value: str
     stop: str
     ratio: Bound
-    level: Bound
+    claim: Bound
 
     @property
     def subject(self) -> str:
@@ -72,7 +67,7 @@ class KernelGradient(Line[float]):
     def evaluate(self, proof: Proof) -> float:
         """Over all pairs of classes."""
         kernel = kernel_at(proof, self.value, self.stop)
-        return kernel.bound(proof, self.ratio, self.level)
+        return kernel.bound(proof, self.ratio, self.claim)
 
     def least(self, found: float) -> float:
         """The largest of all pairs."""
@@ -183,66 +178,6 @@ def kernel_at(proof: Proof, value: str, stop: str) -> Kernel:
         reach,
         root_up(kernel_square(axes)),
     )
-
-
-def path_between(proof: Proof, value: str, stop: str) -> Sequence[Step]:
-    """The steps from a value up to another, each the only reader of the one before."""
-    found: list[Step] = []
-    own = proof.passes[LOSS]
-    while value != stop:
-        readers = own.readers.get(value, ())
-        if proof.reads[value] != 1 or not readers or len(readers[0].inputs) != 1:
-            raise NotProved(f"no single way leads from {value} to {stop}")
-        found.append(readers[0])
-        value = readers[0].output
-    if tensors_read(found) & proof.free:
-        raise NotProved("the steps in between are not fixed")
-    return found
-
-
-def differences_at(proof: Proof, value: str, stop: str) -> Differences:
-    """Of the classes of the hull at `stop`, pulled back to a value; each is found once."""
-    hull = proof.passes[LOSS].cotangents[stop].hull
-    if hull is None or hull.classes != math.prod(proof.program.shapes[stop]):
-        raise NotProved("the cotangent at the stop has no hull with a class for each entry")
-    path = path_between(proof, value, stop)
-    if (stop, stop) not in proof.differences:
-        proof.differences[stop, stop] = Differences.of_classes(hull.classes)
-    for number in range(len(path) - 1, -1, -1):
-        name = path[number].inputs[0]
-        if (stop, name) not in proof.differences:
-            proof.differences[stop, name] = _below(proof, path[number:], stop)
-    return proof.differences[stop, value]
-
-
-def _below(proof: Proof, path: Sequence[Step], stop: str) -> Differences:
-    """Through the first of these steps, and through runs that begin with it."""
-    step, shapes = path[0], proof.program.shapes
-    above = proof.differences[stop, step.output]
-    shape = shapes[step.inputs[0]]
-    if len(above.vectors.lo) * math.prod(shape) > MAX_VECTORS:
-        raise NotProved("there are too many classes for a value of this size")
-    if isinstance(step.op, Activation | PRelu):
-        slopes = slopes_between((step,), proof.facts)
-        if slopes is None or not np.isfinite(slopes[step.output].magnitude()).all():
-            raise NotProved(f"the slopes of {step.output} are not bounded")
-        return above.through_slopes(slopes[step.output])
-    try:
-        vectors = pulled(above.vectors, step, shape, {})
-    except ValueError:
-        vectors = None
-    if vectors is None or not np.isfinite(vectors.magnitude()).all():
-        raise NotProved(f"differences of classes are not pulled through {step.output}")
-    norm = rule_at(proof.program, step, proof.facts, proof.weights).lipschitz(0)
-    if not math.isfinite(norm):
-        raise NotProved(f"no norm of {step.output} is known")
-    found = above.through_matrix(vectors, norm)
-    names = tuple(each.output for each in path)
-    for values in tuple(proof.runs):
-        if values == names[: len(values)]:
-            end = proof.differences[stop, values[-1]]
-            found = found.meet(end.through_matrix(vectors, proof.runs[values]))
-    return found
 
 
 def _diagonal(proof: Proof, step: Step) -> Diagonal | None:

@@ -19,6 +19,7 @@ from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import RunNorm, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT
 from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ValuePull
+from lipcert.core.lines.signs import SignPull
 from lipcert.core.program import Program
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
@@ -265,5 +266,6 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
     for line in lines:
         if isinstance(line, KernelGradient):
             yield from (replace(line, value=value) for value in values)
+            yield from (SignPull(value=value, stop=line.stop) for value in values)
     for tensor in (*_tensors(lines), *values[:1], "absent"):
         yield TensorGradient(tensor=tensor)

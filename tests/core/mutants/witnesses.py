@@ -46,8 +46,8 @@ def witness_mutants(case: Case) -> Iterator[Mutant]:
             yield from _gains(case.certificate, place, line)
         if isinstance(line, KernelGradient):
             for changes in ({"ratio": 0.0}, {"ratio": 5e-324}, {"ratio": 1e300}, {"ratio": 4.0},
-                            {"level": 0.0}, {"level": 0.99 * line.level}, {"level": 1e300},
-                            {"level": 2.0 * line.level}):  # fmt: skip
+                            {"claim": 0.0}, {"claim": 0.99 * line.claim}, {"claim": 1e300},
+                            {"claim": 2.0 * line.claim}):  # fmt: skip
                 other = replace(line, **changes)
                 yield mutant("numbers of a kernel", _EITHER, _put(case.certificate, place, other))
 
