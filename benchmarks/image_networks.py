@@ -15,8 +15,7 @@ import torch.nn.functional as F  # noqa: N812  as everyone calls it
 from sklearn.datasets import load_digits
 
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Graph
-from lipcert.graph.operand import Operand
+from lipcert.graph.ir import Graph, Operand
 from tests.networks import chain, reshaped
 from tests.ops import Activation, AveragePool, Conv, Dense, Maker
 
