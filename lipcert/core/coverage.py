@@ -20,8 +20,13 @@ def rule_of(op: Op) -> str:
 
 
 def is_relu(step: Step) -> bool:
-    """Whether it is max(x, 0), entry by entry."""
-    return isinstance(step.op, Activation) and step.op.name == "relu"
+    """Whether it lies between 0 and max(x, 0), entry by entry: a ReLU, or one with a limit."""
+    match step.op:
+        case Activation("relu"):
+            return True
+        case Activation("clip", (low, _)):
+            return low == 0.0
+    return False
 
 
 def operands(op: Op) -> Iterator[Operand]:

@@ -34,7 +34,7 @@ IndexArray = npt.NDArray[np.int64]
 _PHASES: Final = ((0.03, 0.4, 1.3), (0.01, 0.5, 1.15), (0.003, 1.0, 1.1))
 """how far the maximum is smoothed, as a part of a sum, its part of the looks left, and up to how
 many times the known bound what it ends with is of use"""
-_MOST_LOOKS, _LEAST_LOOKS = 30, 6
+_MOST_LOOKS, _MOST_AT_FREQUENCIES, _LEAST_LOOKS = 30, 20, 6
 _WORK: Final = 3e9
 """multiplications of all looks"""
 _LEAST_GAIN: Final = 1e-4
@@ -95,7 +95,8 @@ def numbers_to_raise(
     frame = kernel.frame
     inside = [float((frame.reads(axis) >= 0).mean()) for axis in range(len(frame.size))]
     known /= math.prod(inside)
-    looks = int(min(_WORK / problem.work, _MOST_LOOKS))
+    most = _MOST_LOOKS if len(problem.powers) == 1 else _MOST_AT_FREQUENCIES
+    looks = int(min(_WORK / problem.work, most))
     p, q, reached = problem.start()
     if looks < _LEAST_LOOKS or reached >= _WORTH * known:
         return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from lipcert.core.norms.definite import definite_exact, definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
+from lipcert.core.program import Activation
 from tests.core import test_inputs, test_kernel_gradients
 from tests.core.forms import test_forms, test_links, test_regions
 from tests.core.norms import (
@@ -387,6 +388,12 @@ FORMS = [
         "kernel.entries.hi",
         "kernel.entries.lo",
         Kill.of(test_raised.test_upper_limits_of_every_entry),
+    ),
+    Mutation(
+        "coverage:is_relu",
+        "low == 0.0",
+        "low <= 0.0",
+        Kill.of(test_raised.test_relus_with_a_limit, Activation("clip", (-1e-9, 6.0)), False),
     ),
     Mutation(
         "norms.raised:tap_of_all",

@@ -23,8 +23,9 @@ class AffineFact(FactLine):
 
     values: of a run whose norm is proved, or of one linear step. value: the last of them, or that
     of a ReLU which reads it.
-    Proof: entry by entry relu(u + c) ≤ relu(u) + relu(c), and no entry of these is negative;
-    ‖relu(Ax)‖ ≤ ‖Ax‖. The same holds for a run of y, where A is a matrix of runs of x.
+    Proof: entry by entry relu(u + c) ≤ relu(u) + relu(c), and no entry of these is negative; with
+    a limit it is smaller; ‖relu(Ax)‖ ≤ ‖Ax‖. The same holds for a run of y, where A is a matrix of
+    runs of x.
     Attained: A = I, c = x ≥ 0.
     """
 

@@ -3,6 +3,7 @@
 Let x and z have no negative entries, and let every output read an entry of z that is τ. A kernel
 K' ≥ [K, c/τ], entry by entry, has Kx + c ≤ K'(x, z), so that
     0 ≤ relu(Kx + c) ≤ relu(K'(x, z)),    hence    ‖relu(Kx + c)‖ ≤ ‖K'‖·√(‖x‖² + ‖z‖²).
+The same holds of a ReLU with a limit, min(relu, h) for h ≥ 0.
 K' is max([K, c/τ], −pqᵀ). The numbers p, q and τ > 0 are not trusted: with any of them K' is as
 large as it has to be, and ‖K'‖ may be far below ‖K‖, since what K does to signs of all kinds is not
 asked for.

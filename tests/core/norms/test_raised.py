@@ -42,6 +42,7 @@ from tests.core.norms.convolutions import window_of
 from tests.core.norms.test_fused import batch_norm, chain, known, pad_move, runs
 
 Numbers = tuple[tuple[float, ...], ...]
+RELU = Activation("relu")
 
 
 def matrix_kernel(matrix: np.ndarray) -> Kernel:
@@ -63,14 +64,16 @@ def random_map(seed: int) -> tuple[np.ndarray, np.ndarray, float]:
 def longest(matrix: np.ndarray, constants: np.ndarray, radius: float, starts: int = 60) -> float:
     """‖relu(Wx + b)‖ at the best x ≥ 0 of some ascents: a convex function of x."""
     rng = np.random.default_rng(0)
+    size = max(float(np.abs(matrix).max()), float(np.abs(constants).max())) or 1.0
+    matrix, constants = matrix / size, constants / size
     x = rng.random((starts, matrix.shape[1])) * (rng.random((starts, matrix.shape[1])) < 0.6)
-    best = 0.0
+    best = float(np.linalg.norm(np.maximum(constants, 0.0)))
     for _ in range(60):
-        x *= radius / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-300)
+        x *= radius / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-150)
         values = np.maximum(x @ matrix.T + constants, 0.0)
         best = max(best, float(np.linalg.norm(values, axis=1).max()))
         x = np.maximum(values @ matrix, 0.0)
-    return max(best, float(np.linalg.norm(np.maximum(constants, 0.0))))
+    return best * size
 
 
 def bound(matrix: np.ndarray, constants: np.ndarray, radius: float, numbers: Numbers) -> float:
@@ -131,11 +134,15 @@ def test_nothing_is_searched_in_vain() -> None:
 
 
 def proof_of(
-    steps: Sequence[Step], shapes: dict[str, tuple[int, ...]], norm: float, engine: str = "float"
+    steps: Sequence[Step],
+    shapes: dict[str, tuple[int, ...]],
+    norm: float,
+    engine: str = "float",
+    activation: Activation = RELU,
 ) -> Proof:
     """Of a ReLU behind steps from any x ≥ 0 of a norm."""
     end = steps[-1]
-    above = Step(Activation("relu"), (end.output,), "relu", end.shape, len(steps))
+    above = Step(activation, (end.output,), "relu", end.shape, len(steps))
     shapes = {**shapes, "relu": end.shape}
     program = Program("x", "relu", shapes, (*steps, above), Place(0), ())
     proof = Proof(program, PREMISES, ScopeClaim("point", (), ()), ENGINES[engine])
@@ -189,12 +196,23 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
     reached = longest(matrix, constants, proof.facts["x"].norm, 20)
     kernel = kernel_of(proof.program.steps[:-1], proof.program.shapes)
     assert kernel is not None
-    line = searched(proof)
+    line, norm = searched(proof), proof.facts["x"].norm
     if kernel.adjoint or tap_of_all(kernel.frame) is None:
         assert line is None
-    if line is None:
         return
-    assert follows(proof, line) >= reached * (1.0 - 1e-9)
+    if line is None:
+        size = float(np.abs(kernel.entries.hi).mean()) ** 0.5
+        entries = kernel.frame.groups * kernel.entries.hi[0].size
+        drawn = ((size,) * len(kernel.entries.hi), (size,) * (entries + 1), (norm,))
+        line = GainFact(
+            value="relu",
+            values=tuple(step.output for step in proof.program.steps[:-1]),
+            numbers=drawn,
+            gain=0.0,
+            method="explicit",
+        )
+    else:
+        assert follows(proof, line) >= reached * (1.0 - 1e-9)
     upper = constants_of(kernel, proof.program.steps[:-1], proof)
     for spread in (0.0, 0.5, 2.0):
         numbers = tuple(
@@ -205,12 +223,13 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
         assert raised is not None
         if raised.frame.is_small:
             gain = float(np.linalg.norm(raised.frame.matrix(), 2))
-            stated = gain * math.hypot(
-                proof.facts["x"].norm, copies_of(raised, end.shape) ** 0.5 * numbers[2][0]
-            )
-            assert stated >= reached * (1.0 - 1e-9)
+            other = replace(line, numbers=numbers, gain=gain * (1.0 + 1e-7), method="explicit")
+            assert reached * (1.0 - 1e-9) <= follows(proof, other)
+            copies = copies_of(raised, end.shape)
+            stated = gain * math.hypot(norm, copies**0.5 * numbers[2][0])
+            assert follows(proof, other) <= stated * (1.0 + 1e-6) or stated == 0.0
             lower = replace(line, numbers=numbers, gain=gain * (1.0 - 1e-6))
-            assert math.isinf(follows(proof, lower))
+            assert math.isinf(follows(proof, lower)) or gain == 0.0
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -320,6 +339,31 @@ def test_what_is_no_run_below_a_relu() -> None:
     low = np.array([[-1e-300, 0.0]])
     proof.facts["v0"] = Fact.of((1, 2), 1.0, Interval(low, np.ones((1, 2))))
     assert math.isinf(follows(proof, line))
+
+
+@pytest.mark.parametrize(
+    ("activation", "is_one"),
+    [
+        (RELU, True),
+        (Activation("clip", (0.0, 6.0)), True),
+        (Activation("clip", (0.0, 0.0)), True),
+        (Activation("clip", (-1e-9, 6.0)), False),
+        (Activation("clip", (1e-9, 6.0)), False),
+        (Activation("leaky_relu", (0.0,)), False),
+    ],
+)
+def test_relus_with_a_limit(activation: Activation, is_one: bool) -> None:
+    """Between 0 and max(x, 0); and what a line says of one, against a grid."""
+    matrix, bias = np.array([[4.0, -3.0], [1.0, 5.0]]), np.array([-1.0, 1.0])
+    dense = Dense(known(matrix), known(bias))
+    proof = proof_of(*chain((1, 2), (dense, (1, 2))), 1.5, activation=activation)
+    line = searched(proof_of(*chain((1, 2), (dense, (1, 2))), 1.5))
+    assert line is not None
+    assert (follows(proof, line) < math.inf) is is_one
+    angles = np.linspace(0.0, np.pi / 2, 200)
+    x = 1.5 * np.stack([np.cos(angles), np.sin(angles)], axis=1)[:, None]
+    values = evaluate_batch(proof.program, x)["relu"]
+    assert np.linalg.norm(values, axis=(1, 2)).max() <= follows(proof, line) * (1.0 + 1e-12)
 
 
 def test_upper_limits_of_every_entry() -> None:
