@@ -66,7 +66,7 @@ class Listed:
         self._chains = chains
 
     def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
-        """None."""
+        """No gains are known beforehand."""
         del value, found, facts
         return iter(())
 

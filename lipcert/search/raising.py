@@ -174,7 +174,7 @@ class _Problem:
 
     @cached_property
     def scale(self) -> float:
-        """A typical entry."""
+        """About the mean magnitude of an entry."""
         entries = np.count_nonzero(self.where < self.last) * self.fixed.shape[2]
         return float(np.abs(self.fixed).sum() / max(entries, 1))
 
