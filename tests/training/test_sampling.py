@@ -135,7 +135,7 @@ def test_ranks_draw_disjoint_parts_of_one_batch(
         assert index.dtype == np.int64
         assert len(np.unique(index)) == len(index)
         assert not len(index) or (index.min() >= 0 and index.max() < count)
-        if sampling is Sampling.POISSON:
+        if sampling in {Sampling.POISSON, Sampling.BALLS_IN_BINS}:
             assert all((part % ranks == rank).all() for rank, part in enumerate(parts))
         else:
             assert sorted(index) == sorted(alone[step][0])
