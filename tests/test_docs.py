@@ -101,7 +101,8 @@ def test_the_grammar_names_every_member_and_no_other() -> None:
 
 
 def test_the_grammar_marks_what_may_be_left_out() -> None:
-    assert set(re.findall(r"([a-z_]+)\?", GRAMMAR)) == OPTIONAL
+    """`level` of a fact may be, that of a kernel may not."""
+    assert set(re.findall(r"([a-z_]+)\?", GRAMMAR)) == OPTIONAL | {"level"}
 
 
 def test_every_assumption_of_the_ledger_is_explained() -> None:
