@@ -7,12 +7,14 @@ parameter that the loss does not have is an error: silence would certify another
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from functools import singledispatch
-from typing import Any, Final
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
+from lipcert.core.ledger.premises import LossPart
 from lipcert.core.losses.base import ClassLoss, Loss, loss_class, parameters_of
 from lipcert.core.losses.entries import (
     AbsoluteError,
@@ -42,6 +44,51 @@ _OF_TOKENS: Final = frozenset(item.name for item in fields(ClassLoss))
 """parameters that every loss of classes has"""
 _MANY: Final = 1 << 24
 """numbers that gradients for all labels may have"""
+
+
+Parameter: TypeAlias = float | bool | str
+
+
+def parameters(loss: Loss) -> dict[str, Parameter]:
+    """Every parameter that determines a loss; of a sum of losses each part has its own."""
+    if isinstance(loss, Joint):
+        return {}
+    given = ((item.name, getattr(loss, item.name)) for item in fields(cast("Any", loss)))
+    return {name: value for name, value in given if value is not None}
+
+
+def loss_record(loss: Loss) -> dict[str, Parameter]:
+    """The kind and the parameters, or the parts as settings spell them."""
+    if isinstance(loss, Joint):
+        return {"kind": loss.kind, "parts": spelt(stated_parts(loss))}
+    return {"kind": loss.kind, **parameters(loss)}
+
+
+def stated(loss: Loss) -> tuple[tuple[str, float | str], ...]:
+    """The parameters as a certificate has them."""
+    return tuple(
+        (name, str(value).lower() if isinstance(value, bool | str) else float(value))
+        for name, value in sorted(parameters(loss).items())
+    )
+
+
+def stated_parts(loss: Joint) -> tuple[LossPart, ...]:
+    """The parts of a sum of losses as a certificate has them."""
+    return tuple(
+        LossPart(part.output, part.loss.kind, stated(part.loss), part.weight) for part in loss.parts
+    )
+
+
+def spelt(parts: Sequence[LossPart]) -> str:
+    """Parts as settings spell them: `reg=0.5*mse(half=false,label-norm=1.0)`."""
+    given = [
+        ",".join(f"{name.replace('_', '-')}={value}" for name, value in part.parameters)
+        for part in parts
+    ]
+    return ",".join(
+        f"{part.output}={part.weight!r}*{part.kind}{own and f'({own})'}"
+        for part, own in zip(parts, given, strict=True)
+    )
 
 
 def make_loss(kind: str, **given: Any) -> Loss:

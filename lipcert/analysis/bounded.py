@@ -43,8 +43,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program, Step
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.steps import rule_at
-from lipcert.core.rules.weights import weights_in
+from lipcert.core.rules.steps import rule_at, weights_in
 from lipcert.errors import NoVerdictError
 from lipcert.graph.domain import Domain
 from lipcert.graph.ir import JOINED, EvalLayer, Graph

@@ -53,6 +53,7 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Observed
 from lipcert.graph.ir import Graph, name_of
 from lipcert.importer.model import ImportedModel
+from lipcert.losses import loss_record
 from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
@@ -194,7 +195,7 @@ def _assumptions(
     return Assumptions(
         input_norm=finite(at_input),
         input_box=settings.effective_input_box,
-        loss={**loss.record(), "reduction": settings.reduction, **_clip(settings)},
+        loss={**loss_record(loss), "reduction": settings.reduction, **_clip(settings)},
         scope=settings.scope,
         constraints={name: str(spec) for name, spec in constraints.items()},
         neighbours=settings.neighbours,

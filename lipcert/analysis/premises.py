@@ -28,6 +28,7 @@ from lipcert.core.program import Program, Shape
 from lipcert.core.reader.records import Model
 from lipcert.errors import UsageError
 from lipcert.graph.ir import EvalLayer, Graph
+from lipcert.losses import stated, stated_parts
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.upper import norm_lower
@@ -56,10 +57,10 @@ def premises_of(
         input_box=settings.effective_input_box,
         input_parts=settings.input_parts,
         loss=loss.kind,
-        loss_parameters=loss.stated(),
+        loss_parameters=stated(loss),
         loss_clip=settings.loss_clip,
         loss_assumed=settings.loss == "auto",
-        loss_parts=loss.stated_parts() if isinstance(loss, Joint) else (),
+        loss_parts=stated_parts(loss) if isinstance(loss, Joint) else (),
         mechanism=mechanism or mechanism_of(settings),
         relation=settings.neighbours,
         divisor=settings.batch_size if settings.reduction == "mean" else None,

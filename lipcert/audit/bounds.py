@@ -17,13 +17,14 @@ from lipcert.analysis.stated import stated_values
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.ledger.premises import Premises
-from lipcert.core.losses.base import Parameter, read_loss
+from lipcert.core.losses.base import read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Node
 from lipcert.errors import NoVerdictError
 from lipcert.graph.viewed import graph_at, is_shown
 from lipcert.importer.model import ImportedModel
+from lipcert.losses import Parameter, loss_record, parameters
 from lipcert.privacy.noise import Group
 from lipcert.settings.loss_spec import heads_text
 from lipcert.settings.settings import Settings
@@ -207,10 +208,10 @@ def _loss_of(premises: Premises) -> tuple[str, dict[str, Parameter]]:
     """
     if not premises.loss_parts:
         only = read_loss(premises.loss, dict(premises.loss_parameters))
-        return premises.loss, only.parameters()
+        return premises.loss, parameters(only)
     parts = {
         part.output: {
-            **read_loss(part.kind, dict(part.parameters)).record(),
+            **loss_record(read_loss(part.kind, dict(part.parameters))),
             "weight": part.weight,
         }
         for part in premises.loss_parts

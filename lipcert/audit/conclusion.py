@@ -48,6 +48,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.measure import Observed
 from lipcert.graph.ir import EvalLayer
 from lipcert.importer.evaluation import eval_notes
+from lipcert.losses import loss_record, parameters
 from lipcert.measure.precision import Precision
 from lipcert.privacy.noise import Group
 from lipcert.search.pullbacks import work
@@ -376,8 +377,8 @@ def _assumptions(claims: Claims) -> Mapping[str, str]:
             domain.append(f"entries{of} in [{low:.6g}, {high:.6g}]")
     loss = claims.engine.loss
     assumed = "ASSUMED, because nothing was stated: " if settings.loss == "auto" else ""
-    numbers = [f"{name.replace('_', ' ')} {value}" for name, value in loss.parameters().items()]
-    words = [loss_words(loss.record())] if isinstance(loss, Joint) else [loss.kind, *numbers]
+    numbers = [f"{name.replace('_', ' ')} {value}" for name, value in parameters(loss).items()]
+    words = [loss_words(loss_record(loss))] if isinstance(loss, Joint) else [loss.kind, *numbers]
     return {
         "input": " and ".join(domain) or "any",
         "loss": assumed + ", ".join(words),

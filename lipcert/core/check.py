@@ -25,7 +25,7 @@ from lipcert.core.certificate import (
     GroupClaim,
     read_certificate,
 )
-from lipcert.core.claims import group_bounds, joint_multiplier, output_faults
+from lipcert.core.claims import group_bounds, output_faults
 from lipcert.core.coverage import (
     drops,
     eval_layers,
@@ -253,17 +253,9 @@ def _privacy(state: _State) -> Iterator[str]:
         yield "epsilon is claimed without a run, or a run is described without it"
     if claim is None or run is None:
         return
-    if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:
-        yield "delta is not between 0 and 1, or the status of epsilon is not known"
-        return
-    from lipcert.core.spending import derived_epsilon  # noqa: PLC0415  only where ε is claimed
+    from lipcert.core.spending import epsilon_faults  # noqa: PLC0415  only where ε is claimed
 
-    multiplier = joint_multiplier(state.groups)
-    if state.premises.stepwise is not None:
-        multiplier = min(multiplier, state.premises.stepwise)
-    derived = derived_epsilon(claim, run, multiplier, state.premises.relation)
-    if claim.status == "recomputed" and not claim.epsilon >= derived:
-        yield f"epsilon is claimed to be {claim.epsilon!r}, {derived!r} is derived"
+    yield from epsilon_faults(claim, run, state.premises, state.groups)
 
 
 def _ledger(state: _State) -> Iterator[str]:

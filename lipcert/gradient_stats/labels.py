@@ -20,6 +20,7 @@ from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import example
+from lipcert.losses import parameters
 from lipcert.upper import FloatArray
 
 _Labels = npt.NDArray[Any]
@@ -181,7 +182,7 @@ def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> Flo
     if admissible.norm < np.inf:
         stated = (
             "the stated --label-norm"
-            if "label_norm" in loss.parameters()
+            if "label_norm" in parameters(loss)
             else "1; divide each target by its norm"
         )
         rows = _within(array, rows, admissible.norm, first, stated)

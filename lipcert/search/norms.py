@@ -18,8 +18,8 @@ from lipcert.core.coverage import tensors_read
 from lipcert.core.engines import ENGINES
 from lipcert.core.lines.gains import kernel_of
 from lipcert.core.lines.norms import RunNorm, StepNorm, norm_holds
+from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.kernels import Kernel
-from lipcert.core.norms.steps import NormWitness
 from lipcert.core.program import (
     Add,
     AveragePool,

@@ -14,6 +14,7 @@ from lipcert.analysis.release import known_plan
 from lipcert.core import program as p
 from lipcert.core.losses.base import Loss
 from lipcert.graph.ir import Graph
+from lipcert.losses import parameters
 from lipcert.privacy.accounting import epsilon, noise_for_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling
@@ -105,7 +106,7 @@ def _loss(settings: Settings, loss: Loss) -> Iterator[Change]:
             f"--loss-clip {LOSS_CLIP:g}\nClipless(loss_clip={LOSS_CLIP:g})",
             {"loss_clip": LOSS_CLIP},
         )
-    if "temperature" in loss.parameters() and settings.temperature is None:
+    if "temperature" in parameters(loss) and settings.temperature is None:
         yield Change(
             "temperature",
             f"the loss at logits divided by {_SHARPER:g}",

@@ -28,7 +28,7 @@ from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.load import load_model
-from lipcert.losses import make_loss
+from lipcert.losses import make_loss, parameters
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
@@ -173,7 +173,7 @@ def test_where_the_classes_are_is_told_by_the_network_or_asked(end: str, tmp_pat
     file.write_bytes(proto.SerializeToString())
     if end in {"Identity", "Relu"}:
         found = claims_of_analysis(load_model(file), settings(input_norm=1.0))
-        assert found.engine.loss.parameters()["class_axis"] == "last"
+        assert parameters(found.engine.loss)["class_axis"] == "last"
         return
     with pytest.raises(UsageError, match="give --class-axis last, or first"):
         claims_of_analysis(load_model(file), settings(input_norm=1.0))

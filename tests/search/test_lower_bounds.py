@@ -16,7 +16,7 @@ from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program
-from lipcert.losses import make_loss
+from lipcert.losses import make_loss, parameters
 from lipcert.search.evidence import Evidence
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.search.prover import derive
@@ -39,7 +39,7 @@ class Case:
             name: tensor for name, tensor in self.stored.items() if tensor.values().dtype == float
         }
         self.loss, self.clip = loss, clip
-        numbers = ((name, _plain(value)) for name, value in loss.parameters().items())
+        numbers = ((name, _plain(value)) for name, value in parameters(loss).items())
         self.premises = Premises(norm, box, loss.kind, tuple(sorted(numbers)), clip, "clipless",
                                  None, "add-remove", None, None)  # fmt: skip
 

@@ -19,9 +19,9 @@ from lipcert.core.engines import ENGINES
 from lipcert.core.interval import Interval
 from lipcert.core.lines.norms import norm_holds
 from lipcert.core.lower.lower import lower
+from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.kernels import Kernel
-from lipcert.core.norms.steps import NormWitness
 from lipcert.core.reader.model import read_model
 from lipcert.search import norms
 from lipcert.search.evidence import NormClaim

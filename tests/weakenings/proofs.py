@@ -135,7 +135,7 @@ NORMS = [
         Kill.of(test_convolution.test_the_matrix_is_the_convolution),
     ),
     Mutation(
-        "norms.steps:all_at_most",
+        "norms.claim:all_at_most",
         "Fraction(claim) - Fraction(error)",
         "Fraction(claim)",
         Kill.of(test_steps.test_an_interval_operand_costs_its_radius),
@@ -153,7 +153,7 @@ NORMS = [
         Kill.of(test_steps.test_matrices, norm_at_most_float, 3),
     ),
     Mutation(
-        "norms.steps:frobenius_at_most",
+        "norms.claim:frobenius_at_most",
         "norm_up(array)",
         "0.9 * norm_up(array)",
         Kill.of(test_steps.test_membership_in_a_ball),

@@ -23,7 +23,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import divide_down, sqrt_up
 from lipcert.core.interval import Array, Interval, absolute, exact
-from lipcert.core.norms.steps import NormCheck, all_at_most
+from lipcert.core.norms.claim import NormCheck, all_at_most
 from lipcert.core.program import IndexArray
 from lipcert.core.rules.facts import root_up
 

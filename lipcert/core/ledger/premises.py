@@ -87,18 +87,6 @@ class LossPart:
         return f"{self.weight!r} times {_described(self.kind, self.parameters, self.output)}"
 
 
-def spelt(parts: Sequence[LossPart]) -> str:
-    """Parts as settings spell them: `reg=0.5*mse(half=false,label-norm=1.0)`."""
-    given = [
-        ",".join(f"{name.replace('_', '-')}={value}" for name, value in part.parameters)
-        for part in parts
-    ]
-    return ",".join(
-        f"{part.output}={part.weight!r}*{part.kind}{own and f'({own})'}"
-        for part, own in zip(parts, given, strict=True)
-    )
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class _Part:

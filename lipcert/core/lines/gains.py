@@ -18,9 +18,9 @@ from lipcert.core.interval import Array
 from lipcert.core.line import NotProved
 from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
+from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.raised import raised_kernel
-from lipcert.core.norms.steps import NormWitness
 from lipcert.core.program import Conv, Dense, Shape, Step
 from lipcert.core.rules.facts import Fact
 

@@ -11,7 +11,8 @@ from lipcert.core.budget import spend
 from lipcert.core.coverage import tensors_read
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.steps import NormCheck, NormWitness, step_norm_at_most
+from lipcert.core.norms.claim import NormCheck, NormWitness
+from lipcert.core.norms.steps import step_norm_at_most
 from lipcert.core.program import Conv, Dense, Shape, Step
 
 

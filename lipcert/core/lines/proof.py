@@ -26,8 +26,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import CotangentClip, Program, Step
 from lipcert.core.reader.records import shown
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.steps import rule_at, step_fact
-from lipcert.core.rules.weights import weights_in
+from lipcert.core.rules.steps import rule_at, step_fact, weights_in
 
 if TYPE_CHECKING:
     from lipcert.core.forms.signs import Differences

@@ -58,8 +58,6 @@ Terms: TypeAlias = Annotated[str, Limit("one of mean, sum", ("mean", "sum").__co
 Axis: TypeAlias = Annotated[str, Limit("one of first, last", ("first", "last").__contains__)]
 """the axis of an output along which the scores of the classes lie"""
 
-Parameter: TypeAlias = float | bool | str
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -109,22 +107,6 @@ class Loss(ABC):
         """The admissible labels, where these are not classes; of a loss of classes those for a
         single output, None where it needs several."""
         return None if self.of_classes else Targets()
-
-    def parameters(self) -> dict[str, Parameter]:
-        """Every parameter that determines the loss."""
-        named = ((item.name, getattr(self, item.name)) for item in _fields(type(self)))
-        return {name: value for name, value in named if value is not None}
-
-    def record(self) -> dict[str, Parameter]:
-        """The kind and the parameters, as premises state them."""
-        return {"kind": self.kind, **self.parameters()}
-
-    def stated(self) -> tuple[tuple[str, float | str], ...]:
-        """The parameters as a certificate has them."""
-        return tuple(
-            (name, str(value).lower() if isinstance(value, bool | str) else float(value))
-            for name, value in sorted(self.parameters().items())
-        )
 
 
 NO_LABEL: Final = -100

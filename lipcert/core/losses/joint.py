@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from typing import Any, ClassVar, Final, final
+from typing import ClassVar, Final, final
 
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval
-from lipcert.core.ledger.premises import JOINT, LossPart, spelt
+from lipcert.core.ledger.premises import JOINT, LossPart
 from lipcert.core.losses.base import Loss, Targets, loss_cotangent, read_loss
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
@@ -88,25 +88,6 @@ class Joint(Loss):
     def label_slices(self) -> tuple[slice, ...]:
         """Where the label of each part is in a row of numbers."""
         return _side_by_side([part.label_size for part in self.parts])
-
-    def parameters(self) -> dict[str, Any]:
-        """Each part has its own."""
-        return {}
-
-    def stated(self) -> tuple[tuple[str, float | str], ...]:
-        """Nothing: `stated_parts` states the parameters of each part."""
-        return ()
-
-    def record(self) -> dict[str, Any]:
-        """Kind, and the parts as they are spelt."""
-        return {"kind": self.kind, "parts": spelt(self.stated_parts())}
-
-    def stated_parts(self) -> tuple[LossPart, ...]:
-        """The parts as a certificate has them."""
-        return tuple(
-            LossPart(part.output, part.loss.kind, part.loss.stated(), part.weight)
-            for part in self.parts
-        )
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """As `of_outputs`, with what is known of all entries together."""

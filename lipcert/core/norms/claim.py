@@ -1,20 +1,23 @@
-"""A claim ‖W‖₂ ≤ c brought to a common scale.
+"""Claims ‖W‖₂ ≤ c: what names a proof of one, and one of a matrix brought to a common scale.
 
-Input: a matrix of float64 numbers taken as exact, and a finite claim c ≥ 0. Output: the decision,
-where that takes no proof, or the matrix, transposed if that makes its Gram matrix smaller, with
-c = fraction·2^exponent and 1/2 ≤ fraction < 1.
+Of the latter, input: a matrix of float64 numbers taken as exact, and a finite claim c ≥ 0. Output:
+the decision, where that takes no proof, or the matrix, transposed if that makes its Gram matrix
+smaller, with c = fraction·2^exponent and 1/2 ≤ fraction < 1.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.interval import largest_magnitude
+from lipcert.core.arithmetic import multiply_up, round_down
+from lipcert.core.interval import Array, Interval, largest_magnitude, norm_up
 
 FloatMatrix: TypeAlias = npt.NDArray[np.float64]
 
@@ -54,3 +57,39 @@ class NormClaim:
             return largest == 0.0
         tall = matrix if matrix.shape[0] >= matrix.shape[1] else matrix.T
         return cls(tall, *math.frexp(claim))
+
+
+NormCheck: TypeAlias = Callable[[FloatMatrix, float], bool]
+"""whether ‖W‖₂ ≤ c could be proved of a matrix"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NormWitness:
+    """How a norm is proved: "dense" of a matrix; "windows", "absolute", "explicit" or "torus".
+
+    twists, counts: of `torus_at_most`.
+    """
+
+    method: str
+    twists: tuple[int, ...] = ()
+    counts: tuple[int, ...] = ()
+
+
+def frobenius_at_most(array: Array, radius: float) -> bool:
+    """Whether ‖array‖_F ≤ radius could be proved: membership in a ball."""
+    return norm_up(array) <= radius
+
+
+def all_at_most(entries: Interval, stretch: float, claim: float, check: NormCheck) -> bool:
+    """Whether ‖A_K‖₂ ≤ claim for every K in `entries`, where A is linear in K.
+
+    stretch: ‖A_D‖₂ ≤ stretch·‖D‖_F for every D. check: of ‖A_M‖₂, by the entries of M.
+    Proof: ‖A_K‖ ≤ ‖A_M‖ + ‖A_(K−M)‖ for the middle M.
+    """
+    if not (math.isfinite(claim) and np.isfinite(entries.magnitude()).all()):
+        return False
+    middle, radius = entries.ball()
+    error = multiply_up(stretch, norm_up(radius))
+    rest = round_down(Fraction(claim) - Fraction(error)) if error < claim or not error else -1.0
+    return rest >= 0.0 and check(middle, rest)

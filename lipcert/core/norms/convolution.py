@@ -16,8 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import divide_down, sqrt_up
-from lipcert.core.norms.claim import FloatMatrix
-from lipcert.core.norms.steps import NormCheck
+from lipcert.core.norms.claim import FloatMatrix, NormCheck
 from lipcert.core.program import IndexArray, Window
 
 MAX_ENTRIES: Final = 1 << 24

@@ -10,10 +10,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lipcert.core.norms.claim import FloatMatrix
+from lipcert.core.norms.claim import FloatMatrix, NormCheck
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
-from lipcert.core.norms.steps import NormCheck
 from lipcert.core.norms.strips import Strip, strips_at_most_float
 from lipcert.core.program import IndexArray
 

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lipcert.core.interval import Interval
+from lipcert.core.norms.claim import NormCheck, NormWitness
 from lipcert.core.norms.compose import plus_identity, scaled
 from lipcert.core.norms.kernels import Kernel
-from lipcert.core.norms.steps import NormCheck, NormWitness
 from lipcert.core.program import (
     Add,
     AveragePool,

@@ -53,13 +53,13 @@ import numpy as np
 
 from lipcert.core.budget import spend
 from lipcert.core.interval import Array, exact
+from lipcert.core.norms.claim import NormCheck
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.residual import ETA
 from lipcert.core.norms.roots import MAX_COUNT, ComplexArray, half_turns
 from lipcert.core.norms.stacks import BoolArray
-from lipcert.core.norms.steps import NormCheck
 from lipcert.core.norms.symbol import Symbol, symbol_of
 from lipcert.core.program import IndexArray
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from lipcert.core.arithmetic import add_up
 from lipcert.core.budget import spend
+from lipcert.core.certificate import ScopeClaim
 from lipcert.core.program import Program, Step
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
@@ -70,3 +71,13 @@ def received(  # noqa: PLR0917  tables of one pass
                 share = replace(share, norm=min(share.norm, known))
             found = share if found is None else Cotangent(add_up(found.norm, share.norm))
     return Cotangent(0.0) if found is None else found
+
+
+def weights_in(scope: ScopeClaim, norms: Mapping[str, float]) -> Weights:
+    """All weights in a scope. norms: of linear steps whose weights it leaves as they are."""
+    if scope.kind == "point":
+        return Weights(norms)
+    from lipcert.core.rules.constrained import Constrained  # noqa: PLC0415  for constraints only
+
+    constraints = {item.tensor: (item.kind, item.radius) for item in scope.constraints}
+    return Constrained(norms, constraints, frozenset(scope.trained))

@@ -9,7 +9,6 @@ from typing import TypeAlias
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.certificate import ScopeClaim
 from lipcert.core.interval import Interval, norm_up
 from lipcert.core.program import Conv, Dense, Operand, Shape
 from lipcert.core.rules.facts import lengths_up, root_up
@@ -63,13 +62,3 @@ def stretch(op: Dense | Conv, before: Shape, after: Shape) -> float:
     from lipcert.core.rules.windows import convolution_axes, kernel_square  # noqa: PLC0415
 
     return root_up(kernel_square(convolution_axes(op, before, after)))
-
-
-def weights_in(scope: ScopeClaim, norms: Mapping[str, float]) -> Weights:
-    """All weights in a scope. norms: of linear steps whose weights it leaves as they are."""
-    if scope.kind == "point":
-        return Weights(norms)
-    from lipcert.core.rules.constrained import Constrained  # noqa: PLC0415  for constraints only
-
-    constraints = {item.tensor: (item.kind, item.radius) for item in scope.constraints}
-    return Constrained(norms, constraints, frozenset(scope.trained))

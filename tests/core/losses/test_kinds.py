@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.core.interval import Interval
-from lipcert.core.losses.base import Parameter, loss_cotangent, read_loss
+from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax_error import SoftmaxDomain
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.facts import Fact
+from lipcert.losses import Parameter
 
 ONE = 1.0
 MEAN = {"output_reduction": "mean"}
