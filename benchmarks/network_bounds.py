@@ -4,7 +4,7 @@ Trains small networks on the digits of scikit-learn (seconds each, fixed seeds),
 of the per-example gradient of all parameters together, over all inputs in [0, 1]^n of norm at most
 R and all labels, and looks for an input and a label of a large gradient by projected ascent.
 
-    python -m benchmarks.network_bounds [--quick] [name ...]
+    python -m benchmarks.network_bounds [--quick] [--tier tight] [name ...]
 
 product   layer norms multiplied: X_k ≤ ‖W‖X + ‖b‖, cotangents ≤ √2·Π‖W‖
 bound     of LipCert; attained: a lower bound of the truth
@@ -207,7 +207,7 @@ def graph_of(network: Network) -> Graph:
     return dag((64,), [*found, ("scores", dense_op(network, last), (found[-1][0],))])
 
 
-def bounded(network: AnyNetwork) -> Bounded:
+def bounded(network: AnyNetwork, tier: str) -> Bounded:
     graph = image_graph(network) if isinstance(network, ImageNetwork) else graph_of(network)
     return proved(
         graph,
@@ -215,6 +215,7 @@ def bounded(network: AnyNetwork) -> Bounded:
         input_box=(0.0, 1.0),
         loss="cross-entropy",
         temperature=network.spec.temperature,
+        tier=tier,
     )
 
 
@@ -341,11 +342,11 @@ def attained(network: AnyNetwork, starts: int, rounds: int) -> float:
     return largest**0.5
 
 
-def row(spec: Spec | ImageSpec, quick: bool) -> str:
+def row(spec: Spec | ImageSpec, quick: bool, tier: str) -> str:
     network: AnyNetwork = trained_images(spec) if isinstance(spec, ImageSpec) else trained(spec)
     accuracy = float((network(network.images).argmax(1) == digits()[1]).double().mean())
     start = time.process_time()
-    bounds = bounded(network)
+    bounds = bounded(network, tier)
     elapsed = 1e3 * (time.process_time() - start)
     bound = math.hypot(*bounds.grad_norms.values()) * spec.temperature
     is_image = isinstance(network, ImageNetwork)
@@ -364,6 +365,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="networks to run (default: all)")
     parser.add_argument("--quick", action="store_true", help="a weaker attack, two networks")
+    parser.add_argument("--tier", choices=("fast", "tight"), default="fast", help="effort")
     options = parser.parse_args()
     torch.set_default_dtype(torch.float64)
     torch.set_num_threads(1)
@@ -373,7 +375,7 @@ def main() -> None:
     print("                                                       attained attained  bound     ms")
     for spec in SPECS:
         if spec.name in names:
-            print(row(spec, options.quick), flush=True)
+            print(row(spec, options.quick, options.tier), flush=True)
 
 
 if __name__ == "__main__":

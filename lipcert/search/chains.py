@@ -11,6 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Final, TypeAlias, final
 
 import numpy as np
@@ -48,13 +49,26 @@ from lipcert.core.rules.steps import rule_at
 from lipcert.search.balls import shares_of_balls
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.search.evidence import ChainWitness, Evidence
-from lipcert.search.multipliers import Linked, Memory, multipliers, reached
+from lipcert.search.multipliers import (
+    FloatArray,
+    Linked,
+    Memory,
+    first_form,
+    multipliers,
+    reached,
+    top,
+)
 from lipcert.search.prover import Derived, derive
 from lipcert.search.raising import gains
+from lipcert.settings.values import TierName
 
 _LARGEST: Final = {COTANGENTS: 1600, VALUES: 1600}
 _LARGEST_SPARSE: Final = {COTANGENTS: 800, VALUES: 400}
 """unknown slopes, and entries at the top, of one form; with matrices that are mostly zero"""
+_WHOLE: Final = 1.25
+"""how much larger the form may be that the Lipschitz constant rests on"""
+_LIMIT: Final = 4000
+"""of forms that can be proved"""
 _SMALL: Final = 400
 """unknown slopes up to which a chain has multipliers of its own for the Lipschitz constant"""
 _LARGEST_MATRIX: Final = 1 << 21
@@ -62,15 +76,34 @@ _SMALLEST_BALL: Final = 0.7
 """how much smaller a ball of values may be than their norm"""
 _NEARLY: Final = 1.0003
 """of a Jacobian, what rules may allow that count as attained"""
+_HOPE: Final = 0.95
+"""how far multipliers may lower a first estimate"""
+_LEAST: Final = 0.999
+"""of what is known, what a window around the image of 0 must be able to say"""
 _WORTH: Final = 0.98
 """of what is known, what a window must be able to say"""
 _Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class _Effort:
+    """What a tier allows: the size of a form, to the largest one; windows of a value; patience."""
+
+    size: float = 1.0
+    windows: int = 4
+    patience: float = 1.0
+
+
+_EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
+    {"quick": _Effort(), "fast": _Effort(), "tight": _Effort(2.5, 16, 4.0)}
+)
+
+
 def with_chains(program: Program, premises: Premises, evidence: Evidence) -> Derived:
     """All bounds, with multipliers of chains that are searched while the lines are written."""
-    search = _Search(program, premises, evidence)
+    search = _Search(program, premises, evidence, _EFFORTS[evidence.tier])
     return derive(program, premises, evidence, search)
 
 
@@ -84,8 +117,10 @@ def _has_hull(premises: Premises) -> bool:
 class _Search:
     """Proposes chains to a derivation."""
 
-    def __init__(self, program: Program, premises: Premises, evidence: Evidence) -> None:
-        self._program, self._free = program, evidence.free
+    def __init__(
+        self, program: Program, premises: Premises, evidence: Evidence, effort: _Effort
+    ) -> None:
+        self._program, self._free, self._effort = program, evidence.free, effort
         self._proof = Proof(program, premises, evidence.scope, evidence.engine)
         self._proof.norms.update(evidence.norms)
         self._hull = _has_hull(premises)
@@ -101,15 +136,16 @@ class _Search:
         self._smallest: float | None = None
         self._behind: set[str] = set()
         self._memory: Memory = {}
+        self._first: dict[str, dict[str, FloatArray | None]] = {}
         self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
 
     def of_value(
         self, value: str, found: Fact, facts: Mapping[str, Fact]
     ) -> Sequence[ChainWitness]:
-        """The longest window that ends at a value.
+        """A window that ends at a value, if it may say more than was found.
 
-        Unless it cannot say more than was found, or a window from the input to a ReLU below could
-        not.
+        The longest, where that begins at the input and windows of ReLUs below said more; or the
+        best of some around the image of 0.
         """
         if isinstance(self._makers[value].op, Move):
             return []
@@ -121,19 +157,83 @@ class _Search:
         if best is None:
             return
         witness, _, linked = best
-        whole = witness.start == self._program.input
-        if whole and self._behind.intersection(below):
-            return
-        compared = whole and is_relu(self._makers[value])
+        last = below.index(witness.start)
+        if witness.start == self._program.input:
+            if not self._behind.intersection(below):
+                whole = list(self._whole(witness, linked, found, facts))
+                yield from whole
+                if whole:
+                    return
+                self._behind.update({value} if is_relu(self._makers[value]) else ())
+            last -= 1
+        yield from self._best(value, below[: last + 1], found, facts)
+
+    def _whole(
+        self, witness: ChainWitness, linked: Linked, found: Fact, facts: Mapping[str, Fact]
+    ) -> Iterator[ChainWitness]:
+        """A window from the input, unless it cannot say more; of a ReLU, unless it does not."""
         if self._is_hopeless(witness, linked, found, facts):
-            self._behind.update({value} if compared else ())
             return
+        compared = is_relu(self._makers[witness.stop])
         for tuned in self._tuned(witness, linked):
             gain = reached(linked, hull=False, memory=self._memory) if compared else 0.0
-            if gain * self._radius(witness.start, facts) >= found.norm > 0.0:
-                self._behind.add(value)
-                return
-            yield tuned
+            if gain * self._radius(witness.start, facts) < found.norm or not found.norm:
+                yield tuned
+
+    def _best(
+        self, value: str, starts: Sequence[str], found: Fact, facts: Mapping[str, Fact]
+    ) -> Iterator[ChainWitness]:
+        """The window around the image of 0 that is likely to say most, if it says more."""
+        kept = [start for start in starts[:-1] if self._is_below_a_matrix(start)]
+        least, best = _LEAST, None
+        for start in [*kept[: self._effort.windows], *starts[-1:]]:
+            witness = ChainWitness(VALUES, start, value, ())
+            steps = chain_steps(self._program, VALUES, start, value, self._free)
+            linked = None if steps is None else self._linked(witness, steps, facts)
+            form = None if linked is None else self._first_form(witness, linked)
+            if steps is None or linked is None or form is None:
+                continue
+            centre = self._proof.images(steps, start)[value]
+            radius = (_HOPE if unknowns(linked.edges[:-1]) else 1.0) * facts[start].norm
+            share = self._share_left(form, radius, centre, found, self._program.shapes[value])
+            if share < least:
+                least, best = share, (witness, linked)
+        if best is not None:
+            yield from self._tuned(*best)
+
+    def _first_form(self, witness: ChainWitness, linked: Linked) -> FloatArray | None:
+        """Before multipliers are searched; a ReLU at the top does not change what it says."""
+        start, maker = witness.start, self._makers[witness.stop]
+        stop = maker.inputs[0] if is_relu(maker) else witness.stop
+        if stop not in self._first:
+            self._first = {stop: {}}
+        if start not in self._first[stop]:
+            self._first[stop][start] = first_form(linked)
+        return self._first[stop][start]
+
+    def _is_below_a_matrix(self, value: str) -> bool:
+        """Whether no step that acts entry by entry is the only one to read a value."""
+        readers = self._readers[value]
+        op = self._makers[readers[0]].op
+        return len(readers) > 1 or not isinstance(
+            op, Activation | PRelu | Scale | Shift | BatchNorm | Move
+        )
+
+    def _share_left(
+        self, form: FloatArray, radius: float, centre: Fact, found: Fact, shape: Shape
+    ) -> float:
+        """Of what is known of the norm, or of the entries: what a ball by this form would leave."""
+        known, around = found.box.broadcast(shape), centre.box.broadcast(shape)
+        with np.errstate(over="ignore", invalid="ignore"):
+            norm = math.hypot(radius * math.sqrt(max(top(form), 0.0)), centre.norm)
+            swing = radius * np.sqrt(np.maximum(form.diagonal(), 0.0))
+            low = (around.lo.reshape(-1, len(form)) - swing).reshape(shape)
+            high = (around.hi.reshape(-1, len(form)) + swing).reshape(shape)
+            room = float((known.hi - known.lo).sum())
+            left = float((np.minimum(high, known.hi) - np.maximum(low, known.lo)).sum())
+        shares = [norm / found.norm if found.norm else 1.0]
+        shares += [left / room] if 0.0 < room < math.inf else []
+        return min((share for share in shares if not math.isnan(share)), default=1.0)
 
     def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
         """From the nearest value without negative entries, if a run leads from there to a ReLU."""
@@ -284,7 +384,10 @@ class _Search:
                     return False
                 sparse = sparse or others * times < entries * times**2 // 2
         limits = _LARGEST_SPARSE if sparse else _LARGEST
-        return size <= limits[witness.use]
+        limit = self._effort.size * limits[witness.use]
+        if witness.use == COTANGENTS and witness.start == self._program.input:
+            limit = min(_WHOLE * limit, _LIMIT)
+        return size <= limit
 
     def _unknown(self, step: Step, part: _Part, runs: int) -> int:
         """How many slopes of a step are not known, of so many runs at once."""
@@ -366,7 +469,7 @@ class _Search:
         is_attained: whether only the differences of classes can be bounded better.
         """
         matrices = sum(isinstance(edge.link, Matrix) for edge in linked.edges)
-        if not matrices or len(linked.edges) < 2:
+        if not matrices or (witness.use == COTANGENTS and len(linked.edges) < 2):
             return
         at_output = witness.stop in self._tops
         hulls = {witness.use == COTANGENTS and self._hull and at_output}
@@ -386,11 +489,15 @@ class _Search:
     ) -> _Multipliers | None:
         """Searched once for the same slopes between the same values."""
         if self._has_chords(witness):
-            return multipliers(linked, hull=hull, memory=self._memory)
+            return self._searched(linked, hull=hull)
         key = witness.start, witness.stop, hull
         if key not in self._tuned_before:
-            self._tuned_before[key] = multipliers(linked, hull=hull, memory=self._memory)
+            self._tuned_before[key] = self._searched(linked, hull=hull)
         return self._tuned_before[key]
+
+    def _searched(self, linked: Linked, *, hull: bool) -> _Multipliers | None:
+        patience = self._effort.patience
+        return multipliers(linked, hull=hull, memory=self._memory, patience=patience)
 
 
 @final

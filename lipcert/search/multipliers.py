@@ -75,13 +75,14 @@ class Linked:
 
 
 def multipliers(
-    chain: Linked, *, hull: bool, memory: Memory | None = None
+    chain: Linked, *, hull: bool, memory: Memory | None = None, patience: float = 1.0
 ) -> tuple[tuple[float, ...], ...] | None:
     """A list for each diagonal that has multipliers, as in a certificate; None: none are found.
 
     hull: whether the cotangents at the top are differences of classes, or any of norm 1. memory:
-    of chains through the same diagonals; what is found here is added. None also where numbers
-    overflow, so that matrices have no eigenvalues or no inverse.
+    of chains through the same diagonals; what is found here is added. patience: how many times as
+    many looks are taken, for smaller gains. None also where numbers overflow, so that matrices have
+    no eigenvalues or no inverse.
     """
     descent = descent_of(chain.edges, chain.size, 0)
     if descent is None:
@@ -91,7 +92,9 @@ def multipliers(
     numbers, worst, least = np.ones(descent.total - descent.size), memory.get(key), 0.0
     try:
         steepest = np.zeros((1, chain.size)) if chain.steepest is None else chain.steepest
-        for piece in sorted(_pieces(descent, steepest, hull), key=lambda row: -row.attained):
+        for piece in sorted(
+            _pieces(descent, steepest, hull, patience), key=lambda row: -row.attained
+        ):
             problem = piece.problem
             found = _alike(problem, worst) or _tuned(problem, max(piece.attained, least))
             if found is None:
@@ -113,6 +116,18 @@ def reached(chain: Linked, *, hull: bool, memory: Memory) -> float:
     return 0.0 if found is None else float(np.sqrt(max(found.state.value, 0.0)))
 
 
+def first_form(chain: Linked) -> FloatArray | None:
+    """The form by the best of the multipliers that are tried first."""
+    descent = descent_of(chain.edges, chain.size, 0)
+    if descent is None:
+        return None
+    try:
+        states = list(filter(None, map(_Problem.of(descent, hull=False).start, _RATIOS)))
+    except np.linalg.LinAlgError:
+        return None
+    return min(states, key=lambda state: state.value).form if states else None
+
+
 def _key(edges: Sequence[Edge], hull: bool) -> tuple[bool, tuple[Place, ...]]:
     """Of chains through the same diagonals."""
     return hull, tuple(edge.target for edge in edges if unknowns([edge]) or edge is edges[-1])
@@ -132,7 +147,9 @@ def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ..
         first = stop
 
 
-def _pieces(descent: Descent, steepest: FloatArray, hull: bool) -> Iterator[_Piece]:
+def _pieces(
+    descent: Descent, steepest: FloatArray, hull: bool, patience: float
+) -> Iterator[_Piece]:
     """The whole; or one part of those that are alike, where no others meet what they do.
 
     steepest: the transposed Jacobian at the largest slopes; no multipliers give less.
@@ -145,16 +162,16 @@ def _pieces(descent: Descent, steepest: FloatArray, hull: bool) -> Iterator[_Pie
     if parts and not hull and max(met.values()) == 1:
         for rows in alike.values():
             columns = steepest[:, rows[0].top]
-            problem = _Problem.of(rows[0].descent, hull)
-            yield _Piece(problem, [part.own for part in rows], _top(columns.T @ columns))
+            problem = _Problem.of(rows[0].descent, hull, patience)
+            yield _Piece(problem, [part.own for part in rows], top(columns.T @ columns))
         return
     attained = _largest(steepest.T @ steepest, hull)
     if len(alike) == 1:
-        problem = _Problem.of(parts[0].descent, hull)
+        problem = _Problem.of(parts[0].descent, hull, patience)
         problem = replace(problem, size=descent.size, tops=np.array([part.top for part in parts]))
         yield _Piece(problem, [part.own for part in parts], attained)
     else:
-        yield _Piece(_Problem.of(descent, hull), [slice(None)], attained)
+        yield _Piece(_Problem.of(descent, hull, patience), [slice(None)], attained)
 
 
 def _tuned(problem: _Problem, attained: float) -> _Found | None:
@@ -214,7 +231,7 @@ class _State:
     def ratio(self, panel: _Panel) -> float:
         """Of the multipliers of a block to the least that its elimination allows."""
         scaled = panel.corner / np.sqrt(self.multipliers[panel.own])[:, None]
-        return 1.0 / max(_top(np.eye(len(scaled)) - scaled @ scaled.T), _TINY)
+        return 1.0 / max(top(np.eye(len(scaled)) - scaled @ scaled.T), _TINY)
 
     def guarded(self, weight: float) -> float:
         """The value and a barrier, which grows where the factor becomes singular."""
@@ -282,6 +299,7 @@ class _Problem:
     hull: bool
     tops: npt.NDArray[np.int64]
     size: int
+    patience: float
 
     @property
     def guard(self) -> float:
@@ -295,13 +313,14 @@ class _Problem:
         return float(3 * sum(spans) + 4 * self.descent.size**3)
 
     @classmethod
-    def of(cls, descent: Descent, hull: bool) -> _Problem:
+    def of(cls, descent: Descent, hull: bool, patience: float = 1.0) -> _Problem:
         blocks, bottom = descent.blocks[::-1], descent.bottom.where
         fixed = descent.bottom.rows.T @ descent.bottom.rows
         stops = (bottom.stop, *(block.above.where.stop for block in blocks))
         ends = tuple(itertools.accumulate(stops, max))[1:]
         tops = np.arange(descent.size)[None]
-        return cls(descent, tuple(zip(blocks, ends, strict=True)), fixed, hull, tops, descent.size)
+        ranges = tuple(zip(blocks, ends, strict=True))
+        return cls(descent, ranges, fixed, hull, tops, descent.size, patience)
 
     def at(self, multipliers: FloatArray) -> _State | None:
         """The form; None where the multipliers admit none."""
@@ -313,7 +332,7 @@ class _Problem:
         def chosen(block: Block, rest: FloatArray) -> FloatArray:
             middle, radius = _middle_and_radius(block)
             p = np.sqrt(radius / (np.abs(middle) + radius))
-            least = max(_top(rest), _top(np.outer(p, p) * rest), _TINY)
+            least = max(top(rest), top(np.outer(p, p) * rest), _TINY)
             return np.asarray(least * ratio / p**2)
 
         return self._eliminated(chosen)
@@ -327,7 +346,7 @@ class _Problem:
 
         def chosen(block: Block, rest: FloatArray) -> FloatArray:
             shape = other.multipliers[block.own]
-            least = _top(rest / np.sqrt(np.outer(shape, shape)))
+            least = top(rest / np.sqrt(np.outer(shape, shape)))
             return np.asarray(max(least, _TINY) * ratios[block.own.start] * shape)
 
         return self._eliminated(chosen)
@@ -373,7 +392,8 @@ class _Problem:
         part: of all looks that the size of the problem admits.
         """
         best = state = first
-        looks = int(part * np.clip(_WORK / self.work, _LEAST_LOOKS, _MOST_LOOKS))
+        least_gain = _LEAST_GAIN / self.patience**2
+        looks = int(part * self.patience * np.clip(_WORK / self.work, _LEAST_LOOKS, _MOST_LOOKS))
         for temperature, share in phases:
             if best.value <= _TINY:
                 break
@@ -387,7 +407,7 @@ class _Problem:
             some = max(1, round(share * looks))
             looks -= some
             here = _Look.of(self, state, width, guard)
-            for found in descend(look, here, some, _LEAST_GAIN * temperature / _PHASES[0][0]):
+            for found in descend(look, here, some, least_gain * temperature / _PHASES[0][0]):
                 state = found.state
                 best = state if state.value < best.value else best
         return best
@@ -476,7 +496,7 @@ def _middle_and_radius(block: Block) -> tuple[FloatArray, FloatArray]:
 def _largest(form: FloatArray, hull: bool) -> float:
     """Over cotangents of norm 1, or over differences of classes."""
     if not hull:
-        return _top(form)
+        return top(form)
     diagonal = form.diagonal()
     return float(np.max(diagonal[:, None] + diagonal - 2.0 * form))
 
@@ -494,7 +514,7 @@ def _inverse(corner: FloatArray) -> FloatArray:
     return found
 
 
-def _top(matrix: FloatArray) -> float:
+def top(matrix: FloatArray) -> float:
     """The largest eigenvalue, or a little more."""
     if len(matrix) <= _SMALL:
         return float(eigenvalues(matrix)[-1])

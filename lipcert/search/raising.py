@@ -31,7 +31,7 @@ from lipcert.search.quasi_newton import descend
 
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
-_PHASES: Final = ((0.03, 0.4, 1.3), (0.01, 0.5, 1.15), (0.003, 1.0, 1.1))
+_PHASES: Final = ((0.03, 0.4, 1.6), (0.01, 0.5, 1.4), (0.003, 1.0, 1.2))
 """how far the maximum is smoothed, as a part of a sum, its part of the looks left, and up to how
 many times the known bound what it ends with is of use"""
 _MOST_LOOKS, _MOST_AT_FREQUENCIES, _LEAST_LOOKS = 30, 20, 6

@@ -12,7 +12,7 @@ from lipcert.core.certificate import ScopeClaim
 from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
-from lipcert.core.lines.chains import COTANGENTS, ChainForm
+from lipcert.core.lines.chains import CHORDS, COTANGENTS, ChainForm
 from lipcert.core.lines.proof import Proof
 from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
 from lipcert.graph.evaluate import evaluate
@@ -98,7 +98,8 @@ def jacobian(program: Program, x: np.ndarray) -> np.ndarray:
 def assert_holds(program: Program, derived: Derived, seed: int) -> None:
     """Values and Jacobians at inputs by chance, and where these are largest."""
     rng = np.random.default_rng(seed)
-    points = rng.uniform(0.0, 1.0, (200, 6)) ** rng.uniform(0.2, 4.0, (200, 1))
+    size = program.shapes[program.input][-1]
+    points = rng.uniform(0.0, 1.0, (200, size)) ** rng.uniform(0.2, 4.0, (200, 1))
     points *= np.minimum(1.0, 2.0 / np.linalg.norm(points, axis=1, keepdims=True))
     for x in points:
         for name, value in evaluate(program, x[None]).items():
@@ -203,6 +204,45 @@ def test_no_chain_where_rules_are_attained(monkeypatch: pytest.MonkeyPatch) -> N
     derived = with_chains(program, PREMISES, evidence_of(program))
     assert not [form for form in forms_of(derived) if form.use == COTANGENTS]
     assert 1.0 <= derived.lipschitz <= 1.0 + 1e-8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_windows_within_a_deep_network(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
+    """Where a window from the input says no more, one from a value above it does."""
+    program = perceptron(seed, 8, residual=False, width=16)
+    evidence = evidence_of(program)
+    derived = with_chains(program, PREMISES, evidence)
+    assert_holds(program, derived, seed)
+    assert {form.start for form in forms_of(derived) if form.use == CHORDS}
+    monkeypatch.setattr(chains, "_EFFORTS", {"fast": replace(chains._EFFORTS["fast"], windows=0)})
+    without = with_chains(program, PREMISES, evidence).facts
+    assert min(fact.norm / without[name].norm for name, fact in derived.facts.items()) < 0.9
+
+
+def test_the_longest_way_to_the_output_may_be_longer_than_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for limit, is_whole in ((24, True), (20, False)):
+        monkeypatch.setattr(chains, "_LARGEST", dict.fromkeys(chains._LARGEST, limit))
+        program = perceptron(2, 5, residual=False)  # 24 unknown slopes, and 3 entries at the top
+        forms = forms_of(with_chains(program, PREMISES, evidence_of(program)))
+        ends = {(form.start, form.stop) for form in forms if form.use == COTANGENTS}
+        assert (("x", program.output) in ends) == is_whole
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_a_tier_that_looks_longer_finds_more(residual: bool) -> None:
+    """Nothing becomes looser, but for what ends a search, and something becomes tighter."""
+    program = perceptron(4, 6, residual=residual, width=16)
+    evidence = evidence_of(program)
+    fast = with_chains(program, PREMISES, evidence)
+    tight = with_chains(program, PREMISES, replace(evidence, tier="tight"))
+    assert_holds(program, tight, 4)
+    assert tight.lipschitz < fast.lipschitz
+    for name, known in fast.facts.items():
+        assert tight.facts[name].norm <= 1.001 * known.norm
+    for name, gradient in fast.gradients.items():
+        assert tight.gradients[name] <= 1.001 * gradient
 
 
 def test_no_chain_begins_or_ends_with_a_step_that_passes_cotangents_on(
