@@ -94,6 +94,14 @@ class _Writer:
                     "Conv", x, *stored.values(), group=groups, pads=[*begins, *ends],
                     strides=[w.stride for w in windows], dilations=[w.dilation for w in windows],
                 )  # fmt: skip
+            case p.AveragePool(counts_padding=counted):
+                windows = node.geometry
+                begins, ends = zip(*((w.pad_begin, w.pad_end) for w in windows), strict=True)
+                yield made(
+                    "AveragePool", x, kernel_shape=[w.taps for w in windows],
+                    strides=[w.stride for w in windows], pads=[*begins, *ends],
+                    count_include_pad=int(counted),
+                )  # fmt: skip
             case p.Activation(numbers=()):
                 yield made(node.kind, x)
             case p.Scale() if stored.keys() == {"scale"}:
