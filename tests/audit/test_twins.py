@@ -141,11 +141,7 @@ def test_what_depends_on_the_example_is_found(loop: Loop, says: str) -> None:
     assert re.search(says, str(report)), report
 
 
-def of_opacus(
-    data: Data,
-    *,
-    mean_of_the_batch: bool = False,
-) -> object:
+def of_opacus(data: Data, *, mean_of_the_batch: bool = False) -> object:
     """An ordinary run of Opacus, recorded into a folder of its own."""
     from opacus import PrivacyEngine
 

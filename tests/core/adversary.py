@@ -69,8 +69,7 @@ class Setting:
         return sum(
             part.weight
             * loss_value(
-                replace(self.premises, loss=part.kind, loss_parameters=part.parameters),
-                *own,
+                replace(self.premises, loss=part.kind, loss_parameters=part.parameters), *own
             )
             for part, *own in zip(
                 self.premises.loss_parts, z.split(sizes), label.split(sizes), strict=True

@@ -10,12 +10,7 @@ import pytest
 
 from lipcert import Settings, load_model
 from lipcert.analysis.certificate import certify
-from lipcert.core.certificate import (
-    Assumption,
-    Certificate,
-    read_certificate,
-    write_certificate,
-)
+from lipcert.core.certificate import Assumption, Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.text import report_text
 from lipcert.core.verdict import Report, Verdict

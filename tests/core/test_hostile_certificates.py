@@ -73,8 +73,7 @@ def many_forms(certificate):
 def other_forms(certificate):
     ends = [(f"v{i}", f"v{j}") for i in range(60) for j in range(60)]
     return with_lines(
-        certificate,
-        *(ChainForm(use="values", start=a, stop=b, multipliers=()) for a, b in ends),
+        certificate, *(ChainForm(use="values", start=a, stop=b, multipliers=()) for a, b in ends)
     )
 
 

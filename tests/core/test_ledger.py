@@ -57,10 +57,7 @@ def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
 radii = st.none() | numbers
 
 
-@given(
-    st.lists(st.tuples(radii, numbers), min_size=1, max_size=4),
-    st.sampled_from(["l1.5", "l2"]),
-)
+@given(st.lists(st.tuples(radii, numbers), min_size=1, max_size=4), st.sampled_from(["l1.5", "l2"]))
 def test_radii_of_single_layers_survive_the_ledger(given_radii, conv_clip):
     layers = [
         ClippedLayer(f"v{i}", f"w{i}", reads, receives)

@@ -15,12 +15,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from lipcert.analysis.certificate import certify
-from lipcert.core.certificate import (
-    Constraint,
-    ScopeClaim,
-    read_certificate,
-    write_certificate,
-)
+from lipcert.core.certificate import Constraint, ScopeClaim, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.mechanism import Unchanged

@@ -258,11 +258,7 @@ class TwoOptimizers(Module):
     ],
 )
 def test_what_a_trainer_would_do_besides(
-    told: dict[str, Any],
-    module: type[Module],
-    reason: str,
-    tmp_path: Path,
-    model_file: Path,
+    told: dict[str, Any], module: type[Module], reason: str, tmp_path: Path, model_file: Path
 ) -> None:
     with pytest.raises(UsageError, match=reason):
         trainer(callback(tmp_path / "run", model_file, steps=6), **told).fit(module(), loader())

@@ -5,12 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from lipcert.core.certificate import (
-    Certificate,
-    Constraint,
-    ExternalFile,
-    ScopeClaim,
-)
+from lipcert.core.certificate import Certificate, Constraint, ExternalFile, ScopeClaim
 from lipcert.core.ledger.premises import Premises
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant

@@ -401,13 +401,7 @@ def rule(
 ) -> Rule[Any]:
     """The rule of a step that computes "y"."""
     return rule_class(type(op))(
-        op=op,
-        inputs=inputs,
-        shapes=shapes,
-        shape=shape,
-        weights=weights,
-        output="y",
-        behind=behind,
+        op=op, inputs=inputs, shapes=shapes, shape=shape, weights=weights, output="y", behind=behind
     )
 
 

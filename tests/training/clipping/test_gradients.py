@@ -19,11 +19,7 @@ from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.settings.settings import Settings
-from lipcert.training.clipping import (
-    ClippedGradients,
-    ClipRule,
-    LiveNetwork,
-)
+from lipcert.training.clipping import ClippedGradients, ClipRule, LiveNetwork
 from lipcert.training.clipping.gradients import clip_factors
 from tests.models.shipped import NAMES, module, path_of
 from tests.models.shipped import graph_of as shipped
