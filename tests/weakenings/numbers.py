@@ -282,8 +282,8 @@ ACCOUNTING = [
     ),
     Mutation(
         "accounting.allocated:_moved",
-        "part = np.clip(",
-        "part = 0.9 * np.clip(",
+        "masses * (part + room)",
+        "masses * 0.5 * (part + room)",
         Kill.of(test_allocated.test_an_epoch_of_two_batches, 1.0, "1e-5"),
     ),
     Mutation(
@@ -444,7 +444,7 @@ DERIVATION = [
         Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
     ),
     Mutation(
-        "ledger.mechanism:BackpropClipping.cotangent_radius",
+        "ledger.layer_clipping:BackpropClipping.cotangent_radius",
         "(self.cotangent_clip, layer.cotangent_clip)",
         "(self.cotangent_clip, *(item.cotangent_clip for item in self.layers))",
         Kill.seeds(test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),

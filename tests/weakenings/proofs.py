@@ -214,8 +214,8 @@ NORMS = [
     ),
     Mutation(
         "norms.stacks:Grams.of",
-        "below[:, stop - start :]",
-        "0.0 * below[:, stop - start :]",
+        "H[:, start:, start:stop] = below",
+        "H[:, start:, start:stop] = 0.5 * below",
         Kill.of(test_stacks.test_claims),
     ),
     Mutation(

@@ -140,8 +140,8 @@ SHARED = [
     ),
     Mutation(
         "rules.base:Rule.gradients",
-        "multiply_up(gain, gradient)",
-        "gradient",
+        "multiply_up(gain, min(gradient, first))",
+        "min(gradient, first)",
         Kill.of(oracles.a_tensor_that_counts_twice),
     ),
     Mutation(
