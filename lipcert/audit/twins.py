@@ -174,7 +174,7 @@ class Tape:
         self._before.append(_digest(_parameters(optimizer)))
 
     def stepped(self, optimizer: Optimizer, *unused: object) -> None:
-        """After a step."""
+        """See what a step has changed."""
         del unused
         parameters = _parameters(optimizer)
         step = _Step(
