@@ -28,7 +28,13 @@ _WORTH: Final = 0.99
 _WORK: Final[Mapping[TierName, float]] = MappingProxyType(
     {"quick": 0.0, "fast": 3e9, "tight": 1e12}
 )
-"""multiplications for the pairs of one convolution, and to pull classes down to it"""
+"""multiplications for the pairs of one convolution"""
+_PULLED: Final[Mapping[TierName, float]] = MappingProxyType(
+    {"quick": 0.0, "fast": 1e8, "tight": 1e11}
+)
+"""multiplications that pull the vectors of all classes down to a value"""
+_PAIR: Final = 2e7
+"""multiplications that take as long as what is done for a pair besides"""
 
 
 def kernel_lines(
@@ -58,7 +64,7 @@ def stop_above(proof: Proof, value: str, tier: TierName) -> str | None:
     while True:
         cotangent = own.cotangents.get(value)
         if cotangent is not None and cotangent.hull is not None:
-            return value if work * cotangent.hull.classes < _WORK[tier] else None
+            return value if work * cotangent.hull.classes < _PULLED[tier] else None
         readers = own.readers.get(value, ())
         if len(readers) != 1 or proof.reads[value] != 1:
             return None
@@ -106,9 +112,9 @@ def _level(kernel: Kernel, work: float, limit: float) -> tuple[float, float]:
 
 
 def _cost(rows: int, columns: int) -> float:
-    """Multiplications for a norm."""
+    """Multiplications for a norm of each pair."""
     small, large = sorted((rows, columns))
-    return 2.0 * small * small * (large + small)
+    return _PAIR + 2.0 * small * small * (large + small)
 
 
 def _weight(ratio: float) -> float:
