@@ -58,7 +58,8 @@ def allocated_epsilon(multiplier: float, bins: int, epochs: int, delta: Fraction
     """
     alone = gaussian_epsilon(multiplier, epochs, delta)
     shift = max(1 / Fraction(multiplier), Fraction(1, 1 << 30))
-    batch = None if bins == 1 else _batch(shift, float(delta) / epochs * _RARE)
+    rare = float(delta) / epochs * _RARE
+    batch = _batch(shift, rare) if bins > 1 and rare > 0.0 else None
     if batch is None:
         return alone
     pairs = batch.times(bins).losses(bins, epochs)

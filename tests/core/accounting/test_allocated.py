@@ -102,6 +102,11 @@ def test_it_is_monotone_and_below_one_release_per_epoch() -> None:
     assert by_epochs == sorted(by_epochs, key=lambda epsilon: epsilon or 0.0)
 
 
+def test_a_delta_below_all_floats_has_no_epsilon() -> None:
+    for digits in (300, 330, 5000):
+        assert allocated_epsilon(1e3, 10, 5, Fraction(1, 10**digits)) is None
+
+
 def test_what_has_no_proof_has_no_epsilon() -> None:
     assert (
         epsilon_upper("balls-in-bins", 1.0, Fraction(1, 9), 3, Fraction(1, 100), "replace-one")
