@@ -31,6 +31,7 @@ _REFUSED: Final = frozenset(
     }
 )
 _MOST_RELEASES: Final = 1 << 28
+_LEAST_MULTIPLIER: Final = 2.0**-64
 
 
 def epsilon_upper(  # noqa: PLR0917
@@ -41,8 +42,8 @@ def epsilon_upper(  # noqa: PLR0917
     Hypotheses: `multiplier` is at most σ; batches are drawn as said and secret; releases may
     depend on those before.
     """
-    known = relation in _RELATIONS and 0 < rate <= 1 and 0 < delta < 1 and multiplier > 0.0
-    if not known or not 1 <= releases <= _MOST_RELEASES:
+    known = relation in _RELATIONS and 0 < rate <= 1 and 0 < delta < 1
+    if not (known and multiplier >= _LEAST_MULTIPLIER and 1 <= releases <= _MOST_RELEASES):
         return None
     if multiplier == math.inf:
         return 0.0

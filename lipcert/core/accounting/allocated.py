@@ -31,6 +31,8 @@ _WIDER: Final = 0.04
 _RESOLUTION: Final = 200.0
 _COARSEST: Final = 1e-3
 _WIDEST: Final = 2.0**19
+_MOST_BINS: Final = 1 << 32
+"""of more of them, upper bounds of probabilities say nothing"""
 _GRID_BITS: Final = 160
 _TINY: Final = 1e-290
 _DRIFT: Final = 1.0 + 2.0**-40
@@ -59,7 +61,7 @@ def allocated_epsilon(multiplier: float, bins: int, epochs: int, delta: Fraction
     alone = gaussian_epsilon(multiplier, epochs, delta)
     shift = max(1 / Fraction(multiplier), Fraction(1, 1 << 30))
     rare = float(delta) / epochs * _RARE
-    batch = _batch(shift, rare) if bins > 1 and rare > 0.0 else None
+    batch = _batch(shift, rare) if 1 < bins <= _MOST_BINS and rare > 0.0 else None
     if batch is None:
         return alone
     pairs = batch.times(bins).losses(bins, epochs)

@@ -240,6 +240,8 @@ def test_what_is_not_amplified() -> None:
         ("poisson", 1.0, "1/10", 5, "1e-5", "neighbours"),
         ("poisson", 0.0, "1/10", 5, "1e-5", "add-remove"),
         ("poisson", math.nan, "1/10", 5, "1e-5", "add-remove"),
+        ("poisson", 1e-160, "1/10", 5, "1e-5", "add-remove"),
+        ("balls-in-bins", 5e-324, "1/10", 5, "1e-5", "add-remove"),
         ("poisson", 1.0, "0", 5, "1e-5", "add-remove"),
         ("poisson", 1.0, "11/10", 5, "1e-5", "add-remove"),
         ("poisson", 1.0, "1/10", 0, "1e-5", "add-remove"),

@@ -107,6 +107,12 @@ def test_a_delta_below_all_floats_has_no_epsilon() -> None:
         assert allocated_epsilon(1e3, 10, 5, Fraction(1, 10**digits)) is None
 
 
+def test_more_bins_than_can_be_accounted_for_are_one_release_per_epoch() -> None:
+    delta = Fraction(1, 10**5)
+    for bins in ((1 << 32) + 1, 1 << 53):
+        assert allocated_epsilon(1.0, bins, 3, delta) == gaussian_epsilon(1.0, 3, delta)
+
+
 def test_what_has_no_proof_has_no_epsilon() -> None:
     assert (
         epsilon_upper("balls-in-bins", 1.0, Fraction(1, 9), 3, Fraction(1, 100), "replace-one")
