@@ -78,6 +78,8 @@ _NEARLY: Final = 1.0003
 """of a Jacobian, what rules may allow that count as attained"""
 _HOPE: Final = 0.95
 """how far multipliers may lower a first estimate"""
+_FAR: Final = 1.15
+"""how much larger than what is known a bound is that is far behind it"""
 _LEAST: Final = 0.999
 """of what is known, what a window around the image of 0 must be able to say"""
 _WORTH: Final = 0.98
@@ -164,21 +166,29 @@ class _Search:
                 yield from whole
                 if whole:
                     return
-                self._behind.update({value} if is_relu(self._makers[value]) else ())
             last -= 1
         yield from self._best(value, below[: last + 1], found, facts)
 
     def _whole(
         self, witness: ChainWitness, linked: Linked, found: Fact, facts: Mapping[str, Fact]
     ) -> Iterator[ChainWitness]:
-        """A window from the input, unless it cannot say more; of a ReLU, unless it does not."""
+        """A window from the input, unless it cannot say more.
+
+        Where that of a ReLU says far less, none above it is tried.
+        """
+        compared, far = is_relu(self._makers[witness.stop]), _FAR * found.norm
+        radius = self._radius(witness.start, facts)
         if self._is_hopeless(witness, linked, found, facts):
+            jacobian = linked.steepest
+            if compared and jacobian is not None and radius * spectral_norm(jacobian) > far:
+                self._behind.add(witness.stop)
             return
-        compared = is_relu(self._makers[witness.stop])
         for tuned in self._tuned(witness, linked):
             gain = reached(linked, hull=False, memory=self._memory) if compared else 0.0
-            if gain * self._radius(witness.start, facts) < found.norm or not found.norm:
+            if gain * radius < found.norm or not found.norm:
                 yield tuned
+            elif gain * radius > far:
+                self._behind.add(witness.stop)
 
     def _best(
         self, value: str, starts: Sequence[str], found: Fact, facts: Mapping[str, Fact]
@@ -243,7 +253,8 @@ class _Search:
             if (facts[start].box.lo >= 0.0).all():
                 steps = chain_steps(self._program, VALUES, start, value, self._free)
                 if steps is not None and len(steps) > 1:
-                    yield from gains(self._proof, steps, facts[start].norm, found.norm)
+                    norm, patience = facts[start].norm, self._effort.patience
+                    yield from gains(self._proof, steps, norm, found.norm, patience)
                 return
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:

@@ -34,6 +34,8 @@ IndexArray = npt.NDArray[np.int64]
 _PHASES: Final = ((0.03, 0.4, 1.6), (0.01, 0.5, 1.4), (0.003, 1.0, 1.2))
 """how far the maximum is smoothed, as a part of a sum, its part of the looks left, and up to how
 many times the known bound what it ends with is of use"""
+_PATIENT: Final = ((0.03, 0.3, 1.6), (0.01, 0.4, 1.4), (0.003, 0.5, 1.3), (0.0005, 1.0, 1.2))
+"""the same, where more looks are allowed"""
 _MOST_LOOKS, _MOST_AT_FREQUENCIES, _LEAST_LOOKS = 30, 20, 6
 _WORK: Final = 3e9
 """multiplications of all looks"""
@@ -49,10 +51,12 @@ _LARGE, _ROUGH = 0.5, 1e-2
 """parts of the largest square: at which a frequency may become a peak, and how it is estimated"""
 
 
-def gains(proof: Proof, steps: Sequence[Step], norm: float, known: float) -> Iterator[GainFact]:
+def gains(
+    proof: Proof, steps: Sequence[Step], norm: float, known: float, patience: float = 1.0
+) -> Iterator[GainFact]:
     """Lines about a ReLU behind a run of steps, each with more room than the one before.
 
-    norm: of what the run reads; known: of the ReLU.
+    norm: of what the run reads; known: of the ReLU. patience: how many times as many looks.
     """
     *run, above = steps
     kernel = kernel_of(run, proof.program.shapes)
@@ -60,7 +64,7 @@ def gains(proof: Proof, steps: Sequence[Step], norm: float, known: float) -> Ite
         return
     constants = constants_of(kernel, run, proof)
     copies = copies_of(kernel, above.shape)
-    numbers = numbers_to_raise(kernel, constants, norm, copies, known)
+    numbers = numbers_to_raise(kernel, constants, norm, copies, known, patience=patience)
     raised = None if numbers is None else raised_kernel(kernel, constants, numbers)
     if numbers is None or raised is None:
         return
@@ -82,7 +86,13 @@ def gains(proof: Proof, steps: Sequence[Step], norm: float, known: float) -> Ite
 
 
 def numbers_to_raise(
-    kernel: Kernel, constants: FloatArray, norm: float, copies: int, known: float
+    kernel: Kernel,
+    constants: FloatArray,
+    norm: float,
+    copies: int,
+    known: float,
+    *,
+    patience: float = 1.0,
 ) -> tuple[tuple[float, ...], ...] | None:
     """p, q and (τ,); None where a bound below the one that is known is not to be had.
 
@@ -96,13 +106,13 @@ def numbers_to_raise(
     inside = [float((frame.reads(axis) >= 0).mean()) for axis in range(len(frame.size))]
     known /= math.prod(inside)
     most = _MOST_LOOKS if len(problem.powers) == 1 else _MOST_AT_FREQUENCIES
-    looks = int(min(_WORK / problem.work, most))
+    looks = int(patience * min(_WORK / problem.work, most))
     p, q, reached = problem.start()
     if looks < _LEAST_LOOKS or reached >= _WORTH * known:
         return None
     tau = (0.3 if constants.any() else 1e-6) * norm / copies**0.5
     point = np.log(np.concatenate([p, q, [tau]]))
-    for width, share, hope in _PHASES:
+    for width, share, hope in _PATIENT if patience > 1.0 else _PHASES:
         some = max(1, round(share * looks))
         looks -= some
         near = problem.near_peaks(point)
@@ -111,7 +121,7 @@ def numbers_to_raise(
             return near.look(where, width)
 
         here = look(point)
-        for found in descend(look, here, some, _LEAST_GAIN):
+        for found in descend(look, here, some, _LEAST_GAIN / patience):
             here = found
         if here.value > 2.0 * np.log(hope * known):
             return None
