@@ -20,7 +20,8 @@ class BallsInBinsSampler(Sampler[list[int]], OneProcess):
         loader = DataLoader(data, batch_sampler=BallsInBinsSampler(len(data), batch_size=128))
 
     Batches have about B examples, and may be empty. Its ε is that of `sampling="balls-in-bins"`
-    (`lipcert privacy`), provided that every batch is one release and batches stay secret.
+    (`lipcert privacy`), provided that every batch is one release and batches stay secret. An epoch
+    that a loop leaves early counts as a whole one: count `--epochs`, not `--steps`.
 
     Args: examples: N. batch_size: B; sums of gradients are divided by this constant, never by the
         size of the batch at hand. seed: makes batches reproducible, and so not private.
