@@ -61,6 +61,8 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     rate, epoch = run.settings.sampling_rate or expected / dataset, dataset // expected
     if way is Sampling.BALLS_IN_BINS:
         yield from _rarest(bins.size_tests(epochs, present, sizes))
+        begun = len({epochs.place(step)[0] for step in sizes})
+        yield from _too_many_epochs(begun, _epochs(run, epochs.bins))
     else:
         yield from _size_faults(
             way, present, rate, expected, sizes, epoch=epoch, fills=present >= dataset
@@ -176,13 +178,17 @@ def _epoch_faults(
             )
             return
         last.update(dict.fromkeys(index.tolist(), place))
-    epochs = begun[0][1] if begun else 0
-    if most is not None and epochs > most:
+    yield from _too_many_epochs(begun[0][1] if begun else 0, most)
+
+
+def _too_many_epochs(begun: int, most: int | None) -> Iterator[CheckReport]:
+    """More of them than were accounted for."""
+    if most is not None and begun > most:
         yield _CHECK.failed(
-            f"{epochs} epochs were begun, but {most} were accounted for: an example takes part in "
+            f"{begun} epochs were begun, but {most} were accounted for: an example takes part in "
             "each, even in an unfinished one",
             "",
-            (epochs, most),
+            (begun, most),
         )
 
 

@@ -265,6 +265,16 @@ def test_bins_that_were_interrupted_or_recorded_in_part(present: int) -> None:
     assert faults(some, BINS, resumed=(13,), present=present) == []
 
 
+def test_epochs_of_bins_that_are_begun_anew_are_counted() -> None:
+    """Three of them, of which none is finished, are more than the one that their steps fill."""
+    planned = plan(BINS, POOL, BATCH, steps=3)
+    members = [(k, Sampler(planned, Seed.given(k)).draw().index) for k in range(3)]
+    enough = 3 * planned.batches_per_epoch
+    assert faults(members, BINS, resumed=(1, 2), steps=enough) == []
+    (report,) = faults(members, BINS, resumed=(1, 2), steps=3)
+    assert report.message.startswith("3 epochs were begun, but 1 were accounted for")
+
+
 def in_epochs(begun: tuple[int, ...]) -> Members:
     """Shuffled epochs of ten batches, of which so many are drawn."""
     random = np.random.default_rng(5)
