@@ -477,6 +477,12 @@ KERNELS = [
         Kill.seeds(test_kernel_gradients.no_cotangent_is_longer, IMAGES),
     ),
     Mutation(
+        "forms.pulled_windows:_convolved",
+        "end[..., tap]",
+        "end[..., -1 - tap]",
+        Kill.seeds(test_kernel_gradients.test_rows_are_pulled_through_linear_steps),
+    ),
+    Mutation(
         "forms.pulled:_moved",
         "low[:, sources[inside]], high[:, sources[inside]] =",
         "low[:, inside], high[:, inside] =",
