@@ -293,7 +293,7 @@ class _Search:
             return False
         reader = self._makers[readers[0]]
         match reader.op:
-            case Shift() | Add():
+            case Add():
                 return reader.inputs.count(value) == 1
             case Move(sources):
                 places = np.sort(sources.ravel())

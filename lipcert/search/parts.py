@@ -17,8 +17,9 @@ from lipcert.core.forms.descent import Descent
 
 _Numbers = npt.NDArray[np.int64]
 _Mask = npt.NDArray[np.bool_]
+_SMALLEST: Final = 1 << 14
+"""entries of the table of what meets, with fewer of which the whole is searched as fast"""
 _LARGEST: Final = 1 << 23
-"""entries of the table of what meets"""
 
 
 @final
@@ -43,7 +44,7 @@ def parts_of(descent: Descent) -> tuple[Part, ...]:
     """The parts; nothing where there is but one, or too much to look at."""
     unknown = descent.total - descent.size
     rows = unknown + len(descent.bottom.rows)
-    if not 0 < rows * unknown <= _LARGEST:
+    if not _SMALLEST <= unknown * rows <= _LARGEST:
         return ()
     meeting = np.zeros((rows, descent.total), dtype=np.bool_)
     for block in descent.blocks:

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import lipcert.search.multipliers as searched
+import lipcert.search.parts as divided
 from lipcert.core.forms.chain import chain_form
 from lipcert.core.forms.descent import Descent, descent_of
 from lipcert.core.forms.links import Edge, links_of
@@ -19,6 +20,12 @@ from lipcert.search.parts import parts_of
 
 TOKENS, WIDTH, HIDDEN = 4, 3, 5
 Chain = tuple[list[Step], dict[str, Shape], dict[str, Interval]]
+
+
+@pytest.fixture(autouse=True)
+def _few_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small chains are divided, too, which are searched as a whole otherwise."""
+    monkeypatch.setattr(divided, "_SMALLEST", 1)
 
 
 def dense(rng: np.random.Generator, after: int, before: int) -> Dense:
