@@ -145,6 +145,11 @@ class Builder(Draws):
         inputs = [value, self.tensor(channels, each, *taps, size=size)]
         inputs += [self.tensor(each * group, size=0.4)] if self.chance(0.6) else []
         more = [self.whole(0, stride - 1) for stride in geometry["strides"]]
+        pads, rank = geometry["pads"], len(sizes)
+        rows = zip(sizes, geometry["strides"], geometry["dilations"], taps, strict=True)
+        whole = [(n - 1) * s + d * (t - 1) + 1 for n, s, d, t in rows]
+        if any(n <= pads[k] + pads[k + rank] for k, n in enumerate(whole)):
+            geometry["pads"] = [0] * len(pads)  # which would leave nothing
         return self.emit("ConvTranspose", *inputs, group=group, output_padding=more, **geometry)
 
     def pool(self, value: str) -> str:
