@@ -61,8 +61,9 @@ _LAST: Final = 2
 """mechanisms that are tried last"""
 _FROZEN: Final = "frozen layer"
 _AFFINE: Final = "affine"
-_RUN: Final = "run"
-_KEEPING: Final = frozenset({_AFFINE, "allocation", _RUN})
+_RUN: Final = frozenset({"run", "sampling"})
+"""topics of another run of the same network"""
+_KEEPING: Final = frozenset({_AFFINE, "allocation", *_RUN})
 """topics of changes that help mechanisms which bound any network"""
 
 
@@ -208,7 +209,7 @@ class Session:
 
     def _plain(self, clipping: Recipe) -> Recipe:
         """Gradient clipping at C = 1 of everything, in the run of another clipping recipe."""
-        of_run = [change for change in clipping.changes if change.topic == _RUN]
+        of_run = [change for change in clipping.changes if change.topic in _RUN]
         changes = (self.rival, *of_run)
         return clipping if clipping.changes == changes else self._recipe(changes)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -150,6 +151,26 @@ def test_other_mechanisms_than_that_of_the_settings_are_tried_too() -> None:
     assert result.baseline.grad_norm == pytest.approx(3.0)
     assert {"clipless", "backprop-clipping"} <= {item.mechanism for item in result.recipes}
     assert result.recipe.outcome.score <= result.baseline.score
+
+
+@pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
+def test_a_shuffle_is_told_what_balls_in_bins_would_save(neighbours: str) -> None:
+    """In the recipe where the relation stays, beside it where it would be another."""
+    settings = replace(
+        planned("mlp"), sampling="shuffle", neighbours=neighbours, noise_multiplier=None,
+        target_epsilon=3.0,
+    )  # fmt: skip
+    result = suggest(model("mlp"), settings, examples("mlp"), budget=600.0)
+    made = [change for change in result.recipe.changes if change.topic == "sampling"]
+    apart = [item.change for item in result.others if item.change.topic == "sampling"]
+    (change,) = made or apart
+    assert bool(made) == (neighbours == "zero-out")
+    assert change.how.startswith("--sampling balls-in-bins")
+    assert ("--neighbours add-remove" in change.how) == bool(apart)
+    less, more = map(
+        float, re.findall(r"noise multiplier ([\d.]+), not ([\d.]+)", change.change)[0]
+    )
+    assert less < more / 1.5
 
 
 def test_without_time_little_is_tried_and_the_rest_is_named() -> None:
