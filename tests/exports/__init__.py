@@ -137,13 +137,24 @@ class Store:
             return
         export()
         if self.anew and not is_ours and not list(target.parent.glob(f"{target.name}?*")):
-            kept.write_bytes(target.read_bytes())
+            kept.write_bytes(without_traces(target.read_bytes()))
             self.made[key] = f"{type(module).__qualname__} {digest(kept.read_bytes())}"
 
     def close(self) -> None:
         if self.anew:
             listed = json.dumps(self.known | self.made, indent=1, sort_keys=True)
             MANIFEST.write_text(f"{listed}\n", "utf-8")
+
+
+def without_traces(data: bytes) -> bytes:
+    """A file that does not say from which lines, in which folders, its nodes come."""
+    proto = onnx.load_from_string(data)
+    for part in (proto.graph, *proto.functions):
+        for node in part.node:
+            kept = [item for item in node.metadata_props if not item.key.endswith("stack_trace")]
+            del node.metadata_props[:]
+            node.metadata_props.extend(kept)
+    return proto.SerializeToString()
 
 
 def _with_numbers(data: bytes, module: nn.Module) -> bytes | None:

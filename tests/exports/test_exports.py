@@ -16,6 +16,13 @@ from tests.exports import FOLDER, MANIFEST, digest, json, key_of
 from tests.training.runs import FEATURES, Small
 
 
+def test_no_file_says_on_which_machine_it_was_made() -> None:
+    for path in sorted(FOLDER.glob("*.onnx")):
+        data = path.read_bytes()
+        assert b"stack_trace" not in data, path.name
+        assert b'File "/' not in data, path.name
+
+
 def test_the_manifest_lists_every_file() -> None:
     kept = json.loads(MANIFEST.read_text("utf-8"))
     found = {path.stem: digest(path.read_bytes()) for path in FOLDER.glob("*.onnx")}
