@@ -80,13 +80,13 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None
         std = float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm)
         parameters = list(optimizer.params)
         recorder.noise(dict.fromkeys(groups, std), generator=optimizer.generator)
-        recorder.gradients(clean=_named(names, parameters, "summed_grad"))
+        clean = _named(names, parameters, "summed_grad")
+        recorder.gradients(clean=clean)
         add_noise()
         noised = _named(names, parameters, "grad")
         tape = twins.current()
         if tape is not None:
-            clean = _named(names, parameters, "summed_grad")
-            radius = float(optimizer.max_grad_norm) / len(groups) ** 0.5
+            radius = _radius(optimizer, groups)
             tape.released(clean, noised, dict.fromkeys(groups.values(), radius))
         recorder.gradients(noised=noised)
 
@@ -123,6 +123,12 @@ def _groups(
     return {name: (name,) for name in trained} if _is_split(optimizer) else {_ALL: trained}
 
 
+def _radius(optimizer: _PrivateOptimizer, groups: Mapping[str, tuple[str, ...]]) -> float:
+    """What each group is clipped to."""
+    radius: float = float(optimizer.max_grad_norm) / len(groups) ** 0.5
+    return radius
+
+
 def _is_split(optimizer: _PrivateOptimizer) -> bool:
     return hasattr(optimizer, "max_grad_norms")
 
@@ -130,10 +136,9 @@ def _is_split(optimizer: _PrivateOptimizer) -> bool:
 def _declare(
     recorder: Recorder, optimizer: _PrivateOptimizer, groups: Mapping[str, tuple[str, ...]]
 ) -> None:
-    radius = float(optimizer.max_grad_norm) / len(groups) ** 0.5
     declared: dict[str, Any] = {
         "noise_multiplier": float(optimizer.noise_multiplier),
-        "clip_norms": dict.fromkeys(groups, radius),
+        "clip_norms": dict.fromkeys(groups, _radius(optimizer, groups)),
         "groups": groups,
         "reduction": optimizer.loss_reduction,
     }

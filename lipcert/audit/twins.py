@@ -191,7 +191,8 @@ class Tape:
         if self.first is not None and number >= len(self.first.steps):
             self._differ("a step that the first run does not make")
         elif self.first is not None:
-            for what in _differing(self.first.steps[number], step):
+            what = next(_differing(self.first.steps[number], step), None)
+            if what is not None:
                 self._differ(what)
         self.steps.append(step)
 

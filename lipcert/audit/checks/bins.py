@@ -27,13 +27,11 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 from scipy.special import logsumexp
-from scipy.stats import binom
 
 from lipcert.audit.checks.chance import ChanceTest, power_of_ten
-from lipcert.audit.checks.draws import Members, log_two_sided, pair_test
+from lipcert.audit.checks.draws import Members, binomial_law, log_two_sided, pair_test
 from lipcert.upper import FloatArray
 
-_BEYOND: Final = 1e-15
 _WIDEST: Final = 64.0
 _SLOPES: Final = np.concatenate([-np.geomspace(0.02, 200.0, 24), np.geomspace(0.005, 0.45, 12)])
 
@@ -103,11 +101,8 @@ def _spread(
     for size, rest, chance, variance in zip(
         counts[drawn], rests[drawn], chances[drawn], variances[drawn], strict=True
     ):
-        low, high = binom.ppf(_BEYOND, rest, chance), binom.isf(_BEYOND, rest, chance)
-        places = np.arange(low, high + 1.0)
+        places, log_each = binomial_law(rest, chance)
         terms = np.append(np.minimum((places - rest * chance) ** 2 / variance, _WIDEST), _WIDEST)
-        outside = float(binom.sf(high, rest, chance) + binom.cdf(low - 1.0, rest, chance))
-        log_each = np.append(binom.logpmf(places, rest, chance), math.log(max(outside, _BEYOND)))
         log_bounds += logsumexp(log_each + _SLOPES[:, np.newaxis] * terms, axis=1)
         total += min((size - rest * chance) ** 2 / variance, _WIDEST)
         expected += 1.0

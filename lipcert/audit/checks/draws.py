@@ -119,12 +119,9 @@ def _variance(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> Chanc
     if variance <= 0.0 or np.all(counts == counts[0]):
         return ChanceTest(0.0, "")  # equal sizes are a test of their own
     mean, steps = dataset * rate, len(counts)
-    lowest, highest = binom.ppf(_BEYOND, dataset, rate), binom.isf(_BEYOND, dataset, rate)
-    widest = max(highest - mean, mean - lowest) ** 2
-    places = np.arange(lowest, highest + 1.0)
+    places, log_each = binomial_law(dataset, rate)
+    widest = max(places[-1] - mean, mean - places[0]) ** 2
     terms = np.append(np.minimum((places - mean) ** 2, widest), widest)
-    outside = float(binom.sf(highest, dataset, rate) + binom.cdf(lowest - 1.0, dataset, rate))
-    log_each = np.append(binom.logpmf(places, dataset, rate), math.log(max(outside, _BEYOND)))
     seen = float(np.sum(np.minimum((counts - mean) ** 2, widest)))
     slopes = np.geomspace(1e-3, 1e3, _SLOPES) / variance
     log_chance = math.log(2.0) + min(
@@ -138,6 +135,16 @@ def _variance(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> Chanc
         f"has at most the probability {power_of_ten(log_chance)}",
         numbers=(seen / steps, variance),
     )
+
+
+def binomial_law(trials: int, rate: float) -> tuple[FloatArray, FloatArray]:
+    """Where Binomial(trials, rate) lies but for 1e-15 at each end, and ln of the probability of
+    each place; the last one is of all others together."""
+    low, high = binom.ppf(_BEYOND, trials, rate), binom.isf(_BEYOND, trials, rate)
+    places = np.arange(low, high + 1.0)
+    outside = float(binom.sf(high, trials, rate) + binom.cdf(low - 1.0, trials, rate))
+    log_each = np.append(binom.logpmf(places, trials, rate), math.log(max(outside, _BEYOND)))
+    return places, log_each
 
 
 def _least(
