@@ -125,8 +125,7 @@ def _groups(
 
 def _radius(optimizer: _PrivateOptimizer, groups: Mapping[str, tuple[str, ...]]) -> float:
     """What each group is clipped to."""
-    radius: float = float(optimizer.max_grad_norm) / len(groups) ** 0.5
-    return radius
+    return float(float(optimizer.max_grad_norm) / len(groups) ** 0.5)
 
 
 def _is_split(optimizer: _PrivateOptimizer) -> bool:
