@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final
 
 from lipcert.analysis.records import Analysis, NodeReport, ParameterReport, VerdictName
 from lipcert.diagnostics import Level
@@ -113,7 +112,8 @@ def analysis_document(
         answers.append(doc.Answer(privacy_promise(run), tone))
         rows = [*run.statement.items(), *comparison_rows(run)]
     # the table of parameters shows the shares of G², unless it is folded
-    largest = largest_gradients(analysis) if parameters.hidden else []
+    largest = gradient_shares(analysis) if parameters.hidden else {}
+    noise = {group.name: group.noise_energy_share for group in analysis.groups}
     bounds = doc.Statements.of(answer_rows(analysis), tone=tone)
     return doc.Document(
         "LipCert analysis",
@@ -130,9 +130,9 @@ def analysis_document(
             ),
             ("Parameters", parameters),
             ("Ways to split the noise, at the same privacy", _allocations(analysis)),
-            ("Where the bound is lost: largest stretch", _ranking(stretches(analysis), False)),
-            ("Largest shares of G²", _ranking(largest)),
-            ("Largest shares of the noise energy", _ranking(noise_shares(analysis))),
+            ("Where the bound is lost: largest stretch", stretches(analysis)),
+            ("Largest shares of G²", _largest(largest)),
+            ("Largest shares of the noise energy", _largest(noise)),
             ("Diagnostics", doc.Findings(diagnostics_told(analysis.diagnostics))),
         ),
         word=_word(analysis),
@@ -250,20 +250,6 @@ def _allocations(analysis: Analysis) -> doc.Table:
     return doc.table(_ALLOCATION_COLUMNS, rows)
 
 
-def _ranking(shares: list[Share], as_share: bool = True) -> doc.Ranking:
-    return doc.Ranking(
-        tuple(
-            doc.Bar(
-                share.name,
-                percent(share.value) if as_share else f"{at_most(share.value)}×",
-                share.bar,
-                share.op,
-            )
-            for share in shares
-        )
-    )
-
-
 def analysis_json(analysis: Analysis) -> str:
     """The document `lipcert.analysis/1` of an analysis."""
     members = DOCUMENT.write(analysis)
@@ -324,26 +310,22 @@ def _of_verdict(analysis: Analysis) -> Iterator[Finding]:
         yield Finding("LC109", Level.WARNING, "model", "", use.sentence)
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Share:
-    """One row of a ranking: who, the number that ranks it, and the length of its bar in [0, 1]."""
-
-    name: str
-    op: str
-    value: float
-    bar: float
-
-
-def stretches(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
+def stretches(analysis: Analysis) -> doc.Ranking:
     """The nodes with the largest Lipschitz constants above 1; bars on a logarithmic scale."""
-    factors = [(node, _stretch(node)) for node in analysis.nodes]
-    found = [(node, factor) for node, factor in factors if factor >= _LEAST_STRETCH]
-    longest = max((math.log(factor) for _, factor in found), default=0.0)
-    return _top(
-        [Share(node.name, node.op, factor, math.log(factor) / longest) for node, factor in found],
-        most,
+    factors = [(_stretch(node), node) for node in analysis.nodes]
+    found = [item for item in factors if item[0] >= _LEAST_STRETCH]
+    top = sorted(found, key=lambda item: item[0], reverse=True)[:_SHOWN]
+    longest = max((math.log(factor) for factor, _ in top), default=0.0)
+    return doc.Ranking(
+        tuple(
+            doc.Bar(node.name, f"{at_most(factor)}×", math.log(factor) / longest, node.op)
+            for factor, node in top
+        )
     )
+
+
+def _stretch(node: NodeReport) -> float:
+    return max((bound for bound in node.input_lipschitz if bound is not None), default=0.0)
 
 
 def gradient_shares(analysis: Analysis) -> dict[str, float]:
@@ -358,24 +340,8 @@ def gradient_shares(analysis: Analysis) -> dict[str, float]:
     return {name: square / whole for name, square in squares.items()}
 
 
-def largest_gradients(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
-    """Parameters with the largest share of the squared gradient bound G²."""
-    return _top(
-        [Share(name, "", share, share) for name, share in gradient_shares(analysis).items()], most
-    )
-
-
-def noise_shares(analysis: Analysis, most: int = _SHOWN) -> list[Share]:
-    """Groups with the largest share of the noise energy Σ d·s²."""
-    known = [(group.name, group.noise_energy_share) for group in analysis.groups]
-    return _top([Share(name, "", share, share) for name, share in known if share is not None], most)
-
-
-def _stretch(node: NodeReport) -> float:
-    return max((bound for bound in node.input_lipschitz if bound is not None), default=0.0)
-
-
-def _top(shares: list[Share], most: int = _SHOWN) -> list[Share]:
-    """The largest; what would be displayed as nothing is left out."""
-    seen = [share for share in shares if share.value >= _LEAST_SHARE]
-    return sorted(seen, key=lambda share: share.value, reverse=True)[:most]
+def _largest(shares: Mapping[str, float | None]) -> doc.Ranking:
+    """The largest shares; what would be displayed as nothing is left out."""
+    found = [(share, name) for name, share in shares.items() if (share or 0.0) >= _LEAST_SHARE]
+    top = sorted(found, key=lambda item: item[0] or 0.0, reverse=True)[:_SHOWN]
+    return doc.Ranking(tuple(doc.Bar(name, percent(share), share or 0.0) for share, name in top))

@@ -8,11 +8,13 @@ make them safe.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
 from lipcert.analysis.records import Usefulness
 from lipcert.audit.records import (
+    BINS_PER_OCTAVE,
     AuditReport,
     CheckReport,
     ExampleReference,
@@ -46,6 +48,8 @@ from lipcert.text.numbers import (
 
 _MOST_BARS: Final = 12
 _TIGHTEST: Final = 8
+_LOWEST_OCTAVE: Final = -10
+"""of observed norms over their bounds; what lies below is counted in it"""
 _UNSETTLED: Final = (
     doc.Column("undecided", True, rank=4, optional=True),
     doc.Column("worst example", least=16, rank=6, optional=True),
@@ -133,6 +137,7 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
                     )
                 ),
             ),
+            ("Observed norms over their bounds, example by example", _histogram(report)),
             (
                 "Inside the network: the bounds that were reached the furthest",
                 doc.table(
@@ -206,6 +211,33 @@ def _bar(group: GroupAudit, share: float) -> doc.Bar:
         over = doc.Tone.BAD if group.violations else doc.Tone.OPEN
         return doc.Bar(group.name, share_text(share), 1.0, "", "over the bound", over)
     return doc.Bar(group.name, share_text(share), share, "", "", tone)
+
+
+def _histogram(report: AuditReport) -> doc.Ranking:
+    """How many norms lie in each octave, those of all groups together."""
+    counts: Counter[int] = Counter()
+    for group in report.groups:
+        for place, count in group.histogram.counts.items():
+            counts[max(place // BINS_PER_OCTAVE, _LOWEST_OCTAVE)] += count
+    most = max(counts.values(), default=0)
+    over = doc.Tone.BAD if any(group.violations for group in report.groups) else doc.Tone.PLAIN
+    return doc.Ranking(
+        tuple(
+            doc.Bar(
+                _octave(octave),
+                f"{counts[octave]:,}",
+                counts[octave] / most,
+                tone=over if octave >= 0 else doc.Tone.PLAIN,
+            )
+            for octave in sorted(counts, reverse=True)
+            if counts[octave]
+        )
+    )
+
+
+def _octave(octave: int) -> str:
+    low, high = measured(2.0**octave, 3), measured(2.0 ** (octave + 1), 3)
+    return f"{low} to {high}" if octave > _LOWEST_OCTAVE else f"below {high}"
 
 
 def _check(check: CheckReport) -> doc.Statement:

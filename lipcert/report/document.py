@@ -22,7 +22,7 @@ from lipcert.text.numbers import at_most
 from lipcert.text.safe import safe
 
 if TYPE_CHECKING:
-    from lipcert.report.svg import Drawing
+    from lipcert.report.charts import LineChart
 
 _NAMES: Final = 3
 _ORDER: Final = tuple(Level)
@@ -233,7 +233,7 @@ class Figure:
     key: str
     title: str
     caption: str
-    drawing: Drawing
+    chart: LineChart
     description: str
     titles: tuple[str, ...]
     rows: Sequence[tuple[Cell, ...]]
@@ -292,13 +292,9 @@ class Document:
         return next((tone for tone in tones if tone is not Tone.SUBJECT), Tone.PLAIN)
 
     def charted(self, figures: Iterable[Figure]) -> Document:
-        """With figures behind its first section, in place of the rankings that text shows."""
-        sections: list[tuple[str, *tuple[Part, ...]]] = [
-            (item.title, *(part for part in item.parts if not isinstance(part, Ranking)))
-            for item in self.sections
-        ]
-        sections.insert(1, ("Charts", Charts(tuple(figures))))
-        return replace(self, sections=sections_of(*sections))
+        """With figures behind its first section."""
+        charts = sections_of(("Charts", Charts(tuple(figures))))
+        return replace(self, sections=(*self.sections[:1], *charts, *self.sections[1:]))
 
 
 def table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]], hidden: int = 0) -> Table:

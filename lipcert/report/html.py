@@ -14,9 +14,10 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from lipcert.report import svg
+from lipcert.report.charts import figure
 from lipcert.report.document import Cell, Document, Figure, Part, Statements, cell_text
 from lipcert.report.json import JsonObject
+from lipcert.text.numbers import bar
 from lipcert.text.safe import safe
 from lipcert.version import __version__
 
@@ -49,7 +50,7 @@ def _template() -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"kind": _kind, "words": _words, "drawn": _drawn}
+    environment.filters |= {"kind": _kind, "words": _words, "drawn": _drawn, "bar": bar}
     return environment.get_template("page.html.jinja")
 
 
@@ -57,8 +58,8 @@ def _kind(part: Part) -> str:
     return type(part).__name__
 
 
-def _drawn(figure: Figure) -> Markup:
-    return Markup(svg.figure(figure.drawing, figure.key, figure.title, figure.description))
+def _drawn(item: Figure) -> Markup:
+    return Markup(figure(item.chart, item.key, item.title, item.description))
 
 
 def _words(cell: Cell) -> str:

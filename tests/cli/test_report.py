@@ -33,7 +33,7 @@ def test_everything_about_a_model_is_one_page(files: dict[str, Path], tmp_path: 
         assert word in text
     promise = json.loads(files["check"].read_text(encoding="utf-8"))["promise"]
     assert all(sentence in text for sentence in promise)
-    assert {"bounds", "epsilon-sigma", "stretch", "values", "noise"} <= {
+    assert {"epsilon-sigma", "values", "cotangents"} <= {
         part.split('"')[0] for part in text.split('<figure id="')[1:]
     }
 

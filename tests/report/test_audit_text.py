@@ -61,6 +61,16 @@ def test_a_violation_says_so_first() -> None:
     assert any("LC314" in line and "declared standard deviation" in line for line in rest)
 
 
+def test_observations_are_counted_by_octaves_of_their_bounds() -> None:
+    counts = {octave: row.split()[3] for row in lines(violated()) if (octave := octave_of(row))}
+    assert counts == {"1 to 2": "12", "0.5 to 1": "2,584", "0.25 to 0.5": "1,500"}
+
+
+def octave_of(row: str) -> str:
+    found = re.match(r"  ([\d.]+ to [\d.]+) ", row)
+    return found[1] if found else ""
+
+
 def test_a_violation_of_a_check_alone_does_not_blame_the_bounds() -> None:
     noise = check(verdict=Verdict.VIOLATION)
     first, second, *_ = lines(replace(passed(), verdict=Verdict.VIOLATION, checks=(noise,)))

@@ -105,7 +105,7 @@ def test_where_the_bound_is_lost() -> None:
         node("absent", input_lipschitz=(None,)),
     )
     found = attribution.stretches(sample(nodes=nodes))
-    assert [(share.name, share.value) for share in found] == [("second", 6.0), ("first", 2.0)]
+    assert [(bar.name, bar.number) for bar in found.rows] == [("second", "6×"), ("first", "2×")]
 
 
 def test_gradient_shares_add_up() -> None:

@@ -25,7 +25,7 @@ ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section"),
     *("h1", "h2", "h3", "h4", "p", "dl", "dt", "dd", "div", "span", "pre", "details", "summary"),
     *("table", "thead", "tbody", "tr", "th", "td", "ul", "li", "figure", "figcaption", "script"),
-    *("svg", "desc", "text", "line", "rect", "circle", "path", "polyline"),
+    *("svg", "desc", "text", "line", "rect", "circle", "polyline"),
 }
 NASTY = [
     "<script>alert(1)</script>",
@@ -109,9 +109,8 @@ def test_the_whole_page_has_every_chart_and_its_numbers() -> None:
         value for tag, name, value in parsed(text).attributes if (tag, name) == ("figure", "id")
     }
     assert keys == {
-        *("bounds", "epsilon-steps", "epsilon-sigma", "stretch", "shares", "cotangents"),
-        *("audited-bounds", "tightness", "histogram", "strips", "audited-values"),
-        "audited-cotangents",
+        *("epsilon-steps", "epsilon-sigma", "cotangents"),
+        *("audited-values", "audited-cotangents"),
     }
     assert text.count("<svg") == text.count("Numbers of this chart") == len(keys)
 
@@ -142,10 +141,8 @@ def test_an_analysis_without_a_bound_says_so() -> None:
     assert "LC101" in text
 
 
-def test_a_large_network_shows_thirty_groups_and_says_so() -> None:
-    text = page(audit_source(audit_samples.many()))
-    assert "Shown: 30 of 300 groups" in text
-    assert len(text) < 700_000
+def test_a_page_of_many_groups_is_small() -> None:
+    assert len(page(audit_source(audit_samples.many()))) < 700_000
 
 
 @pytest.mark.parametrize("name", ["digits_lipschitz_cnn", "digits_vit"])
