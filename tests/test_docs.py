@@ -25,9 +25,11 @@ from lipcert.core.rules.functions import FUNCTIONS
 from lipcert.core.rules.table import FAMILIES
 from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES
+from lipcert.privacy.account import account_for
 from lipcert.privacy.accounting import epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.privacy.selection import Law
 from tests.commands import lipcert, printed_by, script
 from tests.core.test_certificate import MEMBERS, OPTIONAL
 
@@ -64,6 +66,22 @@ def test_the_table_of_mechanisms_is_what_the_example_prints(
     assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", printed).split()
     for ours, theirs in zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True):
         assert float(ours) == pytest.approx(float(theirs), rel=2e-3)
+
+
+def test_the_epsilon_of_a_search_is_what_privacy_finds() -> None:
+    rows = [
+        row.strip("| ").split(" | ") for row in table("verbs/privacy.md", "trials").splitlines()
+    ]
+    assert len(rows[2:]) == 3
+    for trials, *shown in rows[2:]:
+        plan = TrainingPlan(60_000, Sampling.POISSON, 1e-5, 512, epochs=10, trials=int(trials))
+        account = account_for(plan, 1.1)
+        assert account.selection is not None
+        of_best = account.selection.best_of
+        found = account.selection.one_trial, account.epsilon, *(of_best[law] for law in Law)
+        for ours, value in zip(shown, found, strict=True):
+            assert value is not None
+            assert value <= float(ours) <= value * 1.002
 
 
 def test_the_epsilon_of_each_sampling_is_what_the_checker_finds() -> None:

@@ -17,7 +17,7 @@ from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.pipeline import reported, require_arguments
 from lipcert.analysis.premises import delta_of
 from lipcert.analysis.records import Analysis
-from lipcert.analysis.release import check_complete, measured_groups, plan_of
+from lipcert.analysis.release import check_complete, check_single, measured_groups, plan_of
 from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.budget import Limits
 from lipcert.core.certificate import (
@@ -110,6 +110,7 @@ def certify(
     require_arguments("certify", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
+    check_single("certify", settings)
     settings = _stated_alike(settings)
     trained = {name for name, item in model.graph.parameters.items() if item.trainable}
     missing = [name for name in model.scattered & trained if settings.is_trained(name)]

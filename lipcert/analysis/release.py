@@ -15,6 +15,7 @@ from typing import Final, final
 from lipcert.core.accounting.sensitivity import sensitivity_up
 from lipcert.core.claims import clipped_group
 from lipcert.core.ledger.premises import Premises
+from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph
 from lipcert.importer.metadata import is_anonymous
 from lipcert.importer.origins import module_of
@@ -123,6 +124,15 @@ def check_complete(settings: Settings) -> None:
     if settings.asks:
         raise missing(settings.asks)
     plan_of(settings)
+
+
+def check_single(verb: str, settings: Settings) -> None:
+    """UsageError for several trials, where the ε is that of a single one."""
+    if (settings.trials or 1) > 1:
+        raise UsageError(
+            f"trials: {verb} states the ε of one run; leave it out, find σ by `lipcert privacy "
+            f"--trials {settings.trials} --target-epsilon E`, and give --noise-multiplier"
+        )
 
 
 def plan_of(settings: Settings) -> TrainingPlan | None:

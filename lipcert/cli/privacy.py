@@ -52,6 +52,7 @@ _CIRCUMSTANCES: Final = (
     "batch_size",
     "sampling",
     "sampling_rate",
+    "trials",
     "delta",
     "neighbours",
     "accountant",
@@ -59,7 +60,7 @@ _CIRCUMSTANCES: Final = (
 _QUANTITIES: Final = ("steps", "epochs", "noise_multiplier", "target_epsilon")
 _DESCRIBED: Final = (
     *("dataset_size", "dataset_size_from", "batch_size"),
-    *("sampling", "sampling_rate", "delta", "steps"),
+    *("sampling", "sampling_rate", "trials", "delta", "steps"),
 )
 """what an analysis says of its run"""
 _TEXTS: Final[Mapping[str, str]] = MappingProxyType(

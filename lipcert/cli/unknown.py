@@ -33,6 +33,7 @@ _ALSO_CALLED: Final = _by_word(
         "dataset-size": "n num-examples num-samples sample-size train-size",
         "steps": "iterations num-steps max-steps",
         "epochs": "num-epochs",
+        "trials": "num-trials repetitions",
         "classes": "num-classes",
         "noise-multiplier": "noise sigma",
         "sampling": "sampler",

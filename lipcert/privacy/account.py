@@ -14,16 +14,23 @@ that of the accountants; it is printed because papers state it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, final
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import UsageError
-from lipcert.privacy.accounting import Accountant, accountants, choose, epsilon
+from lipcert.privacy.accounting import (
+    Accountant,
+    accountants,
+    choose,
+    epsilon,
+    selection_epsilon,
+)
 from lipcert.privacy.noise import Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.privacy.selection import Law
 from lipcert.settings.values import check_positive
 from lipcert.upper import Lower, Upper, finite
 
@@ -287,7 +294,7 @@ def zero_concentrated(plan: TrainingPlan, noise_multiplier: float) -> ZeroConcen
         return None
     sigma = Lower(noise_multiplier)
     each = Upper(0.5).over(sigma * sigma)
-    rho = Upper(float(plan.participations)) * each
+    rho = Upper(float(plan.trials * plan.participations)) * each
     surprise = Upper(-math.log(plan.delta)) * Upper(1.0 + 2.0**-52)
     converted = rho + Upper(2.0) * (rho * surprise).sqrt()
     return ZeroConcentrated(each, rho, converted) if converted.is_finite else None
@@ -304,8 +311,21 @@ class Estimate:
 
 @final
 @dataclass(frozen=True, slots=True)
+class Selection:
+    """ε of other searches than one that publishes all K trials; None: no finite one.
+
+    one_trial: of a single trial. best_of: by the law of the number of trials, of which K is the
+    mean and the best alone is published.
+    """
+
+    one_trial: float | None
+    best_of: Mapping[Law, float | None]
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class Account:
-    """The run is (epsilon, plan.delta)-DP.
+    """The run, or all its trials together, are (epsilon, plan.delta)-DP.
 
     noise_multiplier: the joint one, of the whole release under the plan's relation; None where
         the noise hides nothing.
@@ -313,6 +333,7 @@ class Account:
     poisson_epsilon: for comparison, what the same noise would cost with Poisson batches, where the
         batches are of another kind.
     claimed_epsilon: what the declared accounting would say.
+    selection: of several trials.
     """
 
     plan: TrainingPlan
@@ -325,6 +346,7 @@ class Account:
     zcdp: ZeroConcentrated | None
     claimed_epsilon: float | None
     diagnostics: tuple[Diagnostic, ...]
+    selection: Selection | None = None
 
 
 def account_for(
@@ -365,6 +387,16 @@ def account_for(
         zcdp=None if sigma is None else zero_concentrated(plan, sigma),
         claimed_epsilon=finite(declared.claimed_epsilon(plan, noise_multiplier)),
         diagnostics=(*lints(plan, declared), *_unbounded(best.epsilon)),
+        selection=None if sigma is None else _selection(plan, sigma),
+    )
+
+
+def _selection(plan: TrainingPlan, sigma: float) -> Selection | None:
+    if plan.trials == 1:
+        return None
+    return Selection(
+        one_trial=finite(epsilon(replace(plan, trials=1), sigma)),
+        best_of={law: selection_epsilon(plan, sigma, law) for law in Law},
     )
 
 

@@ -15,7 +15,7 @@ import logging
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import ROUND_CEILING, Decimal
 from enum import Enum
 from fractions import Fraction
@@ -28,10 +28,12 @@ from lipcert.core.accounting.account import epsilon_upper
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.privacy.selection import Law, selected_epsilon
 from lipcert.settings.values import check_positive
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
+    from dp_accounting.pld import PLDAccountant
 
 _LEAST_DELTA: Final = 1e-8
 _COARSEST: Final = 1e-3
@@ -42,6 +44,7 @@ _TOLERANCE: Final = 1e-3
 _LEAST_NOISE: Final = 2.0**-4
 _MOST_NOISE: Final = 2.0**40
 _MOST_STEPS: Final = 2**40
+_PROFILE: Final = 28
 
 
 class Accountant(Enum):
@@ -108,7 +111,8 @@ def epsilon(
     split of the positions into batches the example enters `participations` releases, each a
     Gaussian mechanism of multiplier σ given the earlier ones, the rest depends on it through them
     alone; ε does not grow by mixing over splits that are the same for both data sets
-    (convexity). No amplification is claimed. Balls in bins: `allocated_epsilon`.
+    (convexity). No amplification is claimed. Balls in bins: `allocated_epsilon`. K trials are one
+    run of K times as many releases: each may depend on all before it, and all may be published.
     """
     check_positive("noise-multiplier", noise_multiplier)
     chosen = choose(plan, accountant)
@@ -148,7 +152,7 @@ def _event(plan: TrainingPlan, noise_multiplier: float, accountant: Accountant) 
         step = dp.PoissonSampledDpEvent(rate, step)
     elif plan.sampling is Sampling.WITHOUT_REPLACEMENT:
         step = dp.SampledWithoutReplacementDpEvent(plan.dataset_size, plan.batch, step)
-    return dp.SelfComposedDpEvent(step, plan.participations)
+    return dp.SelfComposedDpEvent(step, plan.trials * plan.participations)
 
 
 def _relation(plan: TrainingPlan) -> NeighboringRelation:
@@ -168,7 +172,7 @@ def _core_epsilon(plan: TrainingPlan, noise_multiplier: float) -> float:
         plan.sampling.value,
         noise_multiplier,
         Fraction(plan.batch, plan.dataset_size),
-        plan.participations,
+        plan.trials * plan.participations,
         Fraction(plan.delta),
         plan.neighbours.value,
     )
@@ -177,15 +181,34 @@ def _core_epsilon(plan: TrainingPlan, noise_multiplier: float) -> float:
 
 @lru_cache(maxsize=_REMEMBERED)  # a plan of one target is asked for more than once
 def _pld_epsilon(plan: TrainingPlan, event: DpEvent, interval: float) -> float:
-    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
-
-    accountant = PLDAccountant(_relation(plan), interval)
     try:
-        accountant.compose(event)
-        found = float(accountant.get_epsilon(plan.delta))
+        found = float(_composed(_relation(plan), event, interval).get_epsilon(plan.delta))
     except (ArithmeticError, MemoryError):  # a loss beyond the numbers: nothing is promised
         return math.inf
     return math.inf if math.isnan(found) else found
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def selection_epsilon(plan: TrainingPlan, noise_multiplier: float, law: Law) -> float | None:
+    """ε of a search that publishes only the best of K trials, K drawn from the law with the mean
+    `plan.trials`: `selected_epsilon`, whose hypotheses hold; None: none is found.
+
+    Of one trial it knows ε at `_PROFILE` values of δ, by the tightest accountant for each.
+    """
+    least = plan.delta / (64.0 * plan.trials)
+    chosen = [plan.delta, *np.linspace(0.1, 0.95, 12), *np.geomspace(least, 0.1, _PROFILE)]
+    runs = [replace(plan, trials=1, delta=float(delta)) for delta in sorted(chosen)]
+    profile = [(epsilon(run, noise_multiplier), run.delta) for run in runs if accountants(run)]
+    return selected_epsilon(profile, law, plan.trials, plan.delta)
+
+
+@lru_cache(maxsize=1)  # of one run at several δ
+def _composed(relation: NeighboringRelation, event: DpEvent, interval: float) -> PLDAccountant:
+    from dp_accounting.pld import PLDAccountant  # noqa: PLC0415
+
+    accountant = PLDAccountant(relation, interval)
+    accountant.compose(event)
+    return accountant
 
 
 def _rdp_epsilon(plan: TrainingPlan, event: DpEvent) -> float:
@@ -222,7 +245,7 @@ def _interval(plan: TrainingPlan, noise_multiplier: float) -> float:
         largest = deviation * deviation / 2.0 + reach
         reach = largest + math.log(rate + (1.0 - rate) * math.exp(-largest))
         deviation = min(deviation, rate * math.sqrt(math.expm1(min(deviation**2, 700.0))))
-    total = 2.0 * _TAIL * math.sqrt(plan.participations) * deviation
+    total = 2.0 * _TAIL * math.sqrt(plan.trials * plan.participations) * deviation
     return max(min(_COARSEST, deviation / 100.0), max(reach, total) / _GRID)
 
 

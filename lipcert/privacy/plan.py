@@ -97,7 +97,8 @@ class TrainingPlan:
     Exactly one of steps and epochs is given; a begun step or epoch counts as a whole one.
     delta: the δ of the (ε, δ) statement. dataset_size_from: where dataset_size was taken from.
     rate: the probability with which an example is drawn, where it is not B/N, as of loaders that
-    draw at 1 over their length; of Poisson samples only.
+    draw at 1 over their length; of Poisson samples only. trials: how many such runs there are, of
+    which each costs no more than the one described; `releases` and `participations` count one run.
     """
 
     dataset_size: int
@@ -109,10 +110,12 @@ class TrainingPlan:
     neighbours: Neighbouring = Neighbouring.ADD_OR_REMOVE_ONE
     dataset_size_from: SizeSource = SizeSource.DECLARED
     rate: float | None = None
+    trials: int = 1
 
     def __post_init__(self) -> None:
         convert(self, kinds_of(TrainingPlan))
         _count("dataset-size", self.dataset_size)
+        _count("trials", self.trials)
         if not 0.0 < self.delta < 1.0:
             raise UsageError(f"delta: {self.delta!r} is not between 0 and 1; give 1e-5, say")
         reason = _REFUSED.get((self.sampling, self.neighbours))
@@ -139,6 +142,7 @@ class TrainingPlan:
             neighbours=Neighbouring(given.get("neighbours") or Neighbouring.ADD_OR_REMOVE_ONE),
             dataset_size_from=SizeSource(given.get("dataset_size_from") or SizeSource.DECLARED),
             rate=given.get("sampling_rate"),
+            trials=given.get("trials") or 1,
         )
 
     @property

@@ -18,6 +18,7 @@ from lipcert.privacy.account import Account, Divisor
 from lipcert.privacy.accounting import Accountant, CurvePoint
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
+from lipcert.privacy.selection import Law
 from lipcert.report import document as doc
 from lipcert.report.document import csv_text, diagnostics_told
 from lipcert.report.json import DOCUMENT, dump
@@ -47,6 +48,10 @@ _SAMPLING: Final = {
     "example enters one release per epoch, and no sampling amplifies",
     Sampling.FULL_BATCH: "none: every step sees all examples",
 }
+_LAWS: Final = {
+    Law.GEOMETRIC.value: "K = k ≥ 1 has the probability (1 − 1/{mean})^(k−1)/{mean}",
+    Law.POISSON.value: "K is Poisson of mean {mean} (0: nothing is published)",
+}
 _CURVES: Final[Mapping[str, str]] = {"steps": "steps", "noise-multiplier": "σ"}
 
 
@@ -61,12 +66,29 @@ class ZeroConcentrated:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """ε of one trial alone, and of a search that publishes only the best of a random number of
+    them, by its law."""
+
+    one_trial: float | None
+    best_of: Mapping[str, float | None]
+
+    @property
+    def cheapest(self) -> tuple[str, float] | None:
+        """The law with the smallest ε."""
+        known = {law: found for law, found in self.best_of.items() if found is not None}
+        return min(known.items(), key=lambda item: item[1], default=None)
+
+
+@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunPrivacy:
     """The object `privacy` of documents: what a run costs, and everything that is conditional on.
 
     allocation: how the noise is split among groups; None where it was not stated. estimates: ε by
-    accountant, the tightest first. statement: the assumptions, by topic.
+    accountant, the tightest first. statement: the assumptions, by topic. trials: how many such runs
+    the ε is that of; selection: where there are several.
     """
 
     epsilon: float | None
@@ -86,12 +108,14 @@ class RunPrivacy:
     poisson_epsilon: float | None
     claimed_epsilon: float | None
     zcdp: ZeroConcentrated | None
+    trials: int = field(default=1, metadata=member(optional=True))
+    selection: Selection | None = field(default=None, metadata=member(optional=True))
     statement: Mapping[str, str]
 
     @classmethod
     def of(cls, account: Account, allocation: str | None) -> RunPrivacy:
         """What documents say of an account."""
-        plan, zcdp = account.plan, account.zcdp
+        plan, zcdp, selection = account.plan, account.zcdp, account.selection
         return cls(
             epsilon=account.epsilon,
             delta=plan.delta,
@@ -111,6 +135,11 @@ class RunPrivacy:
             claimed_epsilon=account.claimed_epsilon,
             zcdp=zcdp
             and ZeroConcentrated(zcdp.rho_per_release.value, zcdp.rho.value, zcdp.epsilon.value),
+            trials=plan.trials,
+            selection=selection
+            and Selection(
+                selection.one_trial, {law.value: found for law, found in selection.best_of.items()}
+            ),
             statement=_statement(account),
         )
 
@@ -132,8 +161,9 @@ def privacy_promise(run: RunPrivacy) -> str:
     """The answer in one sentence."""
     if run.epsilon is None:
         return "No finite ε: the findings say why."
+    what = "The run is" if run.trials == 1 else f"{run.trials} such runs together are"
     return (
-        f"The run is (ε, δ)-differentially private with ε = {at_most(run.epsilon)} and "
+        f"{what} (ε, δ)-differentially private with ε = {at_most(run.epsilon)} and "
         f"δ = {run.delta:g}, if the assumptions hold."
     )
 
@@ -147,6 +177,14 @@ def _statement(account: Account) -> dict[str, str]:
     steps = f"{plan.releases} steps"
     if plan.sampling.by_epoch:
         steps += f"; one example takes part in {plan.participations} of them at most"
+    trials, chosen = {}, " (selection of hyperparameters included)"
+    if plan.trials > 1:
+        chosen = ""
+        steps = f"in each trial {steps}"
+        trials["trials"] = (
+            f"{plan.trials}, none of which costs more than the one described; all may be "
+            "published, and each may be chosen after looking at those before"
+        )
     return {
         "unit": f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}",
         "neighbours": f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})",
@@ -154,10 +192,11 @@ def _statement(account: Account) -> dict[str, str]:
         "divisor": divisor,
         "noise": _noise_text(account),
         "releases": steps,
+        **trials,
         "accountant": f"{ACCOUNTANTS[account.accountant.value]}, by {_accounted_by(plan)}",
         "assumed": "every release has sensitivity Δ or less; noise is drawn exactly and "
         f"independently; {'batches stay secret; ' if plan.sampling.amplifies else ''}"
-        "nothing else about the data is published (selection of hyperparameters included)",
+        f"nothing else about the data is published{chosen}",
     }
 
 
@@ -184,6 +223,8 @@ def comparison_rows(run: RunPrivacy) -> Iterator[tuple[str, str]]:
             f"{at_most(run.poisson_epsilon)}, which this run cannot claim: its batches are "
             f"drawn by {run.sampling}",
         )
+    if run.selection is not None:
+        yield from _selection_rows(run, run.selection)
     if run.zcdp is not None:
         once, rho, converted = map(
             at_most, (run.zcdp.rho_per_release, run.zcdp.rho, run.zcdp.epsilon)
@@ -192,6 +233,29 @@ def comparison_rows(run: RunPrivacy) -> Iterator[tuple[str, str]]:
         yield "zCDP", text
     if run.claimed_epsilon is not None:
         yield "ε as claimed", at_most(run.claimed_epsilon)
+
+
+def _selection_rows(run: RunPrivacy, selection: Selection) -> Iterator[tuple[str, str]]:
+    if selection.one_trial is not None:
+        yield "ε of one trial", f"{at_most(selection.one_trial)}, if no other trial reads the data"
+    for law, epsilon in selection.best_of.items():
+        if epsilon is not None:
+            text = _LAWS[law].format(mean=run.trials) if law in _LAWS else law
+            yield f"ε of the best of K trials, {law}", f"{at_most(epsilon)}, if {text}"
+    cheapest = selection.cheapest
+    if cheapest is None:
+        return
+    law, least = cheapest
+    if run.epsilon is not None and run.epsilon <= least:
+        yield "cheaper", f"{run.trials} trials, all counted"
+        return
+    yield (
+        "cheaper",
+        f"a random number K of trials ({law}, mean {run.trials}), if K is drawn once, before and "
+        "apart from the data, the hyper-parameters of each trial are drawn from one fixed "
+        "distribution, they are compared on public data, and only the best is published: K and "
+        "the others stay secret",
+    )
 
 
 def _noise_text(account: Account) -> str:

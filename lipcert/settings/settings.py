@@ -71,6 +71,7 @@ RUN_KEYS: Final = (
     "sampling",
     "steps",
     "epochs",
+    "trials",
     "delta",
     "target_epsilon",
     "accountant",
@@ -277,6 +278,7 @@ class Settings(LossParameters, LossChoice):
     )
     steps: int | None = option("Number of releases.", "T")
     epochs: float | None = option("Passes over the data, instead of --steps.", "E")
+    trials: int | None = option("Runs, of which the best is chosen; ε is that of all of them.", "K")
     delta: float | None = option("δ of the (ε, δ) statement; below 1/N.", "D")
     accountant: AccountantName | None = option("auto: the tightest that is sound.")
     allocation: AllocationName = option(

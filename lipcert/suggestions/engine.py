@@ -12,7 +12,7 @@ import numpy as np
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.observing import findings_on_examples
 from lipcert.analysis.pipeline import require_arguments
-from lipcert.analysis.release import check_complete
+from lipcert.analysis.release import check_complete, check_single
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples, random_examples
 from lipcert.importer.model import ImportedModel
@@ -61,6 +61,7 @@ def suggest(
     require_arguments("suggest", model, settings)
     settings = settings.with_inputs(model.graph.inputs)
     check_complete(settings)
+    check_single("suggest", settings)
     started = time.monotonic()
     remembered = Remembered()
     base = bounded(model, settings, None, remembered)

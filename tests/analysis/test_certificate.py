@@ -12,7 +12,7 @@ from lipcert.analysis.certificate import Issued, certify
 from lipcert.core.check import Choices, check
 from lipcert.core.lines.norms import NormLine
 from lipcert.core.verdict import Verdict
-from lipcert.errors import NoVerdictError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.search.prover import ROOM
 from tests.importer.models import model, saved, weights
 
@@ -95,3 +95,5 @@ def test_a_stated_rate_is_certified_as_the_larger_one() -> None:
     assert privacy.epsilon >= own.privacy.epsilon
     with pytest.raises(NoVerdictError, match=r"states the rate B/N, and 0\.05 is above 32/1437"):
         issued("digits_mlp", **run, sampling_rate=0.05)
+    with pytest.raises(UsageError, match=r"trials: certify states the ε of one run.*--trials 5"):
+        issued("digits_mlp", **run, trials=5)

@@ -39,6 +39,20 @@ def test_epsilon_of_a_noise_multiplier() -> None:
     assert same["privacy"]["epsilon"] == result["privacy"]["epsilon"]
 
 
+def test_several_trials_have_three_readings() -> None:
+    words = [*RUN, "--noise-multiplier", "1.5", "--steps", "40", "--trials", "4"]
+    run = found(*words)["privacy"]
+    assert (run["trials"], run["steps"]) == (4, 40)
+    assert run["epsilon"] == epsilon(replace(PLAN, trials=4), 1.5)
+    assert run["selection"]["one_trial"] == epsilon(PLAN, 1.5)
+    assert run["selection"]["one_trial"] < min(run["selection"]["best_of"].values())
+    assert max(run["selection"]["best_of"].values()) < run["epsilon"]
+    text = call(*words)[1]
+    assert "4 such runs together are" in text
+    assert "a random number K of trials (geometric, mean 4)" in text
+    assert {"trials", "selection"}.isdisjoint(found(*words[:-2])["privacy"])
+
+
 def test_noise_multiplier_of_an_epsilon() -> None:
     result = found(*RUN, "--target-epsilon", "2", "--steps", "40")
     assert result["solved_for"] == "noise_multiplier"
