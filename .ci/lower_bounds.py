@@ -2,7 +2,7 @@
 
     python .ci/lower_bounds.py
 
-The command line, reports, examples in Parquet, private training, export and an audit on a cluster
+The command line, reports, private training, export and an audit on a cluster
 run in an environment of their own, which is deleted again. PyTorch, which is large, is taken from
 wherever pip finds it. Leaves with 0 where everything does what the newest versions do.
 """
@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-EXTRAS: Final = ("audit", "cluster", "data", "models", "training")
+EXTRAS: Final = ("audit", "cluster", "models", "training")
 """what users may ask for; developers have the versions of constraints.txt"""
 RUN: Final = ("--input-norm", "8", "--loss", "cross-entropy", "--batch-size", "256")
 EXAMPLES: Final = """
-import numpy, pyarrow, pyarrow.parquet
+import numpy
 x = numpy.random.default_rng(0).random((20, 64))
-pyarrow.parquet.write_table(pyarrow.table({"x": x.tolist(), "y": [0, 1] * 10}), "digits.parquet")
+numpy.savez("digits.npz", x=x, y=[0, 1] * 10)
 """
 
 
@@ -61,8 +61,8 @@ def main() -> int:
             [*lipcert, "analyze", network, *RUN, "-o", "analysis.html"],
             [*lipcert, "suggest", network, *RUN, "-o", "suggestions.md"],
             [python, "examples.py"],
-            [*lipcert, "analyze", network, *RUN, "--data", "digits.parquet"],
-            [*lipcert, "audit", network, *RUN, "--data", "digits.parquet", "--cluster", "local:1"],
+            [*lipcert, "analyze", network, *RUN, "--data", "digits.npz"],
+            [*lipcert, "audit", network, *RUN, "--data", "digits.npz", "--cluster", "local:1"],
             [python, str(ROOT / "examples" / "clipless_training.py"), "run"],
         ]
         for words in commands:

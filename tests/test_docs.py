@@ -271,9 +271,8 @@ def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
         "JOB_COMPLETION_INDEX": "{0}",
     }
     (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_mlp.onnx").read_bytes())
-    (tmp_path / "train").mkdir()
-    np.save(tmp_path / "train" / "x.npy", np.full((20, 64), 0.5, np.float32))
-    np.save(tmp_path / "train" / "y.npy", np.zeros(20, np.int64))
+    x, y = np.full((20, 64), 0.5, np.float32), np.zeros(20, np.int64)
+    np.savez(tmp_path / "train.npz", x=x, y=y)
     assert len(quoted) == 3
     for index, command in enumerate(quoted):
         found = {name: word.format(index) for name, word in ranks.items()}
@@ -301,19 +300,21 @@ def test_data_of_every_form_are_audited(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.syspath_prepend(tmp_path)
     printed_by(written, tmp_path)
     (commands,) = re.findall(r"```sh\n(.*?)```", part, flags=re.DOTALL)
-    for line, examples in zip(commands.splitlines(), (300, 100, 200, None), strict=True):
+    for line, examples in zip(commands.splitlines(), (300, 300, 200, None), strict=True):
         done = lipcert([*shlex.split(line)[1:], "--format", "json"], tmp_path)
         assert done.exit_code == 0, done.stderr
         found = json.loads(done.stdout)
         assert examples is None or found["examples"] == examples
     assert printed_by(from_python, tmp_path) == "300\n"
-    store = {"s3://bucket/digits.parquet": tmp_path / "digits.parquet"}
+    with np.load(tmp_path / "digits.npz") as arrays:
+        np.savez(tmp_path / "renamed.npz", x=arrays["pixels"], y=arrays["digit"])
+    store = {"s3://bucket/digits.npz": tmp_path / "renamed.npz"}
     fsspec = ModuleType("fsspec")
     monkeypatch.setattr(fsspec, "open", lambda url: store[url].open("rb"), raising=False)
     monkeypatch.setitem(sys.modules, "fsspec", fsspec)
     (tmp_path / "elsewhere.py").write_text(elsewhere, encoding="utf-8")
     words = ["audit", "models/digits_mlp.onnx", "--data", "elsewhere:bucket", "--format", "json"]
-    assert json.loads(lipcert(words, tmp_path).stdout)["examples"] == 100
+    assert json.loads(lipcert(words, tmp_path).stdout)["examples"] == 300
 
 
 def _shown(page: str, name: str) -> list[tuple[str, str]]:

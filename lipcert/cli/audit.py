@@ -59,9 +59,9 @@ _OPTIONS: Final = (
         type=paths.FILE,
     ),
     data_options(
-        "Examples to replay: an .npz file of arrays x [examples, ...] and y; a folder of .npz "
-        "files or of x/y pairs of .npy files; Parquet; or package.module:function, which returns "
-        "arrays (x, y), a torch Dataset, IterableDataset or DataLoader."
+        "Examples to replay: an .npz file of arrays x [examples, ...] and y, or "
+        "package.module:function, which returns arrays (x, y), a torch Dataset, IterableDataset or "
+        "DataLoader."
     ),
     option(
         "--trace",

@@ -247,11 +247,11 @@ def gates_of(words: Mapping[str, Any]) -> Gates:
 def data_options(text: str) -> Option:
     """--data with this help, and the names of inputs and labels in it."""
     inputs = (
-        "Array, column or ending of the inputs; of a table also several, A,B,C, or *.  "
+        "Array of the inputs; of several inputs A,B, in the order of the model.  "
         "[default: x, or image, inputs, features, …]"
     )
     labels = (
-        "Array, column or ending of the labels; of several outputs A,B, in the order of --loss.  "
+        "Array of the labels; of several outputs A,B, in the order of --loss.  "
         "[default: y, or label, target, …]"
     )
     return together(
@@ -272,7 +272,7 @@ def require_data(words: Mapping[str, Any]) -> None:
     where = words["data"]
     if where is None or is_elsewhere(where):
         return
-    if not Path(where).is_dir() and "://" not in where:
+    if "://" not in where:
         paths.require_file(Path(where))
     require_readable(where)
 

@@ -1,8 +1,7 @@
 """Source: examples that are read in blocks of a few MiB, whatever they are kept in.
 
-Blocks of inputs and labels come in one fixed order. A source holds no more than one block, or one
-shard, at a time; nothing is unpickled; shards that disagree about shapes or types are refused by
-name.
+Blocks of inputs and labels come in one fixed order. A source makes no more than one block at a
+time; nothing is unpickled.
 """
 
 from __future__ import annotations
@@ -12,7 +11,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
@@ -46,10 +44,9 @@ class Identity:
 class Columns:
     """Names of inputs and labels in a file; None: what is usual, `X_NAMES` and `Y_NAMES`.
 
-    Several names of x are columns of one number each, which together make an example; or arrays,
-    one for each of several inputs of the network. Several names of y are the labels of several
-    outputs, in the order of their losses. inputs: names and shapes of several inputs, in the order
-    of the network.
+    Several names of x are arrays, one for each of several inputs of the network. Several names of y
+    are the labels of several outputs, in the order of their losses. inputs: names and shapes of
+    several inputs, in the order of the network.
     """
 
     x: tuple[str, ...] | None = None
@@ -69,32 +66,14 @@ class Columns:
             raise UsageError("--data-x and --data-y: a name is empty")
         return cls(of_x, of_y, inputs)
 
-    def given_x(self, where: str) -> str | None:
-        """The name of x that was given, where one array holds the inputs."""
-        if self.inputs:
-            raise NoVerdictError(
-                f"{where}: of a network with several inputs, .npz files with an array for each are "
-                "read, and objects of Python"
-            )
-        if self.x is not None and len(self.x) > 1:
-            raise NoVerdictError(
-                f"{where}: --data-x names {len(self.x)} arrays; only columns of a table (Parquet, "
-                "Arrow) are put together"
-            )
-        return None if self.x is None else self.x[0]
-
     def one_x(self, there: Iterable[str], where: str) -> str:
         """The name of the inputs, where one array holds them."""
-        return _named(self.given_x(where), X_NAMES, list(there), where, "--data-x")
-
-    def given_y(self, where: str) -> str | None:
-        """The name of y that was given, where one array holds the labels."""
-        if self.y is not None and len(self.y) > 1:
+        given = self.x or (None,)
+        if len(given) > 1:
             raise NoVerdictError(
-                f"{where}: --data-y names {len(self.y)} arrays; labels of several outputs are put "
-                "together only from .npz files, tables and mappings"
+                f"{where}: --data-x names {len(given)} arrays, and the model has one input"
             )
-        return None if self.y is None else self.y[0]
+        return _named(given[0], X_NAMES, list(there), where, "--data-x")
 
     def labels(self, there: Iterable[str], where: str) -> tuple[str, ...]:
         """The names of the labels, of one output or of several."""
@@ -175,11 +154,11 @@ def _named(
     )
 
 
-class Part(ABC):
+class Source(ABC):
     """Examples in a fixed order.
 
     name: for messages and reports. count: how many there are; None where only reading to the end
-    tells, which is never so of a part of `Shards`.
+    tells.
     """
 
     name: str
@@ -189,36 +168,14 @@ class Part(ABC):
     def blocks(self, start: int = 0) -> Iterator[Block]:
         """The examples from number `start` on; every block has at least one."""
 
-    def take(self, index: npt.NDArray[np.int64]) -> Block:
-        """The examples of these numbers, in this order, by one reading from first to last of them.
-
-        Every number must be below the count.
-        """
-        wanted, places = np.unique(index, return_inverse=True)
-        found: list[Block] = []
-        at = int(wanted[0])
-        for x, y in self.blocks(at):
-            first, past = np.searchsorted(wanted, (at, at + len(x)))
-            chosen = wanted[first:past] - at
-            if len(chosen):
-                found.append((x[chosen], y[chosen]))
-            at += len(x)
-            if past == len(wanted):
-                break
-        if sum(len(x) for x, _ in found) < len(wanted):
-            raise NoVerdictError(
-                f"{self.name} ended after {at} examples; it changed while it was read"
-            )
-        x, y = joined(found)
-        return x[places], y[places]
-
-
-class Source(Part):
-    """A part that is a whole: what an audit is given."""
-
     @abstractmethod
     def identity(self) -> Identity:
-        """Of the data; of a stream or of many files, found without reading all of it."""
+        """Of the data; of a stream, found without reading all of it."""
+
+    def take(self, index: npt.NDArray[np.int64]) -> Block:
+        """The examples of these numbers, in this order, where their count is known."""
+        del index
+        raise NoVerdictError(f"{self.name} can only be read in order")
 
 
 @final
@@ -249,67 +206,6 @@ class Arrays(Source):
         return Identity(digest_of([(self._x, self._y)], [len(self._x)]), "the arrays")
 
 
-@final
-class Shards(Source):
-    """Parts one after another, which agree about the shape and type of an example.
-
-    identity: of all of them.
-    """
-
-    def __init__(self, parts: Sequence[Part], name: str, identity: Identity) -> None:
-        ends = np.cumsum([0, *(part.count or 0 for part in parts)])
-        self.name = name
-        self.count = int(ends[-1])
-        self._parts, self._starts = parts, ends[:-1]
-        self._identity = identity
-        self._kind: tuple[object, str] | None = None
-
-    def blocks(self, start: int = 0) -> Iterator[Block]:
-        """Parts before the start are not read."""
-        for part, first in zip(self._parts, map(int, self._starts), strict=True):
-            done, count = max(start - first, 0), part.count or 0
-            if done >= count:
-                continue
-            for x, y in part.blocks(done):
-                self._require_kind(x, y, part.name)
-                done += len(x)
-                yield x, y
-            if done != count:
-                raise NoVerdictError(
-                    f"{part.name} held {count} examples, and now {done}: it changed while it was "
-                    "read; start again"
-                )
-
-    def take(self, index: npt.NDArray[np.int64]) -> Block:
-        """From those parts alone that hold one of them."""
-        owners = np.searchsorted(self._starts, index, side="right") - 1
-        order = np.argsort(owners, kind="stable")
-        found = []
-        for owner in np.unique(owners):
-            part = self._parts[owner]
-            x, y = part.take(index[owners == owner] - self._starts[owner])
-            self._require_kind(x, y, part.name)
-            found.append((x, y))
-        places = np.argsort(order, kind="stable")
-        x, y = joined(found)
-        return x[places], y[places]
-
-    def identity(self) -> Identity:
-        """The identity that it was given."""
-        return self._identity
-
-    def _require_kind(self, x: Array, y: Array, name: str) -> None:
-        kind = x.shape[1:], x.dtype.kind, y.shape[1:], y.dtype.kind
-        if self._kind is None:
-            self._kind = kind, name
-        elif self._kind[0] != kind:
-            raise NoVerdictError(
-                f"{name} holds examples x {list(x.shape[1:])} of {x.dtype} and y "
-                f"{list(y.shape[1:])} of {y.dtype}, other than {self._kind[1]}; all shards must "
-                "hold examples of one shape and type"
-            )
-
-
 def require_pair(x: Array, y: Array, name: str) -> None:
     """NoVerdictError unless the first axes count the same examples."""
     if x.ndim == 0 or y.ndim == 0 or len(x) != len(y):
@@ -335,11 +231,6 @@ def side_by_side(labels: Sequence[Array], name: str) -> Array:
 def rows_of_block(x: Array) -> int:
     """How many examples of this array make a block."""
     return max(1, min(_MOST_ROWS, _BLOCK_BYTES // max(1, x.itemsize * int(np.prod(x.shape[1:])))))
-
-
-def rows_of_shape(shape: Shape) -> int:
-    """How many examples of this shape make a block, before their type is known."""
-    return rows_of_block(np.broadcast_to(np.float64(0), (1, *shape)))
 
 
 def joined(blocks: Sequence[Block]) -> Block:
@@ -376,15 +267,5 @@ def digest_of(blocks: Iterable[Block], about: object) -> str:
     for block in blocks:
         for array in block:
             digest.update(f"{array.dtype.str} {array.shape}".encode())
-            digest.update(np.ascontiguousarray(array).tobytes())
+            digest.update(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
     return digest.hexdigest()
-
-
-def identity_of_files(files: Sequence[Path], folder: Path) -> Identity:
-    """Of names, sizes and times of change: rewriting a file changes it."""
-    told = []
-    for file in files:
-        state = file.stat()
-        told.append([file.relative_to(folder).as_posix(), state.st_size, state.st_mtime_ns])
-    what = "one file" if len(files) == 1 else f"{len(files)} files"
-    return Identity(digest_of((), told), f"name, size and time of change of {what}")

@@ -132,7 +132,7 @@ def open_data(
     where: object, shape: Shape, columns: Columns | None = None, name: str = "the examples"
 ) -> DataSet:
     """The data that a word names or an object holds, as examples of the given shape."""
-    return DataSet(open_source(where, shape, columns or Columns(), name), shape)
+    return DataSet(open_source(where, columns or Columns(), name), shape)
 
 
 def checked_examples(

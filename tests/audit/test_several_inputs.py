@@ -161,15 +161,15 @@ def test_data_of_every_kind_are_put_side_by_side(tmp_path: Path) -> None:
         str(tmp_path / "d.npz"), (tuple(given.values()), y), (given, y), items, loader,
         [{**{name: x[i] for name, x in given.items()}, "y": y[i]} for i in range(7)],
     ):  # fmt: skip
-        blocks = list(open_source(where, (17,), columns).blocks())
+        blocks = list(open_source(where, columns).blocks())
         np.testing.assert_array_equal(np.concatenate([x for x, _ in blocks]), wanted)
         np.testing.assert_array_equal(np.concatenate([label for _, label in blocks]), y)
     np.savez(tmp_path / "e.npz", **dict(zip("abc", given.values(), strict=True)), y=y)
-    found = open_source(str(tmp_path / "e.npz"), (17,), Columns.of("a,b,c", None, shapes))
+    found = open_source(str(tmp_path / "e.npz"), Columns.of("a,b,c", None, shapes))
     np.testing.assert_array_equal(next(found.blocks())[0], wanted)
     for wrong in (Columns.of("c,b,a", None, shapes), Columns.of("a,b", None, shapes), columns):
         with pytest.raises(NoVerdictError):
-            next(open_source(str(tmp_path / "e.npz"), (17,), wrong).blocks())
+            next(open_source(str(tmp_path / "e.npz"), wrong).blocks())
 
 
 def test_settings_name_inputs_of_the_model(folder: Path) -> None:

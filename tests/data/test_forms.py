@@ -11,24 +11,23 @@ import pytest
 from lipcert.data import source as sources
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns, Source
-from lipcert.errors import UsageError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats import examples
 from lipcert.gradient_stats.examples import DataSet
-from tests.data.written import FILES, OBJECTS, ROWS, SHAPE, STREAMS, X, Y, generated, npz
+from tests.data.written import OBJECTS, ROWS, SHAPE, STREAMS, X, Y, generated, npz
 
-FORMS = [*FILES, *OBJECTS, "function", "generator"]
+FORMS = ["npz", *OBJECTS, "function", "generator"]
 
 
 def opened(form: str, folder: Path) -> Source:
     given: object
-    if form in FILES:
-        (folder / form).mkdir(exist_ok=True)
-        given = FILES[form](folder / form)
+    if form == "npz":
+        given = npz(folder)
     elif form in OBJECTS:
         given = OBJECTS[form]()
     else:
         given = "tests.data.written:" + {"function": "made", "generator": "generated"}[form]
-    return open_source(given, SHAPE, Columns())
+    return open_source(given, Columns())
 
 
 @pytest.fixture(params=FORMS)
@@ -63,6 +62,10 @@ def test_any_part_of_it_in_any_order(data: DataSet) -> None:
 
 def test_single_examples_by_their_numbers(data: DataSet) -> None:
     index = np.array([50, 3, 8, 3, 29, 30, 0, 52])
+    if data.count is None:
+        with pytest.raises(NoVerdictError, match="can only be read in order"):
+            data.take(index)
+        return
     found = data.take(index)
     assert np.array_equal(found.x, X[index])
     assert np.array_equal(found.y, Y[index])
@@ -71,8 +74,7 @@ def test_single_examples_by_their_numbers(data: DataSet) -> None:
 
 def test_the_identity_is_that_of_the_data(form: str, tmp_path: Path) -> None:
     one, other = opened(form, tmp_path).identity(), opened(form, tmp_path).identity()
-    if form not in FILES or form == "npz":  # other files are known by when they were written
-        assert one == other
+    assert one == other
     assert len(one.sha256) == 64
     assert one.of
 
@@ -102,7 +104,7 @@ def test_nothing_is_read_far_ahead_however_many_examples_there_are(
                     worst = max(worst, made - done)
                     yield X[number % ROWS], Y[number % ROWS]
 
-        data = DataSet(open_source(Counted(), SHAPE, Columns()), SHAPE)
+        data = DataSet(open_source(Counted(), Columns()), SHAPE)
         while some := len(data.read(done, done + 10)):
             done += some
         assert done == made == count
@@ -113,15 +115,15 @@ def test_nothing_is_read_far_ahead_however_many_examples_there_are(
 
 def test_a_part_is_spread_over_all_of_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(examples, "_MOST_BYTES", 5 * 8 * 6)
-    known = DataSet(open_source(npz(tmp_path), SHAPE, Columns()), SHAPE).some()
+    known = DataSet(open_source(npz(tmp_path), Columns()), SHAPE).some()
     assert np.array_equal(known.x, X[[0, 13, 26, 39, 52]])
-    stream = open_source("tests.data.written:generated", SHAPE, Columns())
+    stream = open_source("tests.data.written:generated", Columns())
     assert np.array_equal(DataSet(stream, SHAPE).some().x, X[:5])
 
 
 def test_a_generator_without_its_function_is_refused() -> None:
     with pytest.raises(UsageError, match="only once"):
-        open_source(generated(), SHAPE, Columns())
+        open_source(generated(), Columns())
 
 
 def test_what_datasets_saves(tmp_path: Path) -> None:
@@ -135,6 +137,6 @@ def test_what_datasets_saves(tmp_path: Path) -> None:
     mixed.save_to_disk(tmp_path / "saved", num_shards=3)
     saved = datasets.load_from_disk(tmp_path / "saved").with_format("numpy")
     for given in (saved, mixed.with_format("torch"), mixed.to_iterable_dataset()):
-        found = DataSet(open_source(given, SHAPE, Columns()), SHAPE).read(0, 100)
+        found = DataSet(open_source(given, Columns()), SHAPE).read(0, 100)
         assert np.array_equal(found.x, X[order])
         assert np.array_equal(found.y, Y[order])

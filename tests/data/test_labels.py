@@ -48,16 +48,8 @@ def npz(folder: Path) -> Path:
     return folder / "data.npz"
 
 
-def parquet(folder: Path) -> Path:
-    arrow, files = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    table = {"x": list(X), "reg": list(NUMBERS), "cls": CLASSES}
-    files.write_table(arrow.table(table), folder / "data.parquet")
-    return folder / "data.parquet"
-
-
 FORMS: dict[str, tuple[Callable[[Path], object], str | None]] = {
     "npz": (npz, "cls,reg"),
-    "parquet": (parquet, "cls, reg"),
     "data set": (lambda _: Pairs(), None),
     "data set by names": (lambda _: Pairs(named=True), "cls,reg"),
     "loader": (lambda _: DataLoader(Pairs(), batch_size=2), None),
@@ -73,26 +65,27 @@ FORMS: dict[str, tuple[Callable[[Path], object], str | None]] = {
 @pytest.mark.parametrize("form", FORMS)
 def test_labels_of_several_outputs_are_rows(form: str, tmp_path: Path) -> None:
     given, names = FORMS[form]
-    source = open_source(given(tmp_path), (3,), Columns.of(None, names))
+    source = open_source(given(tmp_path), Columns.of(None, names))
     found = DataSet(source, (3,)).read(0, ROWS)
     assert np.array_equal(found.x, X)
     assert np.array_equal(found.y, MATRIX)
-    assert np.array_equal(source.take(np.array([5, 1]))[1], MATRIX[[5, 1]])
+    if source.count is not None:
+        assert np.array_equal(source.take(np.array([5, 1]))[1], MATRIX[[5, 1]])
 
 
 @pytest.mark.parametrize("form", ["data set by names", "arrays by name"])
 def test_an_order_is_never_guessed(form: str, tmp_path: Path) -> None:
     source = FORMS[form][0](tmp_path)
     with pytest.raises(NoVerdictError, match="--data-y in which order"):
-        next(iter(open_source(source, (3,), Columns()).blocks()))
+        next(iter(open_source(source, Columns()).blocks()))
 
 
 def test_arrays_of_another_length_are_refused(tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", x=X, cls=CLASSES, reg=NUMBERS[:5])
     with pytest.raises(NoVerdictError, match="first axes must count the same examples"):
-        open_source(tmp_path / "data.npz", (3,), Columns.of(None, "cls,reg"))
+        open_source(tmp_path / "data.npz", Columns.of(None, "cls,reg"))
     with pytest.raises(NoVerdictError, match="no array 'regs'"):
-        open_source(npz(tmp_path), (3,), Columns.of(None, "cls,regs"))
+        open_source(npz(tmp_path), Columns.of(None, "cls,regs"))
 
 
 TWO = Columns(inputs=(("a", (2,)), ("b", (3,))))
