@@ -29,7 +29,9 @@ from lipcert.errors import UsageError
 
 _ALL: Final = "all"
 _REFUSED: Final = {
-    "AdaClipDPOptimizer": "its radius follows from private norms, which are released as well",
+    "AdaClipDPOptimizer": "its radius follows from private norms: Opacus divides their noised "
+    "count by the size of the batch at hand, which no ε of Poisson batches covers; give a fixed "
+    'max_grad_norm, and clipping="flat"',
     "DistributedDPOptimizer": "every process clips and sums a part of the batch",
     "DistributedDPOptimizerFastGradientClipping": "every process sums a part of the batch",
     "FSDPOptimizerFastGradientClipping": "parameters are sharded over processes",

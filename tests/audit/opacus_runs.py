@@ -59,6 +59,7 @@ class OpacusRun:
     """the module's logits, away from what was exported"""
     settings: dict[str, Any] = field(default_factory=dict)
     """of the account"""
+    declared: dict[str, Any] = field(default_factory=dict)
 
 
 def recorded(folder: Path, run: OpacusRun) -> None:
@@ -88,6 +89,7 @@ def recorded(folder: Path, run: OpacusRun) -> None:
     network = network if run.options.get("wrap_model") is False else model
     with lipcert.Recorder(folder, network, optimizer, every=4) as recorder:
         attach_opacus(recorder, optimizer, loader)
+        recorder.declare(**run.declared)
         loss_fn = recorder.wrap_loss(loss_fn)
         with run.around():
             while recorder.step < run.steps:
@@ -175,6 +177,21 @@ def unclipped(optimizer: Any, step: int) -> None:
         optimizer.clip_and_accumulate = clip_to_much
 
 
+def normalised(optimizer: Any, step: int) -> None:
+    """Automatic clipping: each gradient times C/(norm + 0.01), however short it is."""
+    from opacus.optimizers.optimizer import _mark_as_processed
+
+    def scale() -> None:
+        norms = torch.stack([g.flatten(1).norm(dim=1) for g in optimizer.grad_samples]).norm(dim=0)
+        for parameter in optimizer.params:
+            each = optimizer._get_flat_grad_sample(parameter)
+            parameter.summed_grad = torch.einsum("i,i...", RADIUS / (norms + 0.01), each)
+            _mark_as_processed(parameter.grad_sample)
+
+    if step == 0:
+        optimizer.clip_and_accumulate = scale
+
+
 def reseeded(optimizer: Any, step: int) -> None:
     optimizer.generator.manual_seed(step % 4)
 
@@ -227,6 +244,7 @@ RIGHT_RUNS = (
         batch=64,
         settings={"batch_size": 58, "steps": 14},  # 58/400 > 1/7, the rate; the divisor is 57
     ),
+    OpacusRun("automatic clipping", before=normalised, declared={"clip_stability": 0.01}),
     OpacusRun(
         "per layer",
         {"clipping": "per_layer", "max_grad_norm": [RADIUS / 6**0.5] * 6},
@@ -242,6 +260,7 @@ FAULTY_RUNS = (
     OpacusRun("noise multiplier lower than accounted for", {"noise_multiplier": 0.9 * SIGMA}),
     OpacusRun("seed used again", before=reseeded),
     OpacusRun("examples not clipped", before=unclipped),
+    OpacusRun("gradients scaled, as in automatic clipping, but not declared so", before=normalised),
     OpacusRun("clipped to twice the radius", {"max_grad_norm": 2.0 * RADIUS}),
     OpacusRun("shuffled batches, accounted as Poisson", {"poisson_sampling": False}),
     OpacusRun("twice the sampling rate", batch=2 * BATCH),

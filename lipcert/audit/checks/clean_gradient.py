@@ -153,14 +153,16 @@ class _Distance:
 def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> _Distance:
     first = release.batches[0]
     weights = run.weights(first.name)
-    exact = Gradients(run.claims, weights, run.device, decay=decay)
+    stability = run.declared.clip_stability
+    exact = Gradients(run.claims, weights, run.device, decay=decay, stability=stability)
     passes = _passes(exact, release)
     used = first.step.arithmetic.precision if first.step.arithmetic is not None else None
     own = _comparable(used, run.device)
     ours = _flat(run, _total(passes))
     near, rounded = passes, ours
     if own is not Precision.FLOAT64:
-        near = _passes(Gradients(run.claims, weights, run.device, own, decay), release)
+        rough = Gradients(run.claims, weights, run.device, own, decay, stability=stability)
+        near = _passes(rough, release)
         rounded = _flat(run, _total(near))
     snapshot = clean.tensors()
     recorded = {

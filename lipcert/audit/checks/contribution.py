@@ -89,7 +89,8 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
         return
     at = run.settled(batch.name)
     weights = run.weights(batch.name) if at.weights is None else at.weights
-    gradients = Gradients(at.claims, weights, run.device, decay=decay)
+    stability = run.declared.clip_stability
+    gradients = Gradients(at.claims, weights, run.device, decay=decay, stability=stability)
     passes = passes_of(gradients, batch)
     parts = [part.contributions() for part in passes]
     names = [group.name for group in at.claims.groups]

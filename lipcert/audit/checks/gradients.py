@@ -190,10 +190,52 @@ class Decay:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """g ↦ C·g/max(‖g‖, C), C the radius, which may be inf; with a stability γ, g ↦ C·g/(‖g‖ + γ)
+    (Bu, Wang, Zha and Karypis, Automatic clipping, NeurIPS 2023). Either is at most C long."""
+
+    radius: float
+    stability: float | None = None
+
+    def factors(self, norms: FloatArray) -> FloatArray:
+        """What each gradient of these norms is multiplied by."""
+        if self.radius == np.inf:
+            return np.ones(len(norms))
+        if self.stability is None:
+            return np.asarray(self.radius / np.maximum(norms, self.radius), dtype=np.float64)
+        sums = norms + self.stability
+        return np.divide(self.radius, sums, out=np.zeros_like(sums), where=sums > 0.0)
+
+    def lengths(self, norms: FloatArray) -> FloatArray:
+        """The norms after the clip; what is not finite stays so."""
+        if self.stability is None:
+            short = np.minimum(norms, self.radius)
+        else:
+            short = norms * self.factors(norms)
+        found: FloatArray = np.where(np.isfinite(norms), short, norms)
+        return found
+
+    def slack(self, found: Measured) -> float:
+        """What a sum loses at most where clips divide by norm + error, and leave some room below C.
+
+        Proof: n·(C/n − C/(n + e)) ≤ e·C/n; and n − C·n/(n + e) ≤ e where C lies between the ends;
+        with n + γ in place of a divisor n the loss is less. A factor with room for its rounding in
+        float32, 2^-20 here and 1e-6/C in a common library, takes at most the share _ROOM of C.
+        """
+        if self.radius == np.inf:
+            return 0.0
+        lost = found.error * self.factors(found.norm) + _ROOM * self.radius
+        moved = self.stability is not None or found.norm + found.error > self.radius
+        return float(np.sum(lost[np.broadcast_to(moved, lost.shape)]))
+
+
+@final
 class Gradients:
     """The network of the claims at one set of weights; precision: float64, or the run's own.
 
-    decay: λ, where ∇ℓ + λθ is what the run clips. clip: the norm to which that is clipped.
+    decay: λ, where ∇ℓ + λθ is what the run clips. clip: what it does with that, given its stability
+    where it has one.
     """
 
     def __init__(
@@ -203,9 +245,11 @@ class Gradients:
         device: str,
         precision: Precision = Precision.FLOAT64,
         decay: float = 0.0,
+        *,
+        stability: float | None = None,
     ) -> None:
         self.groups = claims.groups
-        self.clip = clip_of(claims)
+        self.clip = Clip(clip_of(claims), stability)
         self.network = DifferentiableNetwork(
             claims, weights, Arithmetic(torch.device(device), precision)
         )
@@ -256,29 +300,16 @@ class Pass:
         clip, outer, parts = self._gradients.clip, self.scale.outer, self._norms
         return {
             group.name: Measured(
-                outer * np.concatenate([_clipped(part[group.name].norm, clip) for part in parts]),
+                outer * np.concatenate([clip.lengths(part[group.name].norm) for part in parts]),
                 outer * np.concatenate([part[group.name].error for part in parts]),
             )
             for group in self._gradients.groups
         }
 
     def clip_slack(self) -> float:
-        """What a sum loses at most where clips divide by norm + error, and leave some room below C.
-
-        Proof: n·(C/n − C/(n + e)) ≤ e·C/n; and n − C·n/(n + e) ≤ e where C lies between the ends.
-        A factor with room for its rounding in float32, 2^-20 here and 1e-6/C in a common library,
-        takes at most the share _ROOM of C.
-        """
-        clip = self._gradients.clip
-        if clip == np.inf:
-            return 0.0
-        lost = 0.0
-        for part in self._norms:
-            for found in part.values():
-                clipped = found.norm + found.error > clip
-                factors = clip / np.maximum(found.norm, clip)
-                lost += float(np.sum((found.error * factors + _ROOM * clip)[clipped]))
-        return self.scale.outer * lost
+        """The `slack` of the clip, for all gradients together."""
+        slack = self._gradients.clip.slack
+        return self.scale.outer * sum(slack(x) for part in self._norms for x in part.values())
 
     def decayed(self) -> float:
         """outer · Σ ‖λθ‖, each as short as its clip makes it."""
@@ -319,13 +350,13 @@ class Pass:
     def _weighted(self, chunk: int) -> Iterator[_Weighted]:
         """Each example weighted by its clip."""
         clip, groups = self._gradients.clip, self._gradients.groups
-        if clip == np.inf:
+        if clip.radius == np.inf:
             names = tuple(name for group in groups for name in group.parameters)
             yield _Weighted(names, np.ones(len(self._chunks[chunk][0])))
             return
         for group in groups:
             norms = self._norms[chunk][group.name].norm
-            yield _Weighted(group.parameters, clip / np.maximum(norms, clip))
+            yield _Weighted(group.parameters, clip.factors(norms))
 
     @cached_property
     def _norms(self) -> list[Mapping[str, Measured]]:
@@ -341,9 +372,3 @@ def passes_of(gradients: Gradients, batch: Batch) -> list[Pass]:
     """The micro-batches of a recorded batch."""
     x, labels = batch.x, batch.labels
     return [Pass(gradients, x[rows], labels[rows], scale) for rows, scale in batch.scales]
-
-
-def _clipped(norms: FloatArray, clip: float) -> FloatArray:
-    """min(t, C); what is not finite stays so."""
-    found: FloatArray = np.where(np.isfinite(norms), np.minimum(norms, clip), norms)
-    return found

@@ -59,6 +59,7 @@ class Declaration:
 
     noise_std: of the noise added to each group, in the units of what is noised (a sum, or a mean
     that was divided by `divisor`). clip_norms: of the per-example gradients of each group.
+    clip_stability: γ, where automatic clipping scales each gradient g to C·g/(‖g‖ + γ).
     weight_decay: λ, where ∇ℓ + λθ is what is clipped; decay after the noise is none. groups: the
     parameters noised together. data, data_sha256: where the examples are, and their digest.
     examples: how many there really are, where dataset_size is another public constant. dropout:
@@ -73,6 +74,7 @@ class Declaration:
     noise_multiplier: Bound | None = None
     noise_std: Mapping[str, Bound] = field(default_factory=dict, metadata=_OPTIONAL)
     clip_norms: Mapping[str, Bound] = field(default_factory=dict, metadata=_OPTIONAL)
+    clip_stability: Bound | None = None
     weight_decay: Bound | None = None
     groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict, metadata=_OPTIONAL)
     reduction: Reduction | None = None

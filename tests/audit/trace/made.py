@@ -37,6 +37,7 @@ MANIFEST = Manifest(
         noise_multiplier=1.5,
         noise_std={"all": 0.3},
         clip_norms={"all": 0.2},
+        clip_stability=0.01,
         weight_decay=0.01,
         groups={"all": ("w", "b")},
         reduction=Reduction.MEAN,
