@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
-from itertools import chain
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -15,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import lipcert
 from lipcert.audit.opacus import attach_opacus
-from lipcert.audit.records import Verdict
+from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
@@ -167,6 +168,70 @@ def test_ghost_clipping_that_adapts_is_refused_at_its_first_step(tmp_path: Path)
         loss_fn(model(x), y).backward()
         with pytest.raises(UsageError, match="its radius follows from private norms"):
             optimizer.step()
+
+
+def part_of_a_run(
+    folder: Path, steps: int, saved_at: int, *, seed: int = 5, checkpoint: io.BytesIO | None = None
+) -> tuple[io.BytesIO, int]:
+    """So many steps, with every second recorded; the checkpoint, and the steps Opacus counts."""
+    torch.manual_seed(seed)
+    engine, network = opacus.PrivacyEngine(), module("digits_mlp", torch.float32).train()
+    model, optimizer, loader = engine.make_private(
+        module=network,
+        optimizer=torch.optim.SGD(network.parameters(), lr=0.1, momentum=0.9),
+        data_loader=DataLoader(TensorDataset(*examples()), batch_size=BATCH),
+        noise_multiplier=SIGMA,
+        max_grad_norm=RADIUS,
+        noise_generator=torch.Generator().manual_seed(seed),
+    )
+    if checkpoint is not None:
+        checkpoint.seek(0)
+        engine.load_checkpoint(path=checkpoint, module=model, optimizer=optimizer)
+    saved = io.BytesIO()
+    with lipcert.Recorder(folder, model, optimizer, every=2) as recorder:
+        attach_opacus(recorder, optimizer, loader)
+        loss_fn = recorder.wrap_loss(nn.CrossEntropyLoss())
+        for x, y in islice(chain(loader, loader), steps):
+            optimizer.zero_grad()
+            loss_fn(model(x), y).backward()
+            optimizer.step()
+            if recorder.step == saved_at:
+                engine.save_checkpoint(path=saved, module=model, optimizer=optimizer)
+    return saved, engine.accountant.history[-1][-1]
+
+
+def audit_of_steps(folder: Path, steps: int) -> AuditReport:
+    return audit_of(folder, OpacusRun("resumed", settings={"steps": steps}))
+
+
+def test_a_run_that_stopped_early_is_one_of_the_steps_that_ran(tmp_path: Path) -> None:
+    part_of_a_run(tmp_path / "t", 7, 7)
+    assert audit_of_steps(tmp_path / "t", 7).verdict is Verdict.PASS
+    assert audit_of_steps(tmp_path / "t", STEPS).verdict is Verdict.PARTIAL
+
+
+def test_a_resumed_run_is_one_run(tmp_path: Path) -> None:
+    saved, _ = part_of_a_run(tmp_path / "t", 6, 6)
+    _, counted = part_of_a_run(tmp_path / "t", 4, 0, seed=9, checkpoint=saved)
+    assert counted == STEPS
+    assert audit_of_steps(tmp_path / "t", STEPS).verdict is Verdict.PASS
+
+
+def test_steps_done_again_from_an_older_checkpoint_are_counted(tmp_path: Path) -> None:
+    """Opacus forgets those after the checkpoint: its ε is that of ten."""
+    saved, _ = part_of_a_run(tmp_path / "t", 7, 4)
+    _, counted = part_of_a_run(tmp_path / "t", 6, 0, seed=9, checkpoint=saved)
+    assert counted == STEPS
+    report = audit_of_steps(tmp_path / "t", STEPS)
+    assert codes(report) == "LC311"
+    assert "13 steps were recorded, but 10 were accounted for" in report.reasons[0]
+    assert audit_of_steps(tmp_path / "t", 13).verdict is Verdict.PASS
+
+
+def test_a_resumed_run_of_the_same_seed_is_found(tmp_path: Path) -> None:
+    saved, _ = part_of_a_run(tmp_path / "t", 6, 6)
+    part_of_a_run(tmp_path / "t", 4, 0, checkpoint=saved)
+    assert "LC315" in codes(audit_of_steps(tmp_path / "t", STEPS))
 
 
 def train_two_epochs(model: nn.Module, optimizer: Any, loader: Any) -> None:
