@@ -227,7 +227,8 @@ def test_what_make_trainable_prints() -> None:
     assert printed_by(source) == shown
 
 
-def test_the_twin_run_of_the_page_finds_what_it_says() -> None:
+def test_the_twin_run_of_the_page_finds_what_it_says(tmp_path: Path) -> None:
+    """In Python, and by the first of its commands; the second is run by the page private.md."""
     part = AUDIT.split("<!-- example: twin -->\n")[1].split("<!-- end -->")[0]
     (source,) = re.findall(r"```python\n(.*?)```", part, flags=re.DOTALL)
     (said,) = re.findall(r"# (Violation: .*)", source)
@@ -235,6 +236,12 @@ def test_the_twin_run_of_the_page_finds_what_it_says() -> None:
     printed = printed_by(source)
     assert first in printed
     assert all(other.strip(",") in printed for other in others)
+    (tmp_path / "train.py").write_text(source.rpartition("print")[0], encoding="utf-8")
+    draws = np.random.default_rng(0)
+    x, y = draws.normal(size=(64, 6)).astype(np.float32), draws.integers(3, size=64)
+    np.savez(tmp_path / "data.npz", x=x, y=y)
+    command = next(line for line in AUDIT.splitlines() if line.startswith("lipcert audit --twin "))
+    assert lipcert(shlex.split(command)[1:], tmp_path).exit_code == 1
 
 
 @pytest.mark.nightly

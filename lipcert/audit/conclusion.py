@@ -168,6 +168,19 @@ def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> Audi
     )
 
 
+def with_check(report: AuditReport, check: CheckReport) -> AuditReport:
+    """The report with a check that was made after all others."""
+    report = replace(report, checks=(*report.checks, check))
+    if check.verdict is Verdict.PASS:
+        return report
+    reason = f"[{check.code}] {check.message}"
+    found = {report.verdict, check.verdict}
+    worst = next(verdict for verdict in _WORST_FIRST if verdict in found)
+    if worst is report.verdict:
+        return replace(report, reasons=(*report.reasons, reason))
+    return replace(report, verdict=worst, reasons=(reason, *report.reasons))
+
+
 def _gradient(claims: Claims, total: Total) -> GradientAudit:
     """The gradient of all groups together."""
     found = (part.of(Family.WHOLE, ALL) for part in total.parts)

@@ -18,7 +18,7 @@ from typing import Any, final
 
 from torch.utils.data import DataLoader, IterableDataset
 
-from lipcert.audit import twins
+from lipcert.audit import tape
 from lipcert.audit.pending_step import index_of
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
@@ -28,7 +28,8 @@ from lipcert.errors import UsageError
 class Drawn:
     """The batches that a loader has drawn and training has not had yet."""
 
-    def __init__(self, sampler: Any) -> None:
+    def __init__(self, sampler: Any, examples: int) -> None:
+        self._examples = examples
         self._queue: deque[IndexArray] = deque()
         self._lost = self._is_split = False
         self._sampler, self._kind = sampler, type(sampler)
@@ -48,7 +49,8 @@ class Drawn:
             )
         sampler: Any = loader.batch_sampler
         known = getattr(sampler, "_lipcert_drawn", None)
-        return known if isinstance(known, cls) else cls(sampler)
+        dataset: Any = loader.dataset
+        return known if isinstance(known, cls) else cls(sampler, len(dataset))
 
     @staticmethod
     def knows(loader: object) -> bool:
@@ -94,9 +96,11 @@ class Drawn:
         def observed(sampler: Any) -> Iterator[Any]:
             drawn._queue.clear()  # what was drawn and not trained on is forgotten
             drawn._lost = drawn._is_split = False
-            tape = twins.current()
+            twin = tape.current()
+            if twin is not None:
+                twin.loads(drawn._examples, sampler)
             for own in kind.__iter__(sampler):
-                index = own if tape is None else tape.drawn(index_of(own)).tolist()
+                index = own if twin is None else twin.drawn(index_of(own)).tolist()
                 drawn._queue.append(index_of(index))
                 yield index
 

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
-from lipcert.audit import twins
+from lipcert.audit import tape
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import UsageError
 
@@ -84,12 +84,23 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None
         recorder.noise(dict.fromkeys(groups, std), generator=optimizer.generator)
         clean = _named(names, parameters, "summed_grad")
         recorder.gradients(clean=clean)
+        twin = tape.current()
+        if twin is not None:
+            twin.seed_all(optimizer.generator)
         add_noise()
         noised = _named(names, parameters, "grad")
-        tape = twins.current()
-        if tape is not None:
-            radius = _radius(optimizer, groups)
-            tape.released(clean, noised, dict.fromkeys(groups.values(), radius))
+        if twin is not None:
+            twin.released(
+                clean,
+                noised,
+                dict.fromkeys(groups.values(), _radius(optimizer, groups)),
+                weights=parameters,
+                std=dict.fromkeys(groups, std),
+                account={
+                    "noise_multiplier": float(optimizer.noise_multiplier),
+                    "max_grad_norm": float(optimizer.max_grad_norm),
+                },
+            )
         recorder.gradients(noised=noised)
 
     optimizer.add_noise = recorded

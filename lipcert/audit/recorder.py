@@ -31,7 +31,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.audit import observation
+from lipcert.audit import observation, tape
 from lipcert.audit.loader_index import Drawn
 from lipcert.audit.observation import RecordedLoss
 from lipcert.audit.pending_step import Flight, described
@@ -86,7 +86,8 @@ class Recorder:
         rank: int | None = None,
         ranks: int | None = None,
     ) -> None:
-        self._folder = Path(folder)
+        twin = tape.current()
+        self._folder = Path(folder) if twin is None else twin.place()
         self._stores = store_data
         self._key: ExamplesKey | None = None
         self._model = observation.unwrapped(model)
@@ -299,6 +300,10 @@ class Recorder:
             drawn, words = self._drawn
             index, said = drawn.take(len(inputs["input"])), said or words
             said = replace(said, index=index) if said.index is None else said
+        twin = tape.current()
+        if twin is not None and source is None:  # private training shows what it is given itself
+            twin.takes(None if said is None else said.index)
+            twin.enters(inputs.values())
         flight.enter(inputs, said, source)
 
     def _begun(self) -> Flight:
@@ -322,6 +327,9 @@ class Recorder:
         del arguments
         if module.training and torch.is_grad_enabled() and isinstance(output, Tensor):
             self._flight.leave(output)
+            twin = tape.current()
+            if twin is not None and not observation.is_transformed(output):
+                twin.passes(output)
 
     def _see_loss(self, loss_fn: object, arguments: tuple[object, ...], result: object) -> None:
         if observation.is_transformed(result):

@@ -1,4 +1,4 @@
-"""Twin run: a private run done twice, on data sets that differ in one example.
+"""Twin run: a private run done again, on data that differ in one example.
 
     def train(data):                     # any loop: make_private, or Opacus and attach_opacus
         ...
@@ -7,388 +7,404 @@
     report = lipcert.audit.twin(train, (x, y))
 
 Input: a function that trains on the data that it is given, and the data. Output: a `TwinReport`.
-The second run has the batches of the first, without the example that it lacks, and at every step
-the noised gradient of the first one takes the place of its own. Both then walk through the same
-weights, and must do the same: whatever else depends on the example (learning rates, what sums are
-divided by, the number of steps, weights changed between steps, what is returned) is released
-without noise. The clean sums, which noise hides, may differ by the stated sensitivity, and in steps
-without the example not at all, up to rounding.
+The run is done once on the data as they are, and again for each of a few examples, without it or
+with another one in its place. These runs have the batches of the first, and where their example
+takes part the noised gradient of the first one takes the place of their own (see `tape`). So all
+walk through the same weights, and must do the same: whatever else depends on the example (learning
+rates, what sums are divided by, the number of steps, weights changed between steps, what is
+returned) is released without noise. The clean sums, which noise hides, may differ by the stated
+sensitivity, and in steps without the example not at all.
 
-A pass does not prove that a run is private: it compares one pair of data sets. A difference proves
-that something is published that no ε covers, provided that the function is deterministic but for
-torch, numpy and `random`, whose generators both runs begin alike.
+A pass does not prove that a run is private: it compares a few pairs of data sets. A difference is
+reported as a violation only where two runs on the same data do not differ: so it proves that
+something is published that no ε covers.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import math
 import random
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+import traceback
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from lipcert.audit.trace.records import IndexArray
-from lipcert.errors import UsageError
+from lipcert.audit.records import Check, CheckReport, Verdict
+from lipcert.audit.tape import Changed, Difference, Ended, Tape, digest_of, watching
+from lipcert.data.objects import function_named
+from lipcert.data.opening import is_elsewhere, open_source
+from lipcert.data.source import Columns, joined
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.privacy.noise import Neighbouring
+from lipcert.settings.values import check_positive, whole
 
-_ROUNDING: Final = 1e-5
-"""of the larger clean sum, what the order of additions may change"""
-_SLACK: Final = 1e-3
+_TWIN: Final = Check(
+    "LC322", "twin-run", "compute what differs from public constants, or leave it out"
+)
+_DETERMINISTIC: Final = (
+    "let the function do the same whenever it is called: nothing but torch, numpy and `random` may "
+    "be random, and torch.use_deterministic_algorithms(True) keeps kernels from rounding otherwise"
+)
+_SAME: Final = Changed(None, is_absent=False)
+DEFAULT_COUNT: Final = 3
+"""examples that are compared where none is named"""
 Data: TypeAlias = "Sequence[Any] | Dataset[Any]"
-Sensitivities: TypeAlias = Mapping[tuple[str, ...], float]
-"""by how much one more example may move tensors together, by their names"""
+Observe: TypeAlias = Callable[[str, int, int], None]
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class Difference:
-    """What differed between the runs. step: of the optimizers, from 0; None: at the end."""
+class Compared:
+    """A run without an example of the data, or with another one in its place.
 
-    what: str
-    step: int | None = None
+    number: of the example; why: it was chosen. with_example: releases whose batch has the example,
+    None where batches were not seen. largest: the largest difference of clean sums over the stated
+    sensitivity. seconds: of the run.
+    """
 
-    def __str__(self) -> str:
-        where = "the end" if self.step is None else f"step {self.step}"
-        return f"{where}: {self.what}"
+    number: int
+    why: str
+    with_example: int | None
+    largest: float
+    seconds: float
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class TwinReport:
-    """How two runs compare.
+    """How a run compares with runs on neighbouring data.
 
-    difference: what differed first; None for nothing but what noise hides. steps, releases: of the
-    first run. with_example: releases whose batch had the example, None where batches were not seen.
-    largest: the largest difference of clean sums over the stated sensitivity. seconds: of each run.
+    difference: what differed first; None for nothing but what noise hides. is_random: two runs on
+    the same data differ, too, so that nothing follows from it. relation: of the data sets. seed: of
+    torch, numpy and `random`, and of the choice of examples. compared: the last one has the
+    difference. steps, releases, seconds: of the first run.
     """
 
     difference: Difference | None
+    is_random: bool
+    relation: Neighbouring
+    seed: int
+    examples: int
+    compared: tuple[Compared, ...]
     steps: int
     releases: int
-    with_example: int | None
-    largest: float
-    seconds: tuple[float, float]
+    seconds: float
+
+    @property
+    def verdict(self) -> Verdict:
+        """A pass, a violation, or inconclusive for a function that does not do the same twice."""
+        if self.difference is None:
+            return Verdict.PASS
+        return Verdict.INCONCLUSIVE if self.is_random else Verdict.VIOLATION
 
     @property
     def passed(self) -> bool:
         """Whether nothing differed but what noise hides."""
         return self.difference is None
 
-    def __str__(self) -> str:
-        found = f"Violation: the runs differ first at {self.difference}."
-        if self.difference is None:
-            found = (
-                "Pass: both runs did the same, and their clean sums differ by at most "
-                f"{self.largest:.4g} times the stated sensitivity."
-            )
-        seen = "" if self.with_example is None else f", {self.with_example} with the example"
-        first, second = self.seconds
-        counts = f"{self.steps} steps, {self.releases} releases{seen}"
-        return f"{found}\n{counts}; {first:.1f} s and {second:.1f} s"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Step:
-    """What a step of an optimizer shows."""
-
-    optimizer: str
-    options: tuple[tuple[tuple[str, str], ...], ...]
-    before: str
-    gradients: str
-    after: str
-
-
-@final
-@dataclass(slots=True, eq=False)
-class Tape:
-    """What one run does, and for the second one what the first did.
-
-    folder: where tensors of the first run are kept. changed: the number of the example that
-    differs. is_absent: whether the second run lacks it. first: what the first run did, for the
-    second one.
-    """
-
-    folder: Path
-    changed: int
-    is_absent: bool
-    first: Tape | None = None
-    batches: list[IndexArray] = field(default_factory=list)
-    releases: list[int] = field(default_factory=list)
-    """how many batches had been drawn at each"""
-    steps: list[_Step] = field(default_factory=list)
-    largest: float = 0.0
-    difference: Difference | None = None
-    excess: Difference | None = None
-    _before: list[str] = field(default_factory=list)
-    _seen: int = 0
-
-    def drawn(self, index: IndexArray) -> IndexArray:
-        """The batch that the run is to have in place of the one that it drew."""
-        if self.first is not None and len(self.batches) < len(self.first.batches):
-            index = self.first.batches[len(self.batches)]
-            index = index[index != self.changed] if self.is_absent else index
-        self.batches.append(index)
-        return index
-
-    def released(
-        self, clean: Mapping[str, Tensor], noised: Mapping[str, Tensor], moved: Sensitivities
-    ) -> None:
-        """See what is noised, and replace what was noised by what the first run released."""
-        number = len(self.releases)
-        self.releases.append(len(self.batches))
-        path = self.folder / f"{number}.pt"
-        if self.first is None:
-            torch.save((dict(clean), {name: g.clone() for name, g in noised.items()}), path)
-            return
-        if number >= len(self.first.releases):
-            self._differ("a release that the first run does not make")
-            return
-        before, injected = torch.load(path, weights_only=True)
-        if {n: g.shape for n, g in injected.items()} != {n: g.shape for n, g in noised.items()}:
-            self._differ("tensors that are released have other names or shapes")
-            return
-        self._compare(self.first.has_example(number), before, clean, moved)
-        for name, gradient in noised.items():
-            gradient.copy_(injected[name])
-
-    def stepping(self, optimizer: Optimizer, *unused: object) -> None:
-        """Before a step; of an optimizer within another, too."""
-        del unused
-        self._before.append(_digest(_parameters(optimizer)))
-
-    def stepped(self, optimizer: Optimizer, *unused: object) -> None:
-        """See what a step has changed."""
-        del unused
-        parameters = _parameters(optimizer)
-        step = _Step(
-            type(optimizer).__name__,
-            tuple(_options(group) for group in optimizer.param_groups),
-            self._before.pop(),
-            _digest([p.grad for p in parameters if p.grad is not None]),
-            _digest(parameters),
-        )
-        number = len(self.steps)
-        if self._seen == len(self.releases):
-            self._differ(f"{step.optimizer} makes a step that no release of a noised gradient made")
-        self._seen = len(self.releases)
-        if self.first is not None and number >= len(self.first.steps):
-            self._differ("a step that the first run does not make")
-        elif self.first is not None:
-            what = next(_differing(self.first.steps[number], step), None)
-            if what is not None:
-                self._differ(what)
-        self.steps.append(step)
-
-    def ends(self, first: Tape, before: object, returned: object) -> None:
-        """Both runs are through; compare what they left. before, returned: what they returned."""
-        for what, ours, theirs in (
-            ("steps", len(self.steps), len(first.steps)),
-            ("releases", len(self.releases), len(first.releases)),
-        ):
-            if ours < theirs:
-                self._differ(f"the second run makes {ours} {what}, the first {theirs}")
-        where = _unequal(before, returned, "what is returned")
-        if where is not None and self.difference is None:
-            self.difference = Difference(f"{where} differs")
-
-    def _compare(
-        self,
-        has: bool | None,
-        before: Mapping[str, Tensor],
-        clean: Mapping[str, Tensor],
-        moved: Sensitivities,
-    ) -> None:
-        """Clean sums of the runs; those of a batch without the example are the same sum."""
-        for names, of_one in moved.items():
-            sensitivity = of_one if self.is_absent else 2.0 * of_one
-            pairs = [(before[n].double(), clean[n].double()) for n in names if n in clean]
-            apart = math.sqrt(sum(float((a - b).square().sum()) for a, b in pairs))
-            size = math.sqrt(sum(float(a.square().sum()) for a, _ in pairs))
-            allowed = sensitivity * (1.0 + _SLACK) if has is not False else 0.0
-            if sensitivity > 0.0:
-                self.largest = max(self.largest, apart / sensitivity)
-            if not apart <= allowed + _ROUNDING * (size + sensitivity) and self.excess is None:
-                what = "all" if len(names) > 1 else names[0]
-                why = f"the sensitivity is {sensitivity:.4g}"
-                if has is False:
-                    why = "the example is not in the batch"
-                self.excess = Difference(
-                    f"the clean gradient of {what} differs by {apart:.4g}, and {why}",
-                    len(self.steps),
-                )
+    @property
+    def largest(self) -> float:
+        """The largest difference of clean sums over the stated sensitivity."""
+        return max(item.largest for item in self.compared)
 
     @property
-    def is_one_by_one(self) -> bool:
-        """Whether every release has one batch, which was drawn just before it."""
-        return self.releases == list(range(1, len(self.releases) + 1))
+    def answer(self) -> str:
+        """The verdict, and what it rests on."""
+        return f"{self.verdict.value.capitalize()}: {self._found}."
 
-    def has_example(self, release: int) -> bool | None:
-        """Whether the batch of a release has the example; None where that is not known."""
-        return self.changed in self.batches[release] if self.is_one_by_one else None
-
-    def _differ(self, what: str) -> None:
+    @property
+    def check(self) -> CheckReport:
+        """This as a check of an audit."""
         if self.difference is None:
-            self.difference = Difference(what, len(self.steps))
+            return _TWIN.passed(self._found)
+        step = self.difference.step
+        where = "" if step is None else f"step {step}"
+        return _TWIN.failed(self._found, where, verdict=self.verdict, remedy=_DETERMINISTIC
+                            if self.is_random else "")  # fmt: skip
 
+    @property
+    def _found(self) -> str:
+        count, last = len(self.compared), self.compared[-1]
+        if self.difference is None:
+            pairs = f"without any one of {count} examples"
+            if self.relation is not Neighbouring.ADD_OR_REMOVE_ONE:
+                pairs = f"with another example in the place of any one of {count}"
+            return (
+                f"the run does the same {pairs}, and its clean sums differ by at most "
+                f"{self.largest:.4g} times the stated sensitivity"
+            )
+        if self.is_random:
+            return f"two runs on the same data differ, too, at {self.difference}"
+        done = "left out"
+        if self.relation is not Neighbouring.ADD_OR_REMOVE_ONE:
+            done = "replaced"
+        return (
+            f"where example {last.number} ({last.why}) is {done}, the runs differ first at "
+            f"{self.difference}"
+        )
 
-_CURRENT: list[Tape] = []
-
-
-def current() -> Tape | None:
-    """The tape of the twin run that is under way in this process."""
-    return _CURRENT[-1] if _CURRENT else None
+    def __str__(self) -> str:
+        told = ", ".join(f"{item.number} ({item.why})" for item in self.compared)
+        counts = f"{self.steps} steps, {self.releases} releases; examples {told}; seed {self.seed}"
+        return f"{self.answer}\n{counts}"
 
 
 def twin(
     function: Callable[[Any], Any],
     data: Data,
     *,
-    neighbours: Neighbouring | str = Neighbouring.ADD_OR_REMOVE_ONE,
-    example: int = -1,
-    other: int = 0,
+    neighbours: Neighbouring | str | None = None,
+    examples: Sequence[int] | None = None,
+    count: int = DEFAULT_COUNT,
     seed: int = 0,
+    observe: Observe = lambda _what, _done, _total: None,
 ) -> TwinReport:
     """Run `function` on the data, and again without one example, or with another one in its place.
 
     Args: function: called with data of the kind that is given; returns what is published: the
-        model, numbers, or a mapping or sequence of such. Its releases are those of `make_private`
-        (with no folder, or one of its own in each call), or of an optimizer of Opacus that is
-        recorded by `attach_opacus`. data: arrays or tensors of equal length, (x, y), or a data set
-        with __len__ and __getitem__. neighbours: add-remove leaves the example out; replace-one
-        puts the example `other` in its place. example: its number in the data; it comes last in the
-        first run, so that others keep their places. seed: of torch, numpy and `random`.
+        model, numbers, or a mapping or sequence of such. Its releases are those of `make_private`,
+        or of an optimizer of Opacus that is recorded by `attach_opacus`; a folder that it gives to
+        `make_private` or to a recorder is replaced by a temporary one. data: arrays or tensors of
+        equal length, (x, y), or a data set with __len__ and __getitem__, of which nothing else is
+        passed on. neighbours: None for the
+        relation of the run; add-remove leaves the example out; replace-one, and zero-out, put
+        another example in its place. examples: their numbers in the data; None for so many as
+        `count` says: of arrays the largest and the rarest label, then random ones. seed: of torch,
+        numpy and `random`, and of that choice.
     Raises: UsageError where there is no release to compare, or no such example.
     """
-    relation = Neighbouring(neighbours)
     size = _size(data)
-    number = range(size)[example] if -size <= example < size else -1
-    if number < 0 or relation is Neighbouring.ZERO_OUT or size < 2:
-        raise UsageError(
-            f"twin: example {example} of {size} under {relation.value}: give the number of an "
-            "example, and neighbours add-remove or replace-one"
-        )
-    rest = [place for place in range(size) if place != number]
-    last = [] if relation is Neighbouring.ADD_OR_REMOVE_ONE else [rest[range(size - 1)[other]]]
+    chosen = _chosen(data, size, examples, whole("count", count), seed)
+    runs = 1 + len(chosen)
     with tempfile.TemporaryDirectory() as folder:
-        tape = Tape(Path(folder), size - 1, is_absent=not last)
-        returned, began = _run(function, _chosen(data, [*rest, number]), tape, seed)
+        place = Path(folder)
+        tape = Tape(place, size, seed, marked=frozenset(chosen),
+                    observe=partial(_told, observe, 0, runs))  # fmt: skip
+        given = _neighbour(data, _SAME, size, seed)
+        returned, seconds = _run(function, given, tape)
         if not tape.releases:
             raise UsageError(
                 "twin: no noised gradient was seen; train with make_private, or record an "
                 "optimizer of Opacus with attach_opacus"
             )
-        again = Tape(Path(folder), size - 1, is_absent=not last, first=tape)
-        published, repeated = _run(function, _chosen(data, [*rest, *last]), again, seed)
-        again.ends(tape, returned, published)
+        relation = tape.relation if neighbours is None else Neighbouring(neighbours)
+        compared: list[Compared] = []
+        difference, is_random = None, False
+        for number, why in chosen.items():
+            again = Tape(
+                place, size, seed, first=tape, changed=_change(number, relation),
+                observe=partial(_told, observe, 1 + len(compared), runs),
+            )  # fmt: skip
+            published, took = _run(function, _neighbour(data, again.changed, size, seed), again)
+            difference = _difference(again, returned, published)
+            if difference is not None:
+                difference, is_random, again = _again(function, data, again, difference)
+            compared.append(Compared(number, why, again.with_example, again.largest, took))
+            if difference is not None:
+                break
     return TwinReport(
-        difference=min(
-            filter(None, (again.excess, tape.difference, again.difference)),
-            key=lambda item: math.inf if item.step is None else item.step,
-            default=None,
-        ),
-        steps=len(tape.steps),
-        releases=len(tape.releases),
-        with_example=sum(map(bool, map(tape.has_example, range(len(tape.releases)))))
-        if tape.is_one_by_one
-        else None,
-        largest=again.largest,
-        seconds=(began, repeated),
-    )
+        difference, is_random, relation, seed, size, tuple(compared),
+        len(tape.steps), len(tape.releases), seconds,
+    )  # fmt: skip
 
 
-def _run(
-    function: Callable[[Any], Any], data: object, tape: Tape, seed: int
-) -> tuple[object, float]:
-    """What the function returns, and how many seconds it took."""
-    torch.manual_seed(seed)
-    np.random.seed(seed)
-    random.seed(seed)
-    start = time.perf_counter()
-    with _watching(tape):
-        returned = function(data)
+def _told(observe: Observe, done: int, runs: int, step: int) -> None:
+    observe(f"run {done + 1}, step {step}", done, runs)
+
+
+def twin_of(
+    where: str,
+    data: str,
+    columns: Columns,
+    **words: Any,
+) -> TwinReport:
+    """The twin run of a function and of data that words of the command line name.
+
+    where: `file.py:function` or `package.module:function`. data: as audits read them; the function
+    gets a data set as it is, and otherwise tensors (x, y). words: of `twin`. What the function
+    prints goes to standard error.
+    Raises: NoVerdictError for what is not there, and for what the function raises.
+    """
+    function, examples = function_named(where), data_named(data, columns)
+
+    def called(given: Any) -> Any:
+        with redirect_stdout(sys.stderr):
+            return function(given)
+
+    try:
+        return twin(called, examples, **words)
+    except LipCertError:
+        raise
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        raise NoVerdictError(
+            f"audit: {where} failed at {Path(place.filename).name}:{place.lineno}: "
+            f"{type(error).__name__}: {' '.join(str(error).split())}"
+        ) from error
+
+
+def data_named(where: str, columns: Columns) -> Data:
+    """The examples that a word of the command line names, as a training loop takes them."""
+    found: Any = where
+    if is_elsewhere(where):
+        with redirect_stdout(sys.stderr):
+            found = function_named(where)()
+        if isinstance(found, DataLoader):
+            found = found.dataset
+        if isinstance(found, Dataset) and not isinstance(found, IterableDataset):
+            return found
+        if isinstance(found, tuple) and all(isinstance(p, Tensor | np.ndarray) for p in found):
+            return found
+    x, y = joined(list(open_source(found, columns, where).blocks()))
+    return torch.from_numpy(x), torch.from_numpy(y)
+
+
+def _again(
+    function: Callable[[Any], Any], data: Data, found: Tape, difference: Difference
+) -> tuple[Difference, bool, Tape]:
+    """What differs, with all sums of the first run at hand up to the step in question; whether the
+    function does the same twice on the same data; and the tape that shows it."""
+    with tempfile.TemporaryDirectory() as folder:
+        place, size, seed = Path(folder), found.size, found.seed
+        marked = None if difference.is_of_sums else frozenset({found.changed.number or 0})
+        first = Tape(place, size, seed, marked=marked, until=difference.step)
+        returned, _ = _run(function, _neighbour(data, _SAME, size, seed), first)
+        results = []
+        for changed in (_SAME, found.changed):
+            tape = Tape(place, size, seed, until=difference.step, first=first, changed=changed)
+            published, _ = _run(function, _neighbour(data, changed, size, seed), tape)
+            if tape.until is None:
+                results.append((_difference(tape, returned, published), tape))
+            else:
+                results.append((tape.difference, tape))
+    (control, _), (shown, tape) = results
+    if control is not None:
+        return control, True, found
+    if shown is None:  # no more than rounding, in a function that rounds otherwise each time
+        return difference, True, found
+    return shown, False, tape
+
+
+def _change(number: int, relation: Neighbouring) -> Changed:
+    return Changed(number, is_absent=relation is Neighbouring.ADD_OR_REMOVE_ONE)
+
+
+def _run(function: Callable[[Any], Any], data: object, tape: Tape) -> tuple[object, float]:
+    """What the function returns, and how many seconds it took.
+
+    A second run that raises where the first did not differs by that.
+    """
+    tape.seed_all()
+    start, returned = time.perf_counter(), None
+    try:
+        with watching(tape):
+            returned = function(data)
+        tape.ends()
+    except Ended:
+        pass
+    except Exception as error:
+        if tape.first is None:
+            raise
+        what = f"the function raises {type(error).__name__}: {' '.join(str(error).split())}"
+        tape.difference = tape.difference or Difference(what, len(tape.steps))
     return returned, time.perf_counter() - start
 
 
-@contextmanager
-def _watching(tape: Tape) -> Iterator[None]:
-    hooks = (
-        register_optimizer_step_pre_hook(tape.stepping),
-        register_optimizer_step_post_hook(tape.stepped),
-    )
-    _CURRENT.append(tape)
-    try:
-        yield
-    finally:
-        _CURRENT.pop()
-        for hook in hooks:
-            hook.remove()
+def _difference(tape: Tape, before: object, returned: object) -> Difference | None:
+    """What a second run has shown, or else what it returned."""
+    if tape.difference is not None:
+        return tape.difference
+    where = _unequal(before, returned, "what is returned")
+    return None if where is None else Difference(f"{where} differs")
 
 
 def _size(data: Data) -> int:
-    return len(data[0]) if isinstance(data, tuple | list) else len(data)  # type: ignore[arg-type]
+    size = len(data[0]) if isinstance(data, tuple | list) else len(data)  # type: ignore[arg-type]
+    if size < 2:
+        raise UsageError(f"twin: {size} examples; give two or more")
+    return size
 
 
-def _chosen(data: Data, index: list[int]) -> object:
-    """The data of these numbers, in this order, of the same kind."""
-    if isinstance(data, tuple | list):
-        return type(data)(
-            part[index]
-            if isinstance(part, Tensor | np.ndarray)
-            else type(part)(part[place] for place in index)
-            for part in data
+def _chosen(
+    data: Data, size: int, examples: Sequence[int] | None, count: int, seed: int
+) -> Mapping[int, str]:
+    """Numbers of examples, and why each was chosen."""
+    check_positive("count", count)
+    for number in examples or ():
+        if not -size <= number < size:
+            raise UsageError(f"twin: there is no example {number} among {size}")
+    if examples is not None:
+        return {range(size)[number]: "as given" for number in examples}
+    found = {} if not isinstance(data, tuple | list) else _unusual(data)
+    drawn = np.random.default_rng(seed).permutation(size)
+    found |= {int(number): "at random" for number in drawn if int(number) not in found}
+    return dict(list(found.items())[:count])
+
+
+def _unusual(data: Sequence[Any]) -> dict[int, str]:
+    """The example with the largest numbers, and one of the rarest label."""
+    x, y = data[0], data[-1]
+    found: dict[int, str] = {}
+    if isinstance(x, Tensor | np.ndarray):
+        flat = torch.as_tensor(x).reshape(len(x), -1).double()
+        found[int(flat.nan_to_num(torch.inf, torch.inf, torch.inf).abs().amax(1).argmax())] = (
+            "the largest"
         )
-    return Subset(data, index)  # type: ignore[arg-type]
+    labels = y.tolist() if isinstance(y, Tensor | np.ndarray) and y.ndim == 1 else []
+    if labels and len(set(labels)) < len(labels):
+        counts = Counter(labels)
+        rarest = min(counts, key=lambda label: counts[label])
+        found.setdefault(labels.index(rarest), "the rarest label")
+    return found
 
 
-def _parameters(optimizer: Optimizer) -> list[Tensor]:
-    return [item for group in optimizer.param_groups for item in group["params"]]
+def _neighbour(data: Data, changed: Changed, size: int, seed: int) -> object:
+    """The data without the example, or with another one in its place; of the same kind as those of
+    the first run."""
+    index = list(range(size))
+    if changed.number is None:
+        pass
+    elif changed.is_absent:
+        del index[changed.number]
+    else:
+        others = index[: changed.number] + index[changed.number + 1 :]
+        index[changed.number] = random.Random(seed).choice(others)
+    if isinstance(data, tuple | list):
+        return type(data)(_some(part, index) for part in data)
+    if isinstance(data, TensorDataset):
+        return TensorDataset(*(part[index] for part in data.tensors))
+    return _Some(data, index)
 
 
-def _options(group: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    return tuple((name, repr(value)) for name, value in group.items() if name != "params")
+def _some(part: Any, index: list[int]) -> Any:
+    if isinstance(part, Tensor | np.ndarray):
+        return part[index]
+    return type(part)(part[place] for place in index)
 
 
-def _digest(tensors: Sequence[Tensor]) -> str:
-    seen = hashlib.blake2b(digest_size=16)
-    for tensor in tensors:
-        seen.update(repr((tuple(tensor.shape), tensor.dtype)).encode())
-        flat = tensor.detach().cpu().contiguous().reshape(-1)
-        seen.update(flat.view(torch.uint8).numpy().tobytes())
-    return seen.hexdigest()
+class _Some(Dataset[Any]):
+    """Examples of a data set. Not a Subset, whose examples are all different ones."""
 
+    def __init__(self, whole: Any, index: Sequence[int]) -> None:
+        self._whole, self._index = whole, index
 
-def _differing(first: _Step, second: _Step) -> Iterator[str]:
-    """What a step shows that it did not show in the first run, in the order of its causes."""
-    if first.optimizer != second.optimizer:
-        yield f"{second.optimizer} makes the step, and in the first run {first.optimizer}"
-        return
-    if first.before != second.before:
-        yield "weights changed between this step and the one before"
-    for before, after in zip(first.options, second.options, strict=False):
-        for (name, old), (_, new) in zip(before, after, strict=False):
-            if old != new:
-                yield f"{name} of the optimizer is {new}, and was {old} in the first run"
-    if first.gradients != second.gradients:
-        yield "the noised gradient is scaled or changed otherwise before it is applied"
-    elif first.after != second.after:
-        yield "the update differs, from the same weights and gradients"
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, place: int) -> Any:
+        return self._whole[self._index[place]]
 
 
 def _unequal(first: object, second: object, name: str) -> str | None:
@@ -396,7 +412,7 @@ def _unequal(first: object, second: object, name: str) -> str | None:
     if isinstance(first, nn.Module) and isinstance(second, nn.Module):
         return _unequal(first.state_dict(), second.state_dict(), name)
     if isinstance(first, Tensor | np.ndarray) and isinstance(second, Tensor | np.ndarray):
-        digests = {_digest([torch.as_tensor(value)]) for value in (first, second)}
+        digests = {digest_of(torch.as_tensor(value)) for value in (first, second)}
         return name if len(digests) > 1 else None
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if list(first) != list(second):

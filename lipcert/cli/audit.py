@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
+from click.core import ParameterSource
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
@@ -26,13 +27,14 @@ from lipcert.cli.output import Output
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from lipcert.process.progress import ProgressReport
-from lipcert.report.formats import AUDIT_FORMATS, audit_report
+from lipcert.report.formats import AUDIT_FORMATS, audit_report, twin_report
 from lipcert.settings.gates import OF_AUDITS
 from lipcert.verbs import is_certificate, model_beside, require_torch
 
 if TYPE_CHECKING:
     from lipcert.audit.job import Job
     from lipcert.audit.records import AuditReport
+    from lipcert.audit.twins import TwinReport
     from lipcert.settings.settings import Settings
 
 
@@ -51,6 +53,13 @@ _AS_GIVEN: Final = (
     "interrupted",
 )
 """options that are fields of a `Job` as they are"""
+_OF_TWINS: Final = frozenset(
+    {
+        *("twin", "twin_example", "twin_count", "twin_seed", "data", "data_x", "data_y"),
+        *("output_format", "out_file", "reports", "show_all", "progress", "color"),
+    }
+)
+"""options that need no TARGET"""
 _OPTIONS: Final = (
     option(
         "--model",
@@ -118,6 +127,30 @@ _OPTIONS: Final = (
     ),
     gate_options(*OF_AUDITS),
     option(
+        "--twin",
+        "Run this function, which trains on the data that it is given and returns what is "
+        "published, on --data, and again without one example: nothing but what noise hides may "
+        "differ. With TARGET, besides its audit.",
+        "FILE.py:NAME",
+        type=paths.WHERE,
+    ),
+    option(
+        "--twin-example",
+        "The number of an example to leave out, or to replace as the relation of the run says; "
+        "may be repeated.  [default: the largest, one of the rarest label, then at random]",
+        "I",
+        multiple=True,
+        type=click.INT,
+    ),
+    option("--twin-count", "How many examples are chosen.  [default: 3]", "N", type=_COUNT),
+    option(
+        "--twin-seed",
+        "Of torch, numpy and random in twin runs, and of the choice of examples.",
+        "N",
+        0,
+        type=click.IntRange(min=0),
+    ),
+    option(
         "--results",
         "Keep the result of every unit of work there, and continue from the results there.",
         "DIR",
@@ -170,9 +203,14 @@ def command(
     The bounds are those of `lipcert analyze` with the same options, or those that the certificate
     claims. Exits with 0 when every norm is within its bound, with 1 when one is violated or a gate
     exceeded, with 3 when there is no verdict: nothing audited, undecided, bounds that no norm came
-    near, data that do not fit, or a recording that does not show the whole run.
+    near, data that do not fit, or a recording that does not show the whole run. Without TARGET,
+    --twin alone is an audit of what a function does.
     """
     settings = chosen_settings(context).settings
+    if words["twin"] is None and (words["twin_example"] or words["twin_count"]):
+        raise UsageError("audit: --twin-example and --twin-count need --twin")
+    if words["twin"] is not None and target is None:
+        return _twin_alone(context, words, result)
     if merge is None:
         job = _job_of(target, settings, given(context), words)
         _require_inputs(job)
@@ -199,11 +237,56 @@ def command(
                 compare_speed=compare_speed,
                 observe=shown.observe,
             )
+        if words["twin"] is not None:
+            from lipcert.audit.conclusion import with_check
+
+            report = with_check(report, _twin(context, words, shown).check)
     result.report(audit_report, report)
     return _exit_code(report)
 
 
-def _exit_code(report: AuditReport) -> ExitCode:
+def _twin_alone(context: click.Context, words: Mapping[str, Any], result: Output) -> ExitCode:
+    """A twin run, of which no network need be known."""
+    options = {str(option.name): option for option in context.command.params}
+    for name in context.params:
+        spelling = options[name].opts[0]
+        is_given = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if is_given and name not in _OF_TWINS:
+            raise UsageError(f"audit: {spelling} needs TARGET; a twin run alone has no network")
+    for name in given(context):
+        if name != "neighbours":
+            raise UsageError(
+                f"audit: --{name} is for TARGET; a twin run does what its function does"
+            )
+    result.require_writable()
+    with ProgressReport(result.progress) as shown:
+        report = _twin(context, words, shown)
+    result.report(twin_report, (words["twin"], report))
+    return _exit_code(report)
+
+
+def _twin(context: click.Context, words: Mapping[str, Any], shown: ProgressReport) -> TwinReport:
+    from lipcert.data.source import Columns
+
+    if words["data"] is None:
+        raise UsageError("audit: --twin needs --data, which its function is called with")
+    require_data(words)
+    require_torch()
+    from lipcert.audit.twins import DEFAULT_COUNT, twin_of
+
+    return twin_of(
+        words["twin"],
+        words["data"],
+        Columns.of(words["data_x"], words["data_y"]),
+        neighbours=given(context).get("neighbours"),
+        examples=words["twin_example"] or None,
+        count=words["twin_count"] or DEFAULT_COUNT,
+        seed=words["twin_seed"],
+        observe=shown.observe,
+    )
+
+
+def _exit_code(report: AuditReport | TwinReport) -> ExitCode:
     from lipcert.audit.records import Verdict
 
     match report.verdict:

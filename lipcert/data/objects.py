@@ -9,11 +9,13 @@ object has imported it.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final, TypeVar, final
 
 import numpy as np
@@ -35,23 +37,27 @@ from lipcert.data.source import (
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 
 _Found = TypeVar("_Found")
-_FUNCTION: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_FUNCTION: Final = re.compile(r"([A-Za-z_][\w.]*|.*\.py):[A-Za-z_][\w.]*")
 _PROBED: Final = 64
 _AT_ONCE: Final = 32
 
 
 def is_function(where: str) -> bool:
-    """Whether this is spelt like `package.module:function`."""
+    """Whether this is spelt like `package.module:function` or `folder/file.py:function`."""
     return _FUNCTION.fullmatch(where) is not None
 
 
-def source_of_function(where: str, columns: Columns) -> Source:
-    """What the function returns; modules are also looked for in the working folder."""
-    module_name, _, path = where.partition(":")
-    here = os.getcwd()
+def function_named(where: str) -> Callable[..., Any]:
+    """The function `package.module:function`, or `folder/file.py:function`.
+
+    Modules are also looked for in the working folder, and those that a file imports beside it.
+    """
+    module_name, _, path = where.rpartition(":")
+    file = Path(module_name) if module_name.endswith(".py") else None
+    here = os.getcwd() if file is None else str(file.resolve().parent)
     sys.path.insert(0, here)
     try:
-        found: Any = _asked(where, "cannot be imported", importlib.import_module, module_name)
+        found = _asked(where, "cannot be imported", _module, module_name, file)
     finally:
         sys.path.remove(here)
     for part in path.split("."):
@@ -59,7 +65,26 @@ def source_of_function(where: str, columns: Columns) -> Source:
             raise NoVerdictError(f"{where}: {module_name} has no {part!r}")
         found = getattr(found, part)
     if not callable(found):
-        raise NoVerdictError(f"{where} is not a function; give one that returns the data set")
+        raise NoVerdictError(f"{where} is not a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _module(name: str, file: Path | None) -> Any:
+    if file is None:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise NoVerdictError(f"{file} is not a module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # dataclasses and worker processes look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+def source_of_function(where: str, columns: Columns) -> Source:
+    """What the function returns."""
+    found = function_named(where)
     return source_of_object(_asked(where, "failed", found), where, columns, again=found)
 
 

@@ -230,6 +230,11 @@ PAGES: Final[Mapping[str, str]] = MappingProxyType(
         "to follow from the step before, by the optimizer's update along the noised gradient and "
         "by projections. A second optimizer, weights that are replaced, or fine-tuning between the "
         "steps release what no noise hides. Leave them out, or account for them.",
+        "LC322": "The run was done again on data that differ in one example, with the same noised "
+        "gradients. Whatever else then differs depends on that example and is published without "
+        "noise: a learning rate or a divisor of the size of the data, a vocabulary, early stopping "
+        "on a private loss, a statistic that is returned. Compute it from public constants, or "
+        "leave it out.",
         "LC401": "A Poisson batch has a random size. Divided by it, a mean with its noise has a "
         "noise scale that reveals the size, and with it whether one example is there: no ε holds. "
         "Divide by a public constant, the expected batch size B.",

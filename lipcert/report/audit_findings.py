@@ -81,6 +81,7 @@ _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "LC319": "give the model, weights and data that belong together",
         "LC320": "take an intact copy of the trace, or record the run again",
         "LC321": "change weights only by the recorded optimizer and by projections",
+        "LC322": "compute what differs from public constants, or leave it out",
     }
 )
 _CODE: Final = re.compile(r"^\[(LC\d{3})\]\s*")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis, BoundReport
     from lipcert.audit.records import AuditReport
+    from lipcert.audit.twins import TwinReport
     from lipcert.report.ci import CiReport
     from lipcert.report.document import Document
     from lipcert.report.sources import Study
@@ -61,6 +62,20 @@ def audit_report(report: AuditReport, name: str, *, width: int, color: bool, sho
     folded = None if show_all else _FOLDED
     most = folded if name == "text" else _SUMMARY
     return document_text(audit_document(report, most), name, width=width, color=color)
+
+
+def twin_report(
+    found: tuple[str, TwinReport], name: str, *, width: int, color: bool, show_all: bool
+) -> str:
+    """The twin run of a function, in the format of that name, one of AUDIT_FORMATS."""
+    from lipcert.report.twin import twin_ci, twin_document, twin_json
+
+    del show_all
+    if name == "json":
+        return twin_json(*found)
+    if name in CI_FORMATS:
+        return ci_text(twin_ci(*found), name)
+    return document_text(twin_document(*found), name, width=width, color=color)
 
 
 def bound_text(report: BoundReport, name: str, *, width: int, color: bool, show_all: bool) -> str:

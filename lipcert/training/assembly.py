@@ -27,6 +27,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lipcert.analysis.bounded import Bounded, bounded
+from lipcert.audit import tape
 from lipcert.audit.recorder import Chosen
 from lipcert.core.certificate import Certificate
 from lipcert.privacy.accounting import accountant_named
@@ -141,6 +142,7 @@ def make_private(
     """
     require_given(model, optimizer, loader, mechanism)
     _warn_of_seed(seed)
+    folder, seed, progress = _as_in_twin(folder, seed, progress)
     world = World.here(patience)
     shown = ProgressReport(wanted=progress if world.is_first else False)
     with world.telling(), shown, ExitStack() as staging:
@@ -172,8 +174,8 @@ def make_private(
                     repr((mechanism, run, options_of(optimizer), folder is None,
                           record_every is None)))  # fmt: skip
         world.agree("the weights", checksum(numbers_of(model)))
-        file = None if model_file is None else Path(model_file)
-        network = _network(model, x, stage, file, world, settings=declared, resume=resume)
+        network = _network(model, x, stage, None if model_file is None else Path(model_file),
+                           world, settings=declared, resume=resume)  # fmt: skip
         trained = trained_parameters(network, optimizer, mechanism)
         settings = with_frozen(declared.with_inputs(network.graph.inputs), network, trained)
         calibration = calibrated(network.model, settings, shown.observe)
@@ -239,6 +241,16 @@ def _warn_of_seed(seed: int | None) -> None:
             SeedWarning,
             stacklevel=3,
         )
+
+
+def _as_in_twin(
+    folder: str | os.PathLike[str] | None, seed: int | None, progress: bool | None
+) -> tuple[str | os.PathLike[str] | None, int | None, bool | None]:
+    """Within a twin run: a folder that is new, and a secret that both runs have."""
+    twin = tape.current()
+    if twin is None:
+        return folder, seed, progress
+    return None if folder is None else twin.place(), twin.secret() if seed is None else seed, False
 
 
 def _hooked(failing: ExitStack, hooks: _Hooks) -> _Hooks:

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 from torch.nn.parallel import DistributedDataParallel
 
+from lipcert.audit import tape
 from lipcert.audit.observation import apart as split
 from lipcert.audit.observation import side_by_side
 from lipcert.audit.recorder import Recorder
@@ -165,6 +166,9 @@ class Hooks:
         """The loader gives a batch of these examples."""
         self._index, self._seen, self._passes = index, 0, 0
         self._guard.drawn(len(index))
+        twin = tape.current()
+        if twin is not None:
+            twin.takes(index)
 
     def stepping(self) -> None:
         """The step is about to be made; an empty batch needs no forward pass."""
@@ -209,6 +213,9 @@ class Hooks:
                 "one for each of its inputs: model(a, b), model(a=a, b=b)"
             )
         self._guard.require_inputs(arguments)
+        twin = tape.current()
+        if twin is not None:
+            twin.enters(arguments)
         if len(arguments) == 1:
             x = self._guard.entering(arguments[0])
             self._describe(len(x), arguments[0])

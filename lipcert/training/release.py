@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.audit import twins
+from lipcert.audit import tape
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.noise import Neighbouring
@@ -241,21 +241,43 @@ class Release:
             recorder.gradients(clean=gradients)
         if recorder is not None and self.world.is_first:
             recorder.noise(calibration.noise_std, generator=self.noise.generator)
-        tape = twins.current()
-        clean = {} if tape is None else {name: item.clone() for name, item in gradients.items()}
+        twin = tape.current()
+        clean = {} if twin is None else {name: item.clone() for name, item in gradients.items()}
         self.noise.add(gradients, stds)
-        if tape is not None:
-            tape.released(clean, gradients, self._moved_by_one(calibration))
+        if twin is not None:
+            self._show(twin, clean, gradients, calibration)
         if recorder is not None:
             recorder.gradients(noised=gradients)
 
-    def _moved_by_one(self, calibration: Calibration) -> twins.Sensitivities:
-        """By how much one example moves the gradients of each group; two replace one another."""
-        counted = 2.0 if calibration.plan.neighbours is Neighbouring.REPLACE_ONE else 1.0
-        return {
-            tuple(self.names[name] for name in group.parameters): group.sensitivity.value / counted
-            for group in calibration.groups
-        }
+    def _show(
+        self,
+        twin: tape.Tape,
+        clean: Mapping[str, Tensor],
+        noised: Mapping[str, Tensor],
+        calibration: Calibration,
+    ) -> None:
+        """The release to a twin run: also by how much one example moves the gradients of each
+        group, where two replace one another."""
+        plan = calibration.plan
+        counted = 2.0 if plan.neighbours is Neighbouring.REPLACE_ONE else 1.0
+        twin.relation = plan.neighbours
+        twin.released(
+            clean,
+            noised,
+            {
+                tuple(self.names[name] for name in group.parameters): group.sensitivity.value
+                / counted
+                for group in calibration.groups
+            },
+            weights=self.trained.values(),
+            std=calibration.noise_std,
+            account={
+                "N": plan.dataset_size,
+                "B": plan.batch,
+                "the sampling": plan.sampling.value,
+                "the number of releases": plan.releases,
+            },
+        )
 
     def _after(self, *unused: object) -> None:
         del unused

@@ -15,7 +15,7 @@ from typing import Final, Self, final
 
 import numpy as np
 
-from lipcert.audit import twins
+from lipcert.audit import tape
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling, TrainingPlan
@@ -130,6 +130,9 @@ class Sampler(OneProcess):
         self._part = np.arange(rank, present, ranks, dtype=np.int64)
         self._order = np.arange(plan.dataset_size, dtype=np.int64)
         self._bins = np.zeros(len(self._part), dtype=np.int64)
+        twin = tape.current()
+        if twin is not None:
+            twin.loads(present)
 
     @property
     def examples(self) -> int:
@@ -145,8 +148,8 @@ class Sampler(OneProcess):
         """The next batch; it may be empty."""
         self.require_here()
         index = self._drawn()
-        tape = twins.current()
-        index = index if tape is None else tape.drawn(index)
+        twin = tape.current()
+        index = index if twin is None else twin.drawn(index)
         index.setflags(write=False)
         step = self._step
         self._step += 1
