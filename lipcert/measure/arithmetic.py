@@ -1,16 +1,16 @@
 """Arithmetic: a device and a precision, and the switches of torch that select them.
 
 Input: a device and a `Precision`. Output: the dtype of storage, and a context in which torch
-multiplies in exactly that precision. Invariant: every switch is read, set where it is another, and
-restored afterwards; a precision that the device lacks is refused on construction.
+multiplies in exactly that precision. Invariant: every switch of the device is read, set where it is
+another, and restored afterwards; a precision that the device lacks is refused on construction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import torch
 
@@ -48,12 +48,18 @@ class Arithmetic:
         """In which parameters and inputs are stored."""
         return torch.float64 if self.precision is Precision.FLOAT64 else torch.float32
 
-    @contextmanager
-    def active(self) -> Iterator[None]:
+    def active(self) -> AbstractContextManager[object]:
         """Products are computed in this precision, sums of products in float32 or better."""
+        if self.precision not in _AUTOCAST and _is_whole(self.device):
+            return nullcontext()
+        return self._active()
+
+    @contextmanager
+    def _active(self) -> Iterator[None]:
         with ExitStack() as stack:
-            stack.enter_context(_products(tf32=self.precision is Precision.TF32))
-            stack.enter_context(_whole_sums())
+            stack.enter_context(_products(self.device, tf32=self.precision is Precision.TF32))
+            if self.device.type == "cuda":
+                stack.enter_context(_whole_sums())
             lower = _AUTOCAST.get(self.precision)
             if lower is not None or torch.is_autocast_enabled(self.device.type):
                 stack.enter_context(
@@ -85,28 +91,38 @@ def _exact_products(device: torch.device) -> Iterator[None]:
         stack.enter_context(torch.no_grad())
         stack.enter_context(torch.autocast(device.type, enabled=False))
         if device.type == "cuda":
-            stack.enter_context(_products(tf32=False))
+            stack.enter_context(_products(device, tf32=False))
         yield
+
+
+_SWITCHES: Final[Mapping[str, tuple[Any, Any]]] = {
+    "cpu": (torch.backends.mkldnn.matmul, torch.backends.mkldnn.conv),  # type: ignore[attr-defined]
+    "cuda": (torch.backends.cuda.matmul, torch.backends.cudnn.conv),  # type: ignore[attr-defined]
+}
+"""of float32 products of matrices and of convolutions, by the kind of a device"""
+_WHOLE: Final = frozenset({"ieee", "none"})
+"""values of these on a CPU that reads all factors in full; "none" is its default"""
+
+
+def _is_whole(device: torch.device) -> bool:
+    """Whether no switch of a CPU shortens a product."""
+    if device.type != "cpu" or torch.is_autocast_enabled("cpu"):
+        return False
+    return all(switch.fp32_precision in _WHOLE for switch in _SWITCHES["cpu"])
 
 
 @contextmanager
-def _products(tf32: bool) -> Iterator[None]:
-    """float32 products of matrices and convolutions, read in full or as TF32, on every backend."""
-    on_gpu = "tf32" if tf32 else "ieee"
-    wanted = (
-        (torch.backends.cuda.matmul, on_gpu),
-        (torch.backends.cudnn.conv, on_gpu),  # type: ignore[attr-defined]
-        (torch.backends.mkldnn.matmul, "ieee"),  # type: ignore[attr-defined]
-        (torch.backends.mkldnn.conv, "ieee"),  # type: ignore[attr-defined]
-    )
-    before = [(switch, switch.fp32_precision, value) for switch, value in wanted]
-    others = [found for found in before if found[1] != found[2]]
+def _products(device: torch.device, *, tf32: bool) -> Iterator[None]:
+    """float32 products of matrices and convolutions there, read in full or as TF32."""
+    wanted = "tf32" if tf32 else "ieee"
+    before = [(switch, switch.fp32_precision) for switch in _SWITCHES[device.type]]
+    others = [(switch, found) for switch, found in before if found != wanted]
     try:
-        for switch, _, value in others:
-            switch.fp32_precision = value
+        for switch, _ in others:
+            switch.fp32_precision = wanted
         yield
     finally:
-        for switch, found, _ in others:
+        for switch, found in others:
             switch.fp32_precision = found
 
 

@@ -9,12 +9,12 @@ object passes for it. What code reads elsewhere (global variables, variables of 
 function, what an object within an object within an object holds) is not seen.
 
 `KeptNumbers` compares the numbers themselves with those of the last step, not counters of writes,
-which `.data` and numpy pass by: it reads all weights twice. A yes is never wrong, however sums are
-rounded.
+which `.data` and numpy pass by. A yes is never wrong, however sums are rounded.
 """
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,10 +30,11 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from lipcert.errors import UsageError
+from lipcert.measure.gradient_norms.layout import is_channels_last
 
-_MANY: Final = 2**12
-"""entries from which numpy is faster, by up to five times"""
 _PLAIN: Final = frozenset({torch.float32, torch.float64})
+_memcmp: Final = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
 _MOMENT: Final = (
     "forward and backward passes must see the weights of the last step: weights that are perturbed "
     "for a gradient and put back (SAM, weight noise, averaged weights) have other bounds; evaluate "
@@ -42,14 +43,14 @@ _MOMENT: Final = (
 
 
 def are_equal(one: Tensor, other: Tensor) -> bool:
-    """Whether all entries are the same numbers, of the same type; NaN equals nothing."""
-    if one.dtype is not other.dtype:
+    """Whether all entries are the same numbers, or the same bits, of the same type."""
+    if one.dtype is not other.dtype or one.shape != other.shape:
         return False
-    if one.numel() < _MANY or not (_is_plain(one) and _is_plain(other)):
-        return torch.equal(one, other)
-    return one.shape == other.shape and bool(
-        (one.numpy(force=True) == other.numpy(force=True)).all()
-    )
+    if _is_plain(one) and _is_plain(other) and one.stride() == other.stride():
+        size = one.numel() * one.element_size()
+        if _memcmp(one.data_ptr(), other.data_ptr(), size) == 0:
+            return True
+    return torch.equal(one, other)
 
 
 def first_difference(ones: Sequence[Tensor], others: Sequence[Tensor]) -> int | None:
@@ -100,11 +101,14 @@ def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    return tensor.device.type == "cpu" and tensor.dtype in _PLAIN
+    """Whether it is a piece of main memory, whose bits say what its entries are."""
+    if not tensor.is_cpu or tensor.dtype not in _PLAIN:
+        return False
+    return tensor.is_contiguous() or is_channels_last(tensor)
 
 
 def _are_here(tensors: Sequence[Tensor]) -> bool:
-    return all(item.device.type == "cpu" for item in tensors)
+    return all(item.is_cpu for item in tensors)
 
 
 _NAMING: Final = ("named_parameters", "named_buffers", "named_modules", "_named_members")
@@ -180,8 +184,11 @@ class KeptNumbers:
         self._present = self._others()
         self._kept = {name: item.detach().clone() for name, item in self._present.items()}
 
-    def require(self) -> None:
-        """UsageError unless all numbers are those that were left, where they were."""
+    def require(self, *, again: bool = False) -> None:
+        """UsageError unless all numbers are those that were left, where they were.
+
+        again: since the forward pass began, when the module was looked through for new ones.
+        """
         for name, parameter in self._trained.items():
             if parameter.data_ptr() != self._addresses[name]:
                 raise UsageError(
@@ -195,12 +202,12 @@ class KeptNumbers:
                 f"optimizer, so the bounds may not apply to these weights; {_MOMENT}; use "
                 "private.restore() to go back to a checkpoint"
             )
-        self._require_kept()
+        self._require_kept(again=again)
 
     def _moved(self) -> str | None:
         """The first that is trained, and not what was left, or not on the processor."""
         for name, parameter in self._trained.items():
-            if parameter.device.type != "cpu" or not are_equal(parameter, self._left[name]):
+            if not (parameter.is_cpu and are_equal(parameter, self._left[name])):
                 return name
         return None
 
@@ -216,11 +223,11 @@ class KeptNumbers:
             )
         self._require_kept()
 
-    def _require_kept(self) -> None:
+    def _require_kept(self, *, again: bool = False) -> None:
         """UsageError where anything that is not trained is another one, or new."""
         if self._kept is None:
             return
-        is_known = self._registers.are_kept()
+        is_known = again or self._registers.are_kept()
         present = self._present if is_known else self._others()
         changed = _changed(present, self._kept)
         if changed is not None:

@@ -25,6 +25,7 @@ from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.training.composition import is_finite
 from lipcert.training.guards import Passing, StepGuard
 from lipcert.training.outputs import joined_labels
 
@@ -104,6 +105,8 @@ class PrivateLoss(nn.Module):
         x = self._guard.inputs
         with torch.no_grad():
             total = per_example_loss(self._loss, logits, labels).sum()
+            if not is_finite(total):
+                self._guard.refuse_lost()
         return self._released(total, passing, gradients(x, labels))
 
     def _released(

@@ -275,6 +275,12 @@ class StepGuard:
             )
         return passing
 
+    def refuse_lost(self) -> None:
+        """NoVerdictError for weights that are no numbers: no example has a gradient there."""
+        place = first_without_number(list(self._trained.values()))
+        if place is not None:
+            raise NoVerdictError(f"training: {list(self._trained)[place]} is {NO_NUMBER}")
+
     def returning(self, passing: Passing) -> None:
         """A backward pass through the criterion begins."""
         batch = self._under_way("backward()")
@@ -298,7 +304,7 @@ class StepGuard:
 
         They are kept as they come, and never written to: two of them may be one tensor.
         """
-        self.refuse_moved()
+        self._numbers.require(again=True)
         self._sameness.require_unwritten()
         for name, gradient in gradients.items():
             parameter = self._trained[name]
@@ -319,7 +325,7 @@ class StepGuard:
                 f"{_ORDER}"
             )
         _refuse_unmanaged(unmanaged)
-        self.refuse_moved()
+        self._numbers.require(again=bool(batch.entered))
         self._refuse_touched()
 
     def settle(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.training import Private
+from lipcert.training import GradientClipping, Loss, Private
 from tests.training.runs import CLASSES, FEATURES, first, private_run
 
 
@@ -186,6 +187,18 @@ def test_misuse_is_stopped_with_the_reason(misuse: Callable[[Private], None], re
         misuse(private)
     allowed = 1 if misuse in (two_steps, no_zero_grad) else 0
     assert private.releases == allowed
+
+
+def test_weights_that_overflowed_are_not_trained_further() -> None:
+    given = {"loss": Loss("cross-entropy"), "input_norm": 1.0, "neighbours": "replace-one"}
+    clipping = GradientClipping(clip_norm=1.0, **given)  # type: ignore[arg-type]
+    with private_run(mechanism=clipping, sampling="without-replacement") as private:
+        private.step(*first(private))
+        private.optimizer.param_groups[0]["lr"] = math.inf
+        private.step(*first(private))
+        x, y = first(private)
+        with pytest.raises(NoVerdictError, match=r"hidden\.weight is NaN or infinite"):
+            private.step(x, y)
 
 
 class WithDropout(nn.Module):

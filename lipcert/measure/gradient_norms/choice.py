@@ -14,7 +14,6 @@ from math import inf
 from typing import Final, final
 
 import torch
-from torch import Tensor
 
 from lipcert.measure.gradient_norms.layout import is_channels_last
 from lipcert.measure.gradient_norms.operand import Method, OperandGradient, Pair
@@ -38,13 +37,10 @@ class Chooser:
         self._timed = timed
         self.chosen: dict[Hashable, str] = {}
 
-    def squares(
-        self, of: OperandGradient, pair: Pair, doubts: list[Tensor] | None = None
-    ) -> Squares:
+    def squares(self, of: OperandGradient, pair: Pair, *, looks: bool = True) -> Squares:
         """Squares of every example, by the best method.
 
-        Those known too loosely are measured again by instantiation; with `doubts` they are only
-        marked there, so that nobody waits for a GPU.
+        looks: whether those known too loosely are measured again by instantiation.
         """
         methods = self._admitted(of.methods(pair))
         if len(methods) == 1:
@@ -52,10 +48,9 @@ class Chooser:
         else:
             method, scratch = self._chosen(of, methods, pair), self._scratch(pair)
         squares = by_chunks(method.squares, pair, self._chunk(method, scratch))
-        is_wide = squares.is_wide(method.widest(pair.b.dtype))
-        if doubts is not None:
-            doubts.append(is_wide)
+        if not looks:
             return squares
+        is_wide = squares.is_wide(method.widest(pair.b.dtype))
         if not is_wide.any():
             return squares
         wide = is_wide.nonzero().squeeze(1)

@@ -45,7 +45,7 @@ class DenseWeight(OperandGradient):
         """At one position the outer product; otherwise whatever is cheaper."""
         positions, read, written = _sizes(pair)
         if positions == 1:
-            return [Method("product", 0, _product)]
+            return [Method("product", 0, lambda pair: pair.a_squares.product(pair.b_squares))]
         width = pair.b.element_size()
         instantiated = Method(
             "instantiated",
@@ -79,14 +79,6 @@ class DenseWeight(OperandGradient):
     def _instantiated(self, pair: Pair) -> Squares:
         found = self.gradients(pair)
         return with_distance(found.gradient, len(pair), found.distance)
-
-
-def _product(pair: Pair) -> Squares:
-    """‖b aᵀ‖ = ‖b‖‖a‖. Proof of the error: (p ± e)(q ± f) is off by at most pf + qe + ef."""
-    p, q = pair.a_squares, pair.b_squares
-    value = p.value * q.value
-    error = p.value * q.error + q.value * p.error + p.error * q.error
-    return Squares(value, error * OUTWARD + value * 2.0**-52)
 
 
 def _gram(pair: Pair) -> Squares:

@@ -42,7 +42,8 @@ from lipcert.measure.precision import Precision
 
 @final
 class Recording:
-    """One batch under way. doubts: collects marks of examples that are known too loosely."""
+    """One batch under way. looks: whether every operand is searched for examples that are known too
+    loosely, which are then measured again."""
 
     def __init__(
         self,
@@ -50,7 +51,7 @@ class Recording:
         chooser: Chooser,
         examples: int,
         device: torch.device,
-        doubts: list[Tensor] | None = None,
+        looks: bool,
     ) -> None:
         self.values: dict[str, Squares] = {}
         self.cotangents: dict[str, Squares] = {}
@@ -59,7 +60,7 @@ class Recording:
         self._waiting: dict[str, list[Contribution]] = {}
         self._plan = plan
         self._chooser = chooser
-        self.doubts = doubts
+        self.looks = looks
 
     def value(self, name: str, tensor: Tensor) -> Squares:
         """The squares of a value, computed once."""
@@ -80,7 +81,7 @@ class Recording:
         for item in plan.operands:
             name, scale = item.use.parameter, item.use.operand.scale
             if item.scatter is None:
-                squares = self._chooser.squares(item.gradient, pair, self.doubts)
+                squares = self._chooser.squares(item.gradient, pair, looks=self.looks)
                 self._add(name, squares.times(scale * scale))
             else:
                 self._wait(name, Contribution(item.gradient, item.scatter, pair))
@@ -130,6 +131,8 @@ MEMORY_LIMIT: Final = 2**26
 """bytes of scratch memory, on top of what a training step holds"""
 _MORE: Final = {"cuda": 2**28}
 """where each of many small operations is waited for"""
+_LOOSE: Final = 2.0**-7
+"""relative error of a norm that is known too loosely, where a batch is looked at once"""
 
 
 Losses: TypeAlias = Callable[[Tensor], Tensor]
@@ -198,7 +201,8 @@ class NormEngine:
     memory_limit: bytes of scratch memory; one example is always allowed. timed: choose between
     exact methods by timing them; otherwise by counting, so that a run repeats itself to the bit.
     defer: look only once per batch whether an example is known too loosely, and if so measure the
-    batch again, from then on looking everywhere; by default on a GPU, which stops at every look.
+    batch again, from then on looking at every operand; by default on a GPU, which stops at every
+    look.
     """
 
     def __init__(
@@ -287,12 +291,12 @@ class NormEngine:
         return self._squares(x, seen) if self._must_repeat(recording) else recording.parameters
 
     def _recording(self, x: Tensor) -> Recording:
-        doubts: list[Tensor] | None = [] if self._defers else None
-        return Recording(self._plan, self._chooser, len(x), x.device, doubts)
+        return Recording(self._plan, self._chooser, len(x), x.device, not self._defers)
 
     def _must_repeat(self, recording: Recording) -> bool:
         """Whether some example is known too loosely; from then on every example is looked at."""
-        if not (recording.doubts and bool(torch.stack(recording.doubts).any())):
+        found = list(recording.parameters.values())
+        if recording.looks or not found or not bool(_together(found).is_wide(_LOOSE).any()):
             return False
         self._defers = False
         return True
@@ -434,8 +438,12 @@ def _measured(*families: Mapping[str, Squares]) -> list[Mapping[str, Measured]]:
     squares = [found for family in families for found in family.values()]
     if not squares:
         return [{} for _ in families]
-    values = torch.stack([found.value for found in squares])
-    errors = torch.stack([found.error for found in squares])
-    together = Squares(values, errors).measured()
+    together = _together(squares).measured()
     rows = map(Measured, together.norm, together.error)
     return [{name: next(rows) for name in family} for family in families]
+
+
+def _together(found: list[Squares]) -> Squares:
+    """[tensors, examples]"""
+    values = torch.stack([item.value for item in found])
+    return Squares(values, torch.stack([item.upper for item in found]))

@@ -1,11 +1,12 @@
 """Squares: squared norms of one tensor per example, with their own error bounds.
 
-Invariant: |value − exact square| ≤ error wherever both are finite; NaN and infinity stay. The
-constants of all error bounds are here as well: they hold for every order of summation, fused or
-not, and for hardware that flushes subnormal numbers to zero. Bounds are computed in float64 and
-then multiplied by `OUTWARD`, which covers the rounding of the bounds themselves (a few dozen
-operations). Every layer whose gradient is a matrix product Y Xᵀ gets its ‖Y Xᵀ‖² from the last
-functions here, for batches of matrices X [rows, positions] and Y [columns, positions].
+Invariant: 0 ≤ value ≤ upper, and |value − exact square| ≤ upper − value, wherever all are finite;
+NaN and infinity stay. The constants of all error bounds are here as well: they hold for every order
+of summation, fused or not, and for hardware that flushes subnormal numbers to zero. Bounds are
+computed in float64 and then multiplied by `OUTWARD`, which covers the rounding of the bounds
+themselves (a few dozen operations), or by `_UP` after at most four. Every layer whose gradient is a
+matrix product Y Xᵀ gets its ‖Y Xᵀ‖² from the last functions here, for batches of matrices
+X [rows, positions] and Y [columns, positions].
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lipcert.measure.gradient_norms.layout import in_memory_order
 from lipcert.measure.measured import Measured
 
 OUTWARD: Final = 1.0 + 2.0**-40
+_UP: Final = 1.0 + 2.0**-50
 
 
 def gamma(terms: int, dtype: torch.dtype) -> float:
@@ -45,10 +47,17 @@ _BLOCK: Final = 256
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Squares:
-    """Squared norms and their error bounds, one for each example.  # float64 [examples] each"""
+    """Squared norms, and upper bounds of the exact ones, as far above them as the norms may be off,
+    one for each example.  # float64 [examples] each"""
 
     value: Tensor
-    error: Tensor
+    upper: Tensor
+
+    @classmethod
+    def within(cls, value: Tensor, error: Tensor) -> Squares:
+        """Squares that are off by at most `error`; a value below 0 is nearer to the truth at 0."""
+        value = value.clamp_min(0.0)
+        return cls(value, (value + error) * _UP)
 
     @classmethod
     def zeros(cls, examples: int, device: torch.device) -> Squares:
@@ -61,51 +70,53 @@ class Squares:
         """The squares of consecutive chunks of examples."""
         if len(parts) == 1:
             return parts[0]
-        return cls(torch.cat([p.value for p in parts]), torch.cat([p.error for p in parts]))
+        return cls(torch.cat([p.value for p in parts]), torch.cat([p.upper for p in parts]))
 
     @property
-    def upper(self) -> Tensor:
-        """An upper bound of the exact squares."""
-        return (self.value + self.error) * OUTWARD
+    def error(self) -> Tensor:
+        """By how much a square may be off."""
+        return (self.upper - self.value) * OUTWARD
 
     def at(self, where: slice | Tensor) -> Squares:
         """The squares of the selected examples."""
-        return Squares(self.value[where], self.error[where])
+        return Squares(self.value[where], self.upper[where])
 
     def plus(self, other: Squares) -> Squares:
-        """Squares of two orthogonal parts; the one rounding per entry is covered."""
-        value = self.value + other.value
-        return Squares(value, (self.error + other.error) * OUTWARD + value.abs() * 2.0**-52)
+        """Squares of two orthogonal parts. Proof: both sums are rounded once, by 2^-53 of at most
+        the upper one."""
+        return Squares(self.value + other.value, (self.upper + other.upper).mul_(_UP))
 
     @classmethod
     def total(cls, parts: Sequence[Squares]) -> Squares:
-        """Squares of n orthogonal parts: their sums are off by γ_n of the magnitudes."""
+        """Squares of n orthogonal parts: both sums are off by γ_n of themselves."""
         if len(parts) == 1:
             return parts[0]
         values = torch.stack([part.value for part in parts])
-        errors = torch.stack([part.error for part in parts])
+        uppers = torch.stack([part.upper for part in parts])
         share = gamma(len(parts) + 2, torch.float64)
-        error = errors.sum(0) * (1.0 + 2.0 * share) + values.abs().sum(0) * (2.0 * share)
-        return cls(values.sum(0), error * OUTWARD)
+        return cls(values.sum(0), uppers.sum(0).mul_(1.0 + 4.0 * share))
 
     def times(self, factor: float) -> Squares:
         """Squares of tensors multiplied by √factor."""
         if factor == 1.0:
             return self
-        value = self.value * factor
-        return Squares(value, self.error * factor * OUTWARD + value.abs() * 2.0**-52)
+        return Squares(self.value * factor, (self.upper * factor).mul_(_UP))
+
+    def product(self, other: Squares) -> Squares:
+        """‖b aᵀ‖² = ‖b‖²‖a‖². Proof: pq is off by at most pf + qe + ef = (p + e)(q + f) − pq."""
+        return Squares(self.value * other.value, (self.upper * other.upper).mul_(_UP))
 
     def is_wide(self, relative: float) -> Tensor:
         """Which examples are not known well enough: error of the norm > relative · norm.
 
         Norms below 1e-15 count as known, values that are not finite as unknown.
         """
-        return ~(self.error < self.value * (2.0 * relative) + 1e-30)
+        return ~(self.upper < self.value * (1.0 + 2.0 * relative) + 1e-30)
 
     def replaced(self, where: Tensor, by: Squares) -> Squares:
         """These squares, with those at the indices `where` replaced."""
-        value, error = self.value.index_copy(0, where, by.value), self.error
-        return Squares(value, error.index_copy(0, where, by.error))
+        value, upper = self.value.index_copy(0, where, by.value), self.upper
+        return Squares(value, upper.index_copy(0, where, by.upper))
 
     def measured(self) -> Measured:
         """The norms.
@@ -113,10 +124,10 @@ class Squares:
         Proof: let v = value, e = error, s the exact square. |√v − √s| = |v − s|/(√v + √s), and
         s ≥ v − e; where that is of no use, |√v − √s| ≤ √|v − s| ≤ √e.
         """
-        norm = self.value.clamp_min(0.0).sqrt()
-        least = (self.value - self.error).clamp_min(0.0).sqrt()
-        quotient = torch.where(norm > 0.0, self.error / (norm + least), torch.inf)
-        error = torch.minimum(quotient, self.error.sqrt()) * OUTWARD + norm * 2.0**-51
+        norm, off = self.value.sqrt(), self.error
+        least = (self.value - off).clamp_min(0.0).sqrt()
+        quotient = torch.where(norm > 0.0, off / (norm + least), torch.inf)
+        error = torch.minimum(quotient, off.sqrt()) * OUTWARD + norm * 2.0**-51
         return Measured(norm.cpu().numpy(), error.cpu().numpy())
 
 
@@ -131,32 +142,35 @@ def sum_of_squares(tensor: Tensor) -> Squares:
     rows = in_memory_order(tensor).reshape(len(tensor), -1)
     length = rows.shape[1]
     if tensor.is_cuda and length:
-        value = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
-        share = gamma(length + 8, torch.float64)
-        return Squares(value, value * share + length * underflow(tensor.dtype) * OUTWARD)
+        value = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
+        return _summed(value, gamma(length + 8, torch.float64), length, tensor.dtype)
     whole = length // _BLOCK * _BLOCK
     parts = []
     if whole:
         blocks = rows[:, :whole].reshape(len(rows), whole // _BLOCK, _BLOCK)
-        parts.append(torch.linalg.vector_norm(blocks, dim=2).double().square().sum(1))
+        parts.append(torch.linalg.vector_norm(blocks, dim=2).double().square_().sum(1))
     if whole < length:
-        parts.append(torch.linalg.vector_norm(rows[:, whole:], dim=1).double().square())
+        parts.append(torch.linalg.vector_norm(rows[:, whole:], dim=1).double().square_())
     if not parts:
         return Squares.zeros(len(rows), tensor.device)
     value = parts[0] if len(parts) == 1 else parts[0] + parts[1]
     relative = gamma(min(length, _BLOCK) + 4, tensor.dtype)
     relative = relative + gamma(length // _BLOCK + 4, torch.float64)
-    share = relative * (1.0 + 2.0 * relative) * OUTWARD
-    return Squares(value, value * share + length * underflow(tensor.dtype) * OUTWARD)
+    return _summed(value, relative * (1.0 + 2.0 * relative), length, tensor.dtype)
+
+
+def _summed(value: Tensor, share: float, length: int, dtype: torch.dtype) -> Squares:
+    """Sums of so many squares, off by at most a share of them, and by underflow."""
+    upper = value * ((1.0 + share * OUTWARD) * _UP)
+    return Squares(value, upper.add_(length * underflow(dtype) * OUTWARD))
 
 
 def widened(squares: Squares, distance: Tensor) -> Squares:
     """Squares of tensors that are themselves off by `distance` (2-norm) from the exact ones.
 
-    Proof: |‖G‖² − ‖Ĝ‖²| ≤ η(2‖Ĝ‖ + η).
+    Proof: |‖G‖² − ‖Ĝ‖²| ≤ η(2‖Ĝ‖ + η) ≤ (√upper + η)² − upper.
     """
-    reach = distance * (2.0 * squares.upper.clamp_min(0.0).sqrt() + distance)
-    return Squares(squares.value, (squares.error + reach) * OUTWARD)
+    return Squares(squares.value, squares.upper.sqrt().add_(distance).square_().mul_(_UP))
 
 
 _VECTOR: Final = 8
@@ -169,7 +183,7 @@ def instantiated_distance(reach: Tensor, terms: int, entries: int, dtype: torch.
     of squares over i, j is γ_T‖X‖‖Y‖; each term that underflows adds the smallest normal number.
     """
     lost = sqrt(entries) * terms * underflow(dtype)
-    return (reach * gamma(terms, dtype) + lost) * OUTWARD
+    return (reach * (gamma(terms, dtype) * OUTWARD)).add_(lost * OUTWARD)
 
 
 def with_distance(gradient: Tensor, examples: int, distance: Tensor) -> Squares:
@@ -211,4 +225,4 @@ def from_gram(
     q_off = gamma(terms[1], dtype) * reaches[1] + terms[1] * lost
     summing = gamma(positions + 1, dtype) + gamma(rows.shape[1] + 2, torch.float64) * 2.0
     error = s_off * q_norm + (s_norm + s_off) * q_off + s_norm * q_norm * summing + lost
-    return Squares(value, error * OUTWARD)
+    return Squares.within(value, error * OUTWARD)

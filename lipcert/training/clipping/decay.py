@@ -80,7 +80,7 @@ def decayed_squares(
     Proof: with g ≥ ‖∇ℓ_i‖², w ≥ ‖θ‖² and ⟨∇ℓ_i, θ⟩ ≤ v + e the formula holds, and adding three
     terms of these magnitudes costs at most γ_8 of them; the triangle inequality holds as well.
     """
-    g = gradient.upper.clamp_min(0.0)
+    g = gradient.upper
     longest = (g.sqrt() + decay * weights.sqrt()).square() * OUTWARD
     if inner is None:
         return torch.minimum(longest, (g + decay * decay * weights) * OUTWARD)

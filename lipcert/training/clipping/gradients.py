@@ -16,6 +16,7 @@ of the additions, however inexact the pass itself was.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Self, final
@@ -108,12 +109,10 @@ def factors_within(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> T
 
 def factors_of(norms: Tensor, radii: Tensor, dtype: torch.dtype) -> Tensor:
     """min(1, C_k/‖g_ik‖), rounded down.  # [examples, groups]"""
-    shrunk = radii * _SHARE / norms
-    factors = torch.where(norms <= radii, torch.ones_like(norms), shrunk).to(dtype)
+    factors = torch.where(norms <= radii, 1.0, radii * _SHARE / norms).to(dtype)
     # nothing of an example that is not finite; a factor below the normal numbers is imprecise
-    counts = torch.isfinite(norms).all(dim=1, keepdim=True)
-    counts = counts & (factors >= torch.finfo(dtype).tiny)
-    return torch.where(counts, factors, torch.zeros_like(factors))
+    counts = norms.sum(dim=1, keepdim=True) < math.inf
+    return torch.where(counts & (factors >= torch.finfo(dtype).tiny), factors, 0.0)
 
 
 def _norms(
@@ -126,7 +125,7 @@ def _norms(
     """Upper bounds of what is clipped.  # float64 [examples]"""
     gradient = Squares.total([passed.squares[name] for name in group.parameters])
     if decay == 0.0:
-        return gradient.upper.clamp_min(0.0).sqrt() * OUTWARD
+        return gradient.upper.sqrt() * OUTWARD
     weights = weight_squares(network, group.parameters)
     if not bool(torch.isfinite(weights)):
         raise NoVerdictError(
@@ -202,7 +201,7 @@ class ClippedGradients:
         network = live.present()
         self._live = live
         self._rule = rule
-        self._engine = NormEngine(network, timed=timed)
+        self._engine = NormEngine(network, timed=timed, defer=True)
         self._begun: Begun | None = None
         self._group_of = {
             name: index for index, group in enumerate(rule.groups) for name in group.parameters

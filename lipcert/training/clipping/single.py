@@ -110,7 +110,7 @@ class SingleGradients:
             square = Squares.zeros(len(first), first.device)
             for name in names:
                 square = square.plus(sum_of_squares(found[name]))
-            norms = square.upper.clamp_min(0.0).sqrt() * OUTWARD
+            norms = square.upper.sqrt() * OUTWARD
             radii = torch.full_like(norms, group.grad_norm.value)
             factors = factors_of(norms[:, None], radii[:, None], first.dtype)[:, 0]
             counts = factors > 0.0

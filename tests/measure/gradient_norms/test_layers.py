@@ -198,7 +198,7 @@ def test_squares_of_long_rows() -> None:
 
 
 def test_error_bounds_add_up() -> None:
-    one = Squares(torch.tensor([4.0]).double(), torch.tensor([0.1]).double())
+    one = Squares.within(torch.tensor([4.0]).double(), torch.tensor([0.1]).double())
     both = one.plus(one).times(9.0).measured()
     assert both.norm[0] == pytest.approx(np.sqrt(72.0))
     assert both.norm[0] - both.error[0] <= np.sqrt(9.0 * 7.8)

@@ -112,7 +112,7 @@ def test_the_formula_bounds_the_norm(seed: int, decay: float, turn: float) -> No
     gradient = rng.standard_normal(20)
     theta = -gradient / decay * (1.0 + 1e-9 * turn) if turn < 0 else rng.standard_normal(20)
     numbers = [torch.tensor([n]) for n in (gradient @ gradient, gradient @ theta, theta @ theta)]
-    squares = Squares(numbers[0], numbers[0] * 1e-15)
+    squares = Squares.within(numbers[0], numbers[0] * 1e-15)
     inner = Inner(numbers[1], numbers[1].abs() * 1e-14 + 1e-14 * numbers[0])
     weights = numbers[2][0] * (1.0 + 1e-15)
     found = float(decayed_squares(squares, inner, weights, decay))
