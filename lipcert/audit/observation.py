@@ -36,6 +36,7 @@ _DIGITS: Final = 32
 _WRAPPERS: Final[Mapping[str, str]] = {
     "AbstractGradSampleModule": "_module",
     "DataParallel": "module",
+    "DifferentiallyPrivateDistributedDataParallel": "module",
     "DistributedDataParallel": "module",
     "OptimizedModule": "_orig_mod",
 }

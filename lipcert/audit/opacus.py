@@ -10,8 +10,10 @@ declaration. Both gradients are those of the sum over examples, before Opacus di
 is never imported.
 
 Flat and per-layer clipping, in the modes "hooks", "functorch", "ew" and "ghost", and batches that
-BatchMemoryManager splits are supported. What a trace cannot describe is refused: radii that adapt
-or differ between layers, and several processes, each of which divides its own sum.
+BatchMemoryManager splits are supported. Of several processes, of which the first one draws the
+noise and each clips its part of the batch, every rank records its batches, and the sums over all
+ranks, for which detailed steps add up copies. What a trace cannot describe is refused: radii that
+adapt or differ between layers, and parameters that are sharded.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeGuard, runtime_checkable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import RandomSampler
 
@@ -32,10 +35,8 @@ _REFUSED: Final = {
     "AdaClipDPOptimizer": "its radius follows from private norms: Opacus divides their noised "
     "count by the size of the batch at hand, which no ε of Poisson batches covers; give a fixed "
     'max_grad_norm, and clipping="flat"',
-    "DistributedDPOptimizer": "every process clips and sums a part of the batch",
-    "DistributedDPOptimizerFastGradientClipping": "every process sums a part of the batch",
+    "DistributedPerLayerOptimizer": "it noises each layer within the backward pass",
     "FSDPOptimizerFastGradientClipping": "parameters are sharded over processes",
-    "SimpleDistributedPerLayerOptimizer": "every process clips and sums a part of the batch",
 }
 
 
@@ -45,7 +46,7 @@ class _PrivateOptimizer(Protocol):
 
     noise_multiplier: float
     max_grad_norm: float
-    expected_batch_size: int | None
+    expected_batch_size: float | None
     loss_reduction: str
     generator: torch.Generator | None
     params: Iterable[nn.Parameter]
@@ -69,10 +70,13 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None
             f"{type(optimizer).__name__}"
         )
     _require_supported(optimizer)
+    rank, ranks = _require_place(recorder, optimizer)
     names = recorder.parameter_names()
     groups = _groups(optimizer, names)
-    _declare(recorder, optimizer, groups)
+    _declare(recorder, optimizer, groups, ranks)
     if data_loader is not None:
+        if ranks > 1:
+            _require_own_seeds(recorder, data_loader, ranks)
         _watch(recorder, data_loader)
     add_noise = optimizer.add_noise
 
@@ -82,13 +86,17 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None
         std = float(optimizer.noise_multiplier) * float(optimizer.max_grad_norm)
         parameters = list(optimizer.params)
         recorder.noise(dict.fromkeys(groups, std), generator=optimizer.generator)
-        clean = _named(names, parameters, "summed_grad")
+        part = _named(names, parameters, "summed_grad")
+        clean = _added_up(recorder, part, ranks)
         recorder.gradients(clean=clean)
         twin = tape.current()
         if twin is not None:
             twin.seed_all(optimizer.generator)
         add_noise()
         noised = _named(names, parameters, "grad")
+        if rank and all(torch.equal(noised[name], part[name]) for name in part):
+            recorder.noise({})
+        noised = _added_up(recorder, noised, ranks)
         if twin is not None:
             twin.released(
                 clean,
@@ -116,6 +124,44 @@ def _require_supported(optimizer: _PrivateOptimizer) -> None:
             "per-layer clipping to several radii",
             "audits know one radius C, or C/√K for each of K tensors: give the same one for all",
         )
+
+
+def _require_place(recorder: Recorder, optimizer: _PrivateOptimizer) -> tuple[int, int]:
+    """The rank of this process among how many, which the recorder must know alike."""
+    place = int(getattr(optimizer, "rank", 0)), int(getattr(optimizer, "world_size", 1))
+    if recorder.place != place:
+        rank, ranks = place
+        raise UsageError(
+            f"attach_opacus: this process is rank {rank} of {ranks}; give one common folder and "
+            f"Recorder(…, rank={rank}, ranks={ranks})"
+        )
+    if place[1] > 1 and tape.current() is not None:
+        raise UsageError("attach_opacus: twin runs are of one process")
+    return place
+
+
+def _require_own_seeds(recorder: Recorder, data_loader: Any, ranks: int) -> None:
+    """UsageError where ranks draw from one state: the examples of a batch then come together, and
+    one that an attacker knows of shows whether another is there."""
+    generator = getattr(data_loader.batch_sampler, "generator", None)
+    states: list[Any] = [None] * ranks
+    dist.all_gather_object(states, recorder.state_of(generator))
+    if len(set(states)) < ranks:
+        raise UsageError(
+            "attach_opacus: several ranks draw their batches from one state of the generator, so "
+            "that the same places of each rank's part are drawn together, which are not Poisson "
+            "batches; seed it differently in every rank (torch.manual_seed(seed + rank))"
+        )
+
+
+def _added_up(recorder: Recorder, gradients: dict[str, Tensor], ranks: int) -> dict[str, Tensor]:
+    """The sum over all ranks, where this step is recorded with its tensors."""
+    if ranks == 1 or not recorder.is_detailed:
+        return gradients
+    total = {name: gradient.detach().clone() for name, gradient in gradients.items()}
+    for gradient in total.values():
+        dist.all_reduce(gradient)
+    return total
 
 
 def _refused(what: str, why: str) -> UsageError:
@@ -146,7 +192,10 @@ def _is_split(optimizer: _PrivateOptimizer) -> bool:
 
 
 def _declare(
-    recorder: Recorder, optimizer: _PrivateOptimizer, groups: Mapping[str, tuple[str, ...]]
+    recorder: Recorder,
+    optimizer: _PrivateOptimizer,
+    groups: Mapping[str, tuple[str, ...]],
+    ranks: int,
 ) -> None:
     declared: dict[str, Any] = {
         "noise_multiplier": float(optimizer.noise_multiplier),
@@ -155,9 +204,9 @@ def _declare(
         "reduction": optimizer.loss_reduction,
     }
     if optimizer.expected_batch_size is not None:
-        declared["batch_size"] = int(optimizer.expected_batch_size)
-        is_mean = optimizer.loss_reduction == "mean"
-        declared["divisor"] = float(optimizer.expected_batch_size) if is_mean else 1.0
+        expected = optimizer.expected_batch_size * ranks
+        declared["batch_size"] = round(expected)
+        declared["divisor"] = float(expected) if optimizer.loss_reduction == "mean" else 1.0
     recorder.declare(**declared)
 
 

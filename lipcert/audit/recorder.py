@@ -122,6 +122,16 @@ class Recorder:
         """Number of the step that is under way."""
         return 0 if self._writer is None else self._writer.steps
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """The rank of this process, and how many there are."""
+        return self._rank, self._ranks
+
+    @property
+    def is_detailed(self) -> bool:
+        """Whether the tensors of the step under way are recorded."""
+        return self._flight.detailed
+
     def declare(self, **declared: Any) -> None:
         """State members of `Declaration`, before the first step; words for its enums will do."""
         declaration = merged(self._declaration, declaration_of(declared))
@@ -186,12 +196,15 @@ class Recorder:
     ) -> None:
         """State the noise of this step; call it directly before the noise is drawn.
 
-        std: standard deviation by group, as it is added. generator: what it is drawn from; None:
-        the global generator of the device.
+        std: standard deviation by group, as it is added; empty: none is drawn after all. generator:
+        what it is drawn from; None: the global generator of the device.
         """
-        state = observation.noise_generator_digest(generator, self._device)
         stds = dict(table("recorder: std", std, number))
-        self._flight.noise = Noise(stds, state)
+        self._flight.noise = Noise(stds, self.state_of(generator)) if stds else None
+
+    def state_of(self, generator: torch.Generator | np.random.Generator | None) -> str:
+        """Digest of the state of a generator; None: of the global one of the device."""
+        return observation.noise_generator_digest(generator, self._device)
 
     def gradients(
         self,

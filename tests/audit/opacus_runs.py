@@ -24,6 +24,7 @@ from lipcert.audit.opacus import attach_opacus
 from lipcert.audit.records import AuditReport, Verdict
 from lipcert.audit.run import audit
 from tests.models.shipped import digits, module, path_of
+from tests.training.world_worker import ranked
 
 NETWORK, POOL, BATCH, STEPS, SIGMA, RADIUS = "digits_mlp", 400, 40, 10, 1.5, 1.0
 NOISE = "opacus.optimizers.optimizer._generate_noise"
@@ -107,6 +108,69 @@ def recorded(folder: Path, run: OpacusRun) -> None:
                         optimizer.zero_grad()
                         loss_fn(network(x), y).backward()
                         optimizer.step()
+
+
+def recorded_by_ranks(
+    folder: Path,
+    run: OpacusRun,
+    seeds: tuple[int, int] = (5, 6),
+    before: Callable[[Any, int], None] = untouched,
+) -> list[str]:
+    """The same in two processes, seeded so; the errors of both. before: called once, with the
+    optimizer and the rank, before it is attached."""
+    from opacus import PrivacyEngine
+    from opacus.distributed import DifferentiallyPrivateDistributedDataParallel
+
+    def life(rank: int) -> None:
+        torch.manual_seed(seeds[rank])
+        torch.set_num_threads(1)
+        ghost = run.options.get("grad_sample_mode") == "ghost"
+        parallel: Any = nn.parallel.DistributedDataParallel
+        parallel = parallel if ghost else DifferentiallyPrivateDistributedDataParallel
+        network = parallel(module(NETWORK, torch.float32).train())
+        given = {"noise_multiplier": SIGMA, "max_grad_norm": RADIUS, **run.options}
+        private = PrivacyEngine().make_private(
+            module=network,
+            optimizer=torch.optim.SGD(network.parameters(), lr=0.1),
+            criterion=nn.CrossEntropyLoss(),
+            data_loader=DataLoader(TensorDataset(*examples()), batch_size=run.batch),
+            **given,
+        )
+        model, optimizer, loader = private[0], private[1], private[-1]
+        before(optimizer, rank)
+        with lipcert.Recorder(folder, model, optimizer, every=4, rank=rank, ranks=2) as recorder:
+            attach_opacus(recorder, optimizer, loader)
+            loss_fn = recorder.wrap_loss(private[2] if ghost else nn.CrossEntropyLoss())
+            while recorder.step < run.steps:
+                for x, y in loader:
+                    optimizer.zero_grad()
+                    loss_fn(model(x), y).backward()
+                    optimizer.step()
+
+    ends = ranked(life, 2, folder.with_name("ranks"))
+    return ["lost" if end is None else end.error for end in ends]
+
+
+def noised_everywhere(optimizer: Any, _rank: int) -> None:
+    """Every rank adds noise, of the same seed."""
+    add_noise = type(optimizer).add_noise
+    optimizer.generator = torch.Generator().manual_seed(3)
+
+    def add() -> None:
+        with patch.object(optimizer, "rank", 0):
+            add_noise(optimizer)
+
+    optimizer.add_noise = add
+
+
+def noised_by_half(optimizer: Any, _rank: int) -> None:
+    add_noise = type(optimizer).add_noise
+
+    def add() -> None:
+        with patch.object(optimizer, "noise_multiplier", SIGMA / 2):
+            add_noise(optimizer)
+
+    optimizer.add_noise = add
 
 
 def audited(folder: Path, run: OpacusRun) -> AuditReport:

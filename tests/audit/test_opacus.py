@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,10 @@ from tests.audit.opacus_runs import (
     audited,
     codes,
     examples,
+    noised_by_half,
+    noised_everywhere,
     recorded,
+    recorded_by_ranks,
 )
 from tests.models.shipped import module
 
@@ -143,14 +147,59 @@ def test_what_a_trace_has_no_words_for_is_refused(
             attach_opacus(recorder, private()[1])
 
 
-def test_several_processes_are_refused(tmp_path: Path) -> None:
-    from opacus.optimizers import DistributedDPOptimizer
+RUNS_OF_RANKS = [run for run in RIGHT_RUNS if run.name in {"none", "ghost clipping", "per layer"}]
 
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("run", RUNS_OF_RANKS, ids=lambda run: run.name)
+def test_a_right_run_of_two_processes_passes(run: OpacusRun, tmp_path: Path) -> None:
+    assert recorded_by_ranks(tmp_path / "t", run) == ["", ""]
+    report = audit_of(tmp_path / "t", run)
+    assert (report.verdict, report.reasons) == (Verdict.PASS, ())
+    agreement = next(check for check in report.checks if check.code == "LC317")
+    assert agreement.verdict is Verdict.PASS  # the sum over both
+    steps = list(read_trace(tmp_path / "t").steps())
+    assert [step.rank for step in steps if step.noise is not None] == [0] * STEPS
+    assert len(steps) == 2 * STEPS
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("before", "expected"),
+    [(noised_everywhere, "LC314, LC315"), (noised_by_half, "LC314")],
+    ids=["noise of the same seed in every rank", "half of the noise that is stated"],
+)
+def test_a_faulty_run_of_two_processes_is_found(
+    before: Callable[[Any, int], None], expected: str, tmp_path: Path
+) -> None:
+    run = OpacusRun("ranks")
+    assert recorded_by_ranks(tmp_path / "t", run, before=before) == ["", ""]
+    assert codes(audit_of(tmp_path / "t", run)) == expected
+
+
+def test_ranks_that_draw_alike_are_refused(tmp_path: Path) -> None:
+    errors = recorded_by_ranks(tmp_path / "t", OpacusRun("ranks"), seeds=(5, 5))
+    assert all("several ranks draw their batches from one state" in error for error in errors)
+
+
+def test_the_recorder_must_know_its_rank(tmp_path: Path) -> None:
     model, optimizer, _ = private()
-    optimizer.__class__ = DistributedDPOptimizer  # as make_private makes it in a process group
+    optimizer.rank, optimizer.world_size = 1, 2  # as make_private makes it in a process group
     with (
         lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder,
-        pytest.raises(UsageError, match="every process clips and sums a part of the batch"),
+        pytest.raises(UsageError, match=r"rank 1 of 2; give one common .*rank=1, ranks=2"),
+    ):
+        attach_opacus(recorder, optimizer)
+
+
+def test_sharded_parameters_are_refused(tmp_path: Path) -> None:
+    from opacus.optimizers import FSDPOptimizerFastGradientClipping
+
+    model, optimizer, _ = private()
+    optimizer.__class__ = FSDPOptimizerFastGradientClipping
+    with (
+        lipcert.Recorder(tmp_path / "t", model, optimizer) as recorder,
+        pytest.raises(UsageError, match="parameters are sharded over processes"),
     ):
         attach_opacus(recorder, optimizer)
 

@@ -19,6 +19,7 @@ violation only where a is closer to the clean gradient than to the noised one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
@@ -81,12 +82,16 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
 
 
 def _by_size(run: RecordedRun) -> Iterator[CheckReport]:
-    """Where every sum was divided by the number of its own examples, after the noise."""
+    """Where every sum was divided by the number of its own examples, those of all ranks, after
+    the noise."""
+    totals = Counter[int]()
+    for step in run.steps:
+        totals[step.number] += sum(batch.examples or 0 for batch in step.batches)
     sizes: dict[int, int] = {}
     for step in run.steps:
         noised, applied = step.gradients.noised, step.gradients.applied
-        size = sum(batch.examples or 0 for batch in step.batches)
-        if noised is None or applied is None or not size or len(run.trace.ranks) > 1:
+        size = totals[step.number]
+        if noised is None or applied is None or not size:
             continue
         before, after = noised.tensors(), applied.tensors()
         names = before.keys() & after.keys()
