@@ -62,8 +62,8 @@ def gains(
     kernel = kernel_of(run, proof.program.shapes)
     if kernel is None:
         return
-    constants = constants_of(kernel, run, proof)
-    copies = copies_of(kernel, above.shape)
+    constants = constants_of(run, proof)
+    copies = copies_of(above.shape, len(kernel.frame.kernel), kernel.frame.groups)
     numbers = numbers_to_raise(kernel, constants, norm, copies, known, patience=patience)
     raised = None if numbers is None else raised_kernel(kernel, constants, numbers)
     if numbers is None or raised is None:

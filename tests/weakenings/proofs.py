@@ -378,7 +378,7 @@ FORMS = [
         Kill.seeds(test_forms.test_centred_facts, count=6),
     ),
     Mutation(
-        "norms.raised:raised_kernel",
+        "norms.raised:raised_entries",
         "np.maximum(whole, level)",
         "np.minimum(whole, -level)",
         Kill.seeds(test_raised.test_no_numbers_prove_what_is_false),
@@ -388,6 +388,12 @@ FORMS = [
         "kernel.entries.hi",
         "kernel.entries.lo",
         Kill.of(test_raised.test_upper_limits_of_every_entry),
+    ),
+    Mutation(
+        "lines.gains:GainFact._copies",
+        "step.shape).hi",
+        "step.shape).lo",
+        Kill.of(test_raised.test_tokens_of_a_matrix_between_limits, "dense"),
     ),
     Mutation(
         "coverage:is_relu",
@@ -403,7 +409,7 @@ FORMS = [
     ),
     Mutation(
         "lines.gains:copies_of",
-        "math.prod(shape) * raised.frame.groups",
+        "math.prod(shape) * groups",
         "math.prod(shape)",
         Kill.of(test_raised.test_a_bias_reaches_every_output),
     ),

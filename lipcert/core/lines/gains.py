@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 
@@ -14,15 +14,18 @@ from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.budget import spend
 from lipcert.core.codec import Bound
 from lipcert.core.coverage import is_relu, tensors_read
-from lipcert.core.interval import Array
+from lipcert.core.interval import Array, exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.claim import NormWitness
-from lipcert.core.norms.kernels import Kernel
-from lipcert.core.norms.raised import raised_kernel
+from lipcert.core.norms.claim import NormWitness, all_at_most
+from lipcert.core.norms.raised import raised_entries, raised_kernel
+from lipcert.core.norms.steps import matrix_of
 from lipcert.core.program import Conv, Dense, Shape, Step
 from lipcert.core.rules.facts import Fact
+
+if TYPE_CHECKING:
+    from lipcert.core.norms.kernels import Kernel
 
 
 @final
@@ -56,29 +59,45 @@ class GainFact(FactLine):
         below = proof.facts[steps[0].inputs[0]]
         if not (below.box.lo >= 0.0).all():
             raise NotProved("an entry below the run may be negative")
-        kernel = kernel_of(steps, proof.program.shapes)
-        raised = None
-        if kernel is not None:
-            raised = raised_kernel(kernel, constants_of(kernel, steps, proof), self.numbers)
-        if raised is None or not self._is_proved(raised, proof):
+        copies = self._copies(steps, proof)
+        if copies is None:
             raise NotProved("its numbers prove nothing")
-        shape, square = above.shape, Fraction(self.numbers[2][0]) ** 2
-        norm = self._times(below.norm, square * copies_of(raised, shape))
-        row = self._times(below.row_norm, square) if raised.is_matrix else math.inf
-        return Fact.of(shape, norm, row_norm=row)
+        square = Fraction(self.numbers[2][0]) ** 2
+        norm = self._times(below.norm, square * copies)
+        row = self._times(below.row_norm, square) if has_matrix(steps) else math.inf
+        return Fact.of(above.shape, norm, row_norm=row)
 
-    def _is_proved(self, raised: Kernel, proof: Proof) -> bool:
-        witness = NormWitness(self.method, self.twists, self.counts)
+    def _copies(self, steps: Sequence[Step], proof: Proof) -> int | None:
+        """How many entries of z are τ at most; None where the gain is not proved."""
+        check, step = proof.engine.norms, steps[0]
         try:
-            return raised.norm_at_most(self.gain, witness, proof.engine.norms)
+            if len(steps) == 1 and isinstance(step.op, Dense) and self.method == "dense":
+                before = proof.program.shapes[step.inputs[0]]
+                upper = matrix_of(step.op, before, step.shape).hi
+                matrix = raised_entries(upper, 1, (), constants_of(steps, proof), self.numbers)
+                holds = matrix is not None and all_at_most(exact(matrix), 1.0, self.gain, check)
+                return copies_of(step.shape, len(upper)) if holds else None
+            kernel = kernel_of(steps, proof.program.shapes)
+            raised = None
+            if kernel is not None:
+                raised = raised_kernel(kernel, constants_of(steps, proof), self.numbers)
+            witness = NormWitness(self.method, self.twists, self.counts)
+            if raised is not None and raised.norm_at_most(self.gain, witness, check):
+                return copies_of(steps[-1].shape, len(raised.frame.kernel), raised.frame.groups)
         except ValueError:  # beyond the limits of a proof
-            return False
+            pass
+        return None
 
     def _times(self, norm: float, square: Fraction) -> float:
         """gain·√(norm² + square)."""
         if not math.isfinite(norm):
             return math.inf
         return multiply_up(self.gain, sqrt_up(Fraction(norm) ** 2 + square))
+
+
+def has_matrix(steps: Sequence[Step]) -> bool:
+    """Whether a run acts on the last axis of a value, not on axis 1."""
+    return any(isinstance(step.op, Dense) for step in steps)
 
 
 def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
@@ -90,21 +109,23 @@ def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | No
 
             return fused_kernel(steps, shapes)
         if isinstance(first.op, Dense | Conv):
+            from lipcert.core.norms.kernels import Kernel  # noqa: PLC0415  convolutions only
+
             return Kernel.of(first.op, shapes[first.inputs[0]], first.shape)
     except ValueError:
         pass
     return None
 
 
-def constants_of(kernel: Kernel, steps: Sequence[Step], proof: Proof) -> Array:
-    """Upper limits of what steps make of 0, for every channel of the output."""
+def constants_of(steps: Sequence[Step], proof: Proof) -> Array:
+    """Upper limits of what a run makes of 0, for every channel of the output."""
     end = steps[-1]
     box = proof.images(steps, steps[0].inputs[0])[end.output].box.broadcast(end.shape)
-    channels = np.moveaxis(box.hi, -1 if kernel.is_matrix else 1, 0)
+    channels = np.moveaxis(box.hi, -1 if has_matrix(steps) else 1, 0)
     found: Array = channels.reshape(len(channels), -1).max(axis=1)
     return found
 
 
-def copies_of(raised: Kernel, shape: Shape) -> int:
+def copies_of(shape: Shape, outputs: int, groups: int = 1) -> int:
     """How many entries of z are τ at most: positions of the output, for each group."""
-    return math.prod(shape) * raised.frame.groups // len(raised.frame.kernel)
+    return math.prod(shape) * groups // outputs

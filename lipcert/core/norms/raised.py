@@ -13,49 +13,67 @@ entry was raised between entries of theirs that are positive.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lipcert.core.interval import Array, exact, up
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.kernels import Kernel
+
+if TYPE_CHECKING:
+    from lipcert.core.norms.convolution import Convolution
+    from lipcert.core.norms.kernels import Kernel
+
+
+def raised_entries(
+    upper: Array,
+    groups: int,
+    tap: tuple[int, ...],
+    constants: Array,
+    numbers: Sequence[Sequence[float]],
+) -> Array | None:
+    """K', with one input channel more in each group, for z; None where numbers do not fit.
+
+    upper: upper limits of K, [outputs, inputs of a group, *taps]; constants: of c, for each output.
+    tap: one through which every output reads an entry. numbers: p, one for each output; q, one for
+    each input channel and tap, and one more for z; τ alone. z is τ where it is read, 0 elsewhere:
+    at no more entries of its channel than a channel of the output has.
+    Proof: through the tap every output reads an entry, so K' has c/τ there. An entry of the linear
+    map is an entry of the kernel, 0, or a sum of such entries.
+    """
+    outputs, inputs, *taps = upper.shape
+    entries = groups * inputs * math.prod(taps)
+    if [len(n) for n in numbers] != [outputs, entries + 1, 1]:
+        return None
+    p, q, (tau,) = (np.array(part, dtype=np.float64) for part in numbers)
+    if not 0.0 < tau < np.inf:
+        return None
+    shape = groups, outputs // groups, inputs + 1, *taps
+    whole, level = np.zeros(shape), np.zeros(shape)
+    by_group = p.reshape(groups, -1)
+    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
+        whole[:, :, :inputs] = upper.reshape(*shape[:2], inputs, *taps)
+        whole[:, :, inputs, *tap] = up(constants / tau).reshape(shape[:2])
+        own = q[:-1].reshape(groups, 1, inputs, *taps)
+        level[:, :, :inputs] = -by_group.reshape(*shape[:2], 1, *[1] * len(taps)) * own
+        level[:, :, inputs, *tap] = -by_group * q[-1]
+        raised: Array = np.maximum(whole, level).reshape(outputs, inputs + 1, *taps)
+    return raised if np.isfinite(raised).all() else None
 
 
 def raised_kernel(
     kernel: Kernel, constants: Array, numbers: Sequence[Sequence[float]]
 ) -> Kernel | None:
-    """K', with one input channel more in each group, for z; None where numbers do not fit.
-
-    constants: upper limits of c, for each output channel. numbers: p, one for each of these; q, one
-    for each input channel and tap, and one more for z; τ alone. z is τ where it is read, 0
-    elsewhere: at no more entries of its channel than a channel of the output has.
-    Proof: through one tap every output reads an entry (checked), so K' has c/τ there. An entry of
-    the linear map is an entry of the kernel, 0, or a sum of such entries.
-    """
-    frame, upper = kernel.frame, kernel.entries.hi
-    outputs, inputs, *taps = upper.shape
-    entries = frame.groups * inputs * int(np.prod(taps))
-    tap = tap_of_all(frame)
-    if kernel.adjoint or tap is None or [len(n) for n in numbers] != [outputs, entries + 1, 1]:
+    """K' for all kernels in the interval of one; None where numbers do not fit."""
+    frame, tap = kernel.frame, tap_of_all(kernel.frame)
+    if kernel.adjoint or tap is None:
         return None
-    p, q, (tau,) = (np.array(part, dtype=np.float64) for part in numbers)
-    if not 0.0 < tau < np.inf:
+    found = raised_entries(kernel.entries.hi, frame.groups, tap, constants, numbers)
+    if found is None:
         return None
-    shape = frame.groups, outputs // frame.groups, inputs + 1, *taps
-    whole, level = np.zeros(shape), np.zeros(shape)
-    by_group = p.reshape(frame.groups, -1)
-    with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-        whole[:, :, :inputs] = upper.reshape(*shape[:2], inputs, *taps)
-        whole[:, :, inputs, *tap] = up(constants / tau).reshape(shape[:2])
-        own = q[:-1].reshape(frame.groups, 1, inputs, *taps)
-        level[:, :, :inputs] = -by_group.reshape(*shape[:2], 1, *[1] * len(taps)) * own
-        level[:, :, inputs, *tap] = -by_group * q[-1]
-        raised: Array = np.maximum(whole, level).reshape(outputs, inputs + 1, *taps)
-    if not np.isfinite(raised).all():
-        return None
-    return Kernel(exact(raised), replace(frame, kernel=raised), adjoint=False)
+    return replace(kernel, entries=exact(found), frame=replace(frame, kernel=found))
 
 
 def tap_of_all(frame: Convolution) -> tuple[int, ...] | None:

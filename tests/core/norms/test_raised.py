@@ -28,6 +28,7 @@ from lipcert.core.program import (
     Conv,
     Dense,
     Move,
+    Operand,
     Place,
     Program,
     Scale,
@@ -213,7 +214,7 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
         )
     else:
         assert follows(proof, line) >= reached * (1.0 - 1e-9)
-    upper = constants_of(kernel, proof.program.steps[:-1], proof)
+    upper = constants_of(proof.program.steps[:-1], proof)
     for spread in (0.0, 0.5, 2.0):
         numbers = tuple(
             tuple((np.array(part) * np.exp(spread * rng.standard_normal(len(part)))).tolist())
@@ -225,7 +226,7 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
             gain = float(np.linalg.norm(raised.frame.matrix(), 2))
             other = replace(line, numbers=numbers, gain=gain * (1.0 + 1e-7), method="explicit")
             assert reached * (1.0 - 1e-9) <= follows(proof, other)
-            copies = copies_of(raised, end.shape)
+            copies = copies_of(end.shape, len(raised.frame.kernel), raised.frame.groups)
             stated = gain * math.hypot(norm, copies**0.5 * numbers[2][0])
             assert follows(proof, other) <= stated * (1.0 + 1e-6) or stated == 0.0
             lower = replace(line, numbers=numbers, gain=gain * (1.0 - 1e-6))
@@ -262,6 +263,17 @@ def test_a_bias_reaches_every_output() -> None:
     line = GainFact(value="relu", values=("v0",), numbers=numbers, gain=4.0, method="windows")
     assert follows(proof, line) >= 10.0
     assert math.isinf(follows(proof, replace(line, gain=3.99)))
+
+
+@pytest.mark.parametrize("method", ["dense", "windows"])
+def test_tokens_of_a_matrix_between_limits(method: str) -> None:
+    """Weights at most 3 and 4, of a number at each of two tokens, from 0 to 2 in all."""
+    weight = Operand(np.array([[1.0], [2.0]]), np.array([[3.0], [4.0]]))
+    proof = proof_of(*chain((1, 2, 1), (Dense(weight, None), (1, 2, 2))), 2.0)
+    numbers = ((0.0,) * 2, (0.0,) * 2, (1e-9,))
+    line = GainFact(value="relu", values=("v0",), numbers=numbers, gain=5.0 + 1e-6, method=method)
+    assert 10.0 <= follows(proof, line) <= 10.001
+    assert math.isinf(follows(proof, replace(line, gain=4.999)))
 
 
 def test_where_padding_hides_a_tap() -> None:
