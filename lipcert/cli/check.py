@@ -17,13 +17,9 @@ from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import gate_options, gates_of, option, output_options
 from lipcert.cli.output import Output, write
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
-from lipcert.core.files import (
-    CertificateFileError,
-    read_certificate_file,
-    trusted_base,
-    trusted_lines,
-)
+from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.core.main import EXIT_CODES, TCB, accepted_ids
+from lipcert.core.trusted import trusted_base, trusted_lines
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.formats import CHECK_FORMATS
 from lipcert.settings.gates import (
@@ -186,7 +182,8 @@ def _rendered(
     color: bool,
 ) -> str:
     del color  # of which there is none
-    from lipcert.core.text import report_json, report_text
+    from lipcert.core.document import report_json
+    from lipcert.core.text import report_text
 
     match output_format:
         case "text":

@@ -16,13 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
-from lipcert.core.files import (
-    CertificateFileError,
-    loaded_base,
-    read_certificate_file,
-    trusted_base,
-    trusted_lines,
-)
+from lipcert.core.files import CertificateFileError, read_certificate_file
 
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "conditional": 3, "unknown": 3}
 """by verdict; 2 is for usage, 4 for an error of the checker itself"""
@@ -49,13 +43,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.environ.setdefault(variable, "1")  # read when numpy is imported, below
     options = _parser().parse_args(arguments)
     if options.tcb and options.certificate is None:
+        from lipcert.core.trusted import trusted_base, trusted_lines  # noqa: PLC0415
+
         sys.stdout.write("\n".join(trusted_lines(trusted_base())) + "\n")
         return 0
     if options.certificate is None or options.model is None:
         _parser().error("a certificate and --model are needed")
     from lipcert.core.check import Choices, check  # noqa: PLC0415  numpy only when needed
-    from lipcert.core.text import report_json, report_text  # noqa: PLC0415
 
+    if options.format == "json":
+        from lipcert.core.document import report_json as written  # noqa: PLC0415
+    else:
+        from lipcert.core.text import report_text as written  # noqa: PLC0415
     try:
         data = read_certificate_file(options.certificate)
         accepted = accepted_ids(options.accept_assumption)
@@ -68,8 +67,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except Exception as error:  # noqa: BLE001  a defect is not a verdict
         sys.stderr.write(f"lipcert-check: defect: {type(error).__name__}: {str(error)!a}\n")
         return 4
-    write = report_json if options.format == "json" else report_text
-    sys.stdout.write(write(report, loaded_base() if options.tcb else ()))
+    if options.tcb:
+        from lipcert.core.trusted import loaded_base  # noqa: PLC0415  for a list alone
+
+        sys.stdout.write(written(report, loaded_base()))
+    else:
+        sys.stdout.write(written(report))
     return EXIT_CODES[report.verdict.value]
 
 

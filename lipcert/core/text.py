@@ -1,4 +1,4 @@
-"""A report as text for people and as JSON for machines.
+"""A report as text, for people.
 
 The last line of the text is the verdict with the digest of the certificate, and no other line can
 be: what comes from files is printed as ASCII without line breaks, and never begins a line.
@@ -6,17 +6,16 @@ be: what comes from files is printed as ASCII without line breaks, and never beg
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import asdict
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from lipcert.core.files import TrustedFile, dependencies, trusted_lines
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.verdict import STAGES, Report, Verdict
 
+if TYPE_CHECKING:
+    from lipcert.core.trusted import TrustedFile
+
 TOKEN: Final = "LIPCERT-CHECK:"
-SCHEMA: Final = "lipcert.check/1"
 _MOST_REASONS: Final = 20
 _ANSWERS: Final = {
     Verdict.VALID: "Valid: all claims are proved.",
@@ -59,43 +58,12 @@ def report_text(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
             named = "its own name" if weight.is_own else "a name that the certificate gives it"
             lines.append(f"  {_safe(weight.tensor)}: {_safe(weight.stored)}, {named}")
     if trusted:
+        from lipcert.core.trusted import trusted_lines  # noqa: PLC0415  for a list alone
+
         lines += ["", "What the verdict depends on"]
         lines += [f"  {line}" for line in trusted_lines(trusted)]
     lines += ["", f"Not checked: {NOT_CHECKED}.", "", verdict_line(report)]
     return "\n".join(lines) + "\n"
-
-
-def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
-    """`lipcert.check/1`, with a member `trusted_base` if the files are to be listed."""
-    document: dict[str, object] = {
-        "schema": SCHEMA,
-        "verdict": report.verdict.value,
-        "certificate": report.sha256,
-        "reasons": report.reasons,
-        "assumptions": [
-            {
-                "id": x.id,
-                "status": x.status,
-                "text": x.text,
-                "open": x.id in report.open_assumptions,
-            }
-            for x in report.assumptions
-        ],
-        "steps": [{"number": x.number, "name": x.name, "ok": not x.reasons} for x in report.stages],
-        "promise": report.promise,
-        "notes": report.notes,
-        "weights": [
-            {"tensor": x.tensor, "stored_as": x.stored, "own_name": x.is_own}
-            for x in report.weights
-        ],
-    }
-    if trusted:
-        document["trusted_base"] = {
-            "lines": sum(file.lines for file in trusted),
-            "files": [asdict(file) for file in trusted],
-            "depends_on": dependencies(),
-        }
-    return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
 
 
 def _safe(text: str) -> str:

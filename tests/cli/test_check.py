@@ -210,6 +210,7 @@ def test_what_a_verdict_rests_on_is_what_the_check_has_loaded(issued: Path, chec
     assert last_line(done.stdout) == last_line(program(*words[:3]).stdout)
     listed = {line.split()[2]: line.split() for line in done.stdout.splitlines() if "  lip" in line}
     ours = [name for name in modules(program(*words)) if is_of(name, ("lipcert",))]
+    ours.remove("lipcert.core.trusted")  # which makes the list
     paths = {name.replace(".", "/") for name in ours}
     assert listed.keys() == {
         f"{path}/__init__.py" if (ROOT / path).is_dir() else f"{path}.py" for path in paths

@@ -1,0 +1,50 @@
+"""A report as JSON, for machines."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+from lipcert.core.verdict import Report
+
+if TYPE_CHECKING:
+    from lipcert.core.trusted import TrustedFile
+
+SCHEMA: Final = "lipcert.check/1"
+
+
+def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
+    """`lipcert.check/1`, with a member `trusted_base` if the files are to be listed."""
+    document: dict[str, object] = {
+        "schema": SCHEMA,
+        "verdict": report.verdict.value,
+        "certificate": report.sha256,
+        "reasons": report.reasons,
+        "assumptions": [
+            {
+                "id": x.id,
+                "status": x.status,
+                "text": x.text,
+                "open": x.id in report.open_assumptions,
+            }
+            for x in report.assumptions
+        ],
+        "steps": [{"number": x.number, "name": x.name, "ok": not x.reasons} for x in report.stages],
+        "promise": report.promise,
+        "notes": report.notes,
+        "weights": [
+            {"tensor": x.tensor, "stored_as": x.stored, "own_name": x.is_own}
+            for x in report.weights
+        ],
+    }
+    if trusted:
+        from lipcert.core.trusted import dependencies  # noqa: PLC0415  for a list alone
+
+        document["trusted_base"] = {
+            "lines": sum(file.lines for file in trusted),
+            "files": [asdict(file) for file in trusted],
+            "depends_on": dependencies(),
+        }
+    return json.dumps(document, sort_keys=True, separators=(",", ":")) + "\n"
