@@ -23,7 +23,9 @@ from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
-from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ShareLine
+from lipcert.core.lines.pulls import LossPull, PullLine
+from lipcert.core.lines.runs import RunPull
+from lipcert.core.lines.shares import FormPull, ShareLine
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
 from lipcert.errors import UsageError

@@ -2,35 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from types import MappingProxyType
-from typing import Final, final
+from typing import TYPE_CHECKING, Any, Final, final
 
-from lipcert.core.norms.claim import FloatMatrix
-from lipcert.core.norms.definite import Definite, definite_exact, definite_float
-from lipcert.core.norms.float_engine import norm_at_most_float
+if TYPE_CHECKING:
+    from lipcert.core.norms.claim import NormCheck
+    from lipcert.core.norms.definite import Definite
 
 
 @final
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An arithmetic for proofs about matrices. norms: of ‖W‖₂ ≤ c; definite: of λ_min(M) ≥ c."""
+    """An arithmetic for proofs about matrices: two functions of `norms`, loaded on first use."""
 
-    norms: Callable[[FloatMatrix, float], bool]
-    definite: Definite
+    of_norms: str
+    of_definite: str
+
+    @property
+    def norms(self) -> NormCheck:
+        """Whether ‖W‖₂ ≤ c could be proved."""
+        found: NormCheck = _loaded(self.of_norms)
+        return found
+
+    @property
+    def definite(self) -> Definite:
+        """Whether λ_min(M) ≥ c could be proved."""
+        found: Definite = _loaded(self.of_definite)
+        return found
 
 
-def _norm_at_most_exact(matrix: FloatMatrix, claim: float) -> bool:
-    """`norm_at_most_exact`, loaded for the engine that asks it."""
-    from lipcert.core.norms.integer_engine import norm_at_most_exact  # noqa: PLC0415
-
-    return norm_at_most_exact(matrix, claim)
+def _loaded(name: str) -> Any:
+    module, _, member = name.partition(".")
+    return getattr(import_module(f"lipcert.core.norms.{module}"), member)
 
 
 ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
     {
-        "float": Engine(norm_at_most_float, definite_float),
-        "exact": Engine(_norm_at_most_exact, definite_exact),
+        "float": Engine("float_engine.norm_at_most_float", "definite.definite_float"),
+        "exact": Engine("integer_engine.norm_at_most_exact", "definite.definite_exact"),
     }
 )
+"""by the names that users give them"""

@@ -70,7 +70,7 @@ _WHAT = {3: "operator norm", 4: "norm", 5: "cotangent", 6: "gradient"}
 
 RULES: Final[Mapping[str, str]] = {
     "norm/step": "norms.StepNorm",
-    "norm/run": "norms.RunNorm",
+    "norm/run": "runs.RunNorm",
     "fact/input": "facts.InputFact",
     "fact/step": "facts.StepFact",
     "fact/affine": "affine.AffineFact",
@@ -82,8 +82,8 @@ RULES: Final[Mapping[str, str]] = {
     "form/chain": "chains.ChainForm",
     "pull/loss": "pulls.LossPull",
     "pull/value": "pulls.ValuePull",
-    "pull/run": "pulls.RunPull",
-    "pull/form": "pulls.FormPull",
+    "pull/run": "runs.RunPull",
+    "pull/form": "shares.FormPull",
     "pull/signs": "signs.SignPull",
     "grad/kernel": "kernels.KernelGradient",
     "grad/tensor": "gradients.TensorGradient",

@@ -10,7 +10,8 @@ from lipcert.core.certificate import ScopeClaim
 from lipcert.core.engines import ENGINES, Engine
 from lipcert.core.lines.chains import COTANGENTS, VALUES
 from lipcert.core.lines.gains import GainFact
-from lipcert.core.lines.norms import RunNorm, StepNorm
+from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.runs import RunNorm
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
 

@@ -16,7 +16,7 @@ from lipcert.core.line import Line
 from lipcert.core.lines.balls import NearFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.proof import Proof
-from lipcert.core.lines.pulls import FormPull
+from lipcert.core.lines.shares import FormPull
 from lipcert.core.norms.definite import MAX_SIZE, room_for
 from lipcert.core.rules.facts import Cotangent
 

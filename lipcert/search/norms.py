@@ -17,7 +17,8 @@ from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.engines import ENGINES
 from lipcert.core.lines.gains import kernel_of
-from lipcert.core.lines.norms import RunNorm, StepNorm, norm_holds
+from lipcert.core.lines.norms import StepNorm, norm_holds
+from lipcert.core.lines.runs import RunNorm
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.program import (

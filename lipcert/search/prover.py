@@ -36,14 +36,9 @@ from lipcert.core.lines.facts import FactLine, InputFact, StepFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
-from lipcert.core.lines.pulls import (
-    FormPull,
-    LossPull,
-    RunPull,
-    ShareLine,
-    ValuePull,
-    first_reader,
-)
+from lipcert.core.lines.pulls import LossPull, ValuePull
+from lipcert.core.lines.runs import RunPull
+from lipcert.core.lines.shares import FormPull, ShareLine, first_reader
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.program import Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact

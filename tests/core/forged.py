@@ -29,7 +29,7 @@ from lipcert.core.coverage import frozen_tensors, tensors
 from lipcert.core.digest import structural_digest
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import Circumstances, Premises
-from lipcert.core.lines.norms import RunNorm
+from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.spending import derived_epsilon

@@ -38,8 +38,10 @@ from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
-from lipcert.core.lines.norms import RunNorm, StepNorm
-from lipcert.core.lines.pulls import FormPull, LossPull, RunPull, ValuePull
+from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.pulls import LossPull, ValuePull
+from lipcert.core.lines.runs import RunNorm, RunPull
+from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.signs import SignPull
 from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES

@@ -13,8 +13,9 @@ from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall, MovedBall
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import StepFact
-from lipcert.core.lines.norms import RunNorm, StepNorm
-from lipcert.core.lines.pulls import RunPull, ValuePull
+from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.pulls import ValuePull
+from lipcert.core.lines.runs import RunNorm, RunPull
 from tests.checkers import checker
 from tests.core.mutants.assumptions import rewritten
 from tests.core.mutants.networks import certified

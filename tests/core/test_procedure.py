@@ -15,8 +15,9 @@ from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.run import Run
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import InputBall
-from lipcert.core.lines.norms import RunNorm, StepNorm
-from lipcert.core.lines.pulls import LossPull, RunPull, ValuePull
+from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.pulls import LossPull, ValuePull
+from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import STAGES, Verdict
 from tests.core.forged import PREMISES, Forgery, saved

@@ -30,9 +30,11 @@ from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, slo
 from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
-from lipcert.core.lines.norms import RunNorm, StepNorm
+from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
-from lipcert.core.lines.pulls import FormPull, LossPull, RunPull, ValuePull
+from lipcert.core.lines.pulls import LossPull, ValuePull
+from lipcert.core.lines.runs import RunNorm, RunPull
+from lipcert.core.lines.shares import FormPull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import (
     Activation,

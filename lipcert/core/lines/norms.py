@@ -82,28 +82,3 @@ class StepNorm(NormLine):
     def keep(self, proof: Proof, found: float) -> None:
         """For every rule that reads the norm of the step."""
         proof.norms[self.value] = found
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class RunNorm(NormLine):
-    """Of affine steps in a row, as one map. values: what they compute, in order."""
-
-    rule: Literal["norm/run"] = "norm/run"
-    values: tuple[str, ...]
-
-    @property
-    def subject(self) -> str:
-        """The last value of the run."""
-        return self.values[-1] if self.values else ""
-
-    def evaluate(self, proof: Proof) -> float:
-        """By `norms.fused`, which checks that the steps follow one another."""
-        steps = tuple(proof.step(value) for value in self.values)
-        if len(steps) < 2:
-            raise NotProved("one step is not a run")
-        return self._proved(steps, proof)
-
-    def keep(self, proof: Proof, found: float) -> None:
-        """For lines that name the run."""
-        proof.runs[self.values] = found

@@ -16,7 +16,7 @@ from lipcert.core.forms.signs import Differences
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import slopes_between
 from lipcert.core.lines.proof import LOSS, Proof
-from lipcert.core.lines.pulls import ShareLine
+from lipcert.core.lines.shares import ShareLine
 from lipcert.core.program import Activation, PRelu, Step
 from lipcert.core.rules.steps import rule_at
 

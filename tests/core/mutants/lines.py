@@ -16,9 +16,11 @@ from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
-from lipcert.core.lines.norms import RunNorm, StepNorm
+from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT
-from lipcert.core.lines.pulls import FormPull, LossPull, PullLine, RunPull, ValuePull
+from lipcert.core.lines.pulls import LossPull, PullLine, ValuePull
+from lipcert.core.lines.runs import RunNorm, RunPull
+from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.program import Program
 from tests.core.mutants.networks import Case

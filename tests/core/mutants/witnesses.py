@@ -18,7 +18,8 @@ from lipcert.core.lines.balls import NearFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
-from lipcert.core.lines.norms import NormLine, RunNorm, StepNorm
+from lipcert.core.lines.norms import NormLine, StepNorm
+from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from tests.core.mutants.networks import Case
