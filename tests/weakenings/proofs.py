@@ -261,7 +261,7 @@ NORMS = [
         Kill.of(test_fused.test_a_normalised_matrix),
     ),
     Mutation(
-        "norms.moves:lines_of",
+        "norms.surroundings:lines_of",
         "np.array_equal(sources[0], table)",
         "True",
         Kill.of(test_fused.test_lines_are_found_again),
@@ -348,7 +348,7 @@ FORMS = [
         Kill.seeds(test_forms.test_every_mask, definite_float),
     ),
     Mutation(
-        "forms.reach:reach",
+        "forms.centred:reach",
         "add_up(sqrt_up(square), rest)",
         "0.9 * sqrt_up(square)",
         Kill.of(test_forms.test_reach_of_a_matrix, definite_float, 1, 1.0),

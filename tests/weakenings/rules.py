@@ -181,7 +181,7 @@ SHARED = [
         Kill.seeds(test_facts.test_products_of_intervals_hold_every_product, count=60),
     ),
     Mutation(
-        "rules.affine:affine_norm",
+        "rules.facts:affine_norm",
         "multiply_up(2.0, multiply_up(x, cross))",
         "0.0",
         Kill.seeds(LAW, "Dense"),

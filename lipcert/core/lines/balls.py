@@ -113,8 +113,8 @@ class MovedBall(Line[float]):
 class NearFact(FactLine):
     """Of f(x) near a value that is known, by a form.
 
-    level: λ of `forms.reach`, which is not trusted. Without it the norm is that of the known value
-    and what the norm of the form adds.
+    level: λ of `forms.centred.reach`, which is not trusted. Without it the norm is that of the
+    known value and what the norm of the form adds.
     Proof: `forms.centred.fact_around`.
     """
 

@@ -88,8 +88,7 @@ def _preceded(kernel: Kernel, step: Step, shapes: Mapping[str, Shape]) -> Kernel
     """A kernel behind a step."""
     shape = shapes[step.inputs[0]]
     if isinstance(step.op, Move):
-        from lipcert.core.norms.moves import lines_of  # noqa: PLC0415  for these only
-        from lipcert.core.norms.surroundings import behind  # noqa: PLC0415  for these only
+        from lipcert.core.norms.surroundings import behind, lines_of  # noqa: PLC0415  for these
 
         lines = lines_of(step.op.sources, shape)
         return None if lines is None or kernel.is_matrix else behind(kernel, lines, shape[2:])

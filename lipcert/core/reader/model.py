@@ -18,6 +18,7 @@ from onnx.onnx_ml_pb2 import ModelProto
 from lipcert.core.reader.files import MAX_BYTES, Folder, read_model_bytes
 from lipcert.core.reader.graph import (
     check_once,
+    check_order,
     noted,
     operator_sets,
     read_initializers,
@@ -25,7 +26,6 @@ from lipcert.core.reader.graph import (
     read_node,
     stated_shapes,
 )
-from lipcert.core.reader.order import check_order
 from lipcert.core.reader.records import (
     MAX_NODES,
     Branch,

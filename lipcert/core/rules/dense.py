@@ -11,9 +11,16 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, exact, norm_up, symmetric, up
 from lipcert.core.program import Dense, Operand
-from lipcert.core.rules.affine import affine_norm
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.facts import Cotangent, Fact, Hull, box_norm, lengths_up, root_up
+from lipcert.core.rules.facts import (
+    Cotangent,
+    Fact,
+    Hull,
+    affine_norm,
+    box_norm,
+    lengths_up,
+    root_up,
+)
 
 _LARGEST_HULL: Final = 5000
 _BLOCK: Final = 1 << 22

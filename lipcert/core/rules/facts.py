@@ -11,7 +11,7 @@ from typing import Self, final
 
 import numpy as np
 
-from lipcert.core.arithmetic import multiply_up, sqrt_up
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, norm_up, symmetric, up
 from lipcert.core.program import Shape
 
@@ -152,6 +152,17 @@ class Cotangent:
 def root_up(count: int) -> float:
     """√count, rounded up."""
     return sqrt_up(float(count)) if count < 2**53 else math.inf
+
+
+def affine_norm(largest: float, x: float, cross: float, shift: float, copies: int) -> float:
+    """≥ ‖Tx + s‖, s a shift added `copies` times, where ‖T‖ ≤ largest and ‖Tᵀs‖ ≤ cross.
+
+    Proof: ‖Tx‖ + ‖s‖, or the square expanded: ‖Tx‖² + 2⟨x, Tᵀs⟩ + ‖s‖², where ‖s‖ = √copies·shift.
+    """
+    linear, added = multiply_up(largest, x), multiply_up(root_up(copies), shift)
+    square = add_up(multiply_up(linear, linear), multiply_up(added, added))
+    square = add_up(square, multiply_up(2.0, multiply_up(x, cross)))
+    return min(add_up(linear, added), sqrt_up(square))
 
 
 def box_norm(box: Interval, shape: Shape) -> float:

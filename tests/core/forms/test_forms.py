@@ -12,11 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, side_by_side
+from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, reach, side_by_side
 from lipcert.core.forms.chain import at_the_bottom, chain_form
 from lipcert.core.forms.form import Form
 from lipcert.core.forms.links import links_of
-from lipcert.core.forms.reach import reach
 from lipcert.core.interval import Interval, exact
 from lipcert.core.norms.definite import Definite, definite_exact, definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step

@@ -15,7 +15,7 @@ from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.fused import fused_kernel, fused_norm_at_most
 from lipcert.core.norms.integer_engine import norm_at_most_exact
-from lipcert.core.norms.moves import lines_of
+from lipcert.core.norms.surroundings import lines_of
 from lipcert.core.program import (
     Activation,
     Add,
