@@ -73,7 +73,8 @@ def of_page(path: Path) -> Iterator[Place]:
 def places(*folders: str) -> list[Place]:
     """All that is refused in the package and its pages, or below some folders of them."""
     modules = sorted((ROOT / "lipcert").rglob("*.py"))
-    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md"]
+    pages += [path for room in ("docs", "lipcert") for path in sorted((ROOT / room).rglob("*.md"))]
     found = [place for path in modules for place in of_module(path)]
     found += [place for path in pages for place in of_page(path)]
     return [place for place in found if place.file.startswith(folders or ("",))]

@@ -24,7 +24,6 @@ from typing import Any, Final, final
 from lipcert.core.losses.kinds import KINDS
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
-from lipcert.explain.codes import PAGES
 from lipcert.settings.values import nearest
 
 __all__ = ["all_keys", "explain"]
@@ -183,9 +182,16 @@ def all_keys() -> Mapping[str, str]:
     return {**CODES, **titles}
 
 
+@cache
+def code_pages() -> Mapping[str, str]:
+    """The paragraph of each code, on one line."""
+    text = (Path(__file__).parent / "codes.md").read_text(encoding="utf-8")
+    parts = (part.partition("\n") for part in text.split("\n## ")[1:])
+    return {code: " ".join(page.split()) for code, _, page in parts}
+
+
 def _code_page(code: str) -> str:
-    page = PAGES.get(code, "")
-    return f"{code}: {CODES[code]}" + (f"\n\n{page}" if page else "")
+    return f"{code}: {CODES[code]}\n\n{code_pages()[code]}"
 
 
 def _rule_text(page: RulePage) -> str:

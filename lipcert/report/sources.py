@@ -18,7 +18,6 @@ from typing import Any, Final, NamedTuple, final
 from lipcert.analysis.records import Analysis, BoundReport
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import CertificateFormatError
-from lipcert.diagnostics import CODES, Level
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.analysis import analysis_document, analysis_json
 from lipcert.report.audit import audit_document
@@ -29,15 +28,7 @@ from lipcert.report.certificate import (
     certificate_document,
     check_document,
 )
-from lipcert.report.document import (
-    Commands,
-    Document,
-    Findings,
-    Line,
-    Section,
-    Statements,
-    sections_of,
-)
+from lipcert.report.document import Commands, Document, Section, Statements
 from lipcert.report.figures import (
     analysis_figures,
     audit_figures,
@@ -70,13 +61,12 @@ class ReadAnalysis(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class Source:
     """A document: its path ("": it is in no file), its kind, the object in it, and what that was
-    read as. later: findings whose codes are those of a later version, which the record lacks."""
+    read as."""
 
     path: str
     schema: str
     document: Mapping[str, object]
     record: Any
-    later: tuple[Line, ...] = ()
 
 
 def read_source(path: str, document: Mapping[str, object], data: bytes = b"") -> Source:
@@ -96,10 +86,7 @@ def read_source(path: str, document: Mapping[str, object], data: bytes = b"") ->
         )
     kind = KINDS[schema]
     try:
-        known, later = document, tuple[Line, ...]()
-        if schema in {ANALYSIS, PRIVACY}:
-            known, later = _split(document)
-        return Source(path, schema, document, kind.read(known, data), later)
+        return Source(path, schema, document, kind.read(document, data))
     except NoVerdictError as error:
         raise NoVerdictError(f"{path}: {error}") from error
     except FieldError as error:
@@ -116,44 +103,13 @@ def analysis_source(analysis: Analysis) -> Source:
 
 
 def read_analysis(document: Mapping[str, object]) -> ReadAnalysis:
-    """The analysis in a document; `FieldError` where it is not a complete one.
-
-    Findings with codes of later versions are left out.
-    """
-    known, _ = _split(document)
-    found = DOCUMENT.read(Analysis, known, "analysis", privacy=None)
+    """The analysis in a document; `FieldError` where it is not a complete one."""
+    found = DOCUMENT.read(Analysis, document, "analysis", privacy=None)
     loss = {name: said for name, said in found.assumptions.loss.items() if name != "reduction"}
     run: RunPrivacy | None = DOCUMENT.read_any(
         RunPrivacy | None, document.get("privacy"), "analysis.privacy"
     )
     return ReadAnalysis(replace(found, assumptions=replace(found.assumptions, loss=loss)), run)
-
-
-def _split(document: Mapping[str, object]) -> tuple[Mapping[str, object], tuple[Line, ...]]:
-    """A document with the findings that this version knows, and the others."""
-    levels = {level.value for level in Level}
-    listed: tuple[_Finding, ...] = DOCUMENT.read_any(
-        tuple[_Finding, ...], document.get("diagnostics"), "diagnostics"
-    )
-    known = [item for item in listed if item.code in CODES and item.level in levels]
-    later = tuple(
-        Line((item.level, item.code), item.node, item.message, item.remedy)
-        for item in listed
-        if item not in known
-    )
-    return {**document, "diagnostics": [DOCUMENT.write(item) for item in known]}, later
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Finding:
-    """A diagnostic of any version."""
-
-    code: str
-    level: str
-    node: str
-    message: str
-    remedy: str
 
 
 @final
@@ -299,14 +255,12 @@ def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
     """
     for schema, source in study.by_kind.items():
         try:
-            document = _document(study, schema, most)
+            yield _document(study, schema, most)
         except (LookupError, TypeError, ValueError) as error:
             raise NoVerdictError(
                 f"{source.path}: not a complete document ({error}); write it again with "
                 f"`{KINDS[schema].command}`"
             ) from error
-        later = sections_of(("Findings of a later version", Findings(source.later)))
-        yield replace(document, sections=(*document.sections, *later))
     again = Section("", (Commands(commands_of(study)),))
     yield Document("How to make this again", (), sections=(again,))
 

@@ -54,7 +54,7 @@ def test_a_model_that_is_none(verb: str, model: str, why: str) -> None:
     ("words", "why"),
     [
         ("audit net.onnx --data date.npz", "'date.npz' does not exist; did you mean 'data.npz'?"),
-        ("audit net.onnx --data folder", "folder holds no examples; what is read: .npz and "),
+        ("audit net.onnx --data folder", "'folder' is a folder"),
         ("audit net.onnx --data net.onnx", "net.onnx is not an .npz file of arrays x and y"),
         ("audit net.onnx --trace run", "'run' does not exist"),
         ("audit net.onnx --trace data.npz", "'data.npz' is not a folder"),

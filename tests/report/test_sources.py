@@ -129,13 +129,12 @@ def test_the_status_of_assumptions_is_that_of_the_check() -> None:
     assert [row.status for row in assumed.rows] == ["accepted", "declared", "checked"]
 
 
-def test_findings_of_a_later_version_are_shown() -> None:
+def test_findings_of_a_later_version_are_refused() -> None:
     later = {"code": "LC998", "level": "error", "node": "fc", "message": "new", "remedy": "update"}
     analysis = json.loads(analysis_json(sample()))
     analysis["diagnostics"].append(later)
-    for source in (read_source("a.json", analysis), privacy_source(diagnostics=[later])):
-        text = study_report(joined([source]), "markdown")
-        assert "| error | LC998 | fc | new | update |" in text
+    with pytest.raises(NoVerdictError, match="LC998 is not registered"):
+        read_source("a.json", analysis)
 
 
 def test_an_assumption_that_no_verb_makes_is_refused() -> None:
