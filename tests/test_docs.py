@@ -78,7 +78,7 @@ def test_the_epsilon_of_a_search_is_what_privacy_finds() -> None:
         account = account_for(plan, 1.1)
         assert account.selection is not None
         of_best = account.selection.best_of
-        found = account.selection.one_trial, account.epsilon, *(of_best[law] for law in Law)
+        found = account.selection.one_trial, account.epsilon, *(of_best[law.value] for law in Law)
         for ours, value in zip(shown, found, strict=True):
             assert value is not None
             assert value <= float(ours) <= value * 1.002

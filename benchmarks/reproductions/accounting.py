@@ -81,7 +81,7 @@ def theorem_rows() -> Iterator[Row]:
     zcdp, exact = account.zcdp, account.epsilon
     if zcdp is None or exact is None:
         raise RuntimeError("a shuffled run of Gaussian releases has both statements")
-    ratio = zcdp.rho.value / (EPOCHS * LAYERS * rho)
+    ratio = zcdp.rho / (EPOCHS * LAYERS * rho)
     setting = f"{EPOCHS} epochs of disjoint batches, {LAYERS} layers of ρ = {rho:.3g} each"
     yield Row(
         f"{setting} (Stevens et al., Theorem 1)",
@@ -92,8 +92,8 @@ def theorem_rows() -> Iterator[Row]:
     yield Row(
         f"the same, as (ε, {DELTA:g})-DP",
         f"ε = {MNIST_EPSILON:g} by ρ + 2√(ρ ln 1/δ)",
-        f"{zcdp.epsilon.value:.4f} by that formula, {exact:.4f} by privacy loss distributions",
-        Verdict.of(exact <= zcdp.epsilon.value <= MNIST_EPSILON * (1.0 + 1e-9)),
+        f"{zcdp.epsilon:.4f} by that formula, {exact:.4f} by privacy loss distributions",
+        Verdict.of(exact <= zcdp.epsilon <= MNIST_EPSILON * (1.0 + 1e-9)),
     )
 
 

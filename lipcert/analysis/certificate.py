@@ -301,7 +301,7 @@ class _Draft:
         if account is None or run is None or account.epsilon is None:
             return None
         claim = PrivacyClaim(
-            account.accountant.value, account.epsilon, delta_of(account.plan), "recomputed"
+            account.accountant, account.epsilon, delta_of(account.delta), "recomputed"
         )
         if self._premises.stepwise is not None:
             multiplier = min(multiplier, self._premises.stepwise)

@@ -69,9 +69,9 @@ def premises_of(
     )
 
 
-def delta_of(plan: TrainingPlan) -> Fraction:
+def delta_of(delta: float) -> Fraction:
     """δ as the decimal number that was meant: 1/100000 for 1e-5."""
-    return Fraction(repr(plan.delta))
+    return Fraction(repr(delta))
 
 
 def _run(plan: TrainingPlan) -> Run:

@@ -256,8 +256,8 @@ class Analysis:
     groups: tuple[GroupReport, ...]
     allocations: tuple[AllocationReport, ...]
     network: NetworkReport
-    privacy: Account | None
     diagnostics: tuple[Diagnostic, ...]
+    privacy: Account | None = None
     usefulness: Usefulness | None = None
     gates: tuple[GateResult, ...] = ()
 

@@ -163,7 +163,8 @@ def planned_multiplier(
 
 def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Account:
     """What the run costs if every release has the stated sensitivities and noise."""
-    account = account_for(plan, multiplier, accountant_named(settings.accountant))
+    wanted = accountant_named(settings.accountant)
+    account = account_for(plan, multiplier, wanted, allocation=settings.allocation)
     if settings.scope == "point" and not settings.is_stepwise:
         account = replace(account, diagnostics=(*account.diagnostics, POINT_ONLY))
     return account

@@ -35,12 +35,12 @@ from lipcert.settings.settings import CHOICES
 from lipcert.settings.values import check_choice
 
 if TYPE_CHECKING:
+    from lipcert.analysis.records import Analysis
     from lipcert.diagnostics import Diagnostic
     from lipcert.privacy.account import Account, Declaration
     from lipcert.privacy.accounting import Accountant, CurvePoint
     from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
-    from lipcert.report.sources import ReadAnalysis
 
 _POINTS: Final = 16
 _CURVES: Final = ("steps", "noise-multiplier")
@@ -151,10 +151,10 @@ def _solve(options: _RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
         if effective is not None:
             point = steps_for_epsilon(plan, effective.value, options.target, wanted)
             plan = plan.with_steps(point.steps)
-    account = account_for(plan, sigma, wanted, declaration)
+    account = account_for(plan, sigma, wanted, declaration, options.allocation)
     account = replace(account, diagnostics=(*account.diagnostics, *options.findings()))
     drawn = {name: _curve(name, plan, account, wanted) for name in dict.fromkeys(curves)}
-    return PrivacyReport.of(account, solved_for, options.allocation, drawn)
+    return PrivacyReport(solved_for, account, drawn, account.diagnostics)
 
 
 def _curve(
@@ -228,8 +228,8 @@ class _RunOptions:
         """Fill gaps from an analysis; whether its bounds hold at the weights of its file only."""
         from lipcert.report.statements import is_stepwise
 
-        found, run = _read_analysis(analysis)
-        assumed = found.assumptions
+        found = _read_analysis(analysis)
+        assumed, run = found.assumptions, found.privacy
         if found.network.sensitivity is None:
             raise NoVerdictError(
                 f"{analysis}: the analysis found no finite sensitivity, so no noise is enough; "
@@ -325,7 +325,7 @@ class _RunOptions:
         return "steps" in given or "epochs" in given
 
 
-def _read_analysis(path: Path) -> ReadAnalysis:
+def _read_analysis(path: Path) -> Analysis:
     """The analysis in a file and the run that it describes; NoVerdictError where it is none."""
     from lipcert.report.json import FieldError
     from lipcert.report.sources import ANALYSIS, read_analysis

@@ -1,4 +1,4 @@
-"""Account: the privacy of a planned run as one record, from which every report is printed.
+"""Account: the privacy of a planned run as one record, which documents hold and reports print.
 
 A `Declaration` says how a run really sets its noise and how its ε was claimed; the default is that
 of a correct run, which changes nothing and claims nothing. Known mistakes of private training are
@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Final, final
+from typing import Any, Final, final
 
+from lipcert.core.codec import member
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import UsageError
 from lipcert.privacy.accounting import (
@@ -29,7 +30,7 @@ from lipcert.privacy.accounting import (
     selection_epsilon,
 )
 from lipcert.privacy.noise import Neighbouring, Reduction
-from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.privacy.selection import Law
 from lipcert.settings.values import check_positive
 from lipcert.upper import Lower, Upper, finite
@@ -42,6 +43,31 @@ POINT_ONLY: Final = Diagnostic(
     "compute it again before every step, or declare the constraints that training enforces",
 )
 """for a run whose bounds were taken at the weights of one file"""
+
+
+_CHANGE: Final = {
+    Neighbouring.ADD_OR_REMOVE_ONE: "added or removed",
+    Neighbouring.REPLACE_ONE: "replaced by any other",
+    Neighbouring.ZERO_OUT: "left out, with its place in the batches kept empty",
+}
+ACCOUNTANTS: Final[Mapping[str, str]] = {
+    Accountant.PLD.value: "privacy loss distributions",
+    Accountant.RDP.value: "Rényi divergences",
+}
+_SIZE: Final = {
+    SizeSource.DECLARED: "declared and public, as the rate and the number of steps are",
+    SizeSource.DATA: "counted in the private data set",
+}
+_SAMPLING: Final = {
+    Sampling.POISSON: "Poisson: each example independently with probability {share}, at every step",
+    Sampling.BALLS_IN_BINS: "balls in bins: every epoch puts each example into one of its batches, "
+    "uniformly and independently of all others",
+    Sampling.WITHOUT_REPLACEMENT: "a uniform subset of exactly {share} examples, anew "
+    "for every step",
+    Sampling.SHUFFLE: "disjoint batches of {batch} in every epoch, shuffled or in fixed order: an "
+    "example enters one release per epoch, and no sampling amplifies",
+    Sampling.FULL_BATCH: "none: every step sees all examples",
+}
 
 
 class Composition(Enum):
@@ -274,9 +300,9 @@ def _size(plan: TrainingPlan) -> Iterator[Diagnostic]:
 class ZeroConcentrated:
     """ρ of one release, ρ of the run, and the ε it converts to at the δ of the plan."""
 
-    rho_per_release: Upper
-    rho: Upper
-    epsilon: Upper
+    rho_per_release: float
+    rho: float
+    epsilon: float
 
 
 def zero_concentrated(plan: TrainingPlan, noise_multiplier: float) -> ZeroConcentrated | None:
@@ -297,16 +323,9 @@ def zero_concentrated(plan: TrainingPlan, noise_multiplier: float) -> ZeroConcen
     rho = Upper(float(plan.trials * plan.participations)) * each
     surprise = Upper(-math.log(plan.delta)) * Upper(1.0 + 2.0**-52)
     converted = rho + Upper(2.0) * (rho * surprise).sqrt()
-    return ZeroConcentrated(each, rho, converted) if converted.is_finite else None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """The ε that one accountant gives; None: no finite one."""
-
-    accountant: Accountant
-    epsilon: float | None
+    if not converted.is_finite:
+        return None
+    return ZeroConcentrated(each.value, rho.value, converted.value)
 
 
 @final
@@ -319,34 +338,68 @@ class Selection:
     """
 
     one_trial: float | None
-    best_of: Mapping[Law, float | None]
+    best_of: Mapping[str, float | None]
+
+    @property
+    def cheapest(self) -> tuple[str, float] | None:
+        """The law with the smallest ε."""
+        known = {law: found for law, found in self.best_of.items() if found is not None}
+        return min(known.items(), key=lambda item: item[1], default=None)
 
 
 @final
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """The run, or all its trials together, are (epsilon, plan.delta)-DP.
+    """The run, or all its trials together, are (epsilon, delta)-DP: the object `privacy` of
+    documents, with everything that is conditional on.
 
     noise_multiplier: the joint one, of the whole release under the plan's relation; None where
         the noise hides nothing.
-    estimates: by every sound accountant, the tightest first.
+    allocation: how the noise is split among groups; None where it was not stated.
+    estimates: ε by every sound accountant, the tightest first.
     poisson_epsilon: for comparison, what the same noise would cost with Poisson batches, where the
         batches are of another kind.
     claimed_epsilon: what the declared accounting would say.
-    selection: of several trials.
+    trials: how many such runs the ε is that of; selection: where there are several.
+    statement: the assumptions, by topic.
     """
 
-    plan: TrainingPlan
-    declaration: Declaration
-    noise_multiplier: float | None
-    accountant: Accountant
     epsilon: float | None
-    estimates: tuple[Estimate, ...]
+    delta: float
+    noise_multiplier: float | None
+    allocation: str | None
+    sampling: str
+    steps: int
+    accountant: str
+    neighbours: str
+    dataset_size: int
+    dataset_size_from: str
+    batch_size: int
+    sampling_rate: float | None = field(default=None, metadata=member(optional=True))
+    participations: int
+    estimates: Mapping[str, float | None]
     poisson_epsilon: float | None
-    zcdp: ZeroConcentrated | None
     claimed_epsilon: float | None
-    diagnostics: tuple[Diagnostic, ...]
-    selection: Selection | None = None
+    zcdp: ZeroConcentrated | None
+    trials: int = field(default=1, metadata=member(optional=True))
+    selection: Selection | None = field(default=None, metadata=member(optional=True))
+    statement: Mapping[str, str]
+    diagnostics: tuple[Diagnostic, ...] = field(
+        default=(), compare=False, metadata=member(apart=True)
+    )
+
+    @property
+    def plan(self) -> TrainingPlan | None:
+        """The plan of the run; None where this version has no account of one."""
+        return plan_of(asdict(self))
+
+
+def plan_of(run: Mapping[str, Any]) -> TrainingPlan | None:
+    """The plan of a run in words of documents; None where this version has no account of one."""
+    try:
+        return TrainingPlan.described(run)
+    except (UsageError, ValueError):
+        return None
 
 
 def account_for(
@@ -354,6 +407,7 @@ def account_for(
     noise_multiplier: float,
     accountant: Accountant | None = None,
     declaration: Declaration | None = None,
+    allocation: str | None = None,
 ) -> Account:
     """The account of a run whose noise is set by `noise_multiplier` as declared.
 
@@ -364,30 +418,38 @@ def account_for(
     chosen = choose(plan, accountant)
     effective = declared.effective_multiplier(plan, noise_multiplier)
     sigma = effective.value if effective is not None and effective.value > 0.0 else None
-    estimates = tuple(
-        Estimate(way, None if sigma is None else finite(epsilon(plan, sigma, way)))
+    estimates = {
+        way: None if sigma is None else finite(epsilon(plan, sigma, way))
         for way in accountants(plan)
+    }
+    known = (
+        (way, found)
+        for way, found in estimates.items()
+        if found is not None and accountant in {None, way}
     )
-    best = next(
-        (
-            estimate
-            for estimate in estimates
-            if estimate.epsilon is not None and accountant in {None, estimate.accountant}
-        ),
-        Estimate(chosen, None),
-    )
+    best, found = next(known, (chosen, None))
     return Account(
-        plan=plan,
-        declaration=declared,
+        epsilon=found,
+        delta=plan.delta,
         noise_multiplier=sigma,
-        accountant=best.accountant,
-        epsilon=best.epsilon,
-        estimates=estimates,
+        allocation=allocation,
+        sampling=plan.sampling.value,
+        steps=plan.releases,
+        accountant=best.value,
+        neighbours=plan.neighbours.value,
+        dataset_size=plan.dataset_size,
+        dataset_size_from=plan.dataset_size_from.value,
+        batch_size=plan.batch,
+        sampling_rate=plan.rate,
+        participations=plan.participations,
+        estimates={way.value: own for way, own in estimates.items()},
         poisson_epsilon=None if sigma is None else _poisson_epsilon(plan, sigma),
-        zcdp=None if sigma is None else zero_concentrated(plan, sigma),
         claimed_epsilon=finite(declared.claimed_epsilon(plan, noise_multiplier)),
-        diagnostics=(*lints(plan, declared), *_unbounded(best.epsilon)),
+        zcdp=None if sigma is None else zero_concentrated(plan, sigma),
+        trials=plan.trials,
         selection=None if sigma is None else _selection(plan, sigma),
+        statement=_statement(plan, declared, sigma, best),
+        diagnostics=(*lints(plan, declared), *_unbounded(found)),
     )
 
 
@@ -396,7 +458,7 @@ def _selection(plan: TrainingPlan, sigma: float) -> Selection | None:
         return None
     return Selection(
         one_trial=finite(epsilon(replace(plan, trials=1), sigma)),
-        best_of={law: selection_epsilon(plan, sigma, law) for law in Law},
+        best_of={law.value: selection_epsilon(plan, sigma, law) for law in Law},
     )
 
 
@@ -419,4 +481,59 @@ def _unbounded(found: float | None) -> tuple[Diagnostic, ...]:
             "the run has no finite ε at this δ",
             "repair what the other findings name, or raise the noise multiplier",
         ),
+    )
+
+
+def _statement(
+    plan: TrainingPlan, declared: Declaration, sigma: float | None, accountant: Accountant
+) -> Mapping[str, str]:
+    """Everything the ε is conditional on."""
+    divisor = f"a mean divides by the public constant {plan.batch}; a sum by nothing"
+    if declared.divisor is Divisor.BATCH_SIZE:
+        divisor = "a mean divides by the size of the batch at hand"
+    steps = f"{plan.releases} steps"
+    if plan.sampling.by_epoch:
+        steps += f"; one example takes part in {plan.participations} of them at most"
+    trials, chosen = {}, " (selection of hyperparameters included)"
+    if plan.trials > 1:
+        chosen = ""
+        steps = f"in each trial {steps}"
+        trials["trials"] = (
+            f"{plan.trials}, none of which costs more than the one described; all may be "
+            "published, and each may be chosen after looking at those before"
+        )
+    return {
+        "unit": f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}",
+        "neighbours": f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})",
+        "sampling": _sampling_text(plan),
+        "divisor": divisor,
+        "noise": _noise_text(plan, sigma),
+        "releases": steps,
+        **trials,
+        "accountant": f"{ACCOUNTANTS[accountant.value]}, by {_accounted_by(plan)}",
+        "assumed": "every release has sensitivity Δ or less; noise is drawn exactly and "
+        f"independently; {'batches stay secret; ' if plan.sampling.amplifies else ''}"
+        f"nothing else about the data is published{chosen}",
+    }
+
+
+def _accounted_by(plan: TrainingPlan) -> str:
+    own = plan.sampling is Sampling.BALLS_IN_BINS
+    return "LipCert's checker" if own else "dp-accounting"
+
+
+def _sampling_text(plan: TrainingPlan) -> str:
+    share = f"{plan.batch} of {plan.dataset_size}"
+    if plan.rate is not None:
+        share = f"{plan.rate:.9g} (stated; {share} is {plan.batch / plan.dataset_size:.9g})"
+    return _SAMPLING[plan.sampling].format(share=share, batch=plan.batch)
+
+
+def _noise_text(plan: TrainingPlan, sigma: float | None) -> str:
+    if sigma is None:
+        return "no multiplier describes it"
+    delta = "2G" if plan.neighbours is Neighbouring.REPLACE_ONE else "G"
+    return (
+        f"Gaussian, joint multiplier σ = {sigma:.12g}: deviation σ·Δ on a release of "
+        f"sensitivity Δ = {delta} (sum) for gradients of norm G"
     )

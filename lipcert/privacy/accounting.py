@@ -30,6 +30,7 @@ from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.privacy.selection import Law, selected_epsilon
 from lipcert.settings.values import check_positive
+from lipcert.upper import finite
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
@@ -265,11 +266,11 @@ def _quiet() -> Iterator[None]:
 @final
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
-    """ε of a run of `steps` steps at `noise_multiplier`."""
+    """ε of a run of `steps` steps at `noise_multiplier`; None: no finite one."""
 
     noise_multiplier: float
     steps: int
-    epsilon: float
+    epsilon: float | None
 
 
 def noise_for_epsilon(
@@ -360,20 +361,18 @@ def epsilon_over_steps(
     last = plan.releases
     earlier = sorted({max(1, round(last * k / points)) for k in range(1, points)} - {last})
     runs = [*(plan.with_steps(t) for t in earlier), plan]
-    return tuple(
-        CurvePoint(noise_multiplier, run.releases, epsilon(run, noise_multiplier, accountant))
-        for run in runs
-    )
+    return tuple(_point(run, noise_multiplier, accountant) for run in runs)
 
 
 def epsilon_over_noise(
     plan: TrainingPlan, noise_multipliers: Sequence[float], accountant: Accountant | None = None
 ) -> tuple[CurvePoint, ...]:
     """ε(σ) at the given multipliers."""
-    return tuple(
-        CurvePoint(sigma, plan.releases, epsilon(plan, sigma, accountant))
-        for sigma in noise_multipliers
-    )
+    return tuple(_point(plan, sigma, accountant) for sigma in noise_multipliers)
+
+
+def _point(plan: TrainingPlan, sigma: float, accountant: Accountant | None) -> CurvePoint:
+    return CurvePoint(sigma, plan.releases, finite(epsilon(plan, sigma, accountant)))
 
 
 def _part(above: float, below: float, target: float) -> float:

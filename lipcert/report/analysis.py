@@ -26,7 +26,7 @@ from lipcert.report.ci import (
 )
 from lipcert.report.document import csv_text, diagnostics_told
 from lipcert.report.json import DOCUMENT, dump
-from lipcert.report.privacy import RunPrivacy, comparison_rows, privacy_promise
+from lipcert.report.privacy import comparison_rows, privacy_promise
 from lipcert.report.statements import (
     answer_rows,
     assumption_rows,
@@ -91,16 +91,10 @@ _ALLOCATION_COLUMNS: Final = (
 )
 
 
-def analysis_document(
-    analysis: Analysis, most: int | None = None, run: RunPrivacy | None = None
-) -> doc.Document:
-    """What people read of an analysis; tables of at most so many rows.
-
-    run: what its run costs, of an analysis that was read back without its account.
-    """
+def analysis_document(analysis: Analysis, most: int | None = None) -> doc.Document:
+    """What people read of an analysis; tables of at most so many rows."""
+    run = analysis.privacy
     nodes, parameters = nodes_table(analysis, most), parameters_table(analysis, most)
-    if analysis.privacy is not None:
-        run = RunPrivacy.of(analysis.privacy, analysis.assumptions.allocation)
     tone = tone_of(analysis)
     answers = [
         *verdict_answers(analysis),
@@ -255,9 +249,6 @@ def analysis_json(analysis: Analysis) -> str:
     members = DOCUMENT.write(analysis)
     members["assumptions"]["loss"]["reduction"] = analysis.assumptions.reduction
     members["network"]["attained"] = analysis.network.attained
-    if analysis.privacy is not None:
-        run = RunPrivacy.of(analysis.privacy, analysis.assumptions.allocation)
-        members["privacy"] = DOCUMENT.write(run)
     return dump({"schema": "lipcert.analysis/1", **members})
 
 

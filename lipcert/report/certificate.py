@@ -18,6 +18,7 @@ from lipcert.core.lines.facts import StepFact
 from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import CODES, Level
+from lipcert.privacy.account import plan_of
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.report import document as doc
 from lipcert.report.ci import (
@@ -28,7 +29,6 @@ from lipcert.report.ci import (
 )
 from lipcert.report.document import diagnostics_told
 from lipcert.report.json import diagnostic_list, dump
-from lipcert.report.privacy import plan_of
 from lipcert.settings.gates import GateOutcome, GateResult, worst_of
 from lipcert.text.numbers import at_most
 
@@ -134,7 +134,7 @@ def certification_json(issued: Issued, target: Path) -> str:
 @final
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
-    """What a certificate says of its run, by the names of `RunPrivacy`."""
+    """What a certificate says of its run, by the names of `Account`."""
 
     epsilon: float
     delta: float

@@ -26,9 +26,9 @@ from lipcert.core.certificate import (
 from lipcert.core.codec import member
 from lipcert.core.ledger.premises import Premises
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.privacy.account import Account
 from lipcert.report import document as doc
 from lipcert.report.json import DOCUMENT, dump
-from lipcert.report.privacy import RunPrivacy
 from lipcert.report.sources import ANALYSIS, read_analysis
 from lipcert.text.numbers import NO_BOUND, at_most
 
@@ -131,7 +131,8 @@ def _certified(path: str, certificate: Certificate) -> Statement:
 
 
 def _analysed(path: str, document: Mapping[str, object]) -> Statement:
-    analysis, run = read_analysis(document)
+    analysis = read_analysis(document)
+    run = analysis.privacy
     facts, members = analysis.assumptions, document["assumptions"]
     if not isinstance(members, dict):
         raise TypeError("an object is missing")
@@ -160,7 +161,7 @@ def _analysed(path: str, document: Mapping[str, object]) -> Statement:
 def _numbers(
     found: Certificate | Analysis,
     multiplier: float | None,
-    privacy: PrivacyClaim | RunPrivacy | None,
+    privacy: PrivacyClaim | Account | None,
 ) -> Iterator[tuple[Place, Number | None]]:
     """Every number that is compared; ValueError for one that bounds nothing."""
     for name in ("lipschitz", "grad_norm", "sensitivity"):

@@ -13,6 +13,7 @@ from typing import Final
 
 from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport, Quantity
+from lipcert.privacy.account import ACCOUNTANTS, Account
 from lipcert.privacy.accounting import (
     Accountant,
     CurvePoint,
@@ -23,7 +24,6 @@ from lipcert.privacy.accounting import (
 from lipcert.report.certificate import Bounded, Claimed, ClaimedRun, claimed_values
 from lipcert.report.charts import LineChart
 from lipcert.report.document import Figure
-from lipcert.report.privacy import ACCOUNTANTS, Point, RunPrivacy
 from lipcert.text.numbers import at_most, measured
 
 _MANY: Final = 16
@@ -47,7 +47,7 @@ _TITLES: Final = {
 }
 
 
-def analysis_figures(analysis: Analysis, run: RunPrivacy | None) -> Iterator[Figure]:
+def analysis_figures(analysis: Analysis, run: Account | None) -> Iterator[Figure]:
     """Of an analysis, and of the run that it describes."""
     yield from privacy_figures(run, {})
     yield from _profiles(
@@ -115,7 +115,7 @@ def _profile(
 
 
 def privacy_figures(
-    run: RunPrivacy | ClaimedRun | None, curves: Mapping[str, Iterable[Point]]
+    run: Account | ClaimedRun | None, curves: Mapping[str, Iterable[CurvePoint]]
 ) -> Iterator[Figure]:
     """ε over the steps of a run and over its noise, as far as the run is known.
 
@@ -129,7 +129,7 @@ def privacy_figures(
     sound = () if plan is None or not sigma or sigma <= 0.0 else tuple(accountants(plan))
     way = next((item for item in (Accountant.RDP, *sound) if item in sound), None)
     count = _MANY if way is Accountant.RDP else _FEW
-    points: Iterable[Point | CurvePoint]
+    points: Iterable[CurvePoint]
     for name, key, title, axis in _CURVES:
         is_of_steps, accountant = name == "steps", way.value if way else run.accountant
         if name in curves and sum(x.epsilon is not None for x in curves[name]) > 1:
@@ -159,7 +159,7 @@ def _curve(
     names: tuple[str, str, str],
     points: Sequence[tuple[float, float]],
     accountant: str,
-    run: RunPrivacy | ClaimedRun,
+    run: Account | ClaimedRun,
     places: tuple[float, float],
 ) -> Figure:
     """A curve with the run on it.

@@ -34,7 +34,7 @@ def _word_or_number(value: Any) -> str | float:
 
 
 MEMBERS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "Analysis.privacy": member(apart=True),
+    "Analysis.privacy": member(optional=True),
     "Analysis.usefulness": member(optional=True),
     "Analysis.gates": member(optional=True),
     "Outline.sha256": member(apart=True),

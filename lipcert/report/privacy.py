@@ -1,53 +1,24 @@
 """The account of a run: as the object `privacy` of documents, in words, and as CSV.
 
-The object is one record, which documents are written from and read back as, and from which the text
-is made: what is promised under which assumptions. An ε is rounded up for people and in full
+An ε is rounded up for people and in full
 precision for programs, for whom null or an empty field stands for "no finite ε".
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Any, Final, final
+from dataclasses import dataclass
+from typing import Final, final
 
-from lipcert.core.codec import member
 from lipcert.diagnostics import Diagnostic
-from lipcert.errors import UsageError
-from lipcert.privacy.account import Account, Divisor
-from lipcert.privacy.accounting import Accountant, CurvePoint
-from lipcert.privacy.noise import Neighbouring
-from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
+from lipcert.privacy.account import ACCOUNTANTS, Account, Selection
+from lipcert.privacy.accounting import CurvePoint
 from lipcert.privacy.selection import Law
 from lipcert.report import document as doc
 from lipcert.report.document import csv_text, diagnostics_told
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.text.numbers import at_most
-from lipcert.upper import finite
 
-_CHANGE: Final = {
-    Neighbouring.ADD_OR_REMOVE_ONE: "added or removed",
-    Neighbouring.REPLACE_ONE: "replaced by any other",
-    Neighbouring.ZERO_OUT: "left out, with its place in the batches kept empty",
-}
-ACCOUNTANTS: Final[Mapping[str, str]] = {
-    Accountant.PLD.value: "privacy loss distributions",
-    Accountant.RDP.value: "Rényi divergences",
-}
-_SIZE: Final = {
-    SizeSource.DECLARED: "declared and public, as the rate and the number of steps are",
-    SizeSource.DATA: "counted in the private data set",
-}
-_SAMPLING: Final = {
-    Sampling.POISSON: "Poisson: each example independently with probability {share}, at every step",
-    Sampling.BALLS_IN_BINS: "balls in bins: every epoch puts each example into one of its batches, "
-    "uniformly and independently of all others",
-    Sampling.WITHOUT_REPLACEMENT: "a uniform subset of exactly {share} examples, anew "
-    "for every step",
-    Sampling.SHUFFLE: "disjoint batches of {batch} in every epoch, shuffled or in fixed order: an "
-    "example enters one release per epoch, and no sampling amplifies",
-    Sampling.FULL_BATCH: "none: every step sees all examples",
-}
 _LAWS: Final = {
     Law.GEOMETRIC.value: "K = k ≥ 1 has the probability (1 − 1/{mean})^(k−1)/{mean}",
     Law.POISSON.value: "K is Poisson of mean {mean} (0: nothing is published)",
@@ -55,109 +26,7 @@ _LAWS: Final = {
 _CURVES: Final[Mapping[str, str]] = {"steps": "steps", "noise-multiplier": "σ"}
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class ZeroConcentrated:
-    """The zCDP statement of a run, and the ε that it converts to."""
-
-    rho_per_release: float
-    rho: float
-    epsilon: float
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """ε of one trial alone, and of a search that publishes only the best of a random number of
-    them, by its law."""
-
-    one_trial: float | None
-    best_of: Mapping[str, float | None]
-
-    @property
-    def cheapest(self) -> tuple[str, float] | None:
-        """The law with the smallest ε."""
-        known = {law: found for law, found in self.best_of.items() if found is not None}
-        return min(known.items(), key=lambda item: item[1], default=None)
-
-
-@final
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunPrivacy:
-    """The object `privacy` of documents: what a run costs, and everything that is conditional on.
-
-    allocation: how the noise is split among groups; None where it was not stated. estimates: ε by
-    accountant, the tightest first. statement: the assumptions, by topic. trials: how many such runs
-    the ε is that of; selection: where there are several.
-    """
-
-    epsilon: float | None
-    delta: float
-    noise_multiplier: float | None
-    allocation: str | None
-    sampling: str
-    steps: int
-    accountant: str
-    neighbours: str
-    dataset_size: int
-    dataset_size_from: str
-    batch_size: int
-    sampling_rate: float | None = field(default=None, metadata=member(optional=True))
-    participations: int
-    estimates: Mapping[str, float | None]
-    poisson_epsilon: float | None
-    claimed_epsilon: float | None
-    zcdp: ZeroConcentrated | None
-    trials: int = field(default=1, metadata=member(optional=True))
-    selection: Selection | None = field(default=None, metadata=member(optional=True))
-    statement: Mapping[str, str]
-
-    @classmethod
-    def of(cls, account: Account, allocation: str | None) -> RunPrivacy:
-        """What documents say of an account."""
-        plan, zcdp, selection = account.plan, account.zcdp, account.selection
-        return cls(
-            epsilon=account.epsilon,
-            delta=plan.delta,
-            noise_multiplier=account.noise_multiplier,
-            allocation=allocation,
-            sampling=plan.sampling.value,
-            steps=plan.releases,
-            accountant=account.accountant.value,
-            neighbours=plan.neighbours.value,
-            dataset_size=plan.dataset_size,
-            dataset_size_from=plan.dataset_size_from.value,
-            batch_size=plan.batch,
-            sampling_rate=plan.rate,
-            participations=plan.participations,
-            estimates={item.accountant.value: item.epsilon for item in account.estimates},
-            poisson_epsilon=account.poisson_epsilon,
-            claimed_epsilon=account.claimed_epsilon,
-            zcdp=zcdp
-            and ZeroConcentrated(zcdp.rho_per_release.value, zcdp.rho.value, zcdp.epsilon.value),
-            trials=plan.trials,
-            selection=selection
-            and Selection(
-                selection.one_trial, {law.value: found for law, found in selection.best_of.items()}
-            ),
-            statement=_statement(account),
-        )
-
-    @property
-    def plan(self) -> TrainingPlan | None:
-        """The plan of the run; None where this version has no account of one."""
-        return plan_of(asdict(self))
-
-
-def plan_of(run: Mapping[str, Any]) -> TrainingPlan | None:
-    """The plan of a run in words of documents; None where this version has no account of one."""
-    try:
-        return TrainingPlan.described(run)
-    except (UsageError, ValueError):
-        return None
-
-
-def privacy_promise(run: RunPrivacy) -> str:
+def privacy_promise(run: Account) -> str:
     """The answer in one sentence."""
     if run.epsilon is None:
         return "No finite ε: the findings say why."
@@ -168,51 +37,7 @@ def privacy_promise(run: RunPrivacy) -> str:
     )
 
 
-def _statement(account: Account) -> dict[str, str]:
-    """Everything the ε is conditional on."""
-    plan = account.plan
-    divisor = f"a mean divides by the public constant {plan.batch}; a sum by nothing"
-    if account.declaration.divisor is Divisor.BATCH_SIZE:
-        divisor = "a mean divides by the size of the batch at hand"
-    steps = f"{plan.releases} steps"
-    if plan.sampling.by_epoch:
-        steps += f"; one example takes part in {plan.participations} of them at most"
-    trials, chosen = {}, " (selection of hyperparameters included)"
-    if plan.trials > 1:
-        chosen = ""
-        steps = f"in each trial {steps}"
-        trials["trials"] = (
-            f"{plan.trials}, none of which costs more than the one described; all may be "
-            "published, and each may be chosen after looking at those before"
-        )
-    return {
-        "unit": f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}",
-        "neighbours": f"one example is {_CHANGE[plan.neighbours]} ({plan.neighbours.value})",
-        "sampling": _sampling_text(plan),
-        "divisor": divisor,
-        "noise": _noise_text(account),
-        "releases": steps,
-        **trials,
-        "accountant": f"{ACCOUNTANTS[account.accountant.value]}, by {_accounted_by(plan)}",
-        "assumed": "every release has sensitivity Δ or less; noise is drawn exactly and "
-        f"independently; {'batches stay secret; ' if plan.sampling.amplifies else ''}"
-        f"nothing else about the data is published{chosen}",
-    }
-
-
-def _accounted_by(plan: TrainingPlan) -> str:
-    own = plan.sampling is Sampling.BALLS_IN_BINS
-    return "LipCert's checker" if own else "dp-accounting"
-
-
-def _sampling_text(plan: TrainingPlan) -> str:
-    share = f"{plan.batch} of {plan.dataset_size}"
-    if plan.rate is not None:
-        share = f"{plan.rate:.9g} (stated; {share} is {plan.batch / plan.dataset_size:.9g})"
-    return _SAMPLING[plan.sampling].format(share=share, batch=plan.batch)
-
-
-def comparison_rows(run: RunPrivacy) -> Iterator[tuple[str, str]]:
+def comparison_rows(run: Account) -> Iterator[tuple[str, str]]:
     """ε by other means, the claim included."""
     for accountant, epsilon in run.estimates.items():
         if accountant != run.accountant and epsilon is not None:
@@ -235,7 +60,7 @@ def comparison_rows(run: RunPrivacy) -> Iterator[tuple[str, str]]:
         yield "ε as claimed", at_most(run.claimed_epsilon)
 
 
-def _selection_rows(run: RunPrivacy, selection: Selection) -> Iterator[tuple[str, str]]:
+def _selection_rows(run: Account, selection: Selection) -> Iterator[tuple[str, str]]:
     if selection.one_trial is not None:
         yield "ε of one trial", f"{at_most(selection.one_trial)}, if no other trial reads the data"
     for law, epsilon in selection.best_of.items():
@@ -258,54 +83,15 @@ def _selection_rows(run: RunPrivacy, selection: Selection) -> Iterator[tuple[str
     )
 
 
-def _noise_text(account: Account) -> str:
-    sigma = account.noise_multiplier
-    if sigma is None:
-        return "no multiplier describes it"
-    delta = "2G" if account.plan.neighbours is Neighbouring.REPLACE_ONE else "G"
-    return (
-        f"Gaussian, joint multiplier σ = {sigma:.12g}: deviation σ·Δ on a release of "
-        f"sensitivity Δ = {delta} (sum) for gradients of norm G"
-    )
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Point:
-    """ε of a run of this length and noise; None: no finite one."""
-
-    noise_multiplier: float
-    steps: int
-    epsilon: float | None
-
-
 @final
 @dataclass(frozen=True, slots=True)
 class PrivacyReport:
     """What a run costs, which of its numbers was asked for, and curves by what varies."""
 
     solved_for: str
-    privacy: RunPrivacy
-    curves: Mapping[str, tuple[Point, ...]]
+    privacy: Account
+    curves: Mapping[str, tuple[CurvePoint, ...]]
     diagnostics: tuple[Diagnostic, ...]
-
-    @classmethod
-    def of(
-        cls,
-        account: Account,
-        solved_for: str,
-        allocation: str | None,
-        curves: Mapping[str, Sequence[CurvePoint]],
-    ) -> PrivacyReport:
-        """From an account. allocation: as in `RunPrivacy`."""
-        drawn = {
-            name: tuple(
-                Point(point.noise_multiplier, point.steps, finite(point.epsilon))
-                for point in points
-            )
-            for name, points in curves.items()
-        }
-        return cls(solved_for, RunPrivacy.of(account, allocation), drawn, account.diagnostics)
 
 
 def privacy_document(report: PrivacyReport) -> doc.Document:
@@ -339,7 +125,7 @@ def _solution(report: PrivacyReport) -> str:
     return f"Noise multiplier found: {'none' if sigma is None else f'{sigma:.12g}'}"
 
 
-def _curve(name: str, points: Sequence[Point]) -> doc.Ranking:
+def _curve(name: str, points: Sequence[CurvePoint]) -> doc.Ranking:
     known = [point.epsilon for point in points if point.epsilon is not None]
     largest = max(known, default=1.0) or 1.0
     return doc.Ranking(
@@ -362,7 +148,7 @@ def privacy_json(report: PrivacyReport) -> str:
 def privacy_csv(report: PrivacyReport) -> str:
     """The answer as the first row, then the points of the curves."""
     run = report.privacy
-    rows: list[tuple[str, Point | RunPrivacy]] = [("answer", run)]
+    rows: list[tuple[str, CurvePoint | Account]] = [("answer", run)]
     rows += [(name, point) for name, points in report.curves.items() for point in points]
     return csv_text(
         ("row", "noise_multiplier", "steps", "delta", "epsilon"),

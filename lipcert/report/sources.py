@@ -13,7 +13,7 @@ import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple, final
+from typing import Any, Final, final
 
 from lipcert.analysis.records import Analysis, BoundReport
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
@@ -36,7 +36,7 @@ from lipcert.report.figures import (
     privacy_figures,
 )
 from lipcert.report.json import DOCUMENT, FieldError, JsonObject
-from lipcert.report.privacy import PrivacyReport, RunPrivacy, privacy_document
+from lipcert.report.privacy import PrivacyReport, privacy_document
 from lipcert.report.reasons import SCHEMA as BOUND
 from lipcert.report.reasons import bound_document
 from lipcert.version import __version__
@@ -47,14 +47,6 @@ AUDIT: Final = "lipcert.audit/1"
 PRIVACY: Final = "lipcert.privacy/1"
 _UNWRITTEN: Final = "analysis.json"
 """what a document is called that was never written"""
-
-
-@final
-class ReadAnalysis(NamedTuple):
-    """An analysis, and what the run costs that it describes."""
-
-    analysis: Analysis
-    run: RunPrivacy | None
 
 
 @final
@@ -102,14 +94,11 @@ def analysis_source(analysis: Analysis) -> Source:
     return read_source("", json.loads(analysis_json(analysis)))
 
 
-def read_analysis(document: Mapping[str, object]) -> ReadAnalysis:
+def read_analysis(document: Mapping[str, object]) -> Analysis:
     """The analysis in a document; `FieldError` where it is not a complete one."""
-    found = DOCUMENT.read(Analysis, document, "analysis", privacy=None)
+    found = DOCUMENT.read(Analysis, document, "analysis")
     loss = {name: said for name, said in found.assumptions.loss.items() if name != "reduction"}
-    run: RunPrivacy | None = DOCUMENT.read_any(
-        RunPrivacy | None, document.get("privacy"), "analysis.privacy"
-    )
-    return ReadAnalysis(replace(found, assumptions=replace(found.assumptions, loss=loss)), run)
+    return replace(found, assumptions=replace(found.assumptions, loss=loss))
 
 
 @final
@@ -128,7 +117,7 @@ KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
         ANALYSIS: _Kind(
             "lipcert analyze --format json",
             lambda document, _: read_analysis(document),
-            lambda found: found.analysis.model.sha256,
+            lambda found: found.model.sha256,
         ),
         CERTIFICATE: _Kind(
             "lipcert certify",
@@ -177,7 +166,7 @@ class Study:
         """Of the model, where a document names it."""
         analysis = self.record(ANALYSIS)
         if analysis is not None:
-            return str(analysis.analysis.model.path)
+            return str(analysis.model.path)
         return next((str(x.model) for x in map(self.record, (AUDIT, BOUND)) if x is not None), "")
 
     @property
@@ -210,8 +199,8 @@ def joined(sources: Sequence[Source]) -> Study:
             )
     _require_certificate(study)
     analysis, privacy = study.record(ANALYSIS), study.record(PRIVACY)
-    if analysis is not None and analysis.run is not None and privacy is not None:
-        own, other = analysis.run, privacy.privacy
+    if analysis is not None and analysis.privacy is not None and privacy is not None:
+        own, other = analysis.privacy, privacy.privacy
         if (own.plan, own.noise_multiplier) != (other.plan, other.noise_multiplier):
             raise UsageError(
                 f"report: {found[PRIVACY].path} is about another run than {found[ANALYSIS].path}; "
@@ -269,9 +258,8 @@ def _document(study: Study, schema: str, most: int | None) -> Document:
     found = study.record(schema)
     match schema:
         case "lipcert.analysis/1":
-            run = None if PRIVACY in study.by_kind else found.run
-            document = analysis_document(found.analysis, most, found.run)
-            return document.charted(analysis_figures(found.analysis, run))
+            run = None if PRIVACY in study.by_kind else found.privacy
+            return analysis_document(found, most).charted(analysis_figures(found, run))
         case "lipcert.bound/1":
             return bound_document(found, most)
         case "lipcert.certificate/2":
@@ -316,7 +304,7 @@ def commands_of(study: Study) -> tuple[tuple[str, str], ...]:
         found.append(
             ("with the data and the options named above", f"lipcert audit {model} --format json")
         )
-    if ANALYSIS in paths and (PRIVACY in paths or study.record(ANALYSIS).run is not None):
+    if ANALYSIS in paths and (PRIVACY in paths or study.record(ANALYSIS).privacy is not None):
         words = f"lipcert privacy {paths[ANALYSIS]} --curve steps --curve noise-multiplier"
         found.append(("ε of the run, with curves by the tightest accountant", words))
     found.append(("this page", f"lipcert report {' '.join(paths.values())} -o report.html"))

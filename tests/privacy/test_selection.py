@@ -109,7 +109,9 @@ def test_an_account_has_all_readings() -> None:
     assert account.epsilon == epsilon(searched, 1.1)
     assert account.selection is not None
     assert account.selection.one_trial == epsilon(RUN, 1.1)
-    assert account.selection.best_of == {law: selection_epsilon(searched, 1.1, law) for law in Law}
+    assert account.selection.best_of == {
+        law.value: selection_epsilon(searched, 1.1, law) for law in Law
+    }
     assert account.zcdp is None
     assert account_for(RUN, 1.1).selection is None
     solved = noise_for_epsilon(searched, 3.0)

@@ -13,7 +13,9 @@ from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import CODES as DIAGNOSTIC_CODES
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.importer.load import load_model
-from lipcert.privacy.account import Account
+from lipcert.privacy.account import Account, account_for
+from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.report.analysis import analysis_json
 from lipcert.report.inspection import inspection_json, inspection_of
 from lipcert.report.json import error_json
@@ -286,9 +288,10 @@ def test_error_object() -> None:
 
 
 CODES = st.sampled_from(["LC003", "LC100", "LC301"]).filter(DIAGNOSTIC_CODES.__contains__)
+PLAN = TrainingPlan(1000, Sampling.SHUFFLE, 1e-5, 100, 20, neighbours=Neighbouring.REPLACE_ONE)
 GIVEN = {
     **SCALARS,
-    Account: st.nothing(),
+    Account: st.sampled_from([account_for(PLAN, 2.0), account_for(PLAN, 0.02)]),
     str | float: SCALARS[str] | SCALARS[float],
     Diagnostic: st.builds(Diagnostic, CODES, st.sampled_from(Level), *[SCALARS[str]] * 3),
 }
@@ -296,4 +299,4 @@ GIVEN = {
 
 @given(values_of(Analysis, GIVEN))
 def test_every_analysis_is_read_back(analysis: Analysis) -> None:
-    assert read_analysis(json.loads(analysis_json(analysis))).analysis == analysis
+    assert read_analysis(json.loads(analysis_json(analysis))) == analysis

@@ -15,13 +15,13 @@ SHUFFLED = TrainingPlan(
     1000, Sampling.SHUFFLE, 1e-5, 100, epochs=2, neighbours=Neighbouring.REPLACE_ONE
 )
 CURVE = {
-    "steps": (CurvePoint(2.0, 10, 1.23456789), CurvePoint(2.0, 20, float("inf"))),
+    "steps": (CurvePoint(2.0, 10, 1.23456789), CurvePoint(2.0, 20, None)),
     "noise-multiplier": (CurvePoint(1.0, 20, 2.0), CurvePoint(2.0, 20, 1.0)),
 }
 
 
 def report(account: Account, solved_for: str = "epsilon", curves=CURVE) -> PrivacyReport:
-    return PrivacyReport.of(account, solved_for, "per-layer", curves)
+    return PrivacyReport(solved_for, account, curves, account.diagnostics)
 
 
 def unbounded() -> Account:
