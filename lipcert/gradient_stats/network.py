@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from types import MappingProxyType
 from typing import Final, Self, final
 
 import numpy as np
@@ -20,15 +19,9 @@ import numpy as np
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray, Shape
 from lipcert.graph.evaluate import evaluate_batch
-from lipcert.graph.ir import Graph, Node, Operand, PlaceArray
+from lipcert.graph.ir import ROLES, Graph, Node, Operand, PlaceArray
 from lipcert.search.operand_gradients import OperandGradient, operand_gradients
 from lipcert.search.pullbacks import cotangents, pulls, squares
-
-_SLOTS: Final = MappingProxyType(
-    {"weight": "weight", "bias": "bias", "factor": "scale", "offset": "bias", "slope": "slope"}
-    | {"scale": "scale", "shift": "bias"}
-)
-"""fields of ops, and what a graph calls the operands in them"""
 
 
 @final
@@ -116,7 +109,7 @@ def _step(
 ) -> tuple[p.Step, Mapping[str, tuple[str, Operand]]]:
     found: dict[str, tuple[str, Operand]] = {}
     for item in fields(step.op):
-        slot = _SLOTS.get(item.name, "")
+        slot = ROLES.get(item.name, "")
         slot = "divisor" if slot == "scale" and "divisor" in operands else slot
         if slot in operands:
             found[item.name] = (slot, operands[slot])

@@ -85,6 +85,11 @@ _KINDS: Final = MappingProxyType(
     }
 )
 """names in reports of steps that ONNX calls otherwise"""
+ROLES: Final = MappingProxyType(
+    {"weight": "weight", "table": "weight", "bias": "bias", "factor": "scale", "offset": "bias"}
+    | {"slope": "slope", "scale": "scale", "shift": "bias"}
+)
+"""what operands are called, by the fields of the ops that have them"""
 JOINED: Final = "outputs"
 """the name of the step that puts several outputs side by side, which no node of the file is"""
 _ANYWHERE: Final = (

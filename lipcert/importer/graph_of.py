@@ -9,27 +9,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from types import MappingProxyType
-from typing import Final
 
 from lipcert.core import program as p
 from lipcert.core.reader.records import Model
 from lipcert.graph.evaluate import member
-from lipcert.graph.ir import JOINED, Graph, Node, Operand, Parameter, example
+from lipcert.graph.ir import JOINED, ROLES, Graph, Node, Operand, Parameter, example
 from lipcert.importer.views import Operands
-
-_ROLES: Final = MappingProxyType(
-    {
-        "weight": "weight",
-        "table": "weight",
-        "bias": "bias",
-        "factor": "scale",
-        "offset": "bias",
-        "slope": "slope",
-    }
-    | {"scale": "scale", "shift": "bias"}
-)
-"""what the operands of steps are called in reports"""
 
 
 def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Parameter]) -> Graph:
@@ -73,8 +58,8 @@ def _operands(number: int, step: p.Step, operands: Operands) -> Mapping[str, Ope
     found: dict[str, Operand] = {}
     for item in fields(step.op):
         operand = getattr(step.op, item.name)
-        if isinstance(operand, p.Operand) and item.name in _ROLES:
-            slot, role = (number, item.name), _ROLES[item.name]
+        if isinstance(operand, p.Operand) and item.name in ROLES:
+            slot, role = (number, item.name), ROLES[item.name]
             role = "divisor" if operands.is_inverted(slot) else role
             found[role] = operands.of(slot, operand)
     if isinstance(step.op, p.BatchNorm):

@@ -21,7 +21,7 @@ from tests.domains import box_and_ball
 from tests.measure.gradient_norms.oracle import gradients
 from tests.models.shipped import NAMES, graph_of
 from tests.networks import chain, random_graph
-from tests.ops import Activation, Dense
+from tests.ops import Activation, Dense, Embedding, moved
 from tests.plain_losses import CLASS_LOSSES, TARGET_LOSSES
 
 RNG = np.random.default_rng(3)
@@ -107,6 +107,21 @@ def test_views_of_a_parameter(name: str, uses: int) -> None:
     x, outputs = RNG.standard_normal((COUNT, 4)), graph.output_shape[0]
     y = RNG.integers(outputs, size=COUNT)
     assert agrees(graph, x, y, make_loss("cross-entropy")) == 1
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+def test_tables_of_embeddings(repeated: bool) -> None:
+    """Rows that examples choose, some of them twice; with a row that a view shows again."""
+    theta = RNG.standard_normal((6, 4))
+    places = np.arange(24).reshape(6, 4)
+    table = view(theta, places[[0, 1, 2, 3, 4, 0]] if repeated else places)
+    last = Operand(RNG.standard_normal((3, 20)), "last")
+    graph = chain((5,), Embedding(table), moved(lambda x: x.reshape(1, 20)), Dense(last))
+    parameters = {**graph.parameters, "theta": Parameter("theta", (6, 4))}
+    graph = replace(graph, parameters=parameters, ids=6)
+    x = RNG.integers(6, size=(COUNT, 5)).astype(np.float64)
+    y = RNG.integers(3, size=COUNT)
+    assert agrees(graph, x, y, make_loss("cross-entropy")) == 2
 
 
 def test_frozen_parameters_have_no_gradients() -> None:
