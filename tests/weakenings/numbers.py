@@ -194,7 +194,7 @@ LOSSES = [
         Kill.of(test_softmax_error.test_simplex_without_smoothing_is_root_two),
     ),
     Mutation(
-        "losses.softmax_error:SoftmaxDomain._on_ball",
+        "losses.softmax_ball:BallDomain._on_ball",
         "max(on_half(1), on_half(-1))",
         "on_half(-1)",
         Kill.of(test_softmax_error.test_ball_is_attained_and_never_exceeded, 7, 2.5, 0.0),

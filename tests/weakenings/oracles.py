@@ -24,7 +24,7 @@ from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.losses.base import loss_cotangent, read_loss
-from lipcert.core.losses.softmax_error import SoftmaxDomain
+from lipcert.core.losses.softmax import domain_of
 from lipcert.core.norms import stacks
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.definite import Definite, definite_float
@@ -133,7 +133,7 @@ def a_tensor_that_counts_twice() -> None:
 
 def missing_a_class() -> None:
     """Logits in a cube of width 1: the label is at the bottom, nine others are at the top."""
-    miss = SoftmaxDomain(10, math.inf, 1.0).miss()
+    miss = domain_of(10, math.inf, 1.0).miss()
     assert miss >= 9.0 * math.e / (1.0 + 9.0 * math.e) * (1.0 - 1e-12)
 
 

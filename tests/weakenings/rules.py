@@ -41,7 +41,7 @@ STEPS = [
         "added = multiply_up(self._positions, ",
         "added = multiply_up(1.0, ",
     ),
-    _law("Centre", "normalize:CentreRule.fact", "x.box - x.box.sum(axes) * share", "x.box"),
+    _law("Centre", "centring:CentreRule.fact", "x.box - x.box.sum(axes) * share", "x.box"),
     _law("Concat", "sums:_root_sum_square", "reduce(add_up", "reduce(max"),
     _gradient("Conv", "convolution:ConvRule.reaches", "root_up(self._positions)", "1.0"),
     _law("Conv", "convolution:ConvRule.fact", "weights.norm(op.bias)", "0.0"),
@@ -60,7 +60,7 @@ STEPS = [
     ),
     _law(
         "DivideByNorm",
-        "normalize:DivideByNormRule._radius",
+        "centring:DivideByNormRule._radius",
         "divide_up(1.0, share)",
         "divide_up(0.5, share)",
     ),
@@ -116,11 +116,11 @@ STEPS = [
     _law("ReduceSum", "sums:ReduceSumRule.lipschitz", "if self.op.mean else", "if True else"),
     _law(
         "Scale",
-        "factors:ScaleRule.lipschitz",
+        "scales:ScaleRule.lipschitz",
         "self.weights.max_abs(self.op.factor)",
         "0.9 * self.weights.max_abs(self.op.factor)",
     ),
-    _law("Shift", "factors:ShiftRule.fact", "add_up(x.norm, added)", "max(x.norm, added)"),
+    _law("Shift", "scales:ShiftRule.fact", "add_up(x.norm, added)", "max(x.norm, added)"),
     _law(
         "Softmax",
         "softmax:SoftmaxRule.lipschitz",
@@ -286,7 +286,7 @@ SHARED = [
         Kill.of(test_functions.test_chords_and_the_value_at_zero, ("leaky_relu", (3.0,))),
     ),
     Mutation(
-        "rules.gates:_gated", "gate(x) + x * slope(x)", "gate(x)", Kill.of(IMAGES, ("silu", ()))
+        "rules.gates:gated", "gate(x) + x * slope(x)", "gate(x)", Kill.of(IMAGES, ("silu", ()))
     ),
     Mutation(
         "rules.powers:_exponential_below",

@@ -74,8 +74,17 @@ def softmax_domain(logits: Fact, classes: int, temperature: float) -> AnyLogits:
     low, high = float(np.min(logits.box.lo)), float(np.max(logits.box.hi))
     width = add_up(high, -low) if math.isfinite(low) else math.inf
     radius, width = divide_up(logits.norm, temperature), divide_up(width, temperature)
-    if radius > LARGEST_RADIUS and width > LARGEST_WIDTH:
-        return AnyLogits(classes)
-    from lipcert.core.losses.softmax_error import SoftmaxDomain  # noqa: PLC0415  for these only
+    return domain_of(classes, radius, width)
 
-    return SoftmaxDomain(classes, radius, width)
+
+def domain_of(classes: int, radius: float, width: float) -> AnyLogits:
+    """Logits with ‖z‖₂ ≤ radius and max z − min z ≤ width, of which the smaller is made use of."""
+    if radius <= LARGEST_RADIUS:
+        from lipcert.core.losses.softmax_ball import BallDomain  # noqa: PLC0415  for these only
+
+        return BallDomain(classes, radius, width)
+    if width <= LARGEST_WIDTH:
+        from lipcert.core.losses.softmax_error import SoftmaxDomain  # noqa: PLC0415  for these only
+
+        return SoftmaxDomain(classes, radius, width)
+    return AnyLogits(classes)

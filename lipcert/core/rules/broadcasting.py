@@ -11,7 +11,7 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Shape
-from lipcert.core.rules.facts import lengths_up, root_up
+from lipcert.core.rules.facts import Fact, lengths_up, root_up
 
 _Number = TypeVar("_Number", np.float64, np.int64)
 
@@ -52,3 +52,27 @@ def longest_met(box: Interval, partner: Shape, shape: Shape) -> float:
     met = math.prod(shape[axis] for axis in range(rank) if partner[axis] == 1)
     repeated = root_up(met // max(rows.shape[1], 1))
     return multiply_up(repeated, float(np.max(lengths_up(rows), initial=0.0)))
+
+
+def longest_part(x: Fact, box: Interval, shape: Shape, operand: Shape) -> float:
+    """The largest norm of the entries that one entry of an operand of the same rank meets.
+
+    Over the box, where those of x are no smaller; bounds of the runs of x hold too.
+    """
+    copies(operand, shape)
+    longest, rank = longest_met(box, operand, shape), len(shape)
+    long = {axis - rank for axis in range(rank) if operand[axis] == 1 and shape[axis] != 1}
+    return min(
+        longest, x.row_norm if long <= {-1} else longest, x.column_norm if long <= {-2} else longest
+    )
+
+
+def block_size(axes: Shape, shape: Shape) -> int:
+    """The number of entries of a block."""
+    return math.prod(shape[axis] for axis in axes)
+
+
+def block_holds(axes: Shape, operand: Shape, shape: Shape) -> bool:
+    """Whether all that one entry of an operand meets lies in one block."""
+    met = {i for i, length in enumerate(operand) if length == 1 and shape[i] != 1}
+    return met <= {axis % len(shape) for axis in axes}

@@ -12,7 +12,6 @@ from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Move, Shape
 from lipcert.core.rules.base import WithoutOperands
-from lipcert.core.rules.broadcasting import met_rows
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 _Indices = npt.NDArray[np.int64]
@@ -60,6 +59,8 @@ class MoveRule(WithoutOperands[Move]):
 
         Proof: it holds each entry of that run at most m times.
         """
+        from lipcert.core.rules.broadcasting import met_rows  # noqa: PLC0415  factors only
+
         line = _line_of(self.before, -1)
         inside = _stays_in(line, met_rows(self.op.sources, operand), -1)
         return multiply_up(self.lipschitz(0), self.x.row_norm) if inside else math.inf

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from lipcert.core.interval import Interval
 from lipcert.core.losses.base import loss_cotangent, read_loss
-from lipcert.core.losses.softmax_error import SoftmaxDomain
+from lipcert.core.losses.softmax import domain_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.facts import Fact
 from lipcert.losses import Parameter
@@ -153,7 +153,7 @@ def test_softmax_errors(
     target = np.full(classes, float(smoothing) / classes)
     target[0] += 1 - float(smoothing)
     for r, w in ((radius, math.inf), (math.inf, width), (radius, width)):
-        domain = SoftmaxDomain(classes, r, w)
+        domain = domain_of(classes, r, w)
         error, miss = domain.error(smoothing), domain.miss()
         z = rng.standard_normal((2000, classes)) * rng.choice([0.3, 1.0, 10.0], (2000, 1))
         z[: classes + 1] = np.vstack([np.eye(classes), -np.ones(classes)]) * 50.0
@@ -172,12 +172,12 @@ def test_attained_on_balls_and_cubes() -> None:
     """Two classes on a ball; a cube with one wrong class at the top."""
     for radius in (0.5, 2.0):
         p = 1 / (1 + math.exp(math.sqrt(2) * radius))
-        domain = SoftmaxDomain(2, radius, math.inf)
+        domain = domain_of(2, radius, math.inf)
         assert domain.error(Fraction(0)) == pytest.approx(math.sqrt(2) * (1 - p), rel=1e-14)
         assert domain.miss() == pytest.approx(1 - p, rel=1e-14)
-    domain = SoftmaxDomain(3, math.inf, 1.0)
+    domain = domain_of(3, math.inf, 1.0)
     assert domain.miss() == pytest.approx(2 * math.e / (1 + 2 * math.e), rel=1e-14)
-    assert SoftmaxDomain(3, math.inf, math.inf).error(Fraction(0)) == pytest.approx(math.sqrt(2))
+    assert domain_of(3, math.inf, math.inf).error(Fraction(0)) == pytest.approx(math.sqrt(2))
 
 
 def test_attained_by_bce() -> None:

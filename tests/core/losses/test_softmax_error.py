@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
-from lipcert.core.losses.softmax_error import SoftmaxDomain, _square
+from lipcert.core.losses.softmax import domain_of
+from lipcert.core.losses.softmax_error import square_at
 from lipcert.core.program import FloatArray
 
 INF = math.inf
@@ -22,7 +23,7 @@ def over(
     classes: int, smoothing: float, radius: float = INF, width: float = INF
 ) -> tuple[float, float]:
     """The suprema of the error and of 1 − p_y that the core states."""
-    domain = SoftmaxDomain(classes, radius, width)
+    domain = domain_of(classes, radius, width)
     return domain.error(Fraction(smoothing)), domain.miss()
 
 
@@ -200,4 +201,4 @@ def test_squares_are_exact(
     share = smoothing / classes
     square = (label / total - (1 - smoothing) - share) ** 2
     square += ones * (one / total - share) ** 2 + others * (other / total - share) ** 2
-    assert _square(smoothing, label, (one, ones), (other, others)) == square
+    assert square_at(smoothing, label, (one, ones), (other, others)) == square

@@ -1,0 +1,122 @@
+"""The suprema of `softmax_error` over a ball of logits, in the notation of that file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, final
+
+from lipcert.core.arithmetic import round_up, sqrt_up
+from lipcert.core.exponential import exp_bounds
+from lipcert.core.losses.search import largest_on
+from lipcert.core.losses.softmax_error import BITS, SoftmaxDomain, square_at
+
+_ROUGHLY_ROOT_2: Final = Fraction(3, 2)
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class BallDomain(SoftmaxDomain):
+    """Logits of a radius of which the ball says more than the simplex."""
+
+    def error(self, smoothing: Fraction) -> float:
+        """The lesser of what the ball and the others yield."""
+        square = self._on_ball(self._near_square(smoothing))
+        return min(SoftmaxDomain.error(self, smoothing), sqrt_up(square))
+
+    def miss(self) -> float:
+        """≥ sup o/(1 + o), o the odds."""
+        odds = self._on_ball(self._near_odds)
+        return min(SoftmaxDomain.miss(self), round_up(odds / (1 + odds)))
+
+    def _on_ball(self, near: Callable[[Fraction, Fraction, Fraction], Fraction]) -> Fraction:
+        """The supremum of ‖p − t‖², or of the odds, over ‖z‖ ≤ R. near: as `_near_square`.
+
+        Proof. *Few levels.* At a maximum ∇F = μz, μ ≥ 0 (0 inside). Two classes i, j ≥ 1 of equal
+        logit allow the tangent e_i − e_j, along which p_i(2p_i − c) ≤ μ. The z_i, i ≥ 1, are roots
+        of h(t) = A²e^{2t} − cAe^t − μt, A = p_i/e^{z_i}, and that condition is h'(z_i) ≤ 0. If
+        μ = 0, then p_i = c for all i ≥ 1 and 2c² − c² ≤ 0, which is absurd for K ≥ 3. If μ > 0,
+        then h tends to ∞ on both sides and h'' changes sign once at most, so that h has two roots
+        at most, of an even total multiplicity; h' > 0 at the larger of two, where so one class at
+        most sits. ∇F sums to 0, hence so does z. For log odds, h(t) = Ae^t − μt and Ae^t ≤ μ lead
+        to the same: z = R(cos θ·e + sin θ·f), e = (−1, 1, 0, …)/√2, f = (1, 1, −2/m, …)/√(2K/m),
+        m = K − 2. For K = 2 both functions are monotone in z_1 − z_0, on each side of the target,
+        and θ = 0 or π. In terms of differences to z_0: √2·x for the one class and
+        x/√2 − √(K/2m)·y for the m others, where (x, y) = R(cos θ, sin θ).
+        *From points to the circle.* With s = tan(θ/2) in [−1, 1], and its antipodes, the points
+        are rational, and θ moves by at most twice what s moves.
+        """
+        at = self._differences()
+        if self.classes == 2:
+            return max(near(*at(Fraction(0), sign), Fraction(0)) for sign in (1, -1))
+
+        def on_half(sign: int) -> Fraction:
+            def bound(left: Fraction, right: Fraction) -> Fraction:
+                return near(*at((left + right) / 2, sign), right - left)
+
+            return Fraction(largest_on(Fraction(-1), Fraction(1), bound))
+
+        return max(on_half(1), on_half(-1))
+
+    def _near_square(
+        self, smoothing: Fraction
+    ) -> Callable[[Fraction, Fraction, Fraction], Fraction]:
+        """From a point and δ: a bound of a largest ‖p − t‖² no further than δ in θ from it.
+
+        Proof: at the largest value on the circle the derivative by θ is 0, so that a point at
+        distance δ loses at most ½δ²·max|φ''|, and |φ''| ≤ R²‖D²φ‖ + R‖Dφ‖ ≤ 5R²/2 + 3R/2: with
+        J = ∂p/∂z, ‖Dφ‖ ≤ 2·½·√2, and D²φ[d, d] = 2‖Jd‖² + 2⟨p − t, D²p[d, d]⟩ is at most
+        ½ + 2·max|p − t|·2Var_p(d) ≤ ½ + 2 for ‖d‖ = 1, since Var_p(d) ≤ ½.
+        """
+        radius = Fraction(self.radius)
+        curvature = Fraction(5, 2) * radius**2 + Fraction(3, 2) * radius
+        rounding = self.rounding()
+
+        def near(one: Fraction, others: Fraction, distance: Fraction) -> Fraction:
+            first, second = (exp_bounds(z, BITS)[0] for z in (one, others))
+            square = square_at(smoothing, Fraction(1), (first, 1), (second, self.classes - 2))
+            return square + (curvature * distance**2 / 2 + rounding)
+
+        return near
+
+    def _near_odds(self, one: Fraction, others: Fraction, distance: Fraction) -> Fraction:
+        """The same for the odds, whose logarithm has |φ''| ≤ ½R² + √2·R.
+
+        Proof: with the softmax q of the classes i ≥ 1, the gradient of log odds is (−1, q), its
+        Hessian the covariance of q, whose norm is at most ½.
+        """
+        radius = Fraction(self.radius)
+        curvature = radius**2 / 2 + _ROUGHLY_ROOT_2 * radius
+        first, second = (exp_bounds(z, BITS)[1] for z in (one, others))
+        excess = curvature * distance**2 / 2 + self.rounding()
+        return (first + (self.classes - 2) * second) * exp_bounds(excess, BITS)[1]
+
+    def _differences(self) -> Callable[[Fraction, int], tuple[Fraction, Fraction]]:
+        """From s = tan(θ/2) and a sign, of θ or its antipode, to the logits there minus z_0.
+
+        They are those of the one class and of the others, within (3R + 1)·2^-80. With s = p/q,
+        x/R = (q² − p²)/(q² + p²) and y/R = 2pq/(q² + p²).
+        """
+        radius = Fraction(self.radius)
+        root, slope = _root(2, 1), _root(self.classes, 2 * max(self.classes - 2, 1))
+
+        def at(s: Fraction, sign: int) -> tuple[Fraction, Fraction]:
+            p, q = s.numerator, s.denominator
+            length = sign * radius.numerator
+            unit = radius.denominator * (q * q + p * p)
+            one = root * (q * q - p * p)
+            others = one - 4 * slope * p * q
+            return _dyadic(one * length // unit), _dyadic(others * length // (2 * unit))
+
+        return at
+
+
+def _root(numerator: int, denominator: int) -> int:
+    """√(numerator/denominator) in units of 2^-80, at most one of them below."""
+    return math.isqrt((numerator << 2 * BITS) // denominator)
+
+
+def _dyadic(units: int) -> Fraction:
+    return Fraction(units, 1 << BITS)

@@ -1,0 +1,108 @@
+"""Factors and offsets of every entry: Scale and Shift."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from lipcert.core.arithmetic import add_up, multiply_up
+from lipcert.core.interval import Interval
+from lipcert.core.program import Operand, Scale, Shift
+from lipcert.core.rules.base import Entrywise, Rule
+from lipcert.core.rules.broadcasting import copies, longest_part
+from lipcert.core.rules.facts import Cotangent, Fact, longest_run, root_up
+
+
+class ScaleRule(Entrywise[Scale]):
+    """y = factor·x entry by entry."""
+
+    def fact(self) -> Fact:
+        """max|s|·X, also for runs. Attained where X may sit on the entry of the largest factor."""
+        copies(self.op.factor.shape, self.shape)
+        x, largest = self.x, self.weights.max_abs(self.op.factor)
+        norm, run, column = (
+            multiply_up(largest, length) for length in (x.norm, x.row_norm, x.column_norm)
+        )
+        return Fact.of(self.shape, norm, x.box * self.slopes(), run, column)
+
+    def slopes(self) -> Interval:
+        """The factors themselves. Attained always."""
+        return self.weights.entries(self.op.factor)
+
+    def lipschitz(self, index: int) -> float:
+        """The largest factor. Attained always."""
+        del index
+        return self.weights.max_abs(self.op.factor)
+
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """L·l; one positive number c makes of a hull c times it: it holds shorter multiples. So it
+        does of the rows."""
+        largest = self.lipschitz(index)
+        if not _is_one_positive_number(self.slopes()):
+            return Cotangent(multiply_up(largest, cotangent.norm))
+        kept = Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
+        return kept.times(largest)
+
+    @staticmethod
+    def operands(op: Scale) -> Iterator[Operand]:
+        """The factors, one or many."""
+        yield op.factor
+
+    def reaches(self) -> Iterator[tuple[Operand, float]]:
+        """The longest part of x that one factor multiplies: disjoint columns. Attained always."""
+        parts = self.op.factor.shape
+        found = min(self.x.norm, longest_part(self.x, self.x.box, self.shape, parts))
+        if self.behind is not None:
+            found = min(found, self.behind.longest_part(parts))
+        yield self.op.factor, found
+
+
+class ShiftRule(Rule[Shift]):
+    """y = x + offset entry by entry."""
+
+    def fact(self) -> Fact:
+        """X + √m·‖b‖ for an offset repeated m times. Attained where x is parallel to it.
+
+        Proof for a run: it meets a run of the offset, repeated m times if that has one entry.
+        """
+        x, shape, norm = self.x, self.shape, self.weights.norm(self.op.offset)
+        (_, repeated), offset = next(self.reaches()), self.weights.entries(self.op.offset)
+        added = multiply_up(repeated, norm)
+        run, column = (
+            min(
+                added,
+                multiply_up(root_up(shape[axis] // offset.shape[axis]), norm),
+                longest_run(offset, shape, axis),
+            )
+            if len(shape) >= -axis
+            else added
+            for axis in (-1, -2)
+        )
+        lengths = add_up(x.row_norm, run), add_up(x.column_norm, column)
+        return Fact.of(shape, add_up(x.norm, added), x.box + offset, *lengths)
+
+    def lipschitz(self, index: int) -> float:
+        """1, since x ↦ x + c. Attained always."""
+        del index
+        return 1.0
+
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """The same, with its hull and its rows."""
+        del index
+        return Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
+
+    @staticmethod
+    def operands(op: Shift) -> Iterator[Operand]:
+        """The offsets, one or many."""
+        yield op.offset
+
+    def reaches(self) -> Iterator[tuple[Operand, float]]:
+        """√m for an offset that is added at m places: disjoint columns of ones. Attained always."""
+        yield self.op.offset, root_up(copies(self.op.offset.shape, self.shape))
+
+
+def _is_one_positive_number(entries: Interval) -> bool:
+    """Whether all entries are the same, whichever member of the interval they are."""
+    low, high = float(np.min(entries.lo)), float(np.max(entries.hi))
+    return low > 0.0 and (entries.lo.size == 1 or low == high)
