@@ -289,6 +289,12 @@ SHARED = [
         "rules.gates:gated", "gate(x) + x * slope(x)", "gate(x)", Kill.of(IMAGES, ("silu", ()))
     ),
     Mutation(
+        "rules.tanh_gates:_tanh_gate",
+        "gated(lambda x: sigmoid(cubic(x)), slope",
+        "gated(lambda x: sigmoid(cubic(x)), sigmoid",
+        Kill.of(IMAGES, ("gelu_tanh", ())),
+    ),
+    Mutation(
         "rules.powers:_exponential_below",
         "below * inverse * clip(",
         "below * clip(",
