@@ -10,7 +10,8 @@ import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from torch.nn import functional
 
-from lipcert.core.ledger.premises import LossParameter, LossPart
+from lipcert.core.ledger.entries import LossParameter
+from lipcert.core.ledger.parts import LossPart
 from lipcert.core.losses.base import parameters_of
 
 PARAMETERS: dict[str, dict[str, float | str]] = {

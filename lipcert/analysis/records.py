@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
-from lipcert.core.ledger.premises import InputPart
+from lipcert.core.ledger.parts import InputPart
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
 from lipcert.gradient_stats.measure import Observed, signal_words

@@ -18,7 +18,8 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.held_weights import Clipless
-from lipcert.core.ledger.premises import InputPart, Premises
+from lipcert.core.ledger.parts import InputPart
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program

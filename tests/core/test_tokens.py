@@ -19,7 +19,8 @@ from lipcert.core.certificate import Constraint, ScopeClaim, read_certificate, w
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.mechanism import Unchanged
-from lipcert.core.ledger.premises import JOINT, LossPart, Premises
+from lipcert.core.ledger.parts import LossPart
+from lipcert.core.ledger.premises import JOINT, Premises
 from lipcert.core.losses.base import NO_LABEL, loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower

@@ -22,7 +22,8 @@ from lipcert.core.inputs import input_facts
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless
-from lipcert.core.ledger.premises import InputPart, Premises
+from lipcert.core.ledger.parts import InputPart
+from lipcert.core.ledger.premises import Premises
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax import domain_of
 from lipcert.core.norms import stacks

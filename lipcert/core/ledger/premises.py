@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Literal, TypeAlias, cast, final
+from typing import TYPE_CHECKING, Final, Literal, cast, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
 from lipcert.core.codec import Bound, member
@@ -23,7 +23,10 @@ from lipcert.core.ledger.entries import (
     SAMPLING,
     STEPWISE,
     EvalLayer,
+    LossParameter,
+    admitted,
     declared,
+    described,
     examples,
     frozen,
 )
@@ -32,9 +35,8 @@ from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 if TYPE_CHECKING:  # loaded where a certificate states them
     from lipcert.core.ledger.gradient_clipping import GradientClipping
     from lipcert.core.ledger.layer_clipping import BackpropClipping
+    from lipcert.core.ledger.parts import InputPart, LossPart
     from lipcert.core.ledger.run import Run
-
-LossParameter: TypeAlias = tuple[str, float | str]
 
 JOINT: Final = "joint"
 """the kind of a loss that is the sum of losses of several outputs"""
@@ -48,55 +50,10 @@ _RELATIONS: Final = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class InputPart:
-    """What is assumed of one of several inputs, whose name and shape are those in the file."""
-
-    name: str
-    shape: tuple[int, ...]
-    norm: Bound | None
-    box: tuple[float, float] | None
-
-    @property
-    def text(self) -> str:
-        """The text of the assumption."""
-        found = _admitted(self.norm, self.box)
-        return f"the input {self.name} {f'has {found}' if found else 'may be anything'}"
-
-
-@final
-@dataclass(frozen=True, slots=True)
 class _Input:
     norm: Bound | None
     box: tuple[float, float] | None
-    parts: tuple[InputPart, ...] = field(default=(), metadata=member(optional=True))
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class LossPart:
-    """weight · loss of one of several outputs, whose name is that in the file."""
-
-    output: str
-    kind: str
-    parameters: tuple[LossParameter, ...]
-    weight: float
-
-    @property
-    def text(self) -> str:
-        """The text of the assumption."""
-        return f"{self.weight!r} times {_described(self.kind, self.parameters, self.output)}"
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Part:
-    output: str
-    kind: str
-    parameters: Mapping[str, float | str]
-    weight: Bound
-
-    def read(self) -> LossPart:
-        return LossPart(self.output, self.kind, _sorted(self.parameters), self.weight)
+    parts: tuple[object, ...] = field(default=(), metadata=member(optional=True))
 
 
 @final
@@ -106,7 +63,7 @@ class _Loss:
     parameters: Mapping[str, float | str]
     clip: Bound | None
     assumed: Literal["true"] | None
-    parts: tuple[_Part, ...] = field(default=(), metadata=member(optional=True))
+    parts: tuple[object, ...] = field(default=(), metadata=member(optional=True))
 
 
 @final
@@ -181,7 +138,17 @@ class Premises:
                 raise CertificateFormatError(f"the assumption {name} is missing")
         given = read(_Input, known["A-INPUT"], "A-INPUT")
         loss = read(_Loss, known["A-LOSS"], "A-LOSS")
-        boxes = [given.box, *(part.box for part in given.parts)]
+        input_parts: tuple[InputPart, ...] = ()
+        loss_parts: tuple[LossPart, ...] = ()
+        if given.parts or loss.parts:
+            from lipcert.core.ledger.parts import (  # noqa: PLC0415  for such alone
+                read_input_parts,
+                read_loss_parts,
+            )
+
+            input_parts = read_input_parts(given.parts)
+            loss_parts = read_loss_parts(loss.parts)
+        boxes = [given.box, *(part.box for part in input_parts)]
         if any(box is not None and box[0] > box[1] for box in boxes):
             raise CertificateFormatError("A-INPUT.box is not an interval")
         if given.parts and given.box is not None:
@@ -192,11 +159,11 @@ class Premises:
             input_norm=given.norm,
             input_box=given.box,
             loss=loss.kind,
-            loss_parameters=_sorted(loss.parameters),
+            loss_parameters=tuple(sorted(loss.parameters.items())),
             loss_clip=loss.clip,
             loss_assumed=loss.assumed is not None,
-            loss_parts=tuple(part.read() for part in loss.parts),
-            input_parts=given.parts,
+            loss_parts=loss_parts,
+            input_parts=input_parts,
             mechanism=read_mechanism(known),
             relation=read(_Neighbours, known["A-NEIGH"], "A-NEIGH").relation,
             divisor=_divisor(known["A-GRAD-AGG"]),
@@ -240,16 +207,17 @@ class Premises:
         return (*entries, ARITHMETIC)
 
     def _input(self) -> Assumption:
-        found = _admitted(self.input_norm, self.input_box)
+        found = admitted(self.input_norm, self.input_box)
         what = f"has {found}" if found else "is admitted, whatever its entries are"
         if self.input_parts:
             joint = f"has {found} in all, and " if found else "is such that "
             what = f"{joint}{'; '.join(part.text for part in self.input_parts)}"
-        data = _Input(self.input_norm, self.input_box, self.input_parts)
+        parts = tuple(part.data for part in self.input_parts)
+        data = _Input(self.input_norm, self.input_box, parts)
         return declared("A-INPUT", f"Every example {what}.", written(data))
 
     def _loss(self) -> Assumption:
-        what = _described(self.loss, self.loss_parameters)
+        what = described(self.loss, self.loss_parameters)
         if self.loss_parts:
             what = f"the sum of {' and '.join(part.text for part in self.loss_parts)}"
         text = f"The loss of one example is {what}"
@@ -258,10 +226,7 @@ class Premises:
         if self.loss_assumed:
             text += "; nobody stated it"
         assumed: Literal["true"] | None = "true" if self.loss_assumed else None
-        parts = tuple(
-            _Part(part.output, part.kind, dict(part.parameters), part.weight)
-            for part in self.loss_parts
-        )
+        parts = tuple(part.data for part in self.loss_parts)
         data = _Loss(self.loss, dict(self.loss_parameters), self.loss_clip, assumed, parts)
         return declared("A-LOSS", f"{text}.", written(data))
 
@@ -292,32 +257,6 @@ class Premises:
             text += "a constant whatever the batch holds."
             data = _Aggregation("mean", self.divisor)
         return declared("A-GRAD-AGG", text, written(data))
-
-
-def _admitted(norm: float | None, box: tuple[float, float] | None) -> str:
-    """What is known of an input, in words; nothing where it may be anything."""
-    parts = []
-    if norm is not None:
-        parts.append(f"a Euclidean norm of at most {norm!r}")
-    if box is not None:
-        low, high = box
-        parts.append(f"entries between {low!r} and {high!r}")
-    return " and ".join(parts)
-
-
-def _described(kind: str, parameters: Sequence[LossParameter], output: str = "") -> str:
-    """A loss in words. output: of this one among several."""
-    numbers = ", ".join(f"{name} = {value}" for name, value in parameters)
-    text = f"{kind} of the output {output}" if output else kind
-    text = f"{text} with {numbers}" if numbers else text
-    reduction = dict(parameters).get("per_token")
-    if reduction is None:
-        return text
-    return f"the {reduction} over all tokens, those without label (-100) as 0, of {text}"
-
-
-def _sorted(parameters: Mapping[str, float | str]) -> tuple[LossParameter, ...]:
-    return tuple(sorted(parameters.items()))
 
 
 def _divisor(data: Mapping[str, object]) -> int | None:
