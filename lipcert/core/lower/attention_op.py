@@ -12,6 +12,7 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.moves import permute
 from lipcert.core.lower.spelling import apply, inverse_root, number, whole
 from lipcert.core.lower.values import Constant, Value
 
@@ -33,7 +34,7 @@ def attention(call: Call) -> Value:
         for position in range(3)
     )
     keys, values = (_repeated(call, value, query.shape[1]) for value in (keys, values))
-    scores = apply(call, "MatMul", query, call.permute(keys, [0, 1, 3, 2]))
+    scores = apply(call, "MatMul", query, permute(call, keys, [0, 1, 3, 2]))
     factor = number(call.real("scale", 1.0)) if call.given("scale") else None
     scores = apply(call, "Mul", scores, factor or inverse_root(query.shape[3]))
     mask, cap = _mask(call, query.shape[2], keys.shape[2]), call.real("softcap", 0.0)
@@ -48,7 +49,7 @@ def attention(call: Call) -> Value:
     if not is_flat:
         return result
     joined = whole(0, 0, result.shape[1] * result.shape[3])
-    return apply(call, "Reshape", call.permute(result, [0, 2, 1, 3]), joined)
+    return apply(call, "Reshape", permute(call, result, [0, 2, 1, 3]), joined)
 
 
 def _with_heads(call: Call, value: Value, heads: int) -> Value:
@@ -58,7 +59,7 @@ def _with_heads(call: Call, value: Value, heads: int) -> Value:
     if len(value.shape) != 3 or heads < 1 or value.shape[2] % heads:
         raise Unsupported("its heads do not divide its features")
     split = apply(call, "Reshape", value, whole(0, 0, heads, value.shape[2] // heads))
-    return call.permute(split, [0, 2, 1, 3])
+    return permute(call, split, [0, 2, 1, 3])
 
 
 def _repeated(call: Call, value: Value, heads: int) -> Value:

@@ -12,8 +12,9 @@ from lipcert.core.lower.conv_ops import images, norm_order
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
+from lipcert.core.lower.moves import indices, moved
 from lipcert.core.lower.spelling import reduced_axes, without_axes
-from lipcert.core.lower.values import Array, Constant, Data, Value, indices
+from lipcert.core.lower.values import Array, Constant, Data, Value
 from lipcert.core.program import (
     LocalResponse,
     Normalize,
@@ -105,9 +106,9 @@ def softmax(call: Call) -> Value:
         return call.step(Softmax(axis, logarithm), value, shape=value.shape, place=value.place)
     check_apart(value, range(axis, rank))
     flat = (*value.shape[:axis], math.prod(value.shape[axis:]))
-    joined = call.moved(value, indices(flat), value.place)
+    joined = moved(call, value, indices(flat), value.place)
     result = call.step(Softmax(axis, logarithm), joined, shape=flat, place=value.place)
-    return call.moved(result, indices(value.shape), value.place)
+    return moved(call, result, indices(value.shape), value.place)
 
 
 def _normalized(call: Call, value: Data, axes: Sequence[int], *, centred: bool = True) -> Data:
@@ -140,8 +141,8 @@ def normalization(call: Call) -> Value:
     if groups < 1 or channels % groups:
         raise Unsupported("the groups do not divide the channels")
     parts = (value.shape[0], groups, math.prod(value.shape[1:]) // groups)
-    split = call.moved(value, indices(parts), value.place)
-    result = call.moved(_normalized(call, split, (2,)), indices(value.shape), value.place)
+    split = moved(call, value, indices(parts), value.place)
+    result = moved(call, _normalized(call, split, (2,)), indices(value.shape), value.place)
     return _affine(call, result, shape, repeats=1 if call.version >= 21 else channels // groups)
 
 

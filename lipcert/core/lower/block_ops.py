@@ -9,7 +9,8 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_kept, normal_axes
-from lipcert.core.lower.values import FIXED, Array, Constant, Value, check_size, indices
+from lipcert.core.lower.moves import arrange, indices, move
+from lipcert.core.lower.values import FIXED, Array, Constant, Value, check_size
 from lipcert.core.program import IndexArray, Place, Shape
 
 
@@ -36,7 +37,7 @@ def depth_to_space(call: Call) -> Value:
     def blocks(entries: Array) -> Array:
         return entries.reshape(split).transpose(order).reshape(shape)
 
-    return call.arrange(value, blocks, value.place)
+    return arrange(call, value, blocks, value.place)
 
 
 def space_to_depth(call: Call) -> Value:
@@ -51,7 +52,7 @@ def space_to_depth(call: Call) -> Value:
     def blocks(entries: Array) -> Array:
         return entries.reshape(split).transpose(0, 3, 5, 1, 2, 4).reshape(shape)
 
-    return call.arrange(value, blocks, value.place)
+    return arrange(call, value, blocks, value.place)
 
 
 def triangle(call: Call) -> Value:
@@ -61,7 +62,7 @@ def triangle(call: Call) -> Value:
     check_kept(value, normal_axes((-2, -1), rank))
     keep = np.triu if call.integer("upper", 1) else np.tril
     kept = keep(np.ones(value.shape[-2:], dtype=bool), offset)
-    return call.move(value, np.where(kept, indices(value.shape), -1), value.place)
+    return move(call, value, np.where(kept, indices(value.shape), -1), value.place)
 
 
 def _places(call: Call) -> tuple[Constant, IndexArray]:
@@ -89,7 +90,7 @@ def gather_elements(call: Call) -> Value:
         raise Unsupported(FIXED)
     where = list(np.indices(check_size(places.shape), sparse=True))
     where[axis] = _counted(places, value.shape[axis])
-    return call.move(value, indices(value.shape)[tuple(where)], value.place)
+    return move(call, value, indices(value.shape)[tuple(where)], value.place)
 
 
 def gather_nd(call: Call) -> Value:
@@ -110,4 +111,4 @@ def gather_nd(call: Call) -> Value:
     index = indices(shape)[(*inner, *np.moveaxis(where, -1, 0))]
     if place is not None and place.axis >= leading:
         place = Place(place.axis - leading - depth + places.ndim - 1, place.before)
-    return call.move(value, index, place)
+    return move(call, value, index, place)

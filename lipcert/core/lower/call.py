@@ -14,8 +14,8 @@ from typing import final
 import numpy as np
 
 from lipcert.core.lower.errors import MixingError, Unsupported
-from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size, indices
-from lipcert.core.program import IndexArray, Move, Op, Place, Shape, Step
+from lipcert.core.lower.values import Constant, Data, Value, check_size
+from lipcert.core.program import Op, Place, Shape, Step
 from lipcert.core.reader.records import Attribute, Model, Node, Tensor, shown
 
 
@@ -193,28 +193,3 @@ class Call:
         names = tuple(value.name for value in inputs)
         self.sink.steps.append(Step(op, names, name, shape, self._position))
         return Data(name, shape, place)
-
-    def arrange(self, value: Value, act: Arrange, place: Place | None, copies: int = 1) -> Value:
-        """The entries as `act` arranges them, none of them more than `copies` times."""
-        if isinstance(value, Constant):
-            return value.rearranged(act, place, copies)
-        return self.moved(value, act(indices(value.shape)), place)
-
-    def permute(self, value: Value, order: Sequence[int]) -> Value:
-        """Axis k of the result is axis order[k]; the batch axis goes where the order puts it."""
-        if sorted(order) != list(range(len(value.shape))):
-            raise Unsupported("the axes are not a permutation")
-        place = value.place and Place(list(order).index(value.place.axis), value.place.before)
-        return self.arrange(value, lambda entries: entries.transpose(order), place)
-
-    def move(self, value: Value, index: IndexArray, place: Place | None) -> Value:
-        """Entry k of the result is entry index[k] of the value, or 0 where that is −1."""
-        if isinstance(value, Constant):
-            return value.gathered(index, place)
-        return self.moved(value, index, place)
-
-    def moved(self, value: Data, index: IndexArray, place: Place | None) -> Data:
-        """`move` of data; where nothing changes, the value itself."""
-        if index.shape == value.shape and np.array_equal(index, indices(value.shape)):
-            return Data(value.name, value.shape, place)
-        return self.step(Move(index), value, shape=index.shape, place=place)

@@ -7,9 +7,10 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import times
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.sums import combined
-from lipcert.core.lower.values import Constant, Data, Value, broadcast
+from lipcert.core.lower.values import Constant, Data, Value
 
 
 def choice(call: Call) -> Value:

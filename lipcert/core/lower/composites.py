@@ -15,6 +15,7 @@ import numpy.typing as npt
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
+from lipcert.core.lower.moves import permute
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes
 from lipcert.core.lower.values import Constant, Value, check_size
 
@@ -78,8 +79,8 @@ def cumulated(call: Call) -> Value:
     if isinstance(value, Constant) and not value.is_float:
         return _whole_sums(value, matrix, swap)
     transposed = Constant(*2 * (np.ascontiguousarray(matrix.T),))
-    product = apply(call, "MatMul", call.permute(value, swap), transposed)
-    return call.permute(product, swap)
+    product = apply(call, "MatMul", permute(call, value, swap), transposed)
+    return permute(call, product, swap)
 
 
 def _whole_sums(value: Constant, matrix: npt.NDArray[Any], swap: list[int]) -> Constant:
@@ -98,7 +99,7 @@ def gemm(call: Call) -> Value:
         value = call.value(place)
         if len(value.shape) != 2:
             raise Unsupported("a factor is not a matrix")
-        factors.append(call.permute(value, [1, 0]) if call.integer(name, 0) else value)
+        factors.append(permute(call, value, [1, 0]) if call.integer(name, 0) else value)
     product = _times(call, apply(call, "MatMul", *factors), call.real("alpha", 1.0))
     beta = call.real("beta", 1.0)
     if not call.has(2):

@@ -22,18 +22,11 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import applied
 from lipcert.core.lower.jump_ops import JUMPS, exactly
 from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
+from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.size_ops import marks
 from lipcert.core.lower.spelling import reduced_axes, without_axes
-from lipcert.core.lower.values import (
-    FIXED,
-    Constant,
-    Data,
-    Value,
-    broadcast,
-    check_size,
-    is_finite,
-)
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, check_size, is_finite
 from lipcert.core.lower.whole_numbers import ARITHMETIC, whole, within
 from lipcert.core.program import Acts, then
 from lipcert.core.reader.records import Model, Tensor, with_nested

@@ -15,6 +15,7 @@ from typing import final
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.layout_ops import same_order
+from lipcert.core.lower.moves import permute
 from lipcert.core.lower.spelling import apply, reduced
 from lipcert.core.lower.values import Constant, Value, check_size
 
@@ -47,7 +48,7 @@ def einsum(call: Call) -> Value:
     total = _summed(call, total, output)
     if set(total.labels) != set(output):
         raise Unsupported("its output has a label that no input has")
-    return call.permute(total.value, [total.labels.index(label) for label in output])
+    return permute(call, total.value, [total.labels.index(label) for label in output])
 
 
 def _parsed(equation: str, ranks: Sequence[int]) -> Iterator[str]:
@@ -88,7 +89,7 @@ def _arranged(call: Call, term: _Term, groups: Sequence[str], sizes: Mapping[str
     order = [term.labels.index(label) for label in "".join(groups)]
     shape = tuple(math.prod(sizes[label] for label in group) for group in groups)
     grows = [term.batch != "" and term.batch in group for group in groups]
-    return same_order(call, call.permute(term.value, order), check_size(shape), grows)
+    return same_order(call, permute(call, term.value, order), check_size(shape), grows)
 
 
 def _summed(call: Call, term: _Term, kept: str) -> _Term:

@@ -8,8 +8,9 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import check_alike
 from lipcert.core.lower.function_choices import limited
 from lipcert.core.lower.functions import activated
+from lipcert.core.lower.moves import broadcast, indices, moved
 from lipcert.core.lower.sums import combined, expanded
-from lipcert.core.lower.values import Constant, Data, Value, broadcast, indices, only_data
+from lipcert.core.lower.values import Constant, Data, Value, only_data
 from lipcert.core.program import Concat, ReduceMax
 
 
@@ -50,11 +51,11 @@ def _larger(call: Call, first: Data, second: Data, *, smallest: bool) -> Data:
     stack = call.sink.stacks.get(pair)
     if stack is None or stack.shape != (*shape, 2):
         columns = [
-            call.moved(v, np.broadcast_to(indices(v.shape), shape)[..., None], place)
+            moved(call, v, np.broadcast_to(indices(v.shape), shape)[..., None], place)
             for v in (first, second)
         ]
         stack = call.step(Concat(len(shape)), *columns, shape=(*shape, 2), place=place)
         call.sink.stacks[pair] = stack
     op = ReduceMax((len(shape),), smallest)
     column = call.step(op, stack, shape=(*shape, 1), place=place)
-    return call.moved(column, indices(shape), place)
+    return moved(call, column, indices(shape), place)

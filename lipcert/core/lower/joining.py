@@ -11,8 +11,9 @@ import numpy as np
 
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.lower.moves import gathered, indices, moved
 from lipcert.core.lower.sums import combined
-from lipcert.core.lower.values import Constant, Data, Value, check_size, indices
+from lipcert.core.lower.values import Constant, Data, Value, check_size
 from lipcert.core.program import (
     Concat,
     Head,
@@ -72,7 +73,7 @@ def joined_outputs(
         if sink.batched and value.place is None:
             raise MixingError("the examples of a batch cannot be told apart")
         call = Call(Node("", "Flatten", "", (), (head.output,), {}), position, 0, (), sink)
-        flat.append(call.moved(value, indices((1, head.size)), place))
+        flat.append(moved(call, value, indices((1, head.size)), place))
     last = max(range(len(heads)), key=positions.__getitem__)  # what it reads stands before it
     node = Node("", "Concat", "", (), (heads[last].output,), {})
     call = Call(node, positions[last], 0, (), sink)
@@ -150,7 +151,7 @@ def _filled(
         else:
             slab = np.full(whole.shape, -1, dtype=np.int64)
             slab[position : position + size] = np.moveaxis(indices(value.shape), axis, 0)
-            slabs.append(value.gathered(np.moveaxis(slab, 0, axis), value.place))
+            slabs.append(gathered(value, np.moveaxis(slab, 0, axis), value.place))
         position += size
-    result = call.moved(total, np.moveaxis(whole, 0, axis), total.place)
+    result = moved(call, total, np.moveaxis(whole, 0, axis), total.place)
     return combined(call, [result, *slabs], (1,) * (1 + len(slabs)))

@@ -10,8 +10,9 @@ import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.size_ops import marks
-from lipcert.core.lower.values import Constant, Value, broadcast
+from lipcert.core.lower.values import Constant, Value
 
 Array = npt.NDArray[Any]
 

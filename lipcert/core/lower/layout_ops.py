@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
+from lipcert.core.lower.moves import arrange, permute
 from lipcert.core.lower.operators import REALS
 from lipcert.core.lower.values import FIXED, Data, Value
 from lipcert.core.program import Place, Shape
@@ -62,7 +63,7 @@ def reshaped(value: Value, shape: Shape, grows: Sequence[bool]) -> Place | None:
 def same_order(call: Call, value: Value, shape: Shape, grows: Sequence[bool]) -> Value:
     """The entries in the same row-major order."""
     place = reshaped(value, shape, grows)
-    return call.arrange(value, lambda entries: entries.reshape(shape), place)
+    return arrange(call, value, lambda entries: entries.reshape(shape), place)
 
 
 def _batch_axis(value: Value) -> int:
@@ -154,7 +155,7 @@ def transpose(call: Call) -> Value:
     """The axes in another order, reversed by default."""
     value = call.value(0)
     order = call.integers("perm")
-    return call.permute(value, order or list(range(len(value.shape)))[::-1])
+    return permute(call, value, order or list(range(len(value.shape)))[::-1])
 
 
 def same(call: Call) -> Value:

@@ -7,12 +7,13 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.gemm import dense
-from lipcert.core.lower.values import FIXED, Constant, Data, Value, broadcast, indices, only_data
+from lipcert.core.lower.moves import broadcast, indices, moved, permute
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, only_data
 from lipcert.core.program import MatMul
 
 
 def _permuted(call: Call, value: Data, order: list[int]) -> Data:
-    return only_data(call.permute(value, order))
+    return only_data(permute(call, value, order))
 
 
 def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
@@ -21,7 +22,7 @@ def _times_vector(call: Call, value: Data, weight: Constant) -> Data:
         raise Unsupported(FIXED)
     row = weight.rearranged(lambda entries: entries.reshape(1, -1), None)
     product = dense(call, value, row)
-    return call.moved(product, indices(product.shape)[..., 0], product.place)
+    return moved(call, product, indices(product.shape)[..., 0], product.place)
 
 
 def _turned(weight: Constant) -> Constant:
@@ -62,7 +63,7 @@ def matmul(call: Call) -> Value:
         raise Unsupported("a constant matrix times a vector of examples")
     swap = [*range(rank - 2), rank - 1, rank - 2]
     product = dense(call, _permuted(call, value, swap), _matrix(first, rank))
-    return call.permute(product, swap)
+    return permute(call, product, swap)
 
 
 def _is_stack(weight: Constant) -> bool:

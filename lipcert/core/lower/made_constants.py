@@ -10,6 +10,7 @@ import numpy as np
 from lipcert.core.interval import exact
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.moves import gathered
 from lipcert.core.lower.values import FIXED, Constant, Value, check_size, is_of_batch
 from lipcert.core.program import Place
 
@@ -68,7 +69,7 @@ def one_hot(call: Call) -> Value:
         raise Unsupported("an index is not a whole number")
     wanted = np.where(wanted < 0, wanted + depth, wanted)
     hot = np.moveaxis(wanted[..., None] == np.arange(depth), -1, axis)
-    return values.gathered(hot.astype(np.int64), None)
+    return gathered(values, hot.astype(np.int64), None)
 
 
 def identity_matrix(call: Call) -> Value:

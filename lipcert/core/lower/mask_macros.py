@@ -8,8 +8,9 @@ from typing import final
 
 import numpy as np
 
+from lipcert.core.lower.moves import indices
 from lipcert.core.lower.rewriter import Rewriter
-from lipcert.core.lower.values import check_size, indices
+from lipcert.core.lower.values import check_size
 from lipcert.core.program import (
     Compare,
     IndexArray,

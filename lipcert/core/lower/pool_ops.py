@@ -9,7 +9,8 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import images, norm_order
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.values import Data, Value, check_size, indices
+from lipcert.core.lower.moves import indices, moved
+from lipcert.core.lower.values import Data, Value, check_size
 from lipcert.core.lower.windows import windows
 from lipcert.core.program import AveragePool, LpPool, MaxPool, Op, Shape, Window
 
@@ -41,7 +42,7 @@ def _padded(call: Call, value: Data, window: Window, end: Shape) -> tuple[Data, 
     widths = [(0, 0), (0, 0), *zip(window.before, end, strict=True)]
     check_size(tuple(size + sum(pad) for size, pad in zip(value.shape, widths, strict=True)))
     index = np.pad(indices(value.shape), widths, constant_values=-1)
-    return call.moved(value, index, value.place), replace(window, before=(0,) * len(end))
+    return moved(call, value, index, value.place), replace(window, before=(0,) * len(end))
 
 
 def _check_covered(window: Window, sizes: Shape) -> None:

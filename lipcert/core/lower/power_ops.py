@@ -12,8 +12,9 @@ from lipcert.core.exponential import log_bounds
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
+from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.sums import expanded
-from lipcert.core.lower.values import Constant, Value, broadcast
+from lipcert.core.lower.values import Constant, Value
 from lipcert.core.program import Operand, Scale
 
 

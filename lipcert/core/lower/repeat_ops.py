@@ -9,6 +9,7 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.lower.moves import arrange
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, check_size, is_of_batch
 from lipcert.core.program import Place, Shape
 
@@ -56,7 +57,7 @@ def _without_batch(value: Value, place: Place, sizes: Shape, count: int) -> Shap
 def _repeated(call: Call, value: Value, shape: Shape, place: Place | None) -> Value:
     """Along axes of size 1 and in front of the others, to a shape that is not too large."""
     copies = math.prod(shape) // max(math.prod(value.shape), 1)
-    return call.arrange(value, lambda entries: np.broadcast_to(entries, shape), place, copies)
+    return arrange(call, value, lambda entries: np.broadcast_to(entries, shape), place, copies)
 
 
 def _for_every_example(value: Value, grown: Sequence[int], own: int) -> Place:
@@ -85,4 +86,4 @@ def tile(call: Call) -> Value:
         place = _for_every_example(value, grown, grown[0])
     elif place is not None and counts[place.axis] != 1:
         raise MixingError("it repeats the batch axis")
-    return call.arrange(value, lambda entries: np.tile(entries, counts), place, math.prod(counts))
+    return arrange(call, value, lambda entries: np.tile(entries, counts), place, math.prod(counts))

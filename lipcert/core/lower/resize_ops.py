@@ -17,6 +17,7 @@ from lipcert.core.arithmetic import round_down, round_up
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.layout_ops import normal_axes
+from lipcert.core.lower.moves import permute
 from lipcert.core.lower.selection_ops import select
 from lipcert.core.lower.spelling import apply
 from lipcert.core.lower.values import FIXED, Constant, Value, check_size
@@ -130,7 +131,7 @@ def _weighted(call: Call, value: Value, axis: int, matrix: Constant) -> Value:
     last = len(value.shape) - 1
     swap = list(range(last + 1))
     swap[axis], swap[last] = last, axis
-    return call.permute(apply(call, "MatMul", call.permute(value, swap), matrix), swap)
+    return permute(call, apply(call, "MatMul", permute(call, value, swap), matrix), swap)
 
 
 def _grid(call: Call, value: Value) -> list[tuple[Fraction, int]]:

@@ -18,7 +18,7 @@ import numpy as np
 from lipcert.core.budget import spend
 from lipcert.core.interval import Interval, exact
 from lipcert.core.lower.call import Sink
-from lipcert.core.lower.values import indices
+from lipcert.core.lower.moves import indices
 from lipcert.core.paths import needed_steps
 from lipcert.core.program import (
     Activation,

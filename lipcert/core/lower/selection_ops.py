@@ -10,7 +10,8 @@ import numpy as np
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes
-from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size, indices
+from lipcert.core.lower.moves import arrange, indices, move
+from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size
 from lipcert.core.program import Embedding, IndexArray, Operand, Place, Shift, Sort
 
 _ENDLESS = 2**31 - 1
@@ -21,7 +22,7 @@ def select(call: Call, value: Value, axis: int, places: Sequence[int]) -> Value:
     """Entries of one axis, which is not that of the batch."""
     check_kept(value, (axis,))
     if isinstance(places, range):
-        return call.arrange(value, _ranged(axis, places), value.place)
+        return arrange(call, value, _ranged(axis, places), value.place)
     return _taken(call, value, axis, np.asarray(places, dtype=np.int64), value.place)
 
 
@@ -36,7 +37,7 @@ def _taken(call: Call, value: Value, axis: int, places: IndexArray, place: Place
     """Entries at places that lie within the axis, which their axes replace."""
     check_size((*value.shape[:axis], places.size, *value.shape[axis + 1 :]))
     copies = int(np.bincount(places.reshape(-1)).max()) if places.size else 0
-    return call.arrange(value, lambda entries: np.take(entries, places, axis), place, copies)
+    return arrange(call, value, lambda entries: np.take(entries, places, axis), place, copies)
 
 
 def slice_(call: Call) -> Value:
@@ -134,7 +135,7 @@ def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
     found = call.step(Embedding(rows.operand(2)), chosen, shape=shape, place=place)
     if len(width) == 1:
         return found
-    return call.arrange(found, lambda entries: entries.reshape(*chosen.shape, *width), place)
+    return arrange(call, found, lambda entries: entries.reshape(*chosen.shape, *width), place)
 
 
 def pad(call: Call) -> Value:
@@ -158,7 +159,7 @@ def pad(call: Call) -> Value:
         if begin or end:
             check_kept(value, (axis,))
             index = _padded(index, axis, begin, end, mode)
-    result = call.move(value, index, value.place)
+    result = move(call, value, index, value.place)
     if mode != "constant" or number == 0.0 or not (index < 0).any():
         return result
     if isinstance(result, Constant):

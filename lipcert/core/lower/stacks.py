@@ -9,7 +9,8 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import same_order
-from lipcert.core.lower.values import FIXED, Constant, Data, Value, indices, only_data
+from lipcert.core.lower.moves import indices, moved, permute
+from lipcert.core.lower.values import FIXED, Constant, Data, Value, only_data
 from lipcert.core.program import Conv, Place, Window
 
 
@@ -21,7 +22,7 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     """
     value, place = _expanded(call, value, weight)
     rank, shape = len(value.shape), value.shape
-    turned = weight if left else call.permute(weight, _swapped(len(weight.shape)))
+    turned = weight if left else permute(call, weight, _swapped(len(weight.shape)))
     outputs, inputs = turned.shape[-2:]
     summed = rank - 2 if left else rank - 1
     stack = [1] * (rank - len(weight.shape)) + list(weight.shape[:-2])
@@ -38,7 +39,7 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     wide = same_order(call, value, split, [axis in front for axis in range(len(split))])
     count, pixels = math.prod(stack), math.prod(split[axis] for axis in free)
     grows = [place is not None, False, False]
-    flat = same_order(call, call.permute(wide, order), (1, count * inputs, pixels), grows)
+    flat = same_order(call, permute(call, wide, order), (1, count * inputs, pixels), grows)
     kernels = (count * outputs, inputs, 1)
     kernel = only_constant(turned).rearranged(lambda entries: entries.reshape(kernels), None)
     window = Window((1,), (1,), (1,), (0,), (pixels,))
@@ -47,7 +48,7 @@ def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
     made = call.step(op, only_data(flat), shape=(1, count * outputs, pixels), place=apart)
     sizes = tuple(outputs if axis == summed else split[axis] for axis in order)
     back = same_order(call, made, sizes, [axis in front for axis in order])
-    narrow = call.permute(back, [int(axis) for axis in np.argsort(order)])
+    narrow = permute(call, back, [int(axis) for axis in np.argsort(order)])
     result = list(shape)
     result[-2 if left else -1] = outputs
     return same_order(call, narrow, tuple(result), [axis == own for axis in range(rank)])
@@ -78,4 +79,4 @@ def _expanded(call: Call, value: Data, weight: Constant) -> tuple[Data, Place | 
         if place.axis < rank - 2 and stack[place.axis] != 1:
             raise Unsupported(FIXED)
     index = np.broadcast_to(indices(value.shape).reshape(own), shape)
-    return call.moved(value, index, place), place
+    return moved(call, value, index, place), place

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.values import Constant, Data, Value, broadcast, indices
+from lipcert.core.lower.moves import broadcast, indices, moved
+from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Add, Operand, Place, Scale, Shape, Shift
 
 
@@ -27,7 +28,7 @@ def scaled(call: Call, value: Data, factor: float) -> Data:
 
 def expanded(call: Call, value: Data, shape: Shape, place: Place | None) -> Data:
     """Repeated along axes other than the batch's."""
-    return call.moved(value, np.broadcast_to(indices(value.shape), shape), place)
+    return moved(call, value, np.broadcast_to(indices(value.shape), shape), place)
 
 
 def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:

@@ -13,9 +13,10 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.operators import JUMPS, REALS
 from lipcert.core.lower.sums import combined, expanded, scaled
-from lipcert.core.lower.values import Constant, Data, Kind, Value, broadcast
+from lipcert.core.lower.values import Constant, Data, Kind, Value
 from lipcert.core.program import Compare, Hide, Multiply, Scale
 from lipcert.core.reader.records import Node
 

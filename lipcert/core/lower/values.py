@@ -14,20 +14,18 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, final
-from weakref import WeakValueDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.budget import spend
-from lipcert.core.lower.errors import MixingError, Unsupported
-from lipcert.core.program import Acts, IndexArray, Operand, Place, Shape, then
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import Acts, Operand, Place, Shape, then
 from lipcert.core.reader.records import Tensor
 
 FIXED = "it has sizes that fit one batch size only"
 MAX_SIZE = 1 << 25
-_TABLES: WeakValueDictionary[int, IndexArray] = WeakValueDictionary()
 
 Array: TypeAlias = npt.NDArray[Any]
 Arrange: TypeAlias = Callable[[Array], Array]
@@ -147,15 +145,6 @@ class Constant:
         acts = then(self.acts, np.negative)
         return Constant(low, high, self.sources, self.place, self.grows, acts)
 
-    def gathered(self, index: IndexArray, place: Place | None) -> Constant:
-        """Entry k is entry index[k] of this one, or 0 where that is −1."""
-
-        def taken(array: Array) -> Array:
-            return np.append(array.reshape(-1), np.zeros(1, array.dtype))[index]
-
-        read = index[index >= 0]
-        return self.rearranged(taken, place, int(np.bincount(read).max()) if read.size else 0)
-
     def _spread(self, copies: int) -> Mapping[str, float]:
         if not self.sources or copies == 1:
             return self.sources
@@ -181,22 +170,6 @@ def only_data(value: Value) -> Data:
     if isinstance(value, Constant):
         raise Unsupported("it is used in a way that is not understood")
     return value
-
-
-def indices(shape: Shape) -> IndexArray:
-    """The flat index of every entry of a tensor of this shape.
-
-    All tensors of one size share one table as long as somebody uses it: it cannot be written to,
-    and what is a view of it takes no room.
-    """
-    size = math.prod(check_size(shape))
-    table = _TABLES.get(size)
-    if table is None:
-        spend(size)
-        table = np.arange(size, dtype=np.int64)
-        table.setflags(write=False)
-        _TABLES[size] = table
-    return table.reshape(shape)
 
 
 def is_undefined(array: Array) -> bool:
@@ -231,39 +204,9 @@ def check_size(shape: Shape) -> Shape:
     return shape
 
 
-def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
-    """The common shape of tensors combined entry by entry, and the place of the batch in it.
-
-    Proof: all that depend on N have its dimension before·N·after on the same axis of the result,
-    and all others are repeated along that axis, so an entry of example i meets those of example i.
-    """
-    shape = check_size(np.broadcast_shapes(*(value.shape for value in values)))
-    found = {
-        (value.place.axis + len(shape) - len(value.shape), value.place.before, _length(value))
-        for value in values
-        if value.place is not None
-    }
-    if len(found) > 1:
-        raise MixingError("its inputs carry the batch on different axes, or in different ways")
-    if not found:
-        return shape, None
-    axis, before, _ = next(iter(found))
-    for value in values:
-        own = axis - len(shape) + len(value.shape)
-        if value.place is None and own >= 0 and value.shape[own] != 1:
-            raise Unsupported(FIXED)
-    return shape, Place(axis, before)
-
-
 def is_of_batch(shape: Shape, count: int | None) -> bool:
     """Whether a constant of a file with batches of so many is too large but for one example.
 
     It is the same along axis 0, which is then taken for that of the batch: example i has entry i.
     """
     return count is not None and math.prod(shape) > MAX_SIZE and shape[:1] == (count,)
-
-
-def _length(value: Value) -> int:
-    if value.place is None:
-        raise Unsupported("it is used in a way that is not understood")
-    return value.shape[value.place.axis]

@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.size_ops import marks
-from lipcert.core.lower.values import Constant, broadcast
+from lipcert.core.lower.values import Constant
 
 Array = npt.NDArray[Any]
 
