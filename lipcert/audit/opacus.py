@@ -13,7 +13,7 @@ Flat and per-layer clipping, in the modes "hooks", "functorch", "ew" and "ghost"
 BatchMemoryManager splits are supported. Of several processes, of which the first one draws the
 noise and each clips its part of the batch, every rank records its batches, and the sums over all
 ranks, for which detailed steps add up copies. What a trace cannot describe is refused: radii that
-adapt or differ between layers, and parameters that are sharded.
+adapt, and parameters that are sharded.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None
             twin.released(
                 clean,
                 noised,
-                dict.fromkeys(groups.values(), _radius(optimizer, groups)),
+                {groups[name]: radius for name, radius in _radii(optimizer, groups).items()},
                 weights=parameters,
                 std=dict.fromkeys(groups, std),
                 account={
@@ -118,12 +118,6 @@ def _require_supported(optimizer: _PrivateOptimizer) -> None:
     for kind in type(optimizer).__mro__:
         if kind.__name__ in _REFUSED:
             raise _refused(kind.__name__, _REFUSED[kind.__name__])
-    radii = {float(radius) for radius in getattr(optimizer, "max_grad_norms", ())}
-    if len(radii) > 1:
-        raise _refused(
-            "per-layer clipping to several radii",
-            "audits know one radius C, or C/√K for each of K tensors: give the same one for all",
-        )
 
 
 def _require_place(recorder: Recorder, optimizer: _PrivateOptimizer) -> tuple[int, int]:
@@ -182,9 +176,10 @@ def _groups(
     return {name: (name,) for name in trained} if _is_split(optimizer) else {_ALL: trained}
 
 
-def _radius(optimizer: _PrivateOptimizer, groups: Mapping[str, tuple[str, ...]]) -> float:
-    """What each group is clipped to."""
-    return float(float(optimizer.max_grad_norm) / len(groups) ** 0.5)
+def _radii(optimizer: _PrivateOptimizer, groups: Iterable[str]) -> dict[str, float]:
+    """What each group is clipped to, of which those of single tensors are in their order."""
+    each = getattr(optimizer, "max_grad_norms", (optimizer.max_grad_norm,))
+    return {group: float(radius) for group, radius in zip(groups, each, strict=True)}
 
 
 def _is_split(optimizer: _PrivateOptimizer) -> bool:
@@ -199,7 +194,7 @@ def _declare(
 ) -> None:
     declared: dict[str, Any] = {
         "noise_multiplier": float(optimizer.noise_multiplier),
-        "clip_norms": dict.fromkeys(groups, _radius(optimizer, groups)),
+        "clip_norms": _radii(optimizer, groups),
         "groups": groups,
         "reduction": optimizer.loss_reduction,
     }

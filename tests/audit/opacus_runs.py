@@ -286,6 +286,18 @@ def by_the_batch(optimizer: Any, step: int) -> None:
         optimizer.scale_grad = scale_by_size
 
 
+def looser(optimizer: Any, step: int) -> None:
+    """One tensor is clipped to more than what the others leave of the radius."""
+    if step == 0:
+        optimizer.max_grad_norms = [2.0 * RADIUS, *optimizer.max_grad_norms[1:]]
+
+
+SEVERAL = {
+    "clipping": "per_layer",
+    "max_grad_norm": [
+        RADIUS * (share / 91.0) ** 0.5 for share in (1.0, 4.0, 9.0, 16.0, 25.0, 36.0)
+    ],
+}
 RIGHT_RUNS = (
     OpacusRun("none"),
     OpacusRun(
@@ -314,6 +326,7 @@ RIGHT_RUNS = (
         {"clipping": "per_layer", "max_grad_norm": [RADIUS / 6**0.5] * 6},
         settings={"clip_scope": "group", "group": "parameter", "allocation": "global"},
     ),
+    OpacusRun("per layer, several radii", SEVERAL),
 )
 
 FAULTY_RUNS = (
@@ -326,6 +339,7 @@ FAULTY_RUNS = (
     OpacusRun("examples not clipped", before=unclipped),
     OpacusRun("gradients scaled, as in automatic clipping, but not declared so", before=normalised),
     OpacusRun("clipped to twice the radius", {"max_grad_norm": 2.0 * RADIUS}),
+    OpacusRun("one layer not clipped to the radius that is declared", SEVERAL, before=looser),
     OpacusRun("shuffled batches, accounted as Poisson", {"poisson_sampling": False}),
     OpacusRun("twice the sampling rate", batch=2 * BATCH),
     OpacusRun("one epoch more than accounted for", steps=STEPS + POOL // BATCH),

@@ -31,7 +31,7 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
+from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
 from lipcert.audit.checks.recorded_run import (
     FEW,
     Finding,
@@ -153,15 +153,15 @@ class _Distance:
 def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> _Distance:
     first = release.batches[0]
     weights = run.weights(first.name)
-    stability = run.declared.clip_stability
-    exact = Gradients(run.claims, weights, run.device, decay=decay, stability=stability)
+    clips = clips_of(run, run.claims)
+    exact = Gradients(run.claims, weights, run.device, decay=decay, clips=clips)
     passes = _passes(exact, release)
     used = first.step.arithmetic.precision if first.step.arithmetic is not None else None
     own = _comparable(used, run.device)
     ours = _flat(run, _total(passes))
     near, rounded = passes, ours
     if own is not Precision.FLOAT64:
-        rough = Gradients(run.claims, weights, run.device, own, decay, stability=stability)
+        rough = Gradients(run.claims, weights, run.device, own, decay, clips=clips)
         near = _passes(rough, release)
         rounded = _flat(run, _total(near))
     snapshot = clean.tensors()

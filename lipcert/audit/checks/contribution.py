@@ -22,7 +22,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.audit.audited_weights import Settled
-from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
+from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
 from lipcert.audit.checks.recorded_run import (
     Batch,
     Finding,
@@ -89,8 +89,8 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
         return
     at = run.settled(batch.name)
     weights = run.weights(batch.name) if at.weights is None else at.weights
-    stability = run.declared.clip_stability
-    gradients = Gradients(at.claims, weights, run.device, decay=decay, stability=stability)
+    clips = clips_of(run, at.claims)
+    gradients = Gradients(at.claims, weights, run.device, decay=decay, clips=clips)
     passes = passes_of(gradients, batch)
     parts = [part.contributions() for part in passes]
     names = [group.name for group in at.claims.groups]

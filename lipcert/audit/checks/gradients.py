@@ -27,7 +27,7 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.bounds import Claims
-from lipcert.audit.checks.recorded_run import Batch, Scale
+from lipcert.audit.checks.recorded_run import Batch, RecordedRun, Scale
 from lipcert.audit.evaluator import clip_of
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
@@ -207,14 +207,19 @@ class Clip:
         sums = norms + self.stability
         return np.divide(self.radius, sums, out=np.zeros_like(sums), where=sums > 0.0)
 
-    def lengths(self, norms: FloatArray) -> FloatArray:
-        """The norms after the clip; what is not finite stays so."""
+    def measured(self, found: Measured) -> Measured:
+        """The norms after the clip; what is not finite stays so.
+
+        Proof: t ↦ min(t, C) moves by no more than t, and t ↦ C·t/(t + γ) by no more than C/(s + γ)
+        times as much, s the smallest t there is.
+        """
+        norms, error = found.norm, found.error
         if self.stability is None:
             short = np.minimum(norms, self.radius)
         else:
             short = norms * self.factors(norms)
-        found: FloatArray = np.where(np.isfinite(norms), short, norms)
-        return found
+            error = error * self.factors(np.maximum(norms - error, 0.0))
+        return Measured(np.where(np.isfinite(norms), short, norms), error)
 
     def slack(self, found: Measured) -> float:
         """What a sum loses at most where clips divide by norm + error, and leave some room below C.
@@ -231,11 +236,49 @@ class Clip:
 
 
 @final
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """Parameters whose gradients are clipped together, and the group that they are a part of."""
+
+    group: str
+    names: tuple[str, ...]
+    clip: Clip
+
+
+def clips_of(run: RecordedRun, claims: Claims) -> tuple[Clipped, ...]:
+    """The groups of the claims, or, under a flat clip, what the run declares to clip apart.
+
+    Parts that are clipped to c_1, c_2, … are together at most √Σc² long, which a flat account has
+    for its radius.
+    """
+    declared, premise = run.declared, claims.engine.premises.clip
+    stability = declared.clip_stability
+    if premise is not None and premise.clip_scope == "flat" and len(declared.clip_norms) > 1:
+        (group,) = claims.groups
+        known = {match.recorded: name for name, match in run.names.items()}
+        parts = tuple(
+            Clipped(
+                group.name,
+                tuple(known[name] for name in declared.groups.get(part, ()) if name in known),
+                Clip(radius, stability),
+            )
+            for part, radius in declared.clip_norms.items()
+        )
+        if sorted(name for part in parts for name in part.names) == sorted(group.parameters):
+            return parts
+    return _clips_of_groups(claims, stability)
+
+
+def _clips_of_groups(claims: Claims, stability: float | None = None) -> tuple[Clipped, ...]:
+    clip = Clip(clip_of(claims), stability)
+    return tuple(Clipped(group.name, group.parameters, clip) for group in claims.groups)
+
+
+@final
 class Gradients:
     """The network of the claims at one set of weights; precision: float64, or the run's own.
 
-    decay: λ, where ∇ℓ + λθ is what the run clips. clip: what it does with that, given its stability
-    where it has one.
+    decay: λ, where ∇ℓ + λθ is what the run clips. clips: how, by default as claimed.
     """
 
     def __init__(
@@ -246,32 +289,30 @@ class Gradients:
         precision: Precision = Precision.FLOAT64,
         decay: float = 0.0,
         *,
-        stability: float | None = None,
+        clips: tuple[Clipped, ...] = (),
     ) -> None:
         self.groups = claims.groups
-        self.clip = Clip(clip_of(claims), stability)
+        self.clips = clips or _clips_of_groups(claims)
         self.network = DifferentiableNetwork(
             claims, weights, Arithmetic(torch.device(device), precision)
         )
         self.decay = Decay(self.network, decay)
         self._engine = NormEngine(self.network.lowered, watch_values=False)
 
-    def norms(self, x: Tensor, targets: Tensor, inner: float) -> Mapping[str, Measured]:
-        """‖inner · ∇ℓ_i‖ of each group before clips of whole gradients.  # [examples] each"""
+    def norms(self, x: Tensor, targets: Tensor, inner: float) -> tuple[Measured, ...]:
+        """‖inner · ∇ℓ_i‖ of what each clip takes, before it.  # [examples] each"""
         network = self.network
         with network.arithmetic.active():
             found = self._engine.measure(
                 x, lambda logits: network.loss(logits, targets, inner)
             ).parameters
-        plain = {
-            group.name: joint([found[name] for name in group.parameters]) for group in self.groups
-        }
+        plain = tuple(joint([found[name] for name in part.names]) for part in self.clips)
         if not self.decay:
             return plain
-        return {
-            group.name: self.decay.added(plain[group.name], group.parameters, x, targets)
-            for group in self.groups
-        }
+        return tuple(
+            self.decay.added(norms, part.names, x, targets)
+            for norms, part in zip(plain, self.clips, strict=True)
+        )
 
 
 @final
@@ -297,19 +338,29 @@ class Pass:
 
     def contributions(self) -> Mapping[str, Measured]:
         """‖outer · m(inner · ∇ℓ_i)‖ of each group.  # [examples] each"""
-        clip, outer, parts = self._gradients.clip, self.scale.outer, self._norms
+        outer, chunks = self.scale.outer, [self._contributed(norms) for norms in self._norms]
         return {
             group.name: Measured(
-                outer * np.concatenate([clip.lengths(part[group.name].norm) for part in parts]),
-                outer * np.concatenate([part[group.name].error for part in parts]),
+                outer * np.concatenate([chunk[group.name].norm for chunk in chunks]),
+                outer * np.concatenate([chunk[group.name].error for chunk in chunks]),
             )
             for group in self._gradients.groups
         }
 
+    def _contributed(self, norms: tuple[Measured, ...]) -> Mapping[str, Measured]:
+        """Of one chunk: what the clips leave of each group."""
+        found: dict[str, list[Measured]] = {}
+        for part, norm in zip(self._gradients.clips, norms, strict=True):
+            found.setdefault(part.group, []).append(part.clip.measured(norm))
+        return {name: joint(parts) for name, parts in found.items()}
+
     def clip_slack(self) -> float:
-        """The `slack` of the clip, for all gradients together."""
-        slack = self._gradients.clip.slack
-        return self.scale.outer * sum(slack(x) for part in self._norms for x in part.values())
+        """The `slack` of all clips together."""
+        return self.scale.outer * sum(
+            part.clip.slack(found)
+            for norms in self._norms
+            for part, found in zip(self._gradients.clips, norms, strict=True)
+        )
 
     def decayed(self) -> float:
         """outer · Σ ‖λθ‖, each as short as its clip makes it."""
@@ -349,17 +400,16 @@ class Pass:
 
     def _weighted(self, chunk: int) -> Iterator[_Weighted]:
         """Each example weighted by its clip."""
-        clip, groups = self._gradients.clip, self._gradients.groups
-        if clip.radius == np.inf:
-            names = tuple(name for group in groups for name in group.parameters)
+        clips = self._gradients.clips
+        if all(part.clip.radius == np.inf for part in clips):
+            names = tuple(name for part in clips for name in part.names)
             yield _Weighted(names, np.ones(len(self._chunks[chunk][0])))
             return
-        for group in groups:
-            norms = self._norms[chunk][group.name].norm
-            yield _Weighted(group.parameters, clip.factors(norms))
+        for part, found in zip(clips, self._norms[chunk], strict=True):
+            yield _Weighted(part.names, part.clip.factors(found.norm))
 
     @cached_property
-    def _norms(self) -> list[Mapping[str, Measured]]:
+    def _norms(self) -> list[tuple[Measured, ...]]:
         """Before clips of whole gradients, chunk by chunk."""
         gradients = self._gradients
         return [

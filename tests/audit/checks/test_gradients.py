@@ -7,14 +7,17 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 from torch.nn import functional
 
 from lipcert.audit.bounds import Claims, claims_of_analysis
-from lipcert.audit.checks.gradients import Gradients, Pass
+from lipcert.audit.checks.gradients import Clip, Gradients, Pass
 from lipcert.audit.checks.recorded_run import Scale
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
+from lipcert.measure.measured import Measured
 from lipcert.settings.settings import Settings
 from tests.audit.checks.runs import Network, array_of
 from tests.models.shipped import digits, path_of
@@ -156,3 +159,21 @@ def test_products_with_the_weights_for_every_kind_of_layer(name: str) -> None:
 
 def members(claims: Claims, group: str) -> tuple[str, ...]:
     return next(item.parameters for item in claims.groups if item.name == group)
+
+
+@given(
+    st.floats(0.0, 1e3),
+    st.floats(0.0, 1.0),
+    st.floats(-1.0, 1.0),
+    st.floats(1e-3, 10.0),
+    st.none() | st.floats(0.0, 1.0),
+)
+def test_norms_after_a_clip_are_off_by_their_error_at_most(
+    norm: float, error: float, place: float, radius: float, stability: float | None
+) -> None:
+    """The norm is within its error of the true one, and both go through the clip."""
+    clip, true = Clip(radius, stability), max(0.0, norm + place * error)
+    found = clip.measured(Measured(np.array([norm]), np.array([error])))
+    exact = true * clip.factors(np.array([true]))[0]
+    assert exact <= radius * (1.0 + 1e-12)
+    assert abs(found.norm[0] - exact) <= found.error[0] * (1.0 + 1e-9) + 1e-12 * radius
