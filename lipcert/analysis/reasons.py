@@ -22,6 +22,7 @@ from lipcert.core.lines.facts import FactLine, InputFact, StepFact
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
+from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
 from lipcert.core.lines.pulls import LossPull, PullLine
 from lipcert.core.lines.runs import RunPull
@@ -214,6 +215,9 @@ class _Tree:
                 step = next(x for x in self.found.program.steps if x.output == line.values[0])
                 below = (self.norm(step.inputs[0]),)
                 return f"{_grown(line.stated, below)}, by weights that were raised", below, ""
+            case ProductFact():
+                below = (self.norm(line.start),)
+                return f"{_grown(line.stated, below)}, by what ReLUs can do together", below, ""
             case ZeroFact():
                 below = (self.norm(self._form(line.form).start),)
                 return f"{_grown(line.stated, below)}, all steps together, around 0", below, ""

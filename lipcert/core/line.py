@@ -75,6 +75,7 @@ RULES: Final[Mapping[str, str]] = {
     "fact/step": "facts.StepFact",
     "fact/affine": "affine.AffineFact",
     "fact/gain": "gains.GainFact",
+    "fact/products": "products.ProductFact",
     "fact/ball": "balls.BallFact",
     "fact/zero": "balls.ZeroFact",
     "ball/input": "balls.InputBall",

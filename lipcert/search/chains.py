@@ -26,6 +26,7 @@ from lipcert.core.line import NotProved
 from lipcert.core.lines.balls import InputBall
 from lipcert.core.lines.chains import COTANGENTS, VALUES, chain_steps, slopes_between
 from lipcert.core.lines.gains import GainFact
+from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import Proof
 from lipcert.core.program import (
     Activation,
@@ -58,6 +59,7 @@ from lipcert.search.multipliers import (
     reached,
     top,
 )
+from lipcert.search.products import product_line
 from lipcert.search.prover import Derived, derive
 from lipcert.search.raising import gains
 from lipcert.settings.values import TierName
@@ -91,15 +93,17 @@ _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 @final
 @dataclass(frozen=True, slots=True)
 class _Effort:
-    """What a tier allows: the size of a form, to the largest one; windows of a value; patience."""
+    """What a tier allows: the size of a form, to the largest one; windows of a value; patience;
+    whether products are tried."""
 
     size: float = 1.0
     windows: int = 4
     patience: float = 1.0
+    products: bool = False
 
 
 _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
-    {"quick": _Effort(), "fast": _Effort(), "tight": _Effort(2.5, 16, 4.0)}
+    {"quick": _Effort(), "fast": _Effort(), "tight": _Effort(2.5, 16, 4.0, products=True)}
 )
 
 
@@ -256,6 +260,18 @@ class _Search:
                     norm, patience = facts[start].norm, self._effort.patience
                     yield from gains(self._proof, steps, norm, found.norm, patience)
                 return
+
+    def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
+        """Of a value that weights multiply, from as far below as it can be handled."""
+        readers = self._readers.get(value, ()) if self._effort.products else ()
+        if not any(True for name in readers for _ in operands(self._makers[name].op)):
+            return None
+        for start in reversed(self._below[value]):
+            if self._is_below_a_matrix(start):
+                found = product_line(self._proof, facts, start, value)
+                if found is not None:
+                    return found
+        return None
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest windows that begin where a cotangent is needed, and where windows end.

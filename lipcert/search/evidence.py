@@ -11,6 +11,7 @@ from lipcert.core.engines import ENGINES, Engine
 from lipcert.core.lines.chains import COTANGENTS, VALUES
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
@@ -54,6 +55,10 @@ class Proposals(Protocol):
         """That may say more of a value than what was found, from the facts of what lies below."""
         ...
 
+    def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
+        """That says more of a value than facts do."""
+        ...
+
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """That may say more of cotangents."""
         ...
@@ -77,6 +82,11 @@ class Listed:
         """Those that end at the value."""
         del found, facts
         return [chain for chain in self._chains if (chain.stop, chain.use) == (value, VALUES)]
+
+    def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
+        """No products are known beforehand."""
+        del value, facts
+        return None
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """All chains that bound cotangents."""

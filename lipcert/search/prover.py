@@ -284,6 +284,9 @@ class Prover:
             found = proof.facts[step.output]
             for chain in proposals.of_value(step.output, found, proof.facts):
                 self._near(chain, known)
+            products = proposals.of_products(step.output, proof.facts)
+            if products is not None:
+                self._add_if_it_tells(products)
 
     def _add_if_it_tells(self, *lines: FactLine) -> bool:
         """Whether a fact follows: that of the least norm, kept if it says more than is known."""

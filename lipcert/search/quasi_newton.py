@@ -8,7 +8,8 @@ BFGS, started from an estimate of the curvature along each axis, with backtracki
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +40,21 @@ class Look(Protocol):
     def slopes(self) -> tuple[FloatArray, FloatArray]:
         """The gradient, and a positive estimate of the second derivative along each axis."""
         ...
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Seen:
+    """A value and its derivatives at a point."""
+
+    point: FloatArray
+    value: float
+    gradient: FloatArray
+    curvature: FloatArray
+
+    def slopes(self) -> tuple[FloatArray, FloatArray]:
+        """The gradient, and an estimate of the second derivative."""
+        return self.gradient, self.curvature
 
 
 LookT = TypeVar("LookT", bound=Look)

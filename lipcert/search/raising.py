@@ -27,7 +27,7 @@ from lipcert.search.eigenvalues import estimated_squares
 from lipcert.search.multipliers import smoothed_ball
 from lipcert.search.norms import ROOMS
 from lipcert.search.proposals import proposals
-from lipcert.search.quasi_newton import descend
+from lipcert.search.quasi_newton import Seen, descend
 
 FloatArray = npt.NDArray[np.float64]
 IndexArray = npt.NDArray[np.int64]
@@ -117,7 +117,7 @@ def numbers_to_raise(
         looks -= some
         near = problem.near_peaks(point)
 
-        def look(where: FloatArray, near: _Problem = near, width: float = width) -> _Look:
+        def look(where: FloatArray, near: _Problem = near, width: float = width) -> Seen:
             return near.look(where, width)
 
         here = look(point)
@@ -234,7 +234,7 @@ class _Problem:
         stack = self.powers @ raised.reshape(len(raised), -1)
         return stack.reshape(-1, *raised.shape[2:])
 
-    def look(self, point: FloatArray, width: float) -> _Look:
+    def look(self, point: FloatArray, width: float) -> Seen:
         """At a point. width: of the smoothed maximum."""
         whole, level, is_z = self._raised(point)
         tau = float(np.exp(point[-1]))
@@ -247,7 +247,7 @@ class _Problem:
         gradient[-1] += 2.0 * self.copies * tau**2 / length
         curvature = np.concatenate([*self._sums(np.abs(by_level)), [abs(by_tau) + 2.0]])
         curvature = np.maximum(curvature, 0.01 * float(curvature.max()))
-        return _Look(point, float(np.log(largest) + np.log(length)), gradient, curvature)
+        return Seen(point, float(np.log(largest) + np.log(length)), gradient, curvature)
 
     def _sums(self, entries: FloatArray) -> tuple[FloatArray, FloatArray]:
         """For each number in p, and in q."""
@@ -311,18 +311,3 @@ def _best(
             break
         below = next_below
     return above, below, reached
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Look:
-    """The bound and its derivatives at a point."""
-
-    point: FloatArray
-    value: float
-    gradient: FloatArray
-    curvature: FloatArray
-
-    def slopes(self) -> tuple[FloatArray, FloatArray]:
-        """The gradient, and an estimate of the second derivative."""
-        return self.gradient, self.curvature

@@ -223,6 +223,29 @@ def _by_hand() -> Iterator[Entry]:
     }
     said = _with_line(said, at, line, "images")
     yield from _good("raised", "images", write_canonical(said), "W is raised to its positive part")
+    said, two, nothing = _read("perceptron"), (2.0).hex(), (0.0).hex()
+    at = _line(said, "fact/step", "v1") + 1
+    line = {
+        "rule": "fact/products",
+        "value": "v1",
+        "start": "x",
+        "level": (16.0).hex(),
+        "norms": [(64.0).hex(), nothing],
+        "ties": [[two] * 6],
+        "places": [1, 11 + 6, 12],
+        "cuts": [(0.25).hex(), two, nothing],
+    }
+    said = _with_line(said, at, line, "perceptron")
+    yield from _good("together", "perceptron", write_canonical(said), "64 is above the norm of W²")
+    for name, put in (
+        ("level", (0.0625).hex()),
+        ("norms", [nothing] * 2),
+        ("places", [0, 0, 10**6]),
+    ):
+        yield _entry(
+            f"{name} of products", "perceptron", "together", "invalid", 4, "nothing follows of it",
+            patch=[_put(f"/lines/{at}/{name}", put)],
+        )  # fmt: skip
 
 
 def _with_line(said: Any, at: int, line: dict[str, Any], model: str) -> Any:

@@ -39,6 +39,7 @@ from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lines.shares import FormPull
@@ -59,6 +60,16 @@ LINES: tuple[Line[Any], ...] = (
         numbers=((0.5,), (1.0, 2.0), (3.0,)),
         gain=1.5,
         method="dense",
+        bound=2.0,
+    ),
+    ProductFact(
+        value="z",
+        start="x",
+        level=2.0,
+        norms=(0.5, 1.0),
+        ties=((1.0,),),
+        places=(3, 4),
+        cuts=(0.25, 0.0),
         bound=2.0,
     ),
     ChainForm(use="values", start="x", stop="y", multipliers=((0.5, 1.0), (2.0,)), bound=2.0),

@@ -32,6 +32,7 @@ from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
@@ -57,6 +58,7 @@ from tests.weakenings.oracles import PREMISES
 
 ZEROS, ONES = np.zeros((2, 2)), np.eye(2)
 BOXED = replace(PREMISES, input_norm=None, input_box=(0.0, 1.0))
+SIGNED = replace(PREMISES, input_norm=None, input_box=(-1.0, 1.0))
 POINT = ScopeClaim("point", (), ())
 HALF_A_PAIR = 0.5**0.5
 """norm of the gradient of cross-entropy at equal logits of two classes"""
@@ -213,6 +215,30 @@ def raised_weights_of_no_such_norm() -> None:
     """relu(x) is x for x in [0, 1]², however small the gain is that a line states."""
     proof = proof_about((dense(ONES), "x", "a"), (RELU, "a", "y"), premises=BOXED)
     follow(proof, [InputFact(value="x"), gain_of("y", "a", 0.5)])
+    assert norm_of(proof, "y") >= 2.0**0.5
+
+
+def products_to(level: float) -> ProductFact:
+    """‖relu(x)‖² is at most 2·‖x‖² − ‖x‖², by its ties alone."""
+    ties = ((2.0, 2.0),)
+    return ProductFact(
+        value="y", start="x", level=level, norms=(1.001, 0.0), ties=ties, places=(), cuts=()
+    )
+
+
+def products_of_weights_that_change() -> None:
+    """Where training may double the weight of the file."""
+    scope = ScopeClaim("constraint-set", ("w",), ())
+    steps = (dense(ONES, tensor="w"), "x", "a"), (RELU, "a", "y")
+    proof = proof_about(*steps, premises=SIGNED, scope=scope)
+    follow(proof, [*facts_of(proof), products_to(1.01 * 2.0**0.5)])
+    assert norm_of(proof, "y") >= 2.0
+
+
+def products_of_no_such_norm() -> None:
+    """relu(x) is x for x in [0, 1]², however small the norm is that a line states."""
+    proof = proof_about((dense(ONES), "x", "a"), (RELU, "a", "y"), premises=SIGNED)
+    follow(proof, [*facts_of(proof), products_to(1.0)])
     assert norm_of(proof, "y") >= 2.0**0.5
 
 

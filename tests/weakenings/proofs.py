@@ -7,7 +7,7 @@ from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.program import Activation
 from tests.core import test_inputs, test_kernel_gradients
-from tests.core.forms import test_forms, test_links, test_regions
+from tests.core.forms import test_forms, test_links, test_products, test_regions
 from tests.core.norms import (
     test_convolution,
     test_definite,
@@ -294,7 +294,7 @@ FORMS = [
         Kill.seeds(test_forms.test_every_mask, definite_float),
     ),
     Mutation(
-        "forms.descent:_Rows.below_matrix",
+        "forms.descent:Rows.below_matrix",
         "spread = spread + link.radius.T @ self.lengths",
         "spread = spread",
         Kill.of(test_links.test_uncertain_operands),
@@ -414,6 +414,31 @@ FORMS = [
         Kill.of(test_raised.test_a_bias_reaches_every_output),
     ),
 ]
+_TRUTH = Kill(test_products.test_no_multipliers_prove_what_is_false, tuple((k,) for k in range(12)))
+PRODUCTS = [
+    Mutation("forms.products:Unfolded.inequality", "constant -= ", "constant += ", _TRUTH),
+    Mutation("forms.products:Unfolded.inequality", " - stop.T @ stop", "", _TRUTH),
+    Mutation(
+        "forms.products:Unfolded.inequality",
+        "np.add.at(weights, at_places, np",
+        "np.add.at(weights, at_places, -np",
+        _TRUTH,
+    ),
+    Mutation("forms.products:_rectified", "(box.lo.ravel() >= 0.0)", "False", _TRUTH),
+    Mutation(
+        "forms.products:_rectified", "(box.lo.ravel() >= 0.0)", "(box.lo.ravel() <= 0.0)", _TRUTH
+    ),
+    Mutation(
+        "forms.products:unfolded",
+        "(below.lo < 0.0) & (below.hi > 0.0)",
+        "np.zeros(step.shape, dtype=np.bool_)",
+        Kill.of(test_products.test_a_relu_without_ties),
+    ),
+    Mutation("forms.products:unfolded", "y.plus(_negated(u))", "u.plus(_negated(y))", _TRUTH),
+    Mutation(
+        "forms.products:_above_ends", "np.where(known, -sign * end, 0.0)", "0.0 * end", _TRUTH
+    ),
+]
 KERNELS = [
     Mutation(
         "forms.correlation:correlated",
@@ -501,4 +526,4 @@ KERNELS = [
         Kill.of(test_a_bound_of_the_kernel_is_none_of_the_bias),
     ),
 ]
-PROOFS = [*NORMS, *FORMS, *KERNELS]
+PROOFS = [*NORMS, *FORMS, *PRODUCTS, *KERNELS]

@@ -66,7 +66,7 @@ class Inequality:
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
-class _Rows:
+class Rows:
     """A vector on its way down: rows·v, for the variables v from number `first` to `stop`.
 
     errors: for each row, how far it is from the exact one at most, in the norm.
@@ -86,36 +86,36 @@ class _Rows:
         """Upper bounds of the norms of the exact rows."""
         return up(lengths_up(self.rows) + self.errors)
 
-    def below_matrix(self, link: Matrix) -> _Rows:
+    def below_matrix(self, link: Matrix) -> Rows:
         """Wᵀs. A product errs by γ_n of the product of the magnitudes, entry by entry."""
         size = np.abs(link.centre).T
         spread = size @ (self.errors + (len(self.rows) + 2) * 2.0**-52 * self.lengths)
         if link.radius is not None:
             spread = spread + link.radius.T @ self.lengths
-        return _Rows(link.centre.T @ self.rows, spread * _SAFE + _TINY, self.first)
+        return Rows(link.centre.T @ self.rows, spread * _SAFE + _TINY, self.first)
 
-    def below_known(self, factors: Array, errors: Array) -> _Rows:
+    def below_known(self, factors: Array, errors: Array) -> Rows:
         """Ds for known slopes, which err."""
         spread = (np.abs(factors) * (self.errors + 2.0**-52 * self.lengths)) + errors * self.lengths
-        return _Rows(factors[:, None] * self.rows, spread * _SAFE + _TINY, self.first)
+        return Rows(factors[:, None] * self.rows, spread * _SAFE + _TINY, self.first)
 
-    def scaled(self, exponents: npt.NDArray[np.int64]) -> _Rows:
+    def scaled(self, exponents: npt.NDArray[np.int64]) -> Rows:
         """Rows times powers of two."""
         rows, errors = np.ldexp(self.rows, exponents[:, None]), np.ldexp(self.errors, exponents)
-        return _Rows(rows, errors * _SAFE + _TINY, self.first)
+        return Rows(rows, errors * _SAFE + _TINY, self.first)
 
-    def plus(self, other: _Rows) -> _Rows:
+    def plus(self, other: Rows) -> Rows:
         """The sum, over the variables of both; one rounding in an entry of both."""
         first, stop = min(self.first, other.first), max(self.where.stop, other.where.stop)
         rows = np.zeros((len(self.rows), stop - first))
         for part in (self, other):
             rows[:, part.first - first : part.where.stop - first] += part.rows
         spread = self.errors + other.errors + 2.0**-52 * (self.lengths + other.lengths)
-        return _Rows(rows, spread * _SAFE + _TINY, first)
+        return Rows(rows, spread * _SAFE + _TINY, first)
 
-    def chosen(self, which: npt.NDArray[np.bool_]) -> _Rows:
+    def chosen(self, which: npt.NDArray[np.bool_]) -> Rows:
         """The rows that the mask selects."""
-        return _Rows(self.rows[which], self.errors[which], self.first)
+        return Rows(self.rows[which], self.errors[which], self.first)
 
 
 @final
@@ -132,7 +132,7 @@ class _Slopes:
         width = _KNOWN if link.weighed else _COMPUTED
         return cls(link, link.slopes.hi - link.slopes.lo > width * link.slopes.magnitude())
 
-    def known(self, above: _Rows) -> _Rows:
+    def known(self, above: Rows) -> Rows:
         """Ds as if all slopes were known."""
         return above.below_known(*self.link.slopes.ball())
 
@@ -168,7 +168,7 @@ def unknown_slopes(link: Diagonal) -> npt.NDArray[np.bool_]:
 class Block:
     """The unknown slopes of one diagonal: what is above them, which variables below, their ends."""
 
-    above: _Rows
+    above: Rows
     own: slice
     low: Array
     high: Array
@@ -180,7 +180,7 @@ class Descent:
     """What is above each unknown slope, from the top on, and δ: linear in `total` variables."""
 
     blocks: tuple[Block, ...]
-    bottom: _Rows
+    bottom: Rows
     total: int
     size: int
 
@@ -216,7 +216,7 @@ def descent_of(
     first = unknowns(edges)
     total = first + size
     exponents = np.zeros(first, dtype=np.int64) if exponents is None else exponents
-    top = _Rows(np.ldexp(np.eye(size), exponent), np.zeros(size), first)
+    top = Rows(np.ldexp(np.eye(size), exponent), np.zeros(size), first)
     found = {edges[-1].target: top}
     blocks: list[Block] = []
     for edge in reversed(edges):
@@ -280,8 +280,8 @@ def _constraint(matrix: Array, block: Block, factors: Array) -> tuple[Fraction, 
 
 
 def _replaced(
-    below: _Rows, unknown: npt.NDArray[np.bool_], exponents: npt.NDArray[np.int64], first: int
-) -> _Rows:
+    below: Rows, unknown: npt.NDArray[np.bool_], exponents: npt.NDArray[np.int64], first: int
+) -> Rows:
     """New variables from number `first` on, w = 2^-exponent times them, for unknown rows."""
     count = len(exponents)
     stop = first + count if unknown.all() else below.where.stop
@@ -289,4 +289,4 @@ def _replaced(
     if not unknown.all():
         rows[:, below.first - first :] = np.where(unknown[:, None], 0.0, below.rows)
     rows[np.flatnonzero(unknown), np.arange(count)] = np.ldexp(1.0, -exponents)
-    return _Rows(rows, np.where(unknown, 0.0, below.errors), first)
+    return Rows(rows, np.where(unknown, 0.0, below.errors), first)

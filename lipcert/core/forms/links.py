@@ -102,7 +102,7 @@ def links_of(
     inside = {start, *(step.output for step in steps)}
     for step in steps:
         spend()
-        edges = _edges(step, [shapes[name] for name in step.inputs], slopes)
+        edges = edges_of(step, [shapes[name] for name in step.inputs], slopes)
         if edges is None:
             return None
         for edge, blocks in edges:
@@ -119,14 +119,14 @@ def links_of(
         return None
     whole: list[Edge] = []
     for edge, blocks in found:
-        on_run = _on_run(edge.link, blocks // runs, runs)
-        if on_run is None:
+        lumped = on_run(edge.link, blocks // runs, runs)
+        if lumped is None:
             return None
-        whole.append(replace(edge, link=on_run))
+        whole.append(replace(edge, link=lumped))
     return tuple(whole), runs
 
 
-def _edges(
+def edges_of(
     step: Step, before: Sequence[Shape], slopes: Mapping[str, Interval]
 ) -> list[tuple[Edge, int]] | None:
     """The edges of a step, each with the number of blocks that it keeps apart."""
@@ -150,7 +150,7 @@ def _edges(
     return [(Edge((name, 0), (step.output, 0), link), math.prod(shape) // max(columns, 1))]
 
 
-def _on_run(link: Link, blocks: int, runs: int) -> Link | None:
+def on_run(link: Link, blocks: int, runs: int) -> Link | None:
     """On a run of so many blocks; None for a matrix that is too large."""
     if isinstance(link, Diagonal):
         low, high = link.slopes.lo.reshape(runs, -1), link.slopes.hi.reshape(runs, -1)

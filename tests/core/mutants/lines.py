@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
@@ -17,6 +18,7 @@ from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT
 from lipcert.core.lines.pulls import LossPull, PullLine, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
@@ -232,6 +234,7 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
     rules = {step.output: rule_of(step.op) for step in program.steps}
     runs = [line.values for line in lines if isinstance(line, RunNorm)]
     raised = [line for line in lines if isinstance(line, GainFact)]
+    products = [line for line in lines if isinstance(line, ProductFact)]
     listed = [line.multipliers for line in lines if isinstance(line, ChainForm)]
     rows = {(v,) for v in values} | {(a, v) for v in inputs for a in inputs[v]} | set(runs)
     for value in values:
@@ -244,6 +247,9 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
                 yield AffineFact(value=value, values=row)
         for below in inputs.get(value, ()):
             yield from (replace(line, value=value, values=(below,)) for line in raised)
+        for line, level in itertools.product(products, (1e-3, 1e3)):
+            yield replace(line, value=value, level=level)
+            yield from (replace(line, value=value, start=start, level=level) for start in values)
         for form in forms:
             for level in (None, 1e-3, 1e3):
                 yield ZeroFact(value=value, form=form, level=level)

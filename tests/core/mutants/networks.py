@@ -167,7 +167,11 @@ _MECHANISMS: Final[Mapping[str, Mapping[str, object]]] = {
         "input_clips": {"k1": 2.0, "k2": 1.0, "w": 0.5},
         "cotangent_clips": {"w": 0.25, "*": 0.5},
     },
-    "scaled": {"mechanism": "weight-clipping", "constraint": ConstraintSpec("frobenius", 50.0)},
+    "scaled": {
+        "mechanism": "weight-clipping",
+        "constraint": ConstraintSpec("frobenius", 50.0),
+        "tier": "tight",
+    },
 }
 FAMILIES: Final = tuple(_NETWORKS)
 

@@ -19,6 +19,7 @@ from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import NormLine, StepNorm
+from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
@@ -45,6 +46,8 @@ def witness_mutants(case: Case) -> Iterator[Mutant]:
             yield from _levels(case.certificate, place, line)
         if isinstance(line, GainFact):
             yield from _gains(case.certificate, place, line)
+        if isinstance(line, ProductFact):
+            yield from _products(case.certificate, place, line)
         if isinstance(line, KernelGradient):
             for changes in ({"ratio": 0.0}, {"ratio": 5e-324}, {"ratio": 1e300}, {"ratio": 4.0},
                             {"claim": 0.0}, {"claim": 0.99 * line.claim}, {"claim": 1e300},
@@ -65,6 +68,25 @@ def _gains(certificate: Certificate, place: int, line: GainFact) -> Iterator[Mut
     for method in _METHODS:
         item = replace(line, method=method)
         yield mutant("route of raised weights", _EITHER, _put(certificate, place, item))
+
+
+def _products(certificate: Certificate, place: int, line: ProductFact) -> Iterator[Mutant]:
+    """Multipliers of products, their places, and the level that they prove."""
+    for name in ("norms", "cuts"):
+        for (numbers,) in _numbers((getattr(line, name),)):
+            item = replace(line, **{name: numbers})
+            yield mutant(f"{name} of products", _EITHER, _put(certificate, place, item))
+    for ties in _numbers(line.ties):
+        yield mutant(
+            "ties of products", _EITHER, _put(certificate, place, replace(line, ties=ties))
+        )
+    for places in ((), line.places[:-1], line.places[::-1], (1 << 53,) * len(line.places)):
+        item = replace(line, places=places)
+        yield mutant("places of products", _EITHER, _put(certificate, place, item))
+    for level in (0.0, 0.5 * line.level, 0.99 * line.level, 2.0 * line.level):
+        effect, stages = (_EITHER, None) if level > line.level else (_WEAK, {4})
+        item = replace(line, level=level)
+        yield mutant("level of products", effect, _put(certificate, place, item), stages)
 
 
 def _put(certificate: Certificate, place: int, item: Line[Any]) -> Certificate:

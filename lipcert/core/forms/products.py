@@ -1,0 +1,259 @@
+"""Products of numbers that are not negative: one quadratic inequality for ReLUs in a row.
+
+Let z be what a region starts with, and y what its ReLUs compute of values u. All that it computes
+is linear in v = (1, z, y), and so are the factors
+    1;    z − lo and hi − z of the box of z;    y, hi − y and y − u of each ReLU,
+none of which is negative. Products of two of them are not negative, y·(y − u) is 0, and ‖z‖ and ‖y‖
+are bounded. With any multipliers ≥ 0 (not trusted) of these, if the quadratic form
+    level² − ‖o‖² − Σ ν·(X² − ‖y‖²) − Σ t·y·(u − y) − Σ n·f·f'
+of v is positive semidefinite, then ‖o‖ ≤ level, o being what the region computes.
+A ReLU of which u has no entry of the other sign is y = u or y = 0, without variables.
+Attained: not in general; for a single ReLU of one number in a box, with all products.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.arithmetic import round_down
+from lipcert.core.budget import spend
+from lipcert.core.forms.descent import Inequality, Rows
+from lipcert.core.forms.links import Matrix, edges_of, on_run
+from lipcert.core.interval import Array, Interval, norm_up
+from lipcert.core.norms.definite import Definite
+from lipcert.core.program import Activation, MaxPool, PRelu, ReduceMax, Shape, Sort, Step
+from lipcert.core.rules.facts import Fact
+
+MAX_VARIABLES: Final = 1 << 10
+MAX_FACTORS: Final = 1 << 12
+_LARGEST: Final = 1e100
+"""of norms whose squares are formed"""
+_SAFE: Final = 1.0 + 2.0**-20
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Group:
+    """Variables of the start, or of a ReLU: the entries `chosen` are 2^exponent times them.
+
+    norm: of the whole value. factors: numbers of the first of those of the value, for the start
+    z − lo, else y; own: of the variables.
+    """
+
+    chosen: npt.NDArray[np.bool_]
+    own: slice
+    exponent: int
+    norm: float
+    factors: int
+
+    @property
+    def size(self) -> int:
+        """How many entries the value has."""
+        return len(self.chosen)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Unfolded:
+    """A region in its variables. groups: of the start, and of each ReLU in order; stop: what it
+    computes; factors: the rows of all of them. The first variable is 1."""
+
+    groups: tuple[Group, ...]
+    stop: Rows
+    factors: Rows
+
+    @property
+    def total(self) -> int:
+        """How many variables there are, 1 included."""
+        return int(self.groups[-1].own.stop)
+
+    def inequality(
+        self,
+        level: float,
+        norms: Sequence[float],
+        ties: Sequence[Sequence[float]],
+        places: Sequence[int],
+        cuts: Sequence[float],
+    ) -> Inequality | None:
+        """The form, for multipliers of norms, of y(u − y) and of products; None where these do not
+        fit. places: i·K + j of a product of the factors i and j of K.
+
+        Proof: terms are products of two rows and a multiplier; `Inequality.error`. What level² and
+        the norms say is rounded downwards.
+        """
+        count, lengths = len(self.factors.rows), self.factors.lengths
+        fits = len(norms) == len(self.groups) and len(ties) == len(self.groups) - 1
+        fits = fits and all(len(t) == g.size for t, g in zip(ties, self.groups[1:], strict=True))
+        if not (fits and len(places) == len(cuts) and all(0 <= k < count**2 for k in places)):
+            return None
+        weights = np.zeros((count, count))
+        at_places = np.divmod(np.array(places, dtype=np.int64), count)
+        np.add.at(weights, at_places, np.array(cuts, dtype=np.float64))
+        for group, numbers in zip(self.groups[1:], ties, strict=True):
+            at = group.factors + np.arange(group.size)
+            weights[at, at + 2 * group.size] -= np.array(numbers, dtype=np.float64)
+        diagonal, constant = np.zeros(self.total), Fraction(level) ** 2
+        for group, number in zip(self.groups, norms, strict=True):
+            diagonal[group.own] = np.ldexp(number, 2 * group.exponent)
+            if number:
+                if not group.norm <= _LARGEST:
+                    return None
+                constant -= Fraction(number) * Fraction(group.norm) ** 2
+        diagonal[0] = round_down(constant) if abs(constant) < _LARGEST else -np.inf
+        rows, stop = self.factors.rows, self.stop.rows
+        matrix = np.diag(diagonal) - stop.T @ stop - rows.T @ (weights @ rows)
+        matrix = 0.5 * (matrix + matrix.T)
+        size, errors = np.abs(weights), self.factors.errors
+        length, error = norm_up(stop), norm_up(self.stop.errors)
+        mass = norm_up(diagonal) + length**2 + float(lengths @ size @ lengths)
+        drift = (2.0 * length + error) * error + float(errors @ size @ (lengths + errors))
+        drift = (drift + float(lengths @ size @ errors)) * _SAFE
+        if not (np.isfinite(matrix).all() and math.isfinite(mass) and math.isfinite(drift)):
+            return None
+        terms = 2 * count + len(stop) + 4
+        return Inequality(matrix, 0, Fraction(drift), Fraction(mass * _SAFE), terms)
+
+
+def is_definite(inequality: Inequality, proof: Definite) -> bool:
+    """Whether the exact form is proved to be positive semidefinite, scaled to entries below ½."""
+    matrix = inequality.matrix
+    scale = int(np.frexp(np.max(np.abs(matrix), initial=1e-300))[1]) + 1
+    least = inequality.error(np.zeros((0, 0))) / Fraction(2) ** scale
+    return proof(np.ldexp(matrix, -scale), least)
+
+
+def unfolded(  # noqa: PLR0917  tables of a proof
+    start: str,
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
+    facts: Mapping[str, Fact],
+    offsets: Mapping[str, Interval],
+    ties: Sequence[Sequence[float]],
+) -> Unfolded | None:
+    """Of the steps from a start up to what the last of them computes; None where one is neither
+    affine nor a ReLU, or where there is too much of it.
+
+    facts: of the start, and of what ReLUs read and compute. offsets: of each affine step, what it
+    makes of 0. ties: entries of a ReLU that have one, which is not 0, have a variable in any case.
+    """
+    relus = [step for step in steps if step.op == Activation("relu")]
+    if len(relus) != len(ties):
+        return None
+    size = math.prod(shapes[start])
+    chosen = [np.ones(size, dtype=np.bool_)]
+    for step, numbers in zip(relus, ties, strict=True):
+        below = facts[step.inputs[0]].box.broadcast(step.shape)
+        if len(numbers) != below.lo.size:
+            return None
+        is_wide = (below.lo < 0.0) & (below.hi > 0.0)
+        chosen.append(is_wide.ravel() | (np.array(numbers, dtype=np.float64) != 0.0))
+    entries = 1 + 2 * size + sum(3 * len(mask) for mask in chosen[1:])
+    total = 1 + sum(int(np.count_nonzero(mask)) for mask in chosen)
+    if total > MAX_VARIABLES or entries > MAX_FACTORS:
+        return None
+    groups: list[Group] = []
+    first, factor = 1, 1
+    for name, mask in zip([start, *(step.output for step in relus)], chosen, strict=True):
+        norm, stop = facts[name].norm, first + int(np.count_nonzero(mask))
+        exponent = math.frexp(norm)[1] if 0.0 < norm <= _LARGEST else 0
+        groups.append(Group(mask, slice(first, stop), exponent, norm, factor))
+        first, factor = stop, factor + (3 if len(groups) > 1 else 2) * len(mask)
+    z = Rows(_units(groups[0], total), np.zeros(size), 0)
+    values = {start: z}
+    factors = [
+        _constant(np.ones(1), np.zeros(1), total),
+        *_above_ends(z, facts[start], shapes[start]),
+    ]
+    numbered = iter(groups[1:])
+    for step in steps:
+        spend()
+        if step.op == Activation("relu"):
+            u, group = values[step.inputs[0]], next(numbered)
+            y = _rectified(u, facts[step.inputs[0]].box.broadcast(step.shape), group)
+            values[step.output] = y
+            factors += [y, _above_ends(y, facts[step.output], step.shape)[1], y.plus(_negated(u))]
+            continue
+        found = _affine(step, values, shapes, offsets, total)
+        if found is None:
+            return None
+        values[step.output] = found
+    rows = Rows(
+        np.concatenate([part.rows for part in factors]),
+        np.concatenate([part.errors for part in factors]),
+        0,
+    )
+    return Unfolded(tuple(groups), values[steps[-1].output], rows)
+
+
+def _affine(
+    step: Step,
+    values: Mapping[str, Rows],
+    shapes: Mapping[str, Shape],
+    offsets: Mapping[str, Interval],
+    total: int,
+) -> Rows | None:
+    """What an affine step computes, from the values that it reads."""
+    is_affine = not isinstance(step.op, Activation | PRelu | MaxPool | ReduceMax | Sort)
+    edges = edges_of(step, [shapes[name] for name in step.inputs], {}) if is_affine else None
+    if edges is None or any(name not in values for name in step.inputs):
+        return None
+    offset = offsets[step.output].broadcast(step.shape)
+    if not np.isfinite(offset.magnitude()).all():
+        return None
+    centre, radius = offset.ball()
+    found = _constant(centre.ravel(), radius.ravel(), total)
+    for edge, blocks in edges:
+        below, link = values[edge.source[0]], on_run(edge.link, blocks, 1)
+        if link is None:
+            return None
+        if isinstance(link, Matrix):
+            errors = None if link.radius is None else link.radius.T
+            more = below.below_matrix(Matrix(link.centre.T, errors))
+        else:
+            more = below.below_known(*link.slopes.ball())
+        found = found.plus(more)
+    return found
+
+
+def _rectified(u: Rows, box: Interval, group: Group) -> Rows:
+    """What a ReLU makes of u: its variables, u where that is never negative, and 0 elsewhere."""
+    kept = (box.lo.ravel() >= 0.0) & ~group.chosen
+    rows = np.where(kept[:, None], u.rows, 0.0) + _units(group, u.rows.shape[1])
+    return Rows(rows, np.where(kept, u.errors, 0.0), 0)
+
+
+def _above_ends(x: Rows, fact: Fact, shape: Shape) -> tuple[Rows, Rows]:
+    """x − lo and hi − x for the ends of its box; 0 where an end is not finite."""
+    box = fact.box.broadcast(shape)
+    found = []
+    for end, sign in ((box.lo.ravel(), 1.0), (box.hi.ravel(), -1.0)):
+        known = np.isfinite(end)
+        ends = _constant(np.where(known, -sign * end, 0.0), np.zeros(len(end)), x.rows.shape[1])
+        signs = np.where(known, sign, 0.0)
+        found.append(ends.plus(Rows(signs[:, None] * x.rows, np.where(known, x.errors, 0.0), 0)))
+    return found[0], found[1]
+
+
+def _constant(values: Array, errors: Array, total: int) -> Rows:
+    """Numbers, which err."""
+    rows = np.zeros((len(values), total))
+    rows[:, 0] = values
+    return Rows(rows, errors, 0)
+
+
+def _units(group: Group, total: int) -> Array:
+    """The entries of a value that are variables of their own."""
+    rows = np.zeros((group.size, total))
+    rows[np.flatnonzero(group.chosen), np.arange(total)[group.own]] = 2.0**group.exponent
+    return rows
+
+
+def _negated(x: Rows) -> Rows:
+    return Rows(-x.rows, x.errors, x.first)

@@ -1,0 +1,291 @@
+"""Multipliers of products of numbers that are not negative, as of `core.forms.products`.
+
+Input: a region in its variables v. Output: untrusted multipliers, and the norm that they prove. The
+dual problem asks for moments Y ≥ 0 of v with the largest ‖o‖², such that entries of FYFᵀ are not
+negative, F the factors, those of y·(y − u) are 0, and traces are within the norms. Steps alternate
+between the pairs (Y, FYFᵀ) and what is allowed of each (the alternating direction method of
+multipliers; Boyd et al. 2011), and the multipliers are what keeps the two together. Those of the
+norms are searched last, for the others that are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+
+from lipcert.core.forms.products import Unfolded
+from lipcert.core.lines.chains import VALUES, chain_steps
+from lipcert.core.lines.products import MAX_CUTS, ProductFact, region_of
+from lipcert.core.lines.proof import Proof
+from lipcert.core.norms.factor import lower_factor
+from lipcert.core.program import Activation
+from lipcert.core.rules.facts import Fact
+from lipcert.search.quasi_newton import Seen, descend
+
+FloatArray = npt.NDArray[np.float64]
+IndexArray = npt.NDArray[np.int64]
+LARGEST: Final = 512
+"""variables"""
+_ROUND, _ROUNDS = 150, 4
+"""steps, after which multipliers are looked at, and how often"""
+_PENALTY, _FACTOR, _BALANCE, _OFTEN = 8.0, 1.6, 5.0, 20
+_OVER: Final = 1.7
+"""how far a step goes, 1 being where it leads"""
+_WORTH: Final = 0.995
+"""of what is known, or of what the round before found, what has to be proved"""
+_SMALLEST: Final = 3e-4
+"""of multipliers that are kept, of factors of norm 1"""
+_SLACK: Final = 2.0**-21
+"""of the square of the norm, for facts that are a little larger, and for rounding"""
+_LOOKS: Final = 40
+
+
+_STABLE: Final = 1e-6
+"""how near to 0 an entry of a box may end, that counts as one of no sign"""
+_TINY, _MOST = 1e-12, 1e50
+
+
+def product_line(
+    proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
+) -> ProductFact | None:
+    """A line about a value; None where nothing far below what is known of it is found."""
+    known, ties = facts[stop].norm, wide_entries(proof, facts, start, stop)
+    region = None if ties is None else region_of(proof, facts, start, stop, ties)
+    if region is None or region.total > LARGEST:
+        return None
+    if not all(1.0 / _MOST < norm < _MOST for norm in (known, *(group.norm for group in region.groups))):
+        return None
+    problem, best, before = _Problem.of(region, known), None, 1.0
+    for weights in problem.weights():
+        found = problem.proved(weights)
+        if found is None:
+            continue
+        if best is None or found.square < best.square:
+            best = found
+        if best.square > _WORTH**2 * before:
+            break
+        before = best.square
+    if best is None or best.square > _WORTH**2:
+        return None
+    return best.line(problem, start, stop)
+
+
+def wide_entries(
+    proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
+) -> tuple[tuple[float, ...], ...] | None:
+    """1 for each entry of each ReLU that may have either sign, or nearly so, and 0 else."""
+    steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
+    if steps is None:
+        return None
+    found = []
+    for step in steps:
+        if step.op == Activation("relu"):
+            box = facts[step.inputs[0]].box.broadcast(step.shape)
+            room = _STABLE * float(np.max(np.minimum(-box.lo, box.hi), initial=0.0))
+            wide = (box.lo < room) & (box.hi > -room)
+            found.append(tuple(wide.ravel().astype(float).tolist()))
+    return tuple(found)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Problem:
+    """The moments that are asked for, in units of what is known of norms.
+
+    factors: rows of norm 1, `used` among those of the region, whose norms were `lengths`; then the
+    variables of the start, if they may be negative. goal: of ‖o‖². squares: rows that are variables
+    of a group; tied: rows of y, and of y − u; signed: how
+    many rows have a sign.
+    """
+
+    region: Unfolded
+    known: float
+    factors: FloatArray
+    used: IndexArray
+    lengths: FloatArray
+    goal: FloatArray
+    squares: tuple[IndexArray, ...]
+    tied: tuple[IndexArray, IndexArray]
+    signed: int
+
+    @classmethod
+    def of(cls, region: Unfolded, known: float) -> _Problem:
+        """Without hi − y, which say little and slow the steps down."""
+        scale, (start, *relus) = _scale_of(region), region.groups
+        rows, stop = region.factors.rows * scale, region.stop.rows * scale
+        lengths = np.linalg.norm(rows, axis=1)
+        first = 1 + np.arange(2 * start.size)
+        ys = [relu.factors + np.flatnonzero(relu.chosen) for relu in relus]
+        above = [y + 2 * relu.size for y, relu in zip(ys, relus, strict=True)]
+        used = np.concatenate([[0], first[lengths[first] > 0.0], *ys, *above]).astype(np.int64)
+        place = np.zeros(len(rows), dtype=np.int64)
+        place[used] = np.arange(len(used))
+        factors, signed = rows[used] / lengths[used, None], len(used)
+        own = place[first[: start.size]]
+        if (rows[first[: start.size], 0] != 0.0).any() or not own.all():
+            own = signed + np.arange(start.size)
+            factors = np.concatenate([factors, np.eye(region.total)[start.own]])
+        goal = stop.T @ stop / known**2
+        return cls(
+            region,
+            known,
+            factors,
+            used,
+            lengths[used],
+            goal,
+            (own, *(place[y] for y in ys)),
+            (place[np.concatenate([own[:0], *ys])], place[np.concatenate([own[:0], *above])]),
+            signed,
+        )
+
+    def weights(self) -> Iterator[FloatArray]:
+        """Multipliers of the products of factors, better and better; those of squares are −ν."""
+        F, (size, total) = self.factors, self.factors.shape
+        values, Q = np.linalg.eigh(F.T @ F)
+        share, penalty = 1.0 / (1.0 + np.outer(values, values)), _PENALTY
+        Y, U, V = np.zeros((total, total)), np.zeros((total, total)), np.zeros((size, size))
+        Y[0, 0] = 1.0
+        W = F @ Y @ F.T
+        for count in range(1, _ROUND * _ROUNDS + 1):
+            wanted = Q.T @ (Y - U + self.goal / penalty + F.T @ (W - V) @ F) @ Q
+            both = Q @ (share * wanted) @ Q.T
+            image = F @ both @ F.T
+            U += _OVER * both + (1.0 - _OVER) * Y
+            V += _OVER * image + (1.0 - _OVER) * W
+            eigenvalues, vectors = np.linalg.eigh(0.5 * (U + U.T))
+            kept = vectors[:, eigenvalues > 0.0]
+            Y, before_Y = (kept * eigenvalues[eigenvalues > 0.0]) @ kept.T, Y
+            W, before_W = self._allowed(V), W
+            U, V = U - Y, V - W
+            if count % _OFTEN == 0:
+                apart = float(np.linalg.norm(both - Y) + np.linalg.norm(image - W))
+                moved = float(np.linalg.norm(Y - before_Y) + np.linalg.norm(W - before_W))
+                ratio = apart / max(penalty * moved, 1e-300)
+                factor = _FACTOR if ratio > _BALANCE else 1.0 / _FACTOR
+                if not 1.0 / _BALANCE <= ratio <= _BALANCE:
+                    penalty, U, V = penalty * factor, U / factor, V / factor
+            if count % _ROUND == 0:
+                yield -penalty * 0.5 * (V + V.T)
+
+    def _allowed(self, image: FloatArray) -> FloatArray:
+        """The nearest products that are allowed."""
+        found = np.maximum(image, 0.0)
+        found[self.signed :], found[:, self.signed :] = (
+            image[self.signed :],
+            image[:, self.signed :],
+        )
+        found[0, 0] = 1.0
+        for rows, columns in (self.tied, self.tied[::-1]):
+            found[rows, columns] = 0.0
+        for which in self.squares:
+            found[which, which] = _of_trace(image[which, which])
+        return found
+
+    def proved(self, weights: FloatArray) -> _Found | None:
+        """What multipliers of products prove, with those of the norms that are best with them."""
+        kept = weights[: self.signed, : self.signed].copy()
+        norms = []
+        for which in self.squares:
+            norms.append(max(-float(np.min(weights[which, which], initial=0.0)), _SMALLEST))
+            inside = which[which < self.signed]
+            kept[inside, inside] = 0.0
+        kept[0, 0] = 0.0
+        ties = np.maximum(-2.0 * kept[self.tied], 0.0)
+        cuts = np.where(kept > _SMALLEST, kept, 0.0)
+        factors = self.factors[: self.signed]
+        y, above = factors[self.tied[0]], factors[self.tied[1]]
+        both = (y * ties[:, None]).T @ above
+        matrix = 0.5 * (both + both.T) - self.goal - factors.T @ cuts @ factors
+        own = [group.own for group in self.region.groups]
+
+        def look(point: FloatArray) -> Seen | None:
+            numbers = np.exp(point)
+            shifted = matrix + np.diag(self._on_diagonal(numbers))
+            below = shifted[1:, 1:]
+            if lower_factor(below - _SLACK * np.eye(len(below))) is None:
+                return None
+            solved = np.append(0.0, np.linalg.solve(below, shifted[1:, 0]))
+            square = float(numbers.sum() - shifted[0, 0] + shifted[0] @ solved)
+            parts = np.array([float(np.sum(solved[part] ** 2)) for part in own])
+            return Seen(point, square, numbers * (1.0 - parts), numbers * (1.0 + parts))
+
+        shifted = matrix + np.diag(self._on_diagonal(np.array(norms)))
+        lowest = float(np.linalg.eigvalsh(shifted[1:, 1:])[0])
+        point = np.log(np.array(norms) + max(2.0 * _SLACK - lowest, 0.0))
+        here = look(point)
+        if here is None:
+            return None
+        for found in descend(look, here, _LOOKS, 1e-5):
+            here = found
+        return _Found(here.value + _SLACK, np.exp(here.point), ties, cuts)
+
+    def _on_diagonal(self, numbers: Sequence[float] | FloatArray) -> FloatArray:
+        """A number for each group, at all of its variables."""
+        found = np.zeros(self.region.total)
+        for group, number in zip(self.region.groups, numbers, strict=True):
+            found[group.own] = number
+        return found
+
+
+def _scale_of(region: Unfolded) -> FloatArray:
+    """By which variables are multiplied, so that those of a group have a norm of at most 1."""
+    found = np.ones(region.total)
+    for group in region.groups:
+        found[group.own] = group.norm / 2.0**group.exponent
+    return found
+
+
+def _of_trace(squares: FloatArray) -> FloatArray:
+    """The nearest numbers that are not negative, of a sum of at most 1."""
+    found = np.maximum(squares, 0.0)
+    if found.sum() <= 1.0:
+        return found
+    falling = np.sort(squares)[::-1]
+    levels = (np.cumsum(falling) - 1.0) / np.arange(1, len(falling) + 1)
+    kept = int(np.count_nonzero(falling > levels))
+    found = np.maximum(squares - float(levels[kept - 1]), 0.0)
+    return np.asarray(found, dtype=np.float64)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Found:
+    """Multipliers, and ‖o‖² as a part of what is known."""
+
+    square: float
+    norms: FloatArray
+    ties: FloatArray
+    cuts: FloatArray
+
+    def line(self, problem: _Problem, start: str, stop: str) -> ProductFact:
+        """The line, in the numbers of the region."""
+        square, region = problem.known**2, problem.region
+        scale, used = square / problem.lengths, problem.used
+        upper = np.triu(self.cuts + self.cuts.T - np.diag(self.cuts.diagonal()))
+        rows, columns = np.nonzero(upper)
+        order = np.argsort(-upper[rows, columns])[:MAX_CUTS]
+        rows, columns = rows[order], columns[order]
+        cuts = upper[rows, columns] * scale[rows] / problem.lengths[columns]
+        places = used[rows] * len(region.factors.rows) + used[columns]
+        numbers = self.ties * scale[problem.tied[0]] / problem.lengths[problem.tied[1]]
+        ties, first = [], 0
+        for group in region.groups[1:]:
+            whole, count = np.zeros(group.size), int(np.count_nonzero(group.chosen))
+            own = numbers[first : first + count]
+            whole[group.chosen] = np.where(own == 0.0, _TINY * square, own)
+            ties.append(whole)
+            first += count
+        sizes = np.array([group.norm**2 for group in region.groups])
+        return ProductFact(
+            value=stop,
+            start=start,
+            level=float(problem.known * np.sqrt(self.square)),
+            norms=tuple((square * self.norms / sizes).tolist()),
+            ties=tuple(tuple(t.tolist()) for t in ties),
+            places=tuple(places.tolist()),
+            cuts=tuple(cuts.tolist()),
+        )

@@ -1,0 +1,271 @@
+"""Products of factors that are not negative, against values of networks at many inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lipcert.core.certificate import ScopeClaim
+from lipcert.core.coverage import rule_of
+from lipcert.core.engines import ENGINES
+from lipcert.core.line import NotProved
+from lipcert.core.lines.facts import InputFact, StepFact
+from lipcert.core.lines.products import ProductFact, region_of
+from lipcert.core.lines.proof import Proof
+from lipcert.core.program import (
+    Activation,
+    Add,
+    Concat,
+    Conv,
+    Dense,
+    Move,
+    Op,
+    Operand,
+    Place,
+    Program,
+    Scale,
+    Shift,
+    Sort,
+)
+from lipcert.graph.evaluate import evaluate_batch
+from lipcert.search.products import product_line, wide_entries
+from tests.core.forged import PREMISES
+from tests.core.forms.test_regions import Growing
+from tests.core.norms.convolutions import window_of
+
+RELU = Activation("relu")
+BOXES = ((0.0, 1.0), (-1.0, 1.0), (0.25, 0.75), (-2.0, -1.0))
+
+
+def proof_of(net: Growing, box: tuple[float, float], norm: float, engine: str = "float") -> Proof:
+    """Facts of every value, by the rules of its steps."""
+    stop = net.steps[-1].output
+    program = Program("x", stop, net.shapes, tuple(net.steps), Place(0), ())
+    premises = replace(PREMISES, input_norm=norm, input_box=box)
+    proof = Proof(program, premises, ScopeClaim("point", (), ()), ENGINES[engine])
+    lines = [StepFact(value=step.output, step=rule_of(step.op)) for step in net.steps]
+    for number, line in enumerate([InputFact(value="x"), *lines]):
+        found = line.evaluate(proof)
+        proof.number = number
+        replace(line, bound=found.norm).keep(proof, found)
+    return proof
+
+
+def random_network(seed: int) -> tuple[Growing, tuple[float, float], float]:
+    """One to three ReLUs behind dense steps, with shifts, scales and shortcuts among them."""
+    rng = np.random.default_rng(seed)
+    size = int(rng.integers(1, 5))
+    net = Growing((1, size), seed)
+    value = "x"
+    for _ in range(int(rng.integers(1, 4))):
+        after = int(rng.integers(1, 5))
+        op: Op = Dense(net.weight(after, size), net.weight(after) if rng.random() < 0.7 else None)
+        value, size = net(op, value, (1, after)), after
+        if rng.random() < 0.3:
+            value = net(Shift(net.weight(1, size)), value, (1, size))
+        before, value = value, net(RELU, value, (1, size))
+        if rng.random() < 0.3:
+            value = net(Scale(net.weight(1, size)), value, (1, size))
+        if rng.random() < 0.3:
+            value = net(Add((1, -1)), f"{value} {before}", (1, size))
+    if rng.random() < 0.5:
+        value = net(Dense(net.weight(3, size), net.weight(3)), value, (1, 3))
+    box = BOXES[int(rng.integers(len(BOXES)))]
+    least = max(box[0], -box[1], 0.0) * net.shapes["x"][1] ** 0.5
+    return net, box, least + float(rng.uniform(0.3, 2.0))
+
+
+def attained(proof: Proof, value: str, count: int = 1000) -> float:
+    """The norm of a value at the best of many inputs, moved a few times."""
+    rng, shape = np.random.default_rng(0), proof.program.shapes["x"]
+    (low, high), norm = proof.premises.input_box, proof.premises.input_norm
+    middle = np.clip(0.0, low, high)
+
+    def allowed(x: np.ndarray) -> np.ndarray:
+        """Inside the box, on the way to its point next to 0 as far as the norm wants."""
+        x = np.clip(x, low, high)
+        parts = np.linspace(0.0, 1.0, 65)[:, None, None]
+        moved = middle + parts * (x.reshape(1, len(x), -1) - middle)
+        inside = np.linalg.norm(moved, axis=2) <= norm
+        last = len(parts) - 1 - np.argmax(inside[::-1], axis=0)
+        return moved[last, np.arange(len(x))].reshape(x.shape)
+
+    x = allowed(rng.choice([low, high, 0.5 * low + 0.5 * high], (count, *shape[1:])))
+    best, scale = 0.0, high - low
+    for turn in range(6):
+        found = evaluate_batch(proof.program, x[:, None].reshape(count, *shape))[value]
+        lengths = np.linalg.norm(found.reshape(count, -1), axis=1)
+        best = max(best, float(lengths.max()))
+        order = np.argsort(-lengths)[: count // 20]
+        drawn = x[order[rng.integers(len(order), size=count)]]
+        x = allowed(drawn + scale * 0.5**turn * rng.standard_normal(x.shape))
+    return best
+
+
+def follows(proof: Proof, line: ProductFact) -> bool:
+    try:
+        return line.evaluate(proof).norm == line.level
+    except NotProved:
+        return False
+
+
+def rough_line(proof: Proof, rng: np.random.Generator) -> ProductFact:
+    """Multipliers by chance, with those of norms large enough for a proof."""
+    stop = proof.program.output
+    ties = wide_entries(proof, proof.facts, "x", stop)
+    assert ties is not None
+    region = region_of(proof, proof.facts, "x", stop, ties)
+    assert region is not None
+    count = len(region.factors.rows)
+    number = int(rng.integers(0, 40))
+    return ProductFact(
+        value=stop,
+        start="x",
+        level=0.0,
+        norms=tuple((10.0 ** rng.uniform(2, 4, len(region.groups))).tolist()),
+        ties=tuple(tuple(10.0 ** rng.uniform(-1, 1, len(t))) for t in ties),
+        places=tuple(rng.integers(count * count, size=number).tolist()),
+        cuts=tuple(rng.exponential(1.0, number).tolist()),
+    )
+
+
+@pytest.mark.sample(seed=12)
+@pytest.mark.parametrize("seed", range(100))
+def test_no_multipliers_prove_what_is_false(seed: int) -> None:
+    """Those by chance, and searched ones that are moved."""
+    net, box, norm = random_network(seed)
+    rng = np.random.default_rng(seed)
+    proof = proof_of(net, box, norm, rng.choice(["float", "exact"]))
+    stop = proof.program.output
+    reached = attained(proof, stop)
+    lines = [rough_line(proof, rng)]
+    found = product_line(proof, proof.facts, "x", stop)
+    if found is not None:
+        assert follows(proof, found)
+        assert found.level < proof.facts[stop].norm
+        lines.append(found)
+        for spread in (1e-6, 1e-3, 0.1):
+            moved = {
+                name: tuple((np.array(getattr(found, name)) * factors).tolist())
+                for name in ("norms", "cuts")
+                for factors in [np.exp(spread * rng.standard_normal(len(getattr(found, name))))]
+            }
+            ties = tuple(
+                tuple((np.array(t) * np.exp(spread * rng.standard_normal(len(t)))).tolist())
+                for t in found.ties
+            )
+            lines.append(replace(found, ties=ties, **moved))
+    for line in lines:
+        assert not follows(proof, replace(line, level=(1.0 - 1e-9) * reached))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_searched_products_are_next_to_what_is_attained(seed: int) -> None:
+    """Of two layers of signs by chance, for images with a norm."""
+    net = Growing((1, 8), seed)
+    for number, (before, after) in enumerate(((8, 12), (12, 12))):
+        value = "x" if number == 0 else f"v{2 * number - 1}"
+        net(Dense(net.weight(after, before), net.weight(after)), value, (1, after))
+        net(RELU, f"v{2 * number}", (1, after))
+    proof = proof_of(net, (0.0, 1.0), 1.5)
+    reached, known = attained(proof, "v3"), proof.facts["v3"].norm
+    found = product_line(proof, proof.facts, "x", "v3")
+    assert known >= 1.8 * reached
+    assert found is not None
+    assert follows(proof, found)
+    assert reached <= found.level <= 1.08 * reached
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_relus_of_a_number(engine: str) -> None:
+    """relu(x) and relu(−x) of x in [−1, 1], of which one is 0: no longer than x together."""
+    net = Growing((1, 1), 0)
+    weight = np.array([[1.0], [-1.0]])
+    net(Dense(Operand(weight, weight), None), "x", (1, 2))
+    net(RELU, "v0", (1, 2))
+    proof = proof_of(net, (-1.0, 1.0), 1.0, engine)
+    assert proof.facts["v1"].norm >= 1.4
+    found = product_line(proof, proof.facts, "x", "v1")
+    assert found is not None
+    assert 1.0 <= found.level <= 1.001
+    assert follows(proof, found)
+    assert not follows(proof, replace(found, level=math.nextafter(1.0, 0.0)))
+
+
+def test_images_of_windows_and_shortcuts() -> None:
+    """A convolution, a choice of entries, and values side by side."""
+    net = Growing((1, 2, 4), 3)
+    window = window_of((3,), (4,), before=(1,), after=(1,))
+    net(Conv(net.weight(2, 2, 3), net.weight(2), window, 1, transposed=False), "x", (1, 2, 4))
+    net(RELU, "v0", (1, 2, 4))
+    net(Concat(1), "x v1", (1, 4, 4))
+    net(Move(np.arange(16).reshape(1, 16)), "v2", (1, 16))
+    net(Dense(net.weight(5, 16), net.weight(5)), "v3", (1, 5))
+    net(RELU, "v4", (1, 5))
+    proof = proof_of(net, (0.0, 1.0), 1.5)
+    reached = attained(proof, "v5")
+    found = product_line(proof, proof.facts, "x", "v5")
+    assert found is not None
+    assert follows(proof, found)
+    assert reached <= found.level <= 1.06 * reached < 0.9 * proof.facts["v5"].norm
+
+
+def test_what_is_no_region() -> None:
+    """Another activation, a sort, a value that depends on the input in another way, no steps."""
+    for op in (Activation("tanh"), Sort(1)):
+        net = Growing((1, 2), 0)
+        net(op, "x", (1, 2))
+        net(RELU, "v0", (1, 2))
+        proof = proof_of(net, (-1.0, 1.0), 1.0)
+        assert region_of(proof, proof.facts, "x", "v1", ((0.0,) * 2,)) is None
+        assert region_of(proof, proof.facts, "v0", "v1", ((0.0,) * 2,)) is not None
+        assert region_of(proof, proof.facts, "v1", "v1", ()) is None
+        assert region_of(proof, proof.facts, "v0", "v1", ((0.0,) * 3,)) is None
+        assert region_of(proof, proof.facts, "v0", "v1", ()) is None
+    net = Growing((1, 2), 0)
+    net(RELU, "x", (1, 2))
+    net(Add((1, 1)), "x v0", (1, 2))
+    proof = proof_of(net, (-1.0, 1.0), 1.0)
+    assert region_of(proof, proof.facts, "v0", "v1", ()) is None
+
+
+def test_a_relu_without_ties() -> None:
+    """Entries of either sign are variables all the same, and nothing is known but their norm."""
+    net = Growing((1, 2), 0)
+    net(RELU, "x", (1, 2))
+    proof = proof_of(net, (-1.0, 1.0), 1.0)
+    nothing: ProductFact = ProductFact(
+        value="v0", start="x", level=0.5, norms=(0.0, 0.0), ties=((0.0, 0.0),), places=(), cuts=()
+    )
+    assert not follows(proof, nothing)
+    assert not follows(proof, replace(nothing, norms=(1e-3, 0.0)))
+    by_norm = replace(nothing, norms=(1e-3, 1.001))
+    assert follows(proof, replace(by_norm, level=1.01))
+    assert not follows(proof, replace(by_norm, level=0.99))
+
+
+def test_multipliers_that_do_not_fit() -> None:
+    net = Growing((1, 2), 0)
+    net(RELU, "x", (1, 2))
+    proof = proof_of(net, (-1.0, 1.0), 1.0)
+    line = ProductFact(
+        value="v0", start="x", level=9.0, norms=(1.0, 2.0), ties=((1.0, 1.0),), places=(), cuts=()
+    )
+    assert follows(proof, line)
+    for changes in (
+        {"norms": (1.0,)},
+        {"norms": (1.0, 2.0, 3.0)},
+        {"places": (1,)},
+        {"cuts": (1.0,)},
+        {"places": (11**2,), "cuts": (0.0,)},
+        {"places": (1 << 53,), "cuts": (0.0,)},
+        {"places": (0,) * ((1 << 15) + 1), "cuts": (0.0,) * ((1 << 15) + 1)},
+        {"norms": (1e308, 1e308)},
+        {"cuts": (1e308,), "places": (5,)},
+        {"ties": ((1e308, 1e308),)},
+        {"level": 0.0},
+    ):
+        assert not follows(proof, replace(line, **changes))
