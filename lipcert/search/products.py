@@ -57,7 +57,8 @@ def product_line(
     region = None if ties is None else region_of(proof, facts, start, stop, ties)
     if region is None or region.total > LARGEST:
         return None
-    if not all(1.0 / _MOST < norm < _MOST for norm in (known, *(group.norm for group in region.groups))):
+    norms = known, *(group.norm for group in region.groups)
+    if not all(1.0 / _MOST < norm < _MOST for norm in norms):
         return None
     problem, best, before = _Problem.of(region, known), None, 1.0
     for weights in problem.weights():
