@@ -22,6 +22,8 @@ uniform subset of B. Compared, K_k being the number of examples that are in k ba
     neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, on either side; fewer where this
                would compare more than 2²⁵ members
     pairs      |S_s ∩ S_t| for every two of up to 512 steps, spread over the run, on either side
+    together   how many pairs of examples are in the same batches, k or more, and in no others, for
+               every k ≥ 1: of groups that come together, one shows whether another is there
 
 Threshold. Counts: that an example is in k batches or more has the probability P(Binomial(T, q) ≥ k)
 exactly. These indicators are independent under Poisson sampling. Without replacement the members of
@@ -32,12 +34,16 @@ Neighbours: given the batches before it, S_{t+l} is a uniform subset of its size
 overlaps of one lag are independent given the sizes, and each is hypergeometric; its moment
 generating function is at most that of Binomial(|S_{t+l}|, |S_t|/N) (Hoeffding, 1963, theorem 4),
 which Chernoff's bound takes. Pairs: the hypergeometric tails are exact; those that lie furthest
-from their means are looked at, and all are counted.
+from their means are looked at, and all are counted. Together: both of two examples are in a batch
+with at most the probability q², and neither is with at most (1 − q)². So of all pairs, at most
+C(N, 2)·Σ_{j≥k} C(T, j)·q^2j·(1 − q)^2(T−j) are expected; Markov's inequality does the rest.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
@@ -168,10 +174,11 @@ def log_two_sided(
 
 
 def member_tests(dataset: int, rate: float, members: Members) -> Iterator[ChanceTest]:
-    """The rarest thing that each of the three tests saw."""
+    """The rarest thing that each of the four tests saw."""
     if not members or not 0.0 < rate < 1.0:
         return
     yield _counts(dataset, rate, members)
+    yield _together(dataset, rate, members)
     if len(members) > 1:
         yield _neighbours(dataset, members, _matrix(members))
         yield pair_test(dataset, members, range(len(members)))
@@ -201,6 +208,37 @@ def _counts(dataset: int, rate: float, members: Members) -> ChanceTest:
         f"{dataset * tail:.3g} are expected at the rate {rate:.6g}, which has at most the "
         f"probability {power_of_ten(log_chance)}: they are not drawn with equal probability",
         numbers=(float(counted), dataset * tail),
+    )
+
+
+def _together(dataset: int, rate: float, members: Members) -> ChanceTest:
+    steps, columns = len(members), csr_array(_matrix(members).T)
+    alike = Counter(
+        columns.indices[start:end].tobytes() for start, end in itertools.pairwise(columns.indptr)
+    )
+    pairs = np.zeros(steps + 1)
+    for row, count in alike.items():
+        pairs[len(row) // columns.indices.itemsize] += count * (count - 1) / 2
+    seen = np.cumsum(pairs[::-1])[::-1]
+    places = np.flatnonzero(seen[1:]) + 1
+    if not len(places):
+        return ChanceTest(0.0, "")
+    both, neither = rate * rate, (1.0 - rate) ** 2
+    log_tails = steps * math.log(both + neither) + binom.logsf(
+        places - 1, steps, both / (both + neither)
+    )
+    log_expected = math.log(dataset * (dataset - 1) / 2) + log_tails
+    chances = log_expected - np.log(seen[places]) + math.log(steps)
+    least = int(np.argmin(chances))
+    k, log_chance = int(places[least]), min(0.0, float(chances[least]))
+    found, expected = float(seen[k]), math.exp(log_expected[least])
+    return ChanceTest(
+        log_chance,
+        f"{found:.0f} pairs of examples are in the same {k} or more of {steps} batches and in no "
+        f"others, where {expected:.2g} are expected, which has at most the probability "
+        f"{power_of_ten(log_chance)}: they come together, so that one shows whether another is "
+        "there",
+        numbers=(found, expected),
     )
 
 

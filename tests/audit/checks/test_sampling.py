@@ -99,7 +99,7 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
         every = [*sized, *seen]
         found.append([item.log_chance for item in every])
     below = np.mean(np.array(found) < math.log(0.05), axis=0)
-    assert below.shape == ({Sampling.POISSON: 7, Sampling.BALLS_IN_BINS: 4}.get(way, 3),)
+    assert below.shape == ({Sampling.POISSON: 8}.get(way, 4),)
     assert np.all(below < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / 200))
     assert np.min(found) > math.log(SHARE)
 
@@ -158,6 +158,17 @@ def in_blocks(random: np.random.Generator, _: int) -> np.ndarray:
     return np.flatnonzero(np.repeat(random.random(POOL // 10) < RATE, 10))
 
 
+def by_ranks_of_one_seed(random: np.random.Generator, _: int) -> np.ndarray:
+    """Two ranks draw the same places of their halves of the data."""
+    return np.flatnonzero(np.tile(random.random(POOL // 2) < RATE, 2))
+
+
+def one_pair(random: np.random.Generator, step: int) -> np.ndarray:
+    drawn = random.random(POOL) < RATE
+    drawn[8] = drawn[9]
+    return np.flatnonzero(drawn)
+
+
 def shuffled(_: np.random.Generator, step: int) -> np.ndarray:
     order = np.random.default_rng(step // 10).permutation(POOL)
     return order[BATCH * (step % 10) :][:BATCH]
@@ -202,6 +213,8 @@ SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
         (POISSON, alike_sizes, 20, "vary too little"),
         (POISSON, fixed, 20, "fixed size"),
         (POISSON, in_blocks, 40, "probability"),
+        (POISSON, by_ranks_of_one_seed, 50, "they come together"),
+        (POISSON, one_pair, 140, "1 pairs of examples"),
         (FIXED, with_some_always(fixed), 20, "3 of 400 examples are in 20 or more of 20"),
         (FIXED, fixed_from_a_fifth, 6, "examples"),
         (FIXED, the_same_again(fixed), 4, "share"),
