@@ -16,7 +16,7 @@ import platform
 import random
 import sys
 from array import array
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, final
 
 import numpy as np
@@ -240,12 +240,24 @@ def noise_generator_digest(
 ) -> str:
     """Digest of the state of a generator; None: of the global one of the device."""
     if isinstance(generator, np.random.Generator):
-        state = repr(generator.bit_generator.state)
-        return hashlib.sha256(state.encode("ascii")).hexdigest()[:_DIGITS]
+        digest = hashlib.sha256()
+        for name, value in _flat(generator.bit_generator.state):
+            digest.update(name.encode("ascii"))
+            digest.update(value.data if isinstance(value, np.ndarray) else repr(value).encode())
+        return digest.hexdigest()[:_DIGITS]
     if generator is not None:
         return _digest(generator.get_state())
     is_cuda = device.type == "cuda"
     return _digest(torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state())
+
+
+def _flat(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """The members of a state, and of the states within it."""
+    for name, value in state.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value)
+        else:
+            yield name, value
 
 
 def versions() -> dict[str, str]:

@@ -220,6 +220,15 @@ class StepGuard:
         if not masks:  # gradient clipping sums what it has measured
             refuse_autocast(x.device)
         refuse_modes()
+        self.refuse_moved()
+        self._sameness.require(lambda: self._refuse_active(masks=masks))
+        batch.entered += len(x)
+        batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
+        self._sameness.require_apart(batch.inputs)
+        return batch.inputs
+
+    def _refuse_active(self, *, masks: bool) -> None:
+        """masks: dropout is clipped example by example, and may be active."""
         active = [f"{name or 'the module itself'} ({what})"
                   for name, what in refused_parts(self._module, masks=masks)]  # fmt: skip
         if active:
@@ -227,12 +236,6 @@ class StepGuard:
                 f"training: {', '.join(active)}: no bound holds for parts that are random or mix "
                 "the examples of a batch; set them to evaluation mode after model.train()"
             )
-        self.refuse_moved()
-        self._sameness.require()
-        batch.entered += len(x)
-        batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
-        self._sameness.require_apart(batch.inputs)
-        return batch.inputs
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:
         """UsageError unless these are the inputs of which the bounds speak, each in its shape."""

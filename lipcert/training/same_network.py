@@ -15,7 +15,7 @@ numbers, or only occasionally, is not found.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final, final
 
@@ -90,10 +90,11 @@ class SameNetwork:
         self._known = Composition(self._network.module)
         self._around = [_hooks(wrapper) for wrapper in self._wrappers]
 
-    def require(self) -> None:
+    def require(self, first: Callable[[], None] = lambda: None) -> None:
         """Compare the module again if anything but the numbers of its parameters was changed since
-        it settled."""
+        it settled. first: what such a module has to pass before."""
         if self._known is None:
+            first()
             return
         for wrapper, known in zip(self._wrappers, self._around, strict=True):
             if _hooks(wrapper) != known:
@@ -104,6 +105,7 @@ class SameNetwork:
         self.is_still = self._known.is_present()
         if self.is_still:
             return
+        first()
         self._require_trained()
         present = Composition(self._network.module)
         with _without(self._network.module, self._own):
