@@ -140,11 +140,7 @@ class KernelGradient(OperandGradient):
     def gradients(self, pair: Pair) -> Gradients:
         """By unfolding.  # [examples, written, read/groups, *taps]"""
         pair = self._oriented(pair).contiguous()
-        taps = tuple(window.taps for window in self.geometry)
-        gradient = self._instantiated(pair).reshape(
-            len(pair), pair.b.shape[1], pair.a.shape[1] // self.groups, *taps
-        )
-        return Gradients(gradient, self._distance(pair))
+        return Gradients(self._instantiated(pair), self._distance(pair))
 
     def gradient_scratch(self, pair: Pair) -> int:
         """Padded and unfolded values, and the gradient."""
@@ -209,11 +205,16 @@ class KernelGradient(OperandGradient):
         return unfolded.reshape(len(pair) * self.groups, rows, self._positions)
 
     def _instantiated(self, pair: Pair) -> Tensor:
-        return product(self._columns(pair), self._rows(pair))
+        """All taps in one product.  # [examples, written, read/groups, *taps]"""
+        found = product(self._columns(pair), self._rows(pair))
+        taps = tuple(window.taps for window in self.geometry)
+        written, read = pair.b.shape[1], pair.a.shape[1] // self.groups
+        if self._unfolds_pixels(pair):
+            return found.reshape(len(pair), written, *taps, read).movedim(-1, 2)
+        return found.reshape(len(pair), written, read, *taps)
 
     def _unfolded(self, pair: Pair) -> Squares:
-        """All taps in one product."""
-        return with_distance(self._instantiated(pair), len(pair), self._distance(pair))
+        return with_distance(self._instantiated(pair), self._distance(pair), pair.b)
 
     def _gram(self, pair: Pair) -> Squares:
         """Gram matrices of the unfolded value and of the cotangent."""
@@ -234,7 +235,8 @@ class KernelGradient(OperandGradient):
             self.geometry,
             examples * self.groups,
         )
-        return with_distance(gradient, examples, self._distance(pair))
+        gradient = gradient.reshape(examples, -1, *gradient.shape[1:])
+        return with_distance(gradient, self._distance(pair), pair.b)
 
     def _library(self, pair: Pair) -> Squares:
         """One call of the library for each example."""

@@ -78,7 +78,7 @@ class DenseWeight(OperandGradient):
 
     def _instantiated(self, pair: Pair) -> Squares:
         found = self.gradients(pair)
-        return with_distance(found.gradient, len(pair), found.distance)
+        return with_distance(found.gradient, found.distance, pair.b)
 
 
 def _gram(pair: Pair) -> Squares:

@@ -56,6 +56,7 @@ class Recording:
         self.values: dict[str, Squares] = {}
         self.cotangents: dict[str, Squares] = {}
         self.parameters: dict[str, Squares] = {}
+        self.rows: dict[str, dict[str, Tensor]] = {}
         self._zeros = Squares.zeros(examples, device)
         self._waiting: dict[str, list[Contribution]] = {}
         self._plan = plan
@@ -82,7 +83,10 @@ class Recording:
             name, scale = item.use.parameter, item.use.operand.scale
             if item.scatter is None:
                 squares = self._chooser.squares(item.gradient, pair, looks=self.looks)
-                self._add(name, squares.times(scale * scale))
+                if squares.rows is not None:
+                    self.rows.setdefault(plan.node.name, {})[item.use.slot] = squares.rows
+                bare = Squares(squares.value, squares.upper)
+                self._add(name, bare.times(scale * scale))
             else:
                 self._wait(name, Contribution(item.gradient, item.scatter, pair))
 
@@ -147,21 +151,23 @@ class Caught:
     """A node with trained operands that received a cotangent.
 
     value, cotangent: [examples, ...], float32 or float64, as the gradient norms took them; no
-    value where no gradient needs it.
+    value where no gradient needs it. rows: by slot, gradients that were made for their norms:
+    [examples, *operand].
     """
 
     plan: NodePlan
     value: Tensor | None
     cotangent: Tensor
+    rows: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, seen: Seen) -> Caught:
+    def of(cls, seen: Seen, rows: Mapping[str, Tensor]) -> Caught:
         """The value as the op read it: products under autocast round it to their own dtype."""
         plan, value, cotangent = seen
         if value is not None:
             rounds = plan.rounds_value and cotangent.dtype.itemsize < value.dtype.itemsize
             value = wide_enough(value.to(cotangent.dtype) if rounds else value)
-        return cls(plan, value, wide_enough(cotangent))
+        return cls(plan, value, wide_enough(cotangent), rows)
 
     @property
     def node(self) -> Node:
@@ -280,15 +286,16 @@ class NormEngine:
 
     def measured(self, begun: Begun, losses: Tensor) -> Passed:
         """What a pass that has ended saw; within `exact_arithmetic`."""
-        squares = self._squares(begun.x, begun.seen)
-        return Passed(losses, squares, tuple(map(Caught.of, begun.seen)))
+        found = self._recorded(begun.x, begun.seen)
+        caught = (Caught.of(seen, found.rows.get(seen[0].node.name, {})) for seen in begun.seen)
+        return Passed(losses, found.parameters, tuple(caught))
 
-    def _squares(self, x: Tensor, seen: list[Seen]) -> Mapping[str, Squares]:
+    def _recorded(self, x: Tensor, seen: list[Seen]) -> Recording:
         recording = self._recording(x)
         for plan, value, cotangent in seen:
             recording.parameters_of(plan, value, cotangent)
         recording.finish()
-        return self._squares(x, seen) if self._must_repeat(recording) else recording.parameters
+        return self._recorded(x, seen) if self._must_repeat(recording) else recording
 
     def _recording(self, x: Tensor) -> Recording:
         return Recording(self._plan, self._chooser, len(x), x.device, not self._defers)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from lipcert.core.program import Shape
-from lipcert.measure.gradient_norms.layout import in_memory_order
+from lipcert.measure.gradient_norms.layout import is_channels_last
 from lipcert.measure.gradient_norms.operand import Gradients, Method, OperandGradient, Pair
 from lipcert.measure.gradient_norms.squares import (
     OUTWARD,
@@ -25,7 +25,7 @@ from lipcert.measure.gradient_norms.squares import (
     gamma,
     sum_of_squares,
     underflow,
-    widened,
+    with_distance,
 )
 
 _BLOCK: Final = 64
@@ -42,15 +42,16 @@ def reduced(tensor: Tensor, operand: Shape) -> Tensor:
     axes = [axis for axis, (own, full) in enumerate(pairs, 1) if own != full]
     if not axes:
         return tensor
-    by_pixels = in_memory_order(tensor)
-    if by_pixels is not tensor:
+    if is_channels_last(tensor) and not tensor.is_contiguous():
         channels, *grid = operand
-        return reduced(by_pixels, (*grid, channels)).permute(0, 3, 1, 2)
+        return reduced(tensor.permute(0, 2, 3, 1), (*grid, channels)).permute(0, 3, 1, 2)
     first, last = axes[0], axes[-1]
     if len(axes) != last - first + 1:
         return tensor.sum(axes, keepdim=True, dtype=torch.float64)
     joined = tensor.flatten(first, last)  # [..., summed, ...]
     length = joined.shape[first]
+    if length <= _BLOCK:
+        return joined.sum(first).double().reshape(len(tensor), *operand)
     whole = length // _BLOCK * _BLOCK
     total = joined.narrow(first, whole, length - whole).sum(first).double()
     if whole:
@@ -113,7 +114,7 @@ class EntrywiseGradient(OperandGradient):
 
     def _squares(self, pair: Pair) -> Squares:
         found = self.gradients(pair)
-        return widened(sum_of_squares(found.gradient), found.distance)
+        return with_distance(found.gradient, found.distance, pair.b)
 
     def _multiplied(
         self, pair: Pair, factor: Tensor, size: Tensor, roundings: int

@@ -30,11 +30,14 @@ def dense(tensor: Tensor) -> Tensor:
     return tensor if is_channels_last(tensor) else tensor.contiguous()
 
 
+def memory_order(tensor: Tensor) -> list[int]:
+    """The axes but the first, neighbours in memory last."""
+    return sorted(range(1, tensor.dim()), key=tensor.stride, reverse=True)
+
+
 def in_memory_order(tensor: Tensor) -> Tensor:
-    """With its axes permuted, so that flattening an image that lies densely copies nothing."""
-    if tensor.is_contiguous() or not is_channels_last(tensor):
-        return tensor
-    return tensor.permute(0, 2, 3, 1)
+    """With its axes permuted, so that flattening what lies densely copies nothing."""
+    return tensor if tensor.is_contiguous() else tensor.permute(0, *memory_order(tensor))
 
 
 def channels_last(images: Tensor) -> Tensor:

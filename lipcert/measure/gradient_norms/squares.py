@@ -48,10 +48,14 @@ _BLOCK: Final = 256
 @dataclass(frozen=True, slots=True, eq=False)
 class Squares:
     """Squared norms, and upper bounds of the exact ones, as far above them as the norms may be off,
-    one for each example.  # float64 [examples] each"""
+    one for each example.  # float64 [examples] each
+
+    rows: the tensors that these are the squares of, where they were made and are small.
+    """
 
     value: Tensor
     upper: Tensor
+    rows: Tensor | None = None
 
     @classmethod
     def within(cls, value: Tensor, error: Tensor) -> Squares:
@@ -70,7 +74,12 @@ class Squares:
         """The squares of consecutive chunks of examples."""
         if len(parts) == 1:
             return parts[0]
-        return cls(torch.cat([p.value for p in parts]), torch.cat([p.upper for p in parts]))
+        rows = [part.rows for part in parts if part.rows is not None]
+        return cls(
+            torch.cat([part.value for part in parts]),
+            torch.cat([part.upper for part in parts]),
+            torch.cat(rows) if len(rows) == len(parts) else None,
+        )
 
     @property
     def error(self) -> Tensor:
@@ -186,9 +195,12 @@ def instantiated_distance(reach: Tensor, terms: int, entries: int, dtype: torch.
     return (reach * (gamma(terms, dtype) * OUTWARD)).add_(lost * OUTWARD)
 
 
-def with_distance(gradient: Tensor, examples: int, distance: Tensor) -> Squares:
-    """Squares of instantiated gradients [examples·groups, ...]."""
-    return widened(sum_of_squares(gradient.reshape(examples, -1)), distance)
+def with_distance(gradient: Tensor, distance: Tensor, cotangent: Tensor) -> Squares:
+    """Squares of instantiated gradients [examples, *operand], which are kept where the cotangent
+    that they come from is no smaller."""
+    found = widened(sum_of_squares(gradient), distance)
+    is_small = gradient.numel() <= cotangent.numel()
+    return Squares(found.value, found.upper, gradient) if is_small else found
 
 
 def product(y: Tensor, x: Tensor) -> Tensor:

@@ -38,6 +38,7 @@ from lipcert.measure.gradient_norms.engine import (
     exact_arithmetic,
 )
 from lipcert.measure.gradient_norms.entrywise import BiasGradient
+from lipcert.measure.gradient_norms.layout import memory_order
 from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
 from lipcert.measure.gradient_norms.squares import Squares
 from lipcert.measure.losses import clipped_gradient, per_example_loss
@@ -167,6 +168,15 @@ def summed_gradient(
     return gradient
 
 
+def weighted(rows: Tensor, factors: Tensor) -> Tensor:
+    """Σ_i factors_i·rows_i.  # [...] of rows [examples, ...]"""
+    order = memory_order(rows)
+    moved = rows.permute(0, *order)
+    total = factors.to(rows.dtype) @ moved.reshape(len(rows), -1)
+    back = [order.index(axis) for axis in range(1, rows.dim())]
+    return total.reshape(moved.shape[1:]).permute(back)
+
+
 def in_parameter(operand: Operand, gradient: Tensor, shape: tuple[int, ...]) -> Tensor:
     """The gradient of an operand as one of its parameter: the adjoint of the view."""
     if operand.places is None:
@@ -282,9 +292,13 @@ class ClippedGradients:
         for trained in item.plan.operands:
             name, operand = trained.use.parameter, trained.use.operand
             group = self._group_of[name]
-            if group not in scaled:
-                scaled[group] = item.cotangent * _placed(factors[:, group], item.cotangent)
-            own = summed_gradient(network, trained, item.value, scaled[group])
+            rows = item.rows.get(trained.use.slot)
+            if rows is not None:
+                own = weighted(rows, factors[:, group]).reshape(operand.shape)
+            else:
+                if group not in scaled:
+                    scaled[group] = item.cotangent * _placed(factors[:, group], item.cotangent)
+                own = summed_gradient(network, trained, item.value, scaled[group])
             own = own.to(network.dtype)
             moved = in_parameter(operand, own, tuple(network.parameters[name].shape))
             gradients[name] = gradients[name] + moved if name in gradients else moved
@@ -295,7 +309,8 @@ def _picked(item: Caught, kept: Tensor | None) -> Caught:
     if kept is None:
         return item
     value = None if item.value is None else item.value[kept]
-    return Caught(item.plan, value, item.cotangent[kept])
+    rows = {slot: found[kept] for slot, found in item.rows.items()}
+    return Caught(item.plan, value, item.cotangent[kept], rows)
 
 
 def _placed(factors: Tensor, like: Tensor) -> Tensor:

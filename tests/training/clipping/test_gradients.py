@@ -190,6 +190,33 @@ def test_an_example_that_is_not_finite_is_left_out(bad: float, decay: float) -> 
             torch.testing.assert_close(found.gradients[name], gradient)
 
 
+@pytest.mark.parametrize("dtype", list(ROUNDED))
+@pytest.mark.parametrize(
+    ("read", "written", "groups", "transposed"),
+    [(1, 3, 1, False), (9, 8, 1, False), (8, 9, 1, False), (4, 6, 2, False), (3, 4, 1, True)],
+)
+def test_gradients_that_were_made_for_norms_are_added_up(
+    read: int, written: int, groups: int, transposed: bool, dtype: torch.dtype
+) -> None:
+    window = Window(10, 3, 1, 1, 1, 1)
+    shape = (read, written, 3, 3) if transposed else (written, read // groups, 3, 3)
+    kernel, bias = trained("k", weights(*shape)), trained("b", weights(written))
+    op = ConvTranspose if transposed else Conv
+    graph = chain((read, 10, 10), op(kernel, bias, (window, window), groups), Activation("relu"))
+    x, y = oracle.batch(graph, 5)
+    live = LiveNetwork.of(graph, oracle.tensors_of(graph, dtype))
+    engine = NormEngine(live.present(), timed=False, defer=True)
+    passed = engine.caught(x.to(dtype), lambda z: oracle.flat(graph, 1.0).losses(z, y))
+    assert set(passed.caught[0].rows) == {"weight", "bias"}
+    check(graph, oracle.by_parameter(graph, 4.0), x, y, dtype)
+    left = [0, 1, 3, 4]
+    expected = summed(graph, oracle.flat(graph, 4.0), x[left], y[left], dtype)
+    x[2, 0, 3, 3] = np.nan
+    found = summed(graph, oracle.flat(graph, 4.0), x, y, dtype)
+    for name, gradient in expected.gradients.items():
+        torch.testing.assert_close(found.gradients[name], gradient)
+
+
 def test_nothing_is_left_of_a_batch() -> None:
     window = Window(4, 3, 1, 1, 1, 1)
     graph = chain((1, 4, 4), Conv(trained("k", weights(2, 1, 3, 3)), None, (window, window)))
