@@ -3,24 +3,20 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
 
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import gate_options, gates_of, option, output_options
-from lipcert.cli.output import Output, write
+from lipcert.cli.output import Output
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.core.files import CertificateFileError, read_certificate_file
-from lipcert.core.main import EXIT_CODES, TCB, accepted_ids
-from lipcert.core.trusted import trusted_base, trusted_lines
-from lipcert.errors import NoVerdictError, UsageError
+from lipcert.core.main import EXIT_CODES, accepted_ids
+from lipcert.errors import NoVerdictError
 from lipcert.report.formats import CHECK_FORMATS
 from lipcert.settings.gates import (
     MAX_EPSILON,
@@ -38,15 +34,10 @@ from lipcert.settings.gates import (
 if TYPE_CHECKING:
     from lipcert.core.verdict import Report
 
-_PROGRAM: Final = (
-    "import sys; sys.path.append(sys.argv.pop(1)); from lipcert.core.main import main; "
-    "sys.exit(main())"
-)
-
 
 @click.command("check")
-@click.argument("certificate", type=paths.FILE, required=False)
-@option("--model", "The ONNX file it is about.", type=paths.FILE)
+@click.argument("certificate", type=paths.FILE)
+@option("--model", "The ONNX file it is about.", type=paths.FILE, required=True)
 @option(
     "--weights",
     "Weights (ONNX or safetensors) that are to lie within the certificate's constraints.",
@@ -80,18 +71,16 @@ _PROGRAM: Final = (
     default=MAX_SECONDS,
 )
 @gate_options(*OF_CERTIFICATES)
-@option("--tcb", f"{TCB[0].upper()}{TCB[1:]}.", is_flag=True)
 @output_options(*CHECK_FORMATS, further=True)
 def command(
     *,
-    certificate: Path | None,
-    model: Path | None,
+    certificate: Path,
+    model: Path,
     weights: Path | None,
     engine: str,
     accepted: tuple[str, ...],
     max_entries: int,
     max_seconds: float,
-    tcb: bool,
     result: Output,
     **words: object,
 ) -> ExitCode:
@@ -102,25 +91,8 @@ def command(
     1, one whose number is not proved with 3.
     """
     gates = gates_of(words)
-    if tcb and certificate is None:
-        write("\n".join(trusted_lines(trusted_base())) + "\n", result.file)
-        return ExitCode.HOLDS
-    if certificate is None or model is None:
-        raise UsageError("check: give a certificate and --model, the ONNX file it is about")
     paths.require_file(certificate)
     result.require_writable([certificate, model, weights])
-    if tcb:
-        if result.format not in {"text", "json"}:
-            raise UsageError("check: --tcb is listed as text or json")
-        if gates.limits or result.further:
-            raise UsageError("check: --tcb prints one report of lipcert-check, without gates")
-        options = ["--tcb", f"--model={model}", f"--engine={engine}"]
-        options += [f"--format={result.format}", *(f"--accept-assumption={w}" for w in accepted)]
-        options += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]
-        options += [] if weights is None else [f"--weights={weights}"]
-        text, code = _in_its_own_process([*options, "--", f"{certificate}"])
-        write(text, result.file)
-        return code
     from lipcert.core.check import Choices, check
 
     try:
@@ -155,23 +127,6 @@ def _judged(gates: Gates, report: Report, data: bytes) -> tuple[GateResult, ...]
     return gates.judged(
         {gate: NOT_STATED if number is None else number for gate, number in stated.items()}
     )
-
-
-def _in_its_own_process(words: Sequence[str]) -> tuple[str, ExitCode]:
-    """What `lipcert-check` prints and its exit code, in a process that loads nothing else.
-
-    What this process has loaded besides would be listed, and the verdict does not rest on it.
-    """
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", _PROGRAM, str(Path(__file__).resolve().parents[2]), *words],
-        capture_output=True,
-        text=True,
-        encoding="utf-8",
-        check=False,
-    )
-    if not done.stdout:
-        raise NoVerdictError(f"check: {done.stderr.strip() or 'the checker printed nothing'}")
-    return done.stdout, ExitCode(done.returncode)
 
 
 def _rendered(

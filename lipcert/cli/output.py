@@ -10,7 +10,6 @@ import errno
 import os
 import shutil
 import sys
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,8 +29,6 @@ Destination = tuple[str, Path]
 """a format and the file that receives it"""
 
 _WIDTH_OF_A_PIPE: Final = 120
-_PATIENCE: Final = 5.0
-"""seconds that a pipe has to find a reader"""
 
 
 def write(text: str | bytes, file: Path | None = None) -> None:
@@ -132,20 +129,8 @@ def _encoding() -> str:
 
 
 def _write_to_device(text: bytes, file: Path) -> None:
-    """Write to a pipe or a device; where no reader comes, an error and not an endless wait."""
-    handle = _opened(file)
+    """Write to a pipe or a device; where a pipe has no reader, an error and not an endless wait."""
+    handle = os.open(file, os.O_WRONLY | os.O_NONBLOCK)
     os.set_blocking(handle, True)
     with os.fdopen(handle, "wb") as stream:
         stream.write(text)
-
-
-def _opened(device: Path) -> int:
-    """Opened for writing, after waiting a little for the reader of a pipe."""
-    end = time.monotonic() + _PATIENCE
-    while True:
-        try:
-            return os.open(device, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError as error:
-            if error.errno != errno.ENXIO or time.monotonic() > end:
-                raise
-        time.sleep(0.02)

@@ -28,12 +28,6 @@ _EPILOG: Final = (
 )
 
 
-TCB: Final = (
-    "list the files that the verdict depends on, with lines and digests; without a certificate, "
-    "all that any verdict may depend on"
-)
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Check, print the report, return the exit code.
 
@@ -109,7 +103,12 @@ def _parser() -> argparse.ArgumentParser:
         metavar="S",
         help="limit on the time of a check; above it: UNKNOWN (default: %(default)g)",
     )
-    parser.add_argument("--tcb", action="store_true", help=TCB)
+    parser.add_argument(
+        "--tcb",
+        action="store_true",
+        help="list the files that the verdict depends on, with lines and digests; without a "
+        "certificate, all that any verdict may depend on",
+    )
     return parser
 
 

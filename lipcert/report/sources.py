@@ -9,7 +9,6 @@ has one subject. Each document then is what its verb says, with charts.
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -28,7 +27,7 @@ from lipcert.report.certificate import (
     certificate_document,
     check_document,
 )
-from lipcert.report.document import Commands, Document, Section, Statements
+from lipcert.report.document import Document, Statements
 from lipcert.report.figures import (
     analysis_figures,
     audit_figures,
@@ -45,8 +44,6 @@ ANALYSIS: Final = "lipcert.analysis/1"
 CHECK: Final = "lipcert.check/1"
 AUDIT: Final = "lipcert.audit/1"
 PRIVACY: Final = "lipcert.privacy/1"
-_UNWRITTEN: Final = "analysis.json"
-"""what a document is called that was never written"""
 
 
 @final
@@ -238,7 +235,7 @@ def study_facts(study: Study) -> Statements:
 
 
 def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
-    """What the verbs said, with charts; tables of at most so many rows. Then, how it is made.
+    """What the verbs said, with charts; tables of at most so many rows.
 
     NoVerdictError where a record says something that its verb never does.
     """
@@ -250,8 +247,6 @@ def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
                 f"{source.path}: not a complete document ({error}); write it again with "
                 f"`{KINDS[schema].command}`"
             ) from error
-    again = Section("", (Commands(commands_of(study)),))
-    yield Document("How to make this again", (), sections=(again,))
 
 
 def _document(study: Study, schema: str, most: int | None) -> Document:
@@ -284,42 +279,3 @@ def study_object(study: Study) -> JsonObject:
             for source in study.sources
         ],
     }
-
-
-def commands_of(study: Study) -> tuple[tuple[str, str], ...]:
-    """Commands in the order in which they are given; words that a shell would read are quoted."""
-    model = shlex.quote(study.model_path or "MODEL.onnx")
-    paths = {
-        schema: shlex.quote(source.path or _UNWRITTEN) for schema, source in study.by_kind.items()
-    }
-    found = []
-    if study.model_sha256:
-        found.append((f"the model has to be {study.model_sha256[:16]}…", f"sha256sum {model}"))
-    if ANALYSIS in paths:
-        found += _analysed(model, paths[ANALYSIS])
-    if CERTIFICATE in paths:
-        command = f"lipcert check {paths[CERTIFICATE]} --model {model}"
-        found.append(("needs nothing but the two files", command))
-    if AUDIT in paths:
-        found.append(
-            ("with the data and the options named above", f"lipcert audit {model} --format json")
-        )
-    if ANALYSIS in paths and (PRIVACY in paths or study.record(ANALYSIS).privacy is not None):
-        words = f"lipcert privacy {paths[ANALYSIS]} --curve steps --curve noise-multiplier"
-        found.append(("ε of the run, with curves by the tightest accountant", words))
-    found.append(("this page", f"lipcert report {' '.join(paths.values())} -o report.html"))
-    return tuple(found)
-
-
-def _analysed(model: str, path: str) -> list[tuple[str, str]]:
-    """To make the analysis, or to make it again and compare."""
-    note = "with the options that state the assumptions above, or their lipcert.toml"
-    if path == _UNWRITTEN:
-        return [(note, f"lipcert analyze {model} --format json -o {path}")]
-    return [
-        (note, f"lipcert analyze {model} --format json -o again.json"),
-        (
-            "exits with 0 if nothing became weaker",
-            f"lipcert compare {path} again.json --fail-on-regression",
-        ),
-    ]

@@ -188,7 +188,6 @@ class Suggestions:
     source: str
     is_private: bool
     examples: int
-    is_run: bool
     baseline_mechanism: str
     baseline: Outcome
     clipping: Outcome | None

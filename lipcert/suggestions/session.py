@@ -15,7 +15,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress
-from lipcert.analysis.release import plan_of
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.errors import LipCertError
 from lipcert.settings.settings import Settings
@@ -142,7 +141,6 @@ class Session:
             source="" if source is None else source.source,
             is_private=source is not None and source.is_private,
             examples=0 if source is None else len(source),
-            is_run=plan_of(settings) is not None,
             baseline_mechanism=settings.mechanism,
             baseline=baseline.outcome,
             clipping=None if rival is None else rival.outcome,

@@ -91,10 +91,7 @@ def words_with(place: str, name: str) -> list[str]:
             known = "net.onnx" if parameter.name in {"model", "target"} else "net.json"
             line.append("folder" if parameter.name == "folder" else known)
         elif parameter.required and isinstance(parameter, click.Option):
-            options += [parameter.opts[-1], "copy"]
-    if words == ("check",):
-        options += [] if chosen.name == "model" else ["--model", "net.onnx"]
-        line += [] if chosen.name == "certificate" else ["net.json"]
+            options += [parameter.opts[-1], "net.onnx" if parameter.name == "model" else "copy"]
     if words == ("audit",) and chosen.name not in {"data", "trace", "merge"}:
         options += ["--data", "data.npz"]
     return [*line, *options]
@@ -126,7 +123,6 @@ def test_what_is_no_such_file_is_said(place, monkeypatch):
         raise NoVerdictError("the paths may be those of files")
 
     monkeypatch.setattr("lipcert.cli.audit.require_torch", ends)
-    monkeypatch.setattr("lipcert.cli.output._PATIENCE", 0.0)
     for name in THINGS:
         told(place, name)
 

@@ -75,7 +75,6 @@ def test_the_parts_of_one_model_are_joined() -> None:
     assert [document.title for document in study_documents(study)] == [
         "LipCert analysis",
         "LipCert audit",
-        "How to make this again",
     ]
 
 
@@ -124,7 +123,7 @@ def test_an_unknown_document_is_refused() -> None:
 
 
 def test_the_status_of_assumptions_is_that_of_the_check() -> None:
-    (document, _) = study_documents(joined([check_source()]))
+    (document,) = study_documents(joined([check_source()]))
     (assumed,) = next(x for x in document.sections if x.title == "What is assumed").parts
     assert [row.status for row in assumed.rows] == ["accepted", "declared", "checked"]
 
