@@ -111,6 +111,7 @@ CODES: Final[Mapping[str, str]] = MappingProxyType(
         "LC320": "The trace is damaged.",
         "LC321": "Weights changed otherwise than by the recorded steps.",
         "LC322": "Something that no noise hides depends on an example.",
+        "LC323": "A lower bound of ε is above the claimed ε.",
         "LC401": "A mean divides by the random size of the batch.",
         "LC402": "The batches are drawn in another way than the accountant assumes.",
         "LC403": "Groups noised from one sample are not composed as one release.",

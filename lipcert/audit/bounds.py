@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
+from lipcert.analysis.release import account_of, plan_of, planned_multiplier
 from lipcert.analysis.stated import stated_values
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
@@ -26,6 +27,7 @@ from lipcert.graph.viewed import graph_at, is_shown
 from lipcert.importer.model import ImportedModel
 from lipcert.losses import Parameter, loss_record, parameters
 from lipcert.privacy.noise import Group
+from lipcert.settings.gates import NO_EPSILON, NO_RUN, NOT_STATED
 from lipcert.settings.loss_spec import heads_text
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal
@@ -80,6 +82,20 @@ def claims_of_analysis(
     """What `lipcert analyze` says under these settings."""
     settings = settings.with_inputs(model.graph.inputs)
     return _claimed(bounded(model, settings, observe), settings)
+
+
+def claimed_epsilon(claims: Claims) -> float | str:
+    """The ε of the run: as certified, or as it follows from the settings; or why there is none."""
+    if claims.certificate is not None:
+        privacy = claims.certificate.privacy
+        return NOT_STATED if privacy is None else privacy.epsilon
+    settings = claims.settings
+    plan = plan_of(settings)
+    if plan is None:
+        return NO_RUN
+    multiplier = planned_multiplier(plan, settings, claims.engine.groups)
+    found = account_of(plan, multiplier, settings).epsilon
+    return NO_EPSILON if found is None else found
 
 
 def are_made_anew(settings: Settings) -> bool:

@@ -17,14 +17,12 @@ from lipcert.analysis.observing import observed_at, observed_at_random
 from lipcert.analysis.records import Usefulness
 from lipcert.analysis.release import (
     Release,
-    account_of,
     known_plan,
-    plan_of,
     planned_multiplier,
     planned_sensitivity,
 )
 from lipcert.analysis.usefulness import usefulness_of
-from lipcert.audit.bounds import Claims, GroupBound, are_made_anew
+from lipcert.audit.bounds import Claims, GroupBound, are_made_anew, claimed_epsilon
 from lipcert.audit.checks import Checked
 from lipcert.audit.job import Kind
 from lipcert.audit.prepared_job import Ready
@@ -59,9 +57,6 @@ from lipcert.settings.gates import (
     MAX_SENSITIVITY,
     MAX_SLACK,
     NO_BOUND,
-    NO_EPSILON,
-    NO_RUN,
-    NOT_STATED,
     GateOutcome,
     GateResult,
 )
@@ -127,6 +122,7 @@ def conclude(
         gradient=gradient,
         usefulness=_usefulness(ready),
         recording=_recording(ready),
+        epsilon=checked.epsilon,
         warnings=(
             *eval_notes(ready.model.graph.eval_layers),
             *unstated(claims.engine.graph, claims.settings),
@@ -202,7 +198,7 @@ def _gates(ready: Ready, gradient: GradientAudit) -> tuple[GateResult, ...]:
         MAX_SLACK: slack if slack is not None else NO_BOUND if bound is None else untried,
     }
     if MAX_EPSILON in gates.limits:  # which takes a while to account for
-        found[MAX_EPSILON] = NO_BOUND if bound is None else _epsilon(ready.claims)
+        found[MAX_EPSILON] = NO_BOUND if bound is None else claimed_epsilon(ready.claims)
     return gates.judged(found)
 
 
@@ -212,20 +208,6 @@ def _sensitivity(claims: Claims, bound: float) -> float:
     if stated is None or are_made_anew(claims.settings):
         return planned_sensitivity(Upper(bound), claims.settings).value
     return stated
-
-
-def _epsilon(claims: Claims) -> float | str:
-    """The ε of the run: as certified, or as it follows from the settings."""
-    if claims.certificate is not None:
-        privacy = claims.certificate.privacy
-        return NOT_STATED if privacy is None else privacy.epsilon
-    settings = claims.settings
-    plan = plan_of(settings)
-    if plan is None:
-        return NO_RUN
-    multiplier = planned_multiplier(plan, settings, claims.engine.groups)
-    found = account_of(plan, multiplier, settings).epsilon
-    return NO_EPSILON if found is None else found
 
 
 def _group(group: GroupBound, total: Total, precision: Precision | None) -> GroupAudit:

@@ -14,6 +14,7 @@ from typing import Final, final
 from lipcert.analysis.records import Usefulness
 from lipcert.diagnostics import Diagnostic
 from lipcert.settings.gates import GateResult
+from lipcert.text.numbers import at_least, at_most
 from lipcert.upper import finite
 
 BINS_PER_OCTAVE: Final = 4
@@ -178,9 +179,9 @@ class CheckReport:
     """A check besides the bounds: its code (LC3xx), what it looked at, and what it found.
 
     name: a stable word ("weight-constraint", "admissibility", "schedule", "contribution",
-    "leave-one-out", "noise", "release", "seed-reuse", "batch-independence", "agreement"). where:
-    step, tensor or example, "" for the whole run. measured, expected: the two numbers compared,
-    where there are any.
+    "leave-one-out", "noise", "release", "seed-reuse", "batch-independence", "agreement",
+    "epsilon"). where: step, tensor or example, "" for the whole run. measured, expected: the two
+    numbers compared, where there are any.
     """
 
     code: str
@@ -272,6 +273,62 @@ class Recording:
 
 @final
 @dataclass(frozen=True, slots=True)
+class EpsilonInterval:
+    """ε of a recorded run at δ: at least `lower` with that confidence, at most `upper` as claimed.
+
+    is_certified: whether a certificate claims it, or else the settings. is_contradicted: whether a
+    right run would show this lower end with a negligible probability only. example: whose gradients
+    show it. noise: that along gradients, in stated deviations; noise_at_most: with that
+    confidence; directions: in how many it was looked at, in all steps. steps: recorded with weights
+    and gradients, of as many releases; each stands for those after it, too. largest_step: at which
+    the example moves what is released most.
+    """
+
+    lower: float
+    confidence: float
+    upper: float
+    is_certified: bool
+    is_contradicted: bool
+    delta: float
+    example: ExampleReference
+    noise: float
+    noise_at_most: float
+    directions: int
+    steps: int
+    releases: int
+    largest_step: str
+
+    @property
+    def sentence(self) -> str:
+        """Both ends, rounded outwards."""
+        low, high = at_least(self.lower, 3), at_most(self.upper, 3)
+        share, origin = f"{100.0 * self.confidence:g} % confidence", self.origin
+        if self.is_contradicted:
+            text = f"ε is at least {low} ({share}), but {high} is {origin}"
+        elif self.lower > self.upper:
+            text = f"ε is at most {high} ({origin}), and within chance no less (from below {low})"
+        else:
+            text = f"ε is between {low} ({share}) and {high} ({origin})"
+        return f"{text}, at δ = {self.delta:g}"
+
+    @property
+    def origin(self) -> str:
+        """Where the upper end comes from."""
+        return "certified" if self.is_certified else "accounted for"
+
+    @property
+    def reason(self) -> str:
+        """What the lower end rests on."""
+        return (
+            f"{self.example} moves what is released most at {self.largest_step}; along gradients, "
+            f"in {self.directions} directions, the noise is {self.noise:.3g} times what is stated, "
+            f"at most {at_most(self.noise_at_most, 3)} times; {self.steps} of {self.releases} "
+            "steps are recorded in detail"
+        )
+
+
+@final
+@dataclass(frozen=True, slots=True)
 class AuditReport:
     """The complete result.
 
@@ -285,7 +342,7 @@ class AuditReport:
     batches, None where it was not measured. notes: what could not be checked, and why.
     warnings: what was bounded under assumptions that were not stated, or that training may break.
     recording: how much of a recorded run there is; None where none was audited, or in what older
-    versions wrote.
+    versions wrote. epsilon: of a recorded run from below and above; None where it is not known.
     """
 
     verdict: Verdict
@@ -312,6 +369,7 @@ class AuditReport:
     gradient: GradientAudit = GradientAudit()
     usefulness: Usefulness | None = None
     recording: Recording | None = None
+    epsilon: EpsilonInterval | None = None
 
     @property
     def detectable_error_factor(self) -> float | None:

@@ -106,6 +106,8 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
     )
     more = doc.explained(lines[0].label[1]) if lines else doc.Commands(())
     answers = [doc.Answer(text, tone) for text in _answers(report)]
+    if report.epsilon is not None:
+        answers.append(doc.Answer(f"{report.epsilon.sentence}.", tone))
     if use is not None:
         answers.append(doc.Answer(use.sentence, VERDICTS[use.verdict]))
     file = f"{report.model}  ·  sha256 {report.model_sha256[:12]}"
@@ -262,6 +264,7 @@ def audit_ci(report: AuditReport) -> CiReport:
         properties={
             "verdict": report.verdict.value,
             **({} if use is None else {"usefulness": use.verdict}),
+            **({} if report.epsilon is None else {"epsilon": report.epsilon.sentence}),
             "examples": str(report.examples),
             "model_sha256": report.model_sha256,
             "bounds_from": report.bounds_from,

@@ -82,6 +82,7 @@ _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "LC320": "take an intact copy of the trace, or record the run again",
         "LC321": "change weights only by the recorded optimizer and by projections",
         "LC322": "compute what differs from public constants, or leave it out",
+        "LC323": "look at what the noise has along the gradients of examples",
     }
 )
 _CODE: Final = re.compile(r"^\[(LC\d{3})\]\s*")

@@ -111,6 +111,7 @@ AUDIT: Final = Codec(
         "AuditReport.gradient": member(optional=True),
         "AuditReport.usefulness": member(optional=True),
         "AuditReport.recording": member(optional=True),
+        "AuditReport.epsilon": member(optional=True),
         "Modes.data_sha256": member(optional=True),
         "Modes.data_sha256_of": member(optional=True),
     },

@@ -54,6 +54,13 @@ def at_most(value: float | None, digits: int = _DIGITS) -> str:
     return decimal_text(rounded_up(value, digits))
 
 
+def at_least(value: float, digits: int = _DIGITS) -> str:
+    """A lower bound with the given number of significant digits, rounded down."""
+    if not math.isfinite(value):
+        return measured(value)
+    return decimal_text(rounded(value, digits, decimal.ROUND_FLOOR))
+
+
 def rounded_up(value: float, digits: int = _DIGITS) -> decimal.Decimal:
     """The number that `at_most` writes, of a finite one."""
     return rounded(value, digits, decimal.ROUND_CEILING)

@@ -61,6 +61,7 @@ ALL = {
     "contribution",
     "agreement",
     "chain",
+    "epsilon",
 }
 
 
@@ -159,7 +160,7 @@ def test_a_decay_that_the_claims_do_not_know(tmp_path: Path) -> None:
 def test_a_decay_that_is_not_declared_leaves_sums_unchecked(tmp_path: Path) -> None:
     report = audited(tmp_path / "t", Way(INSIDE), Fault(decay=0.4))
     assert report.verdict is Verdict.PASS
-    assert sum("declare(weight_decay=…)" in note for note in report.notes) == 2
+    assert sum("declare(weight_decay=…)" in note for note in report.notes) == 3
 
 
 @pytest.mark.parametrize("wanted", [CLIPLESS, BACKPROP, INSIDE], ids=["clipless", "bp", "inside"])

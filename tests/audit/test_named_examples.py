@@ -74,6 +74,7 @@ def test_without_the_data_everything_else_is_checked_and_the_rest_is_said(tmp_pa
     assert "3 steps are not in the trace" in replay
     assert "--data FILE" in replay
     assert {text.partition(":")[0] for text in found.not_done} == {
+        "epsilon",
         "replay",
         "admissibility",
         "contribution",

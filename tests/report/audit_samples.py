@@ -11,6 +11,7 @@ from lipcert.analysis.records import GroupUsefulness, Usefulness, VerdictName
 from lipcert.audit.records import (
     AuditReport,
     CheckReport,
+    EpsilonInterval,
     ExampleReference,
     GroupAudit,
     Histogram,
@@ -127,6 +128,31 @@ def passed() -> AuditReport:
         seconds=12.5,
         plain_step_ratio=1.07,
     )
+
+
+def interval(**changes) -> EpsilonInterval:
+    """Of a run whose lower end is near its upper one."""
+    found = EpsilonInterval(
+        lower=6.209,
+        confidence=0.95,
+        upper=7.991,
+        is_certified=True,
+        is_contradicted=False,
+        delta=1e-5,
+        example=ExampleReference("step 0", 43),
+        noise=1.03,
+        noise_at_most=1.139,
+        directions=153,
+        steps=2,
+        releases=250,
+        largest_step="step 200",
+    )
+    return replace(found, **changes)
+
+
+def recorded() -> AuditReport:
+    """A recorded run whose ε is known from both sides."""
+    return replace(passed(), epsilon=interval())
 
 
 def violated() -> AuditReport:
@@ -325,6 +351,7 @@ def _untried(item: GroupAudit) -> GroupAudit:
 
 ALL = {
     "passed": passed,
+    "recorded": recorded,
     "violated": violated,
     "inconclusive": inconclusive,
     "mismatched": mismatched,

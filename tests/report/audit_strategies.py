@@ -7,6 +7,7 @@ from lipcert.audit.records import (
     LOWEST_BIN,
     AuditReport,
     CheckReport,
+    EpsilonInterval,
     ExampleReference,
     GradientAudit,
     GroupAudit,
@@ -68,6 +69,22 @@ checks = st.builds(
     expected=st.none() | numbers,
     remedy=names,
 )
+intervals = st.builds(
+    EpsilonInterval,
+    lower=numbers,
+    confidence=st.floats(0.0, 1.0),
+    upper=numbers,
+    is_certified=st.booleans(),
+    is_contradicted=st.booleans(),
+    delta=st.floats(0.0, 1.0),
+    example=st.builds(ExampleReference, names, counts),
+    noise=numbers,
+    noise_at_most=numbers,
+    directions=counts,
+    steps=counts,
+    releases=counts,
+    largest_step=names,
+)
 gates = st.builds(
     GateResult,
     gate=st.sampled_from(sorted(LIMITED)),
@@ -98,4 +115,5 @@ reports = st.builds(
     max_detectable_factor=st.none() | st.floats(1.0, 1e9),
     gates=st.lists(gates, max_size=2).map(tuple),
     gradient=st.builds(GradientAudit, bounds, norms, norms, counts),
+    epsilon=st.none() | intervals,
 )

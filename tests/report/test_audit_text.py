@@ -21,10 +21,12 @@ from tests.report.audit_samples import (
     group,
     hostile,
     inconclusive,
+    interval,
     many,
     mismatched,
     nothing,
     passed,
+    recorded,
     usefulness,
     violated,
     with_nan,
@@ -92,6 +94,26 @@ def test_the_whole_gradient_is_told_beside_its_bound() -> None:
     for row in ("12.5", "in 2,048 replayed examples", "median 0.5, largest 6.25", "2 times"):
         assert row in shown
     assert "The whole gradient" not in text(passed())
+
+
+def test_both_ends_of_epsilon_are_rounded_outwards() -> None:
+    between = "ε is between 6.2 (95 % confidence) and 8 (certified), at δ = 1e-05."
+    assert lines(recorded())[2] == between
+    for form in ("html", "json", "junit", "markdown", "sarif", "text"):
+        shown = audit_report(recorded(), form, width=200, color=False, show_all=False)
+        assert "6.2" in shown, form
+    document = json.loads(audit_json(recorded()))
+    assert (document["epsilon"]["lower"], document["epsilon"]["upper"]) == (6.209, 7.991)
+    assert document["epsilon"]["example"] == {"weights": "step 0", "index": 43}
+
+
+def test_a_lower_end_above_the_upper_one_is_chance_or_a_contradiction() -> None:
+    above = interval(lower=8.111, is_certified=False)
+    within = "ε is at most 8 (accounted for), and within chance no less (from below 8.11)"
+    assert above.sentence == f"{within}, at δ = 1e-05"
+    against = "ε is at least 8.11 (95 % confidence), but 8 is accounted for"
+    assert replace(above, is_contradicted=True).sentence == f"{against}, at δ = 1e-05"
+    assert "along gradients, in 153 directions, the noise is 1.03 times" in above.reason
 
 
 @pytest.mark.parametrize(

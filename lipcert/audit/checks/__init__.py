@@ -18,6 +18,7 @@ from lipcert.audit.checks.assumptions import (
 from lipcert.audit.checks.chain import chain
 from lipcert.audit.checks.clean_gradient import clean_gradients
 from lipcert.audit.checks.contribution import contribution
+from lipcert.audit.checks.epsilon import epsilon
 from lipcert.audit.checks.functions import GradientFunction, batch_independence, leave_one_out
 from lipcert.audit.checks.noise import noise
 from lipcert.audit.checks.recorded_run import Checked, RecordedRun, RunCheck, joined
@@ -52,7 +53,9 @@ _CHECKS: Final[tuple[RunCheck, ...]] = (
     contribution,
     clean_gradients,
     chain,
+    epsilon,
 )
+_ASSUMED: Final = frozenset({noise.check.name, seed_reuse.check.name, released.check.name})
 _INTACT: Final = Check("LC320", "trace-integrity", "take an intact copy, or record the run again")
 
 
@@ -90,7 +93,22 @@ def _checked(run: RecordedRun) -> Checked:
         missing.append(f"replay: {run.tensors.gap}")
     if not run.steps:
         missing.append(f"{schedule.check.name}: the trace has no steps")
-    return joined(intact, Checked(not_done=tuple(missing)), *(_each(run) if run.steps else ()))
+    found = joined(intact, Checked(not_done=tuple(missing)), *(_each(run) if run.steps else ()))
+    return _without_ground(found)
+
+
+def _without_ground(found: Checked) -> Checked:
+    """Without the ε from below where the noise is not as it assumes, unless that contradicts, too.
+
+    Too little Gaussian noise is what it measures.
+    """
+    other = [r for r in found.reports if r.name in _ASSUMED and r.verdict is not Verdict.PASS]
+    own = [r for r in found.reports if r.name == epsilon.check.name]
+    if not other or not own or any(r.verdict is Verdict.VIOLATION for r in own):
+        return found
+    why = f"epsilon: no ε from below, because the noise is not what is stated ({other[0].code})"
+    kept = tuple(report for report in found.reports if report not in own)
+    return Checked(kept, (*found.not_done, why))
 
 
 def integrity(trace: Trace) -> Checked:

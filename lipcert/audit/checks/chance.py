@@ -3,7 +3,8 @@
 A test states the logarithm of an upper bound of the probability that a right run shows its
 statistic, or something rarer. Invariant: all tests by chance of a run together raise a false alarm
 with a probability of at most `FALSE_ALARM`: batches, the noise of single steps, that of all steps
-together and the reuse of noise have a `SHARE` each, which is split over their tests (union bound).
+together, the reuse of noise and ε from below have a `SHARE` each, which is split over their tests
+(union bound).
 
 A bound B(v) ≥ P(V ≥ v) may stand for the probability itself: it falls in v, so that {B(V) ≤ α} lies
 within {P(V ≥ v)|_{v = V} ≤ α}, which has at most the probability α.
@@ -24,7 +25,7 @@ from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.upper import FloatArray
 
 FALSE_ALARM: Final = 1e-6
-SHARE: Final = FALSE_ALARM / 4.0
+SHARE: Final = FALSE_ALARM / 5.0
 _STEEPEST: Final = 60.0
 
 

@@ -354,6 +354,10 @@ class Pass:
             found.setdefault(part.group, []).append(part.clip.measured(norm))
         return {name: joint(parts) for name, parts in found.items()}
 
+    def lengths(self) -> FloatArray:
+        """‖inner · ∇ℓ_i‖ of all groups together, before clips of whole gradients.  # [examples]"""
+        return np.concatenate([joint(list(part)).norm for part in self._norms])
+
     def clip_slack(self) -> float:
         """The `slack` of all clips together."""
         return self.scale.outer * sum(
@@ -373,30 +377,40 @@ class Pass:
 
     def total(self) -> Mapping[str, FloatArray]:
         """outer · Σ_i m(inner · ∇ℓ_i) by name of the trained parameter."""
+        every = slice(None)
+        return self._sum(
+            part for chunk in range(len(self._chunks)) for part in self._gradients_of(chunk, every)
+        )
+
+    def single(self, place: int) -> Mapping[str, FloatArray]:
+        """What one example adds to the total."""
+        chunk, row = divmod(place, _CHUNK)
+        return self._sum(self._gradients_of(chunk, slice(row, row + 1)))
+
+    def _sum(self, parts: Iterable[tuple[str, FloatArray]]) -> Mapping[str, FloatArray]:
         parameters = self._gradients.network.parameters
         found = {
             name: np.zeros(parameters[name].shape)
             for group in self._gradients.groups
             for name in group.parameters
         }
-        for chunk in range(len(self._chunks)):
-            for name, gradient in self._gradients_of(chunk):
-                found[name] += self.scale.outer * gradient
+        for name, gradient in parts:
+            found[name] += self.scale.outer * gradient
         return found
 
-    def _gradients_of(self, chunk: int) -> Iterator[tuple[str, FloatArray]]:
+    def _gradients_of(self, chunk: int, rows: slice) -> Iterator[tuple[str, FloatArray]]:
         """What its examples add to the sums, by name of the parameter; a name may come twice."""
         gradients, (x, labels) = self._gradients, self._chunks[chunk]
         network = gradients.network
-        pulled = network.pulled(*network.tensors(x, labels), self.scale.inner)
+        pulled = network.pulled(*network.tensors(x[rows], labels[rows]), self.scale.inner)
         for part in self._weighted(chunk):
-            leaves = [network.parameters[name] for name in part.names]
-            found = pulled.back(leaves, part.weights)
+            leaves, weights = [network.parameters[name] for name in part.names], part.weights[rows]
+            found = pulled.back(leaves, weights)
             for name, gradient in zip(part.names, found, strict=True):
                 if gradient is not None:
                     yield name, gradient.double().cpu().numpy()
                 if gradients.decay:
-                    yield name, float(np.sum(part.weights)) * gradients.decay.of(name)
+                    yield name, float(np.sum(weights)) * gradients.decay.of(name)
 
     def _weighted(self, chunk: int) -> Iterator[_Weighted]:
         """Each example weighted by its clip."""

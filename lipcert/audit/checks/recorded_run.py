@@ -26,7 +26,7 @@ from lipcert.audit.audited_weights import Settled, settled_at
 from lipcert.audit.bounds import Claims, GroupBound
 from lipcert.audit.recorded import RecordedTensors, step_name
 from lipcert.audit.recorded_names import Match
-from lipcert.audit.records import Check, CheckReport, Verdict
+from lipcert.audit.records import Check, CheckReport, EpsilonInterval, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch as RecordedBatch
@@ -46,10 +46,14 @@ FEW: Final = 4
 @final
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What checks found, and a sentence for each that could not be done."""
+    """What checks found, and a sentence for each that could not be done.
+
+    epsilon: of the run, from below and above.
+    """
 
     reports: tuple[CheckReport, ...] = ()
     not_done: tuple[str, ...] = ()
+    epsilon: EpsilonInterval | None = None
 
 
 def joined(*parts: Checked) -> Checked:
@@ -57,6 +61,7 @@ def joined(*parts: Checked) -> Checked:
     return Checked(
         tuple(report for part in parts for report in part.reports),
         tuple(dict.fromkeys(text for part in parts for text in part.not_done)),
+        next((part.epsilon for part in parts if part.epsilon is not None), None),
     )
 
 
@@ -150,8 +155,8 @@ class RecordedRun:
         return settled_at(self.claims, self.tensors, name)
 
 
-Finding: TypeAlias = CheckReport | str
-"""a report, or a sentence that says what could not be compared, and why"""
+Finding: TypeAlias = CheckReport | EpsilonInterval | str
+"""a report, what is known of ε, or a sentence that says what could not be compared, and why"""
 Finder: TypeAlias = Callable[[RecordedRun], Iterable[Finding]]
 
 
@@ -180,7 +185,8 @@ class RunCheck:
         if self.most is not None:
             reports.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
             reports = list(shortened(reports, self.most))
-        return Checked(tuple(reports), tuple(dict.fromkeys(missing)))
+        known = next((item for item in found if isinstance(item, EpsilonInterval)), None)
+        return Checked(tuple(reports), tuple(dict.fromkeys(missing)), known)
 
 
 def run_check(

@@ -57,7 +57,7 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
         )
         return
     present = dataset if run.declared.examples is None else run.declared.examples
-    epochs = bins.Epochs(-(-dataset // expected), sorted(_resumed(run)))
+    epochs = bins.Epochs(-(-dataset // expected), sorted(resumed_steps(run)))
     rate, epoch = run.settings.sampling_rate or expected / dataset, dataset // expected
     if way is Sampling.BALLS_IN_BINS:
         yield from _rarest(bins.size_tests(epochs, present, sizes))
@@ -68,7 +68,7 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
             way, present, rate, expected, sizes, epoch=epoch, fills=present >= dataset
         )
     yield _CHECK.passed("batch sizes")
-    members = _members(run)
+    members = members_of(run)
     if members is None:
         yield _NO_MEMBERS
         return
@@ -79,7 +79,7 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
             case Sampling.BALLS_IN_BINS:
                 yield from _bin_faults(epochs, present, members)
             case Sampling.SHUFFLE:
-                yield from _epoch_faults(epoch, members, _resumed(run), _epochs(run, epoch))
+                yield from _epoch_faults(epoch, members, resumed_steps(run), _epochs(run, epoch))
             case Sampling.POISSON | Sampling.WITHOUT_REPLACEMENT:
                 yield from _rarest(member_tests(present, rate, members))
             case Sampling.FULL_BATCH:
@@ -209,7 +209,7 @@ def _sizes(run: RecordedRun) -> dict[int, int] | None:
     return dict(sorted(sizes.items()))
 
 
-def _members(run: RecordedRun) -> list[tuple[int, _Index]] | None:
+def members_of(run: RecordedRun) -> list[tuple[int, _Index]] | None:
     """Members by step, over all micro-batches and ranks; None where some are not recorded.
 
     The tags of a redacted trace are numbered as they occur: equal ones are equal examples.
@@ -230,7 +230,7 @@ def _members(run: RecordedRun) -> list[tuple[int, _Index]] | None:
     return [(number, np.concatenate(parts)) for number, parts in sorted(found.items())]
 
 
-def _resumed(run: RecordedRun) -> frozenset[int]:
+def resumed_steps(run: RecordedRun) -> frozenset[int]:
     """Numbers of the steps before which recording was interrupted, in any rank."""
     trace = run.trace
     return frozenset(

@@ -46,6 +46,7 @@ def test_a_right_run_passes_everything(tmp_path: Path) -> None:
         "contribution",
         "agreement",
         "chain",
+        "epsilon",
     }
     assert found.not_done == ()
 
@@ -104,7 +105,7 @@ FAULTS: dict[str, tuple[dict[str, object], set[tuple[str, str]], str, float | No
     ),
     "a sum for a mean": (
         {"divisor": lambda _: 1.0, "stated_divisor": lambda _: 1.0},
-        {("LC312", "contribution"), SCHEDULE}, "", None,
+        {("LC312", "contribution"), ("LC323", "epsilon"), SCHEDULE}, "", None,
     ),
     "a sum that is said to be a mean": (
         {"divisor": lambda _: 1.0}, {AGREEMENT}, f"{BATCH} times", None,

@@ -1,0 +1,342 @@
+"""ε from below (LC323): what a recorded run shows that no account of it could undercut.
+
+Statement: the ε that is claimed is at least `lower`. Of the recorded steps with weights and
+gradients, let g_t be what one example adds to the noised sum at the weights θ_t, s the stated
+deviations of the noise, tensor by tensor, and a_t = ‖g_t/s‖. Assumed, and tested by LC314 and
+LC311: along gradients of examples the noise is Gaussian, independent of what went before, and τ
+times what is stated, τ the same everywhere; and examples are sampled as accounted for.
+
+The mechanism. Release the sums of the gradients at θ_1, θ_2, …, chosen in advance, with this noise,
+a recorded step standing for the steps that follow it until the next. The example's part of it is
+Gaussian releases of the shifts a_t/τ, as all other examples, and who of them is in a batch, may be
+known: ε holds of them too, given that. A view of z_t = ⟨g_t/s, ·⟩/a_t alone shows less. So the ε of
+those shifts (`privacy.below`) is a lower bound of this mechanism's. The account composes releases
+whose weights are chosen in any way, before or after each release, with these weights and examples
+among them: its ε is that of this mechanism, or more. What is bounded from below is thus the least ε
+that an account may state, at the recorded weights and for this example; not what an attacker learns
+who sees the last weights only, or whose first weights are drawn anew.
+
+Confidence. θ_t and with it g_t of the examples looked at, who are of the first batch, are known
+before the noise of step t is drawn. Let u_1 … u_m be an orthonormal basis of what their g_t/s span:
+given all before, ⟨u_k, noise/s⟩ are independent N(0, τ²), so that all their squares, of all steps,
+add up to τ²·χ²_n, n the number of them, exactly. Hence τ² ≤ Σ⟨u_k, noise/s⟩²/χ²_n(0.05), with the
+confidence 0.95, and the bound falls in τ. The example is chosen afterwards: what is said holds of
+all of them at once, since chance is in τ alone. Rounding to the stored type may have moved an entry
+of the noise by e: |⟨u, z⟩| + ⟨|u|, e⟩ takes its place.
+
+Threshold: a lower bound of the confidence 1 − `SHARE` that is above the claimed ε is a violation:
+of a right run τ ≥ 1 and a_t ≤ 1/σ, so that it is blamed with at most that probability. Where noise
+is not Gaussian, or used twice, the assumption fails, and nothing is stated.
+
+The idea of a lower bound from one run is that of Steinke, Nasr and Jagielski (NeurIPS 2023, arXiv
+2305.08846); that scores along canaries are Gaussian, of Agrawal et al. (arXiv 2606.12733), who use
+it in the limit of many steps. Here no limit is taken, and no example is left out at random.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import qr
+from scipy.stats import chi2
+
+from lipcert.audit.admissibility import outside
+from lipcert.audit.bounds import claimed_epsilon
+from lipcert.audit.checks.bins import Epochs
+from lipcert.audit.checks.chance import SHARE
+from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
+from lipcert.audit.checks.noise import storage_unit
+from lipcert.audit.checks.recorded_run import (
+    Batch,
+    Finding,
+    RecordedRun,
+    batch_of,
+    decay_of,
+    noise_stds,
+    run_check,
+    scale_of,
+)
+from lipcert.audit.checks.sampling import members_of, resumed_steps
+from lipcert.audit.records import Check, EpsilonInterval, ExampleReference
+from lipcert.audit.trace.records import Step
+from lipcert.privacy.below import allocated_epsilon, gaussian_epsilon, poisson_epsilon
+from lipcert.privacy.noise import Neighbouring
+from lipcert.privacy.plan import Sampling, TrainingPlan
+from lipcert.upper import FloatArray
+
+_CHECK: Final = Check(
+    "LC323",
+    "epsilon",
+    "look at what the noise has along the gradients of examples, and at the other findings",
+)
+CONFIDENCE: Final = 0.95
+_DIRECTIONS: Final = 512
+"""along which noise is looked at, in all steps together, where steps allow it"""
+_LEAST: Final = 8
+_MOST: Final = 128
+_PAIRED: Final = 16
+_ENTRIES: Final = 1 << 24
+_DEPENDENT: Final = 1e-9
+_ROOM: Final = 1.0 - 2.0**-20
+"""rounding of stated deviations and of norms"""
+_STEEPEST: Final = 50.0
+_Index = npt.NDArray[np.int64]
+
+
+@run_check(_CHECK)
+def epsilon(run: RecordedRun) -> Iterator[Finding]:
+    """The interval, and a report that it holds or is empty."""
+    plan, claimed, decay = run.plan, claimed_epsilon(run.claims), decay_of(run)
+    first = next(_batches(run), None)
+    if plan is None or isinstance(claimed, str):
+        yield "no ε is claimed that could be compared with one from below"
+    elif (plan.sampling.amplifies, plan.neighbours) == (True, Neighbouring.REPLACE_ONE):
+        yield (
+            f"of {plan.sampling.value} batches under replace-one no ε from below is known; under "
+            "add-remove there is one"
+        )
+    elif run.declared.dropout:
+        yield "the masks of dropout are not recorded, so that no gradient of the run is known"
+    elif decay is None:
+        yield "the run does not state λ; use recorder.declare(weight_decay=…)"
+    elif first is None:
+        yield (
+            "no ε from below: no step records its examples, its weights, and its gradients before "
+            "and after the noise"
+        )
+    else:
+        yield from _compared(run, plan, claimed, _Chosen.of(run, first, decay))
+
+
+def _batches(run: RecordedRun) -> Iterator[Batch]:
+    """The batches of detailed steps, as far as they are known."""
+    for step in _detailed(run).values():
+        if run.name(step) in run.whole_batches:
+            found = batch_of(run, step)
+            if isinstance(found, Batch) and found.scales:
+                yield found
+
+
+def _detailed(run: RecordedRun) -> Mapping[int, Step]:
+    """The steps with weights and gradients before and after the noise, of the first rank."""
+    found: dict[int, Step] = {}
+    for step in run.steps:
+        if step.weights_before and step.gradients.clean and step.gradients.noised:
+            found.setdefault(step.number, step)
+    return dict(sorted(found.items()))
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Chosen:
+    """The examples of one batch that are looked at, at every step, by their places in it."""
+
+    batch: Batch
+    places: _Index
+    decay: float
+
+    @classmethod
+    def of(cls, run: RecordedRun, batch: Batch, decay: float) -> _Chosen:
+        """Admissible ones with the longest gradients: before the noise of this step is drawn."""
+        inside = np.ones(len(batch), dtype=np.bool_)
+        inside[[place for place, _ in outside(batch.x, run.settings, run.graph.inputs)]] = False
+        size = sum(group.dimension for group in run.claims.groups)
+        wanted = max(_LEAST, -(-_DIRECTIONS // len(_detailed(run))))
+        count = max(1, min(wanted, _MOST, _ENTRIES // max(size, 1)))
+        at = _gradients(run, batch.step, decay)
+        lengths = np.concatenate([part.lengths() for part in passes_of(at, batch)])
+        places = np.argsort(-lengths, kind="stable")
+        return cls(batch, places[inside[places]][:count], decay)
+
+    def index(self) -> _Index | None:
+        """Their numbers in the data; None where the batch does not state them."""
+        parts = [part.index for part in self.batch.step.batches if part.examples]
+        known = [part for part in parts if part is not None]
+        return np.concatenate(known)[self.places] if len(known) == len(parts) else None
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What a step shows. shifts: ‖g/s‖ of each example, or of each pair where one is replaced.
+
+    square: of the noise along their gradients, in deviations, at most; over so many directions.
+    """
+
+    name: str
+    number: int
+    shifts: FloatArray
+    square: float
+    directions: int
+
+    @classmethod
+    def at(cls, run: RecordedRun, step: Step, chosen: _Chosen) -> _Seen | None:
+        """None where the claims do not apply to its weights, or its units are not known."""
+        scale = next((found for part in step.batches if (found := scale_of(run, part))), None)
+        scale = scale or chosen.batch.scales[0][1]
+        if not run.settled(run.name(step)).admissible:
+            return None
+        noise, moved, stds = _noise(run, step)
+        if not stds:
+            return None
+        batch, places = chosen.batch, chosen.places
+        gradients = _gradients(run, step, chosen.decay)
+        examples = Pass(gradients, batch.x[places], batch.labels[places], scale)
+        rows = []
+        for place in range(len(places)):
+            one = examples.single(place)
+            rows.append(np.concatenate([np.ravel(one[name]) / std for name, std in stds.items()]))
+        moves = np.array(rows)
+        if not np.all(np.isfinite(moves)) or not np.all(np.isfinite(noise)):
+            return None
+        basis, steep, _ = qr(moves.T, mode="economic", pivoting=True)
+        sizes = np.abs(np.diag(steep))
+        basis = basis[:, sizes > _DEPENDENT * sizes[0]]
+        along = np.abs(basis.T @ noise) + np.abs(basis.T) @ moved
+        shifts = np.linalg.norm(moves, axis=1)
+        if _replaces(run):
+            some = moves[:_PAIRED]
+            shifts = np.linalg.norm(some[:, np.newaxis] - some, axis=2).ravel()
+        return cls(
+            run.name(step), step.number, _ROOM * shifts, float(along @ along), basis.shape[1]
+        )
+
+
+def _replaces(run: RecordedRun) -> bool:
+    return Neighbouring(run.settings.neighbours) is Neighbouring.REPLACE_ONE
+
+
+def _gradients(run: RecordedRun, step: Step, decay: float) -> Gradients:
+    """The network at the weights of a step."""
+    name = run.name(step)
+    at = run.settled(name)
+    weights = run.weights(name) if at.weights is None else at.weights
+    return Gradients(at.claims, weights, run.device, decay=decay)
+
+
+def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mapping[str, float]]:
+    """The noise in its deviations, what rounding moved of it, and the deviation by parameter.
+
+    Of the parameters that were noised and recorded: what others show is left out.
+    """
+    before, after, by_tensor = step.gradients.clean, step.gradients.noised, noise_stds(run, step)
+    if before is None or after is None:
+        raise ValueError("the step has no gradients")
+    clean, noised = before.tensors(), after.tensors()
+    stds, noises, moved = {}, [np.zeros(0)], [np.zeros(0)]
+    for group in run.claims.groups:
+        for name in group.parameters:
+            match = run.names[name]
+            std = by_tensor.get(match.recorded, 0.0)
+            if std > 0.0 and match.recorded in clean.keys() & noised.keys():
+                first, second = match.numbers(clean), match.numbers(noised)
+                unit = 2.0 * storage_unit(step, noised[match.recorded])
+                stds[name] = std
+                noises.append(np.ravel(second - first) / std)
+                moved.append(unit * np.ravel(np.abs(first) + np.abs(second)) / std)
+    return np.concatenate(noises), np.concatenate(moved), stds
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spent:
+    """What one example spends in the run. which: of those looked at, or pair of them.
+
+    shifts: of the steps that may contain it, by the epochs of balls in bins. largest: the name of
+    the recorded step with the largest.
+    """
+
+    plan: TrainingPlan
+    which: int
+    epochs: tuple[FloatArray, ...]
+    largest: str
+
+    @classmethod
+    def of(
+        cls, run: RecordedRun, plan: TrainingPlan, seen: Sequence[_Seen], chosen: _Chosen
+    ) -> _Spent | None:
+        """Of the example that spends most; None where the batches of a shuffle are not known."""
+        numbers = np.array(sorted({step.number for step in run.steps}))
+        at = np.searchsorted([item.number for item in seen], numbers, side="right") - 1
+        numbers, at = numbers[at >= 0], at[at >= 0]
+        table = np.array([item.shifts for item in seen])[at]
+        if plan.sampling is Sampling.SHUFFLE:
+            present = _present(run, numbers, chosen)
+            if present is None:
+                return None
+            table = np.where(np.repeat(present, table.shape[1] // present.shape[1], 1), table, 0.0)
+        which = int(np.argmax(np.sum(np.expm1(np.minimum(table**2, _STEEPEST)), axis=0)))
+        shifts = table[:, which]
+        largest = seen[at[np.argmax(shifts)]].name
+        if plan.sampling is not Sampling.BALLS_IN_BINS:
+            return cls(plan, which, (shifts,), largest)
+        epochs = Epochs(plan.batches_per_epoch, sorted(resumed_steps(run)))
+        begun = np.array([epochs.place(int(number))[0] for number in numbers])
+        parts = tuple(shifts[begun == first] for first in np.unique(begun))
+        return cls(plan, which, parts, largest)
+
+    def epsilon(self, noise: float) -> float:
+        """ε if the noise is that many times what is stated."""
+        if noise == 0.0:
+            return math.inf
+        epochs = [shifts / noise for shifts in self.epochs]
+        match self.plan.sampling:
+            case Sampling.BALLS_IN_BINS:
+                return allocated_epsilon(epochs, self.plan.batches_per_epoch, self.plan.delta)
+            case Sampling.POISSON:
+                rate = self.plan.sampling_rate.value * (1.0 - 2.0**-50)
+                return poisson_epsilon(epochs[0], rate, self.plan.delta)
+        return gaussian_epsilon(epochs[0], self.plan.delta)
+
+
+def _present(run: RecordedRun, numbers: _Index, chosen: _Chosen) -> npt.NDArray[np.bool_] | None:
+    """Whether the batch of each step has each of the examples; None where that is not recorded."""
+    members, index = members_of(run), chosen.index()
+    if members is None or index is None:
+        return None
+    by_number = dict(members)
+    return np.array([np.isin(index, by_number[int(number)]) for number in numbers])
+
+
+def _compared(
+    run: RecordedRun, plan: TrainingPlan, claimed: float, chosen: _Chosen
+) -> Iterator[Finding]:
+    found = [_Seen.at(run, step, chosen) for step in _detailed(run).values()]
+    seen = [item for item in found if item is not None and item.directions]
+    if not seen:
+        yield "no ε from below: no step shows the gradient of an example and the noise on it"
+        return
+    spent = _Spent.of(run, plan, seen, chosen)
+    if spent is None:
+        yield "no ε from below: it is not recorded which batches an example is in"
+        return
+    square, directions = sum(item.square for item in seen), sum(item.directions for item in seen)
+
+    def noise(chance: float) -> float:
+        return math.sqrt(square / float(chi2.ppf(chance, directions)))
+
+    place = chosen.places[spent.which // (len(chosen.places[:_PAIRED]) if _replaces(run) else 1)]
+    lower = spent.epsilon(noise(1.0 - CONFIDENCE))
+    interval = EpsilonInterval(
+        lower=lower,
+        confidence=CONFIDENCE,
+        upper=claimed,
+        is_certified=run.claims.certificate is not None,
+        is_contradicted=lower > claimed and spent.epsilon(noise(SHARE)) > claimed,
+        delta=plan.delta,
+        example=ExampleReference(chosen.batch.name, int(place)),
+        noise=math.sqrt(square / directions),
+        noise_at_most=noise(1.0 - CONFIDENCE),
+        directions=directions,
+        steps=len(seen),
+        releases=len({step.number for step in run.steps}),
+        largest_step=spent.largest,
+    )
+    yield interval
+    report = _CHECK.failed if interval.is_contradicted else _CHECK.passed
+    yield report(f"{interval.sentence}: {interval.reason}", spent.largest, (lower, claimed))
