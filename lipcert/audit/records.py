@@ -300,7 +300,7 @@ class EpsilonInterval:
 
     @property
     def sentence(self) -> str:
-        """Both ends, rounded outwards."""
+        """Both ends, the lower rounded down and the upper up."""
         low, high = at_least(self.lower, 3), at_most(self.upper, 3)
         share, origin = f"{100.0 * self.confidence:g} % confidence", self.origin
         if self.is_contradicted:

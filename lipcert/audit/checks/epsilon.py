@@ -216,7 +216,8 @@ def _gradients(run: RecordedRun, step: Step, decay: float) -> Gradients:
     name = run.name(step)
     at = run.settled(name)
     weights = run.weights(name) if at.weights is None else at.weights
-    return Gradients(at.claims, weights, run.device, decay=decay)
+    stability = run.declared.clip_stability
+    return Gradients(at.claims, weights, run.device, decay=decay, stability=stability)
 
 
 def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mapping[str, float]]:
