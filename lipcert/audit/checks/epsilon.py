@@ -49,7 +49,7 @@ from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import claimed_epsilon
 from lipcert.audit.checks.bins import Epochs
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.gradients import Gradients, Pass, passes_of
+from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
 from lipcert.audit.checks.noise import storage_unit
 from lipcert.audit.checks.recorded_run import (
     Batch,
@@ -216,8 +216,8 @@ def _gradients(run: RecordedRun, step: Step, decay: float) -> Gradients:
     name = run.name(step)
     at = run.settled(name)
     weights = run.weights(name) if at.weights is None else at.weights
-    stability = run.declared.clip_stability
-    return Gradients(at.claims, weights, run.device, decay=decay, stability=stability)
+    clips = clips_of(run, at.claims)
+    return Gradients(at.claims, weights, run.device, decay=decay, clips=clips)
 
 
 def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mapping[str, float]]:
