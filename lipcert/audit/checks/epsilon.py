@@ -16,13 +16,14 @@ among them: its ε is that of this mechanism, or more. What is bounded from belo
 that an account may state, at the recorded weights and for this example; not what an attacker learns
 who sees the last weights only, or whose first weights are drawn anew.
 
-Confidence. θ_t and with it g_t of the examples looked at, who are of the first batch, are known
-before the noise of step t is drawn. Let u_1 … u_m be an orthonormal basis of what their g_t/s span:
-given all before, ⟨u_k, noise/s⟩ are independent N(0, τ²), so that all their squares, of all steps,
-add up to τ²·χ²_n, n the number of them, exactly. Hence τ² ≤ Σ⟨u_k, noise/s⟩²/χ²_n(0.05), with the
-confidence 0.95, and the bound falls in τ. The example is chosen afterwards: what is said holds of
-all of them at once, since chance is in τ alone. Rounding to the stored type may have moved an entry
-of the noise by e: |⟨u, z⟩| + ⟨|u|, e⟩ takes its place.
+Confidence. Which steps are recorded is settled before their noise is drawn; so are θ_t and, of the
+examples looked at, who are of the first batch that is known, g_t from that step on. Let u_1 … u_m
+be an orthonormal basis of what their g_t/s span: given all before, ⟨u_k, noise/s⟩ are independent
+N(0, τ²), so that all their squares, of all steps, add up to τ²·χ²_n, n the number of them, exactly.
+Hence τ² ≤ Σ⟨u_k, noise/s⟩²/χ²_n(0.05), with the confidence 0.95, and the bound falls in τ. The
+example is chosen afterwards: what is said holds of all of them at once, since chance is in τ alone.
+Rounding to the stored type may have moved an entry of the noise by e: |⟨u, z⟩| + ⟨|u|, e⟩ takes its
+place.
 
 Threshold: a lower bound of the confidence 1 − `SHARE` that is above the claimed ε is a violation:
 of a right run τ ≥ 1 and a_t ≤ 1/σ, so that it is blamed with at most that probability. Where noise
@@ -307,7 +308,8 @@ def _present(run: RecordedRun, numbers: _Index, chosen: _Chosen) -> npt.NDArray[
 def _compared(
     run: RecordedRun, plan: TrainingPlan, claimed: float, chosen: _Chosen
 ) -> Iterator[Finding]:
-    found = [_Seen.at(run, step, chosen) for step in _detailed(run).values()]
+    since = chosen.batch.step.number
+    found = [_Seen.at(run, step, chosen) for n, step in _detailed(run).items() if n >= since]
     seen = [item for item in found if item is not None and item.directions]
     if not seen:
         yield "no ε from below: no step shows the gradient of an example and the noise on it"

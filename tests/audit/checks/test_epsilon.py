@@ -314,5 +314,5 @@ def test_the_truth_is_covered_as_often_as_stated(tmp_path: Path, sampling: str, 
         ratios.append(found.lower / truth[sampling](run.shifts(index, std)))
     missed = sum(ratio > 1.0 for ratio in ratios)
     assert missed <= 19
-    assert 0.8 < np.median(ratios) < 1.0
+    assert 0.65 < np.median(ratios) < 1.0
     assert math.isfinite(max(ratios))
