@@ -79,7 +79,7 @@ RULES: Final[Mapping[str, str]] = {
     "fact/ball": "balls.BallFact",
     "fact/zero": "balls.ZeroFact",
     "ball/input": "balls.InputBall",
-    "ball/form": "balls.MovedBall",
+    "ball/form": "moved_balls.MovedBall",
     "form/chain": "chains.ChainForm",
     "pull/loss": "pulls.LossPull",
     "pull/value": "pulls.ValuePull",

@@ -16,11 +16,11 @@ from typing import Final, final
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.engines import ENGINES
-from lipcert.core.lines.gains import kernel_of
 from lipcert.core.lines.norms import StepNorm, norm_holds
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.raised_kernels import kernel_of
 from lipcert.core.program import (
     Add,
     AveragePool,

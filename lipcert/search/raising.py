@@ -17,11 +17,11 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.lines.gains import GainFact, constants_of, copies_of, kernel_of
+from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.lines import axes_of, phases_of
-from lipcert.core.norms.raised import raised_kernel, tap_of_all
+from lipcert.core.norms.raised_kernels import kernel_of, raised_kernel, tap_of_all
 from lipcert.core.program import Step
 from lipcert.search.eigenvalues import estimated_squares
 from lipcert.search.multipliers import smoothed_ball

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -39,6 +42,16 @@ def test_shipped_models_are_certified_for_both_engines(name: str) -> None:
         report = check(found.data, MODELS / f"{name}.onnx", Choices(engine))
         assert report.verdict is Verdict.CONDITIONAL
         assert {item.status for item in report.assumptions} <= {"declared", "checked"}
+
+
+def test_the_bytes_do_not_depend_on_the_order_of_sets(tmp_path: Path) -> None:
+    files = [tmp_path / f"{seed}.json" for seed in range(2)]
+    for seed, file in enumerate(files):
+        words = ["certify", str(MODELS / "digits_mlp.onnx"), "--loss", "nll", "-o", str(file)]
+        environment = os.environ | {"PYTHONHASHSEED": str(seed)}
+        command = [sys.executable, "-m", "lipcert", *words]
+        subprocess.run(command, env=environment, cwd=MODELS.parent, capture_output=True, check=True)
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
 def test_claims_are_those_of_the_analysis() -> None:

@@ -10,9 +10,10 @@ from lipcert.core.certificate import write_certificate
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.ledger.run import Run
 from lipcert.core.lines.affine import AffineFact
-from lipcert.core.lines.balls import BallFact, InputBall, MovedBall
+from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import StepFact
+from lipcert.core.lines.moved_balls import MovedBall
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.pulls import ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull

@@ -168,7 +168,7 @@ LOSSES = [
         "max(part.norm for part in found)",
         HEADS,
     ),
-    Mutation("rules.sums:ConcatRule.pulled", "parts[index]", "parts[0]", HEADS),
+    Mutation("rules.concat:ConcatRule.pulled", "parts[index]", "parts[0]", HEADS),
     Mutation(
         "losses.base:is_vector",
         "<= 1",

@@ -384,7 +384,7 @@ FORMS = [
         Kill.seeds(test_raised.test_no_numbers_prove_what_is_false),
     ),
     Mutation(
-        "norms.raised:raised_kernel",
+        "norms.raised_kernels:raised_kernel",
         "kernel.entries.hi",
         "kernel.entries.lo",
         Kill.of(test_raised.test_upper_limits_of_every_entry),
@@ -402,7 +402,7 @@ FORMS = [
         Kill.of(test_raised.test_relus_with_a_limit, Activation("clip", (-1e-9, 6.0)), False),
     ),
     Mutation(
-        "norms.raised:tap_of_all",
+        "norms.raised_kernels:tap_of_all",
         ".all(axis=0)",
         ".any(axis=0)",
         Kill.of(test_raised.test_where_padding_hides_a_tap),

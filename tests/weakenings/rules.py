@@ -42,7 +42,7 @@ STEPS = [
         "added = multiply_up(1.0, ",
     ),
     _law("Centre", "centring:CentreRule.fact", "x.box - x.box.sum(axes) * share", "x.box"),
-    _law("Concat", "sums:_root_sum_square", "reduce(add_up", "reduce(max"),
+    _law("Concat", "concat:_root_sum_square", "reduce(add_up", "reduce(max"),
     _gradient("Conv", "convolution:ConvRule.reaches", "root_up(self._positions)", "1.0"),
     _law("Conv", "convolution:ConvRule.fact", "weights.norm(op.bias)", "0.0"),
     _law(

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Literal, final
 
-from lipcert.core.arithmetic import multiply_up
 from lipcert.core.codec import Bound
 from lipcert.core.forms.centred import (
     LARGEST_SQUARED,
@@ -76,39 +75,6 @@ class InputBall(Line[Ball]):
         proof.radii[proof.number, start] = self.stated
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class MovedBall(Line[float]):
-    """‖f(x) − f(c)‖₂ ≤ bound, of a ball and a form that begins where its radius is known.
-
-    Hypotheses (checked): the form states its norm.
-    Proof: f(x) − f(c) = J(x − c), for the J of a chord.
-    """
-
-    rule: Literal["ball/form"] = "ball/form"
-    stage: ClassVar[int] = 4
-    ball: int
-    form: int
-
-    @property
-    def subject(self) -> str:
-        """The ball, by its line."""
-        return f"the ball of line {self.ball}"
-
-    def evaluate(self, proof: Proof) -> float:
-        """The norm of the form times the radius."""
-        chain = _of_values(proof, self.form)
-        return multiply_up(chain.form.norm, proof.radii[self.ball, chain.start])
-
-    def keep(self, proof: Proof, found: float) -> None:
-        """The smallest radius that is known at the value."""
-        del found
-        chain, points = proof.forms[self.form], proof.balls[self.ball]
-        proof.carried(points, chain.steps)
-        known = proof.radii.get((self.ball, chain.stop), math.inf)
-        proof.radii[self.ball, chain.stop] = min(known, self.stated)
-
-
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class NearFact(FactLine):
     """Of f(x) near a value that is known, by a form.
@@ -123,7 +89,7 @@ class NearFact(FactLine):
 
     def evaluate(self, proof: Proof) -> Fact:
         """By the form, around that value."""
-        chain = _of_values(proof, self.form)
+        chain = of_values(proof, self.form)
         if chain.stop != self.value:
             raise NotProved(f"the form ends at {chain.stop}")
         value, radius = self.middle(proof, chain)
@@ -174,7 +140,8 @@ class ZeroFact(NearFact):
         return images[chain.stop].box, radius
 
 
-def _of_values(proof: Proof, number: int) -> Chain:
+def of_values(proof: Proof, number: int) -> Chain:
+    """The chain of a line; NotProved for one of cotangents."""
     chain = proof.forms[number]
     if chain.use == COTANGENTS:
         raise NotProved("the form is one of cotangents")

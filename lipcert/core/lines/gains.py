@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING, Literal, final
@@ -19,13 +19,13 @@ from lipcert.core.line import NotProved
 from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.claim import NormWitness, all_at_most
-from lipcert.core.norms.raised import raised_entries, raised_kernel
+from lipcert.core.norms.raised import raised_entries
 from lipcert.core.norms.steps import matrix_of
-from lipcert.core.program import Conv, Dense, Shape, Step
+from lipcert.core.program import Dense, Shape, Step
 from lipcert.core.rules.facts import Fact
 
 if TYPE_CHECKING:
-    from lipcert.core.norms.kernels import Kernel
+    pass
 
 
 @final
@@ -77,6 +77,11 @@ class GainFact(FactLine):
                 matrix = raised_entries(upper, 1, (), constants_of(steps, proof), self.numbers)
                 holds = matrix is not None and all_at_most(exact(matrix), 1.0, self.gain, check)
                 return copies_of(step.shape, len(upper)) if holds else None
+            from lipcert.core.norms.raised_kernels import (  # noqa: PLC0415  for these only
+                kernel_of,
+                raised_kernel,
+            )
+
             kernel = kernel_of(steps, proof.program.shapes)
             raised = None
             if kernel is not None:
@@ -98,23 +103,6 @@ class GainFact(FactLine):
 def has_matrix(steps: Sequence[Step]) -> bool:
     """Whether a run acts on the last axis of a value, not on axis 1."""
     return any(isinstance(step.op, Dense) for step in steps)
-
-
-def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
-    """A run as one kernel; None where it is none, or one beyond the limits of a proof."""
-    first = steps[0]
-    try:
-        if len(steps) > 1:
-            from lipcert.core.norms.fused import fused_kernel  # noqa: PLC0415  runs only
-
-            return fused_kernel(steps, shapes)
-        if isinstance(first.op, Dense | Conv):
-            from lipcert.core.norms.kernels import Kernel  # noqa: PLC0415  convolutions only
-
-            return Kernel.of(first.op, shapes[first.inputs[0]], first.shape)
-    except ValueError:
-        pass
-    return None
 
 
 def constants_of(steps: Sequence[Step], proof: Proof) -> Array:

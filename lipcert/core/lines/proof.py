@@ -123,7 +123,7 @@ class Proof:
         self.reads[program.output] += 1
         self.users: dict[str, list[Step]] = {}
         for step in program.steps:
-            for name in tensors_read([step]):
+            for name in sorted(tensors_read([step])):
                 self.users.setdefault(name, []).append(step)
         self.differences: dict[tuple[str, str], Differences] = {}
         self._images: dict[str, dict[str, Fact]] = {}

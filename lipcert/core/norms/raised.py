@@ -15,16 +15,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lipcert.core.interval import Array, exact, up
-
-if TYPE_CHECKING:
-    from lipcert.core.norms.convolution import Convolution
-    from lipcert.core.norms.kernels import Kernel
+from lipcert.core.interval import Array, up
 
 
 def raised_entries(
@@ -61,27 +55,3 @@ def raised_entries(
         level[:, :, inputs, *tap] = -by_group * q[-1]
         raised: Array = np.maximum(whole, level).reshape(outputs, inputs + 1, *taps)
     return raised if np.isfinite(raised).all() else None
-
-
-def raised_kernel(
-    kernel: Kernel, constants: Array, numbers: Sequence[Sequence[float]]
-) -> Kernel | None:
-    """K' for all kernels in the interval of one; None where numbers do not fit."""
-    frame, tap = kernel.frame, tap_of_all(kernel.frame)
-    if kernel.adjoint or tap is None:
-        return None
-    found = raised_entries(kernel.entries.hi, frame.groups, tap, constants, numbers)
-    if found is None:
-        return None
-    return replace(kernel, entries=exact(found), frame=replace(frame, kernel=found))
-
-
-def tap_of_all(frame: Convolution) -> tuple[int, ...] | None:
-    """A tap through which every output reads an entry, not 0 beside the input; None for none."""
-    found = []
-    for axis in range(len(frame.size)):
-        inside = (frame.reads(axis) >= 0).all(axis=0)
-        if not inside.any():
-            return None
-        found.append(int(np.argmax(inside)))
-    return tuple(found)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
 
@@ -12,7 +10,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
 from lipcert.core.interval import Interval
-from lipcert.core.program import Add, Concat, ReduceSum
+from lipcert.core.program import Add, ReduceSum
 from lipcert.core.rules.base import WithoutOperands
 from lipcert.core.rules.broadcasting import copies
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
@@ -69,49 +67,3 @@ class AddRule(WithoutOperands[Add]):
         kept = self.op.signs[index] == 1 and self.shapes[index] == self.shape
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
         return Cotangent(norm, cotangent.hull, rows=cotangent.rows) if kept else Cotangent(norm)
-
-
-class ConcatRule(WithoutOperands[Concat]):
-    """y = the values side by side."""
-
-    def fact(self) -> Fact:
-        """√Σ X_i², and the boxes side by side; runs across the seams likewise. Attained always."""
-        inputs, rank = self.inputs, len(self.shape)
-        axis = self.op.axis % rank
-        whole = [max(x.box.shape[i] for x in inputs) for i in range(rank)]
-        boxes = [
-            x.box.broadcast((*whole[:axis], before[axis], *whole[axis + 1 :]))
-            for x, before in zip(inputs, self.shapes, strict=True)
-        ]
-        low = np.concatenate([box.lo for box in boxes], axis=axis)
-        high = np.concatenate([box.hi for box in boxes], axis=axis)
-        runs, columns = [x.row_norm for x in inputs], [x.column_norm for x in inputs]
-        return Fact.of(
-            self.shape,
-            _root_sum_square([x.norm for x in inputs]),
-            Interval(low, high),
-            _root_sum_square(runs) if axis == rank - 1 else max(runs),
-            _root_sum_square(columns) if axis == rank - 2 else max(columns),
-        )
-
-    def lipschitz(self, index: int) -> float:
-        """1, since y contains x as it is. Attained always."""
-        del index
-        return 1.0
-
-    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """l, or the part of it at this value, where the parts known of l are those of the values.
-
-        Proof: with no axis of more than one entry before the seams, the values lie one after
-        another in row-major order.
-        """
-        sizes = [math.prod(shape) for shape in self.shapes]
-        in_a_row = math.prod(self.shape[: self.op.axis % len(self.shape)]) == 1
-        if in_a_row and sizes == [size for size, _ in cotangent.parts]:
-            _, part = cotangent.parts[index]
-            return replace(part, norm=min(part.norm, cotangent.norm))
-        return Cotangent(cotangent.norm)
-
-
-def _root_sum_square(lengths: Sequence[float]) -> float:
-    return sqrt_up(reduce(add_up, (multiply_up(x, x) for x in lengths), 0.0))

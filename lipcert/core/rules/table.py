@@ -18,6 +18,7 @@ _KINDS: Final = {
     "averages": "AveragePool",
     "clips": "CotangentClip InputClip",
     "centring": "Centre DivideByNorm",
+    "concat": "Concat",
     "convolution": "Conv",
     "dense": "Dense",
     "embedding": "Embedding",
@@ -32,7 +33,7 @@ _KINDS: Final = {
     "scales": "Scale Shift",
     "selections": "MaxPool ReduceMax Sort",
     "softmax": "Softmax",
-    "sums": "Add Concat ReduceSum",
+    "sums": "Add ReduceSum",
 }
 """the kinds of steps of each module of this package, which has a class `<kind>Rule` for each"""
 FAMILIES: Final = {kind: family for family, kinds in _KINDS.items() for kind in kinds.split()}

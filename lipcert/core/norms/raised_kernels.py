@@ -1,0 +1,53 @@
+"""Raised kernels of convolutions and of runs of steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lipcert.core.interval import Array, exact
+from lipcert.core.norms.convolution import Convolution
+from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.raised import raised_entries
+from lipcert.core.program import Conv, Dense, Shape, Step
+
+
+def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | None:
+    """A run as one kernel; None where it is none, or one beyond the limits of a proof."""
+    first = steps[0]
+    try:
+        if len(steps) > 1:
+            from lipcert.core.norms.fused import fused_kernel  # noqa: PLC0415  runs only
+
+            return fused_kernel(steps, shapes)
+        if isinstance(first.op, Dense | Conv):
+            return Kernel.of(first.op, shapes[first.inputs[0]], first.shape)
+    except ValueError:
+        pass
+    return None
+
+
+def raised_kernel(
+    kernel: Kernel, constants: Array, numbers: Sequence[Sequence[float]]
+) -> Kernel | None:
+    """K' for all kernels in the interval of one; None where numbers do not fit."""
+    frame, tap = kernel.frame, tap_of_all(kernel.frame)
+    if kernel.adjoint or tap is None:
+        return None
+    found = raised_entries(kernel.entries.hi, frame.groups, tap, constants, numbers)
+    if found is None:
+        return None
+    return replace(kernel, entries=exact(found), frame=replace(frame, kernel=found))
+
+
+def tap_of_all(frame: Convolution) -> tuple[int, ...] | None:
+    """A tap through which every output reads an entry, not 0 beside the input; None for none."""
+    found = []
+    for axis in range(len(frame.size)):
+        inside = (frame.reads(axis) >= 0).all(axis=0)
+        if not inside.any():
+            return None
+        found.append(int(np.argmax(inside)))
+    return tuple(found)
