@@ -16,7 +16,6 @@ from __future__ import annotations
 import hashlib
 import math
 import random
-import secrets
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -40,7 +39,6 @@ from lipcert.privacy.noise import Neighbouring
 _ROUNDING: Final = 1e-5
 """of the larger clean sum, what the order of additions may change"""
 _SLACK: Final = 1e-3
-_BITS: Final = 256
 _NUMBERS: Final = (bool, int, float)
 Sensitivities: TypeAlias = Mapping[tuple[str, ...], float]
 """by how much one more example may move tensors together, by their names"""
@@ -74,10 +72,12 @@ class Difference:
 @dataclass(frozen=True, slots=True)
 class Changed:
     """The example that differs. number: in the data, None where the data are the same. is_absent:
-    whether the second run lacks it, and has none in its place."""
+    whether the second run lacks it, and has none in its place. is_far: in place of any example
+    there may be another one."""
 
     number: int | None
     is_absent: bool
+    is_far: bool = False
 
 
 @final
@@ -94,7 +94,8 @@ class _Loader:
 @dataclass(frozen=True, slots=True)
 class _Release:
     """What is seen of a release. index: of its examples, None where that is not known. rows: of
-    the inputs of the network; outputs: of its passes. kept: clean and noised sums."""
+    the inputs of the network; outputs: of its passes. kept: the noised sum, with the clean one
+    where that may differ."""
 
     account: Said
     weights: str
@@ -128,15 +129,19 @@ class Tape:
     """What one run does, and for the second one what the first did.
 
     folder: where tensors of the first run are kept. size: of the data of the first run. seed: of
-    the global generators. marked: numbers of examples whose releases are kept; None: all releases
-    are. until: the step after which nothing more need be seen. observe: gets the
-    number of steps so far. first, changed: of a second run.
+    the global generators. marked: numbers of the examples that differ in other runs; they come last
+    in each batch, so that what is drawn at random for others stays the same. Their releases are
+    kept; all are where keeps_clean, or keeps_noised for a run on data that are far from these.
+    until: the step after which nothing more need be seen. observe: gets the number of steps so far.
+    first, changed: of a second run.
     """
 
     folder: Path
     size: int
     seed: int
-    marked: frozenset[int] | None = frozenset()
+    marked: tuple[int, ...] = ()
+    keeps_clean: bool = False
+    keeps_noised: bool = False
     until: int | None = None
     observe: Callable[[int], None] = lambda _steps: None
     first: Tape | None = None
@@ -145,7 +150,6 @@ class Tape:
     loaders: list[_Loader] = field(default_factory=list)
     releases: list[_Release] = field(default_factory=list)
     steps: list[_Step] = field(default_factory=list)
-    secrets: list[int] = field(default_factory=list)
     relation: Neighbouring = Neighbouring.ADD_OR_REMOVE_ONE
     largest: float = 0.0
     with_example: int | None = 0
@@ -155,6 +159,7 @@ class Tape:
     _outputs: list[str] = field(default_factory=list)
     _entries: tuple[tuple[Tensor, int, float], ...] = ()
     _released: bool = False
+    _secrets: int = 0
     _before: list[str] = field(default_factory=list)
 
     def place(self) -> Path:
@@ -162,16 +167,19 @@ class Tape:
         return Path(tempfile.mkdtemp(dir=self.folder)) / "run"
 
     def secret(self) -> int:
-        """An unpredictable number, the same in both runs."""
-        number = len(self.secrets)
-        known = [] if self.first is None else self.first.secrets
-        self.secrets.append(known[number] if number < len(known) else secrets.randbits(_BITS))
-        return self.secrets[number]
+        """A number for the noise and the batches of a run, the same whenever that is done."""
+        self._secrets += 1
+        return self._number(f"secret {self._secrets}", 32)
+
+    def _number(self, words: str, size: int) -> int:
+        """Of so many bytes, which follows from the seed and from these words."""
+        words = f"{self.seed} {words}"
+        return int.from_bytes(hashlib.blake2b(words.encode(), digest_size=size).digest(), "big")
 
     def seed_all(self, generator: object = None) -> None:
         """The generator, or by default the global ones, begin a step alike in both runs."""
-        words = f"{self.seed} {len(self.steps)} {len(self.releases)} {generator is None}"
-        number = int.from_bytes(hashlib.blake2b(words.encode(), digest_size=4).digest(), "big")
+        counts = len(self.steps), len(self.releases), len(self.batches)
+        number = self._number(f"{counts} {generator is None}", 4)
         if isinstance(generator, torch.Generator):
             generator.manual_seed(number)
             return
@@ -191,11 +199,12 @@ class Tape:
         if examples != wanted:
             self.differ(
                 f"batches are drawn from {examples} examples, and from {before.examples} in the "
-                f"first run, so that {wanted} were expected: examples are copied, left out or "
+                f"first run, where {wanted} were expected: examples are copied, left out or "
                 "chosen by what the data hold"
             )
         what = next(_unlike(before.sampler, loader.sampler), None)
-        what = what or next(self._weighted(before.weights, loader.weights), None)
+        if not self.changed.is_far:
+            what = what or next(self._weighted(before.weights, loader.weights), None)
         if what is not None:
             self.differ(f"how batches are drawn: {what}")
 
@@ -216,13 +225,17 @@ class Tape:
     def drawn(self, index: IndexArray) -> IndexArray:
         """The batch that the run is to have in place of the one that it drew."""
         number = len(self.batches)
-        if self.first is not None and number < len(self.first.batches):
+        if self.first is None:
+            index = np.concatenate([index[~np.isin(index, self.marked)],
+                                    index[np.isin(index, self.marked)]])  # fmt: skip
+        elif number < len(self.first.batches):
             index = self.first.batches[number]
             place = self._place()
             if self.changed.is_absent and place is not None:
                 index = index[index != place]
                 index = index - (index > place)
         self.batches.append(index)
+        self.seed_all()
         return index
 
     def takes(self, index: Iterable[int] | None) -> None:
@@ -235,7 +248,7 @@ class Tape:
     def enters(self, inputs: Iterable[Tensor]) -> None:
         """A forward pass in training begins with these inputs."""
         if self._rows is not None:
-            parts = [_bytes(x.reshape(len(x), -1)) for x in inputs if x.dim()]
+            parts = [_bytes(x.flatten(1) if x.dim() > 1 else x[:, None]) for x in inputs if x.dim()]
             self._rows += [
                 hashlib.blake2b(b"".join(row.tobytes() for row in rows), digest_size=8).digest()
                 for rows in zip(*parts, strict=False)
@@ -243,7 +256,8 @@ class Tape:
 
     def passes(self, output: Tensor) -> None:
         """A forward pass in training ends with this output."""
-        self._outputs.append(_digest([output]))
+        if not output.is_cuda:
+            self._outputs.append(_digest([output]))
 
     def released(
         self,
@@ -290,18 +304,19 @@ class Tape:
     ) -> Path | None:
         if self.first is not None:
             return None
-        if not (
-            self.marked is None
+        may_differ = (
+            self.keeps_clean
             or index is None
             or not self.loaders
             or self.loaders[-1].examples != self.size
-            or index & self.marked
+            or not index.isdisjoint(self.marked)
             or any(item.is_cuda for item in clean.values())
-        ):
+        )
+        if not may_differ and not self.keeps_noised:
             return None
         path = self.folder / f"{number}.pt"
-        torch.save([{name: g.detach().clone() for name, g in part.items()}
-                    for part in (clean, noised)], path)  # fmt: skip
+        parts = (clean if may_differ else {}, noised)
+        torch.save([{n: g.detach().clone() for n, g in part.items()} for part in parts], path)
         return path
 
     def _compare(
@@ -313,26 +328,29 @@ class Tape:
         moved: Sensitivities,
     ) -> None:
         has = self._has_example(first)
-        if self.with_example is not None:
+        if self.with_example is not None and not self.changed.is_far:
             self.with_example = None if has is None else self.with_example + has
         what = next(_unlike(first.account, second.account), None)
         if what is not None:
             self.differ(f"what ε is computed from: {what}")
         if first.weights != second.weights:
-            self.differ("weights changed between this step and the one before")
-        self._compare_rows(first.rows, second.rows, has)
+            self.differ(_OTHER_WEIGHTS if self.steps else _OTHER_START)
+        moving = self._compare_rows(first, second, has)
         if has is False and first.rows == second.rows and first.outputs != second.outputs:
             self.differ(
                 "the network has another output at the same weights and inputs: something within "
                 "it depends on the example"
             )
-        if first.kept is None:
+        before, injected = {}, {}
+        if first.kept is not None:
+            before, injected = torch.load(first.kept, map_location="cpu", weights_only=True)
+        if not before and not self.changed.is_far:
             self._compare_digests(first, second)
             return
-        before, injected = torch.load(first.kept, map_location="cpu", weights_only=True)
         if {n: g.shape for n, g in injected.items()} != {n: g.shape for n, g in noised.items()}:
             self.differ("tensors that are released have other names or shapes")
-        self._compare_sums(has, before, clean, moved)
+        if not self.changed.is_far and first.clean != second.clean:  # NaN is equal to NaN
+            self._compare_sums(has, moving, before, clean, moved)
         what = next(_unlike(first.std, second.std), None)
         if what is not None:
             self.differ(f"the deviation of the noise: {what}")
@@ -343,30 +361,32 @@ class Tape:
         """Whether a release of the first run has the example; None where that is not known."""
         if self.changed.number is None:
             return False
+        if self.changed.is_far:
+            return None
         place = self._place()
         return None if release.index is None or place is None else place in release.index
 
-    def _compare_rows(
-        self,
-        first: tuple[bytes, ...] | None,
-        second: tuple[bytes, ...] | None,
-        has: bool | None,
-    ) -> None:
-        if first is None or second is None:
-            return
-        fewer, more = Counter(first), Counter(second)
+    def _compare_rows(self, first: _Release, second: _Release, has: bool | None) -> int:
+        """How many examples differ. Those that differ in other runs draw otherwise, behind this."""
+        if first.rows is None or second.rows is None or self.changed.is_far:
+            return 1
+        fewer, more = Counter(first.rows), Counter(second.rows)
         gone, come = (fewer - more).total(), (more - fewer).total()
+        marked = self.first.marked if self.first is not None else ()
         allowed = 0 if has is False else 1
-        if gone > allowed or come > (0 if self.changed.is_absent else allowed):
+        if has and first.index is not None:
+            allowed = sum(number in first.index for number in marked)
+        if gone > allowed or come > (allowed - 1 if self.changed.is_absent and has else allowed):
             rest = "of other examples " if has is not False else ""
             self.differ(
-                f"the inputs {rest}differ ({gone} of {len(first)} in this batch): they are "
+                f"the inputs {rest}differ ({gone} of {len(first.rows)} in this batch): they are "
                 "normalised, augmented, split or put in order by what the data hold"
             )
+        return max(gone, 1)
 
     def _compare_digests(self, first: _Release, second: _Release) -> None:
         if first.clean != second.clean:
-            self.differ(_OTHER_SUM.format("the batch"), is_of_sums=True)
+            self.differ(_OTHER_SUM.format("the batch", ""), is_of_sums=True)
         if first.noised != second.noised:
             what = next(_unlike(first.std, second.std), "it is not drawn from the same generator")
             self.differ(f"the noise: {what}")
@@ -374,13 +394,15 @@ class Tape:
     def _compare_sums(
         self,
         has: bool | None,
+        moving: int,
         before: Mapping[str, Tensor],
         clean: Mapping[str, Tensor],
         moved: Sensitivities,
     ) -> None:
-        """Clean sums of the runs; those of a batch without the example are the same sum."""
+        """Clean sums of the runs; those of a batch without the example are the same sum. moving: so
+        many examples differ."""
         for names, of_one in moved.items():
-            sensitivity = of_one if self.changed.is_absent else 2.0 * of_one
+            sensitivity = of_one * (2.0 * moving - self.changed.is_absent)
             pairs = [(before[n].double(), clean[n].double().cpu()) for n in names if n in clean]
             apart = math.sqrt(sum(float((a - b).square().sum()) for a, b in pairs))
             size = math.sqrt(sum(float(a.square().sum()) for a, _ in pairs))
@@ -390,7 +412,7 @@ class Tape:
             if not apart <= allowed + _ROUNDING * (size + sensitivity):
                 what = "all tensors" if len(names) > 1 else names[0]
                 if has is False:
-                    self.differ(_OTHER_SUM.format(f"{what} by {apart:.4g}"))
+                    self.differ(_OTHER_SUM.format(what, f" by {apart:.4g}"))
                 self.differ(
                     f"the clean gradient of {what} differs by {apart:.4g}, and the sensitivity is "
                     f"{sensitivity:.4g}"
@@ -453,8 +475,10 @@ class Tape:
         raise Ended
 
 
+_OTHER_START: Final = "the run begins with other weights"
+_OTHER_WEIGHTS: Final = "weights changed between this step and the one before"
 _OTHER_SUM: Final = (
-    "the clean gradient of {} differs, although the example is not in it, and weights and inputs "
+    "the clean gradient of {} differs{}, although the example is not in it, and weights and inputs "
     "are the same: a weight of the loss, a label or something else within the step depends on the "
     "example"
 )
@@ -565,7 +589,7 @@ def _differing(first: _Step, second: _Step) -> Iterator[str]:
     if first.is_released != second.is_released:
         yield f"{second.optimizer} makes a step without a release, and the first run does not"
     if first.before != second.before:
-        yield "weights changed between this step and the one before"
+        yield _OTHER_WEIGHTS
     for before, after in zip(first.options, second.options, strict=False):
         for what in _unlike(before, after):
             name, _, rest = what.partition(" is ")

@@ -8,7 +8,8 @@
 
 Input: a function that trains on the data that it is given, and the data. Output: a `TwinReport`.
 The run is done once on the data as they are, and again for each of a few examples, without it or
-with another one in its place. These runs have the batches of the first, and where their example
+with another one in its place; and once on data that are far from these, in which one example takes
+the place of most others. These runs have the batches of the first, and where their example
 takes part the noised gradient of the first one takes the place of their own (see `tape`). So all
 walk through the same weights, and must do the same: whatever else depends on the example (learning
 rates, what sums are divided by, the number of steps, weights changed between steps, what is
@@ -58,7 +59,7 @@ _DETERMINISTIC: Final = (
     "be random, and torch.use_deterministic_algorithms(True) keeps kernels from rounding otherwise"
 )
 _SAME: Final = Changed(None, is_absent=False)
-DEFAULT_COUNT: Final = 3
+DEFAULT_COUNT: Final = 2
 """examples that are compared where none is named"""
 Data: TypeAlias = "Sequence[Any] | Dataset[Any]"
 Observe: TypeAlias = Callable[[str, int, int], None]
@@ -69,13 +70,14 @@ Observe: TypeAlias = Callable[[str, int, int], None]
 class Compared:
     """A run without an example of the data, or with another one in its place.
 
-    number: of the example; why: it was chosen. with_example: releases whose batch has the example,
-    None where batches were not seen. largest: the largest difference of clean sums over the stated
-    sensitivity. seconds: of the run.
+    number: of the example; why: it was chosen. is_far: it is in the place of most others of the
+    data. with_example: releases whose batch has the example, None where batches were not seen.
+    largest: the largest difference of clean sums over the stated sensitivity. seconds: of the run.
     """
 
     number: int
     why: str
+    is_far: bool
     with_example: int | None
     largest: float
     seconds: float
@@ -136,22 +138,22 @@ class TwinReport:
 
     @property
     def _found(self) -> str:
-        count, last = len(self.compared), self.compared[-1]
-        if self.difference is None:
-            pairs = f"without any one of {count} examples"
-            if self.relation is not Neighbouring.ADD_OR_REMOVE_ONE:
-                pairs = f"with another example in the place of any one of {count}"
-            return (
-                f"the run does the same {pairs}, and its clean sums differ by at most "
-                f"{self.largest:.4g} times the stated sensitivity"
-            )
         if self.is_random:
             return f"two runs on the same data differ, too, at {self.difference}"
-        done = "left out"
-        if self.relation is not Neighbouring.ADD_OR_REMOVE_ONE:
-            done = "replaced"
+        is_absent = self.relation is Neighbouring.ADD_OR_REMOVE_ONE
+        if self.difference is None:
+            pairs = "without" if is_absent else "with another example in the place of"
+            far = sum(item.is_far for item in self.compared)
+            return (
+                f"the run does the same {pairs} any one of {len(self.compared) - far} examples"
+                f"{', and on other data' * far}; clean sums differ by at most {self.largest:.4g} "
+                "times the stated sensitivity"
+            )
+        last = self.compared[-1]
+        done = "is left out" if is_absent else "is replaced"
+        done = "is in the place of most others" if last.is_far else done
         return (
-            f"where example {last.number} ({last.why}) is {done}, the runs differ first at "
+            f"where example {last.number} ({last.why}) {done}, the runs differ first at "
             f"{self.difference}"
         )
 
@@ -168,6 +170,7 @@ def twin(
     neighbours: Neighbouring | str | None = None,
     examples: Sequence[int] | None = None,
     count: int = DEFAULT_COUNT,
+    far: bool = True,
     seed: int = 0,
     observe: Observe = lambda _what, _done, _total: None,
 ) -> TwinReport:
@@ -181,16 +184,20 @@ def twin(
         passed on. neighbours: None for the
         relation of the run; add-remove leaves the example out; replace-one, and zero-out, put
         another example in its place. examples: their numbers in the data; None for so many as
-        `count` says: of arrays the largest and the rarest label, then random ones. seed: of torch,
+        `count` says: of arrays the largest and the rarest label, then random ones. far: whether
+        also to run it where the first of them takes the place of all others but one of each label:
+        what decides only now and then, as early stopping does, is seen there; what it publishes
+        differs, on the way from these data to those, in one step from example to example; every
+        noised gradient is kept in a temporary folder for it. seed: of torch,
         numpy and `random`, and of that choice.
     Raises: UsageError where there is no release to compare, or no such example.
     """
     size = _size(data)
     chosen = _chosen(data, size, examples, whole("count", count), seed)
-    runs = 1 + len(chosen)
+    runs = 1 + len(chosen) + far
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        tape = Tape(place, size, seed, marked=frozenset(chosen),
+        tape = Tape(place, size, seed, marked=tuple(chosen), keeps_noised=far,
                     observe=partial(_told, observe, 0, runs))  # fmt: skip
         given = _neighbour(data, _SAME, size, seed)
         returned, seconds = _run(function, given, tape)
@@ -202,16 +209,20 @@ def twin(
         relation = tape.relation if neighbours is None else Neighbouring(neighbours)
         compared: list[Compared] = []
         difference, is_random = None, False
-        for number, why in chosen.items():
+        is_absent = relation is Neighbouring.ADD_OR_REMOVE_ONE
+        others = [Changed(number, is_absent=is_absent) for number in chosen]
+        others += [Changed(next(iter(chosen)), is_absent=False, is_far=True)] * far
+        for changed in others:
             again = Tape(
-                place, size, seed, first=tape, changed=_change(number, relation),
+                place, size, seed, first=tape, changed=changed,
                 observe=partial(_told, observe, 1 + len(compared), runs),
             )  # fmt: skip
-            published, took = _run(function, _neighbour(data, again.changed, size, seed), again)
+            published, took = _run(function, _neighbour(data, changed, size, seed), again)
             difference = _difference(again, returned, published)
             if difference is not None:
-                difference, is_random, again = _again(function, data, again, difference)
-            compared.append(Compared(number, why, again.with_example, again.largest, took))
+                difference, is_random, again = _again(function, data, tape, again, difference)
+            number, seen = changed.number or 0, (again.with_example, again.largest, took)
+            compared.append(Compared(number, chosen[number], changed.is_far, *seen))
             if difference is not None:
                 break
     return TwinReport(
@@ -272,14 +283,16 @@ def data_named(where: str, columns: Columns) -> Data:
 
 
 def _again(
-    function: Callable[[Any], Any], data: Data, found: Tape, difference: Difference
+    function: Callable[[Any], Any], data: Data, before: Tape, found: Tape, difference: Difference
 ) -> tuple[Difference, bool, Tape]:
     """What differs, with all sums of the first run at hand up to the step in question; whether the
     function does the same twice on the same data; and the tape that shows it."""
     with tempfile.TemporaryDirectory() as folder:
         place, size, seed = Path(folder), found.size, found.seed
-        marked = None if difference.is_of_sums else frozenset({found.changed.number or 0})
-        first = Tape(place, size, seed, marked=marked, until=difference.step)
+        first = Tape(
+            place, size, seed, before.marked, keeps_clean=difference.is_of_sums,
+            keeps_noised=found.changed.is_far, until=difference.step,
+        )  # fmt: skip
         returned, _ = _run(function, _neighbour(data, _SAME, size, seed), first)
         results = []
         for changed in (_SAME, found.changed):
@@ -295,10 +308,6 @@ def _again(
     if shown is None:  # no more than rounding, in a function that rounds otherwise each time
         return difference, True, found
     return shown, False, tape
-
-
-def _change(number: int, relation: Neighbouring) -> Changed:
-    return Changed(number, is_absent=relation is Neighbouring.ADD_OR_REMOVE_ONE)
 
 
 def _run(function: Callable[[Any], Any], data: object, tape: Tape) -> tuple[object, float]:
@@ -355,19 +364,26 @@ def _chosen(
 
 def _unusual(data: Sequence[Any]) -> dict[int, str]:
     """The example with the largest numbers, and one of the rarest label."""
-    x, y = data[0], data[-1]
+    x = data[0]
     found: dict[int, str] = {}
     if isinstance(x, Tensor | np.ndarray):
         flat = torch.as_tensor(x).reshape(len(x), -1).double()
         found[int(flat.nan_to_num(torch.inf, torch.inf, torch.inf).abs().amax(1).argmax())] = (
             "the largest"
         )
-    labels = y.tolist() if isinstance(y, Tensor | np.ndarray) and y.ndim == 1 else []
-    if labels and len(set(labels)) < len(labels):
+    labels = _labels(data)
+    if labels:
         counts = Counter(labels)
         rarest = min(counts, key=lambda label: counts[label])
         found.setdefault(labels.index(rarest), "the rarest label")
     return found
+
+
+def _labels(data: Data) -> list[Any]:
+    """Of each example, where they are labels of classes; else nothing."""
+    y = data[-1] if isinstance(data, tuple | list) else None
+    labels = y.tolist() if isinstance(y, Tensor | np.ndarray) and y.ndim == 1 else []
+    return labels if 2 * len(set(labels)) <= len(labels) else []
 
 
 def _neighbour(data: Data, changed: Changed, size: int, seed: int) -> object:
@@ -376,6 +392,10 @@ def _neighbour(data: Data, changed: Changed, size: int, seed: int) -> object:
     index = list(range(size))
     if changed.number is None:
         pass
+    elif changed.is_far:
+        labels = _labels(data)
+        kept = {labels.index(label) for label in set(labels)}
+        index = [place if place in kept else changed.number for place in index]
     elif changed.is_absent:
         del index[changed.number]
     else:

@@ -55,7 +55,16 @@ _AS_GIVEN: Final = (
 """options that are fields of a `Job` as they are"""
 _OF_TWINS: Final = frozenset(
     {
-        *("twin", "twin_example", "twin_count", "twin_seed", "data", "data_x", "data_y"),
+        *(
+            "twin",
+            "twin_example",
+            "twin_count",
+            "twin_seed",
+            "twin_far",
+            "data",
+            "data_x",
+            "data_y",
+        ),
         *("output_format", "out_file", "reports", "show_all", "progress", "color"),
     }
 )
@@ -142,7 +151,13 @@ _OPTIONS: Final = (
         multiple=True,
         type=click.INT,
     ),
-    option("--twin-count", "How many examples are chosen.  [default: 3]", "N", type=_COUNT),
+    option("--twin-count", "How many examples are chosen.  [default: 2]", "N", type=_COUNT),
+    click.option(
+        "--twin-far/--no-twin-far",
+        default=True,
+        show_default=True,
+        help="Also run it on data in which one example takes the place of most others.",
+    ),
     option(
         "--twin-seed",
         "Of torch, numpy and random in twin runs, and of the choice of examples.",
@@ -281,6 +296,7 @@ def _twin(context: click.Context, words: Mapping[str, Any], shown: ProgressRepor
         neighbours=given(context).get("neighbours"),
         examples=words["twin_example"] or None,
         count=words["twin_count"] or DEFAULT_COUNT,
+        far=words["twin_far"],
         seed=words["twin_seed"],
         observe=shown.observe,
     )

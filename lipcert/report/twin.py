@@ -53,6 +53,8 @@ def twin_document(function: str, report: TwinReport) -> doc.Document:
 
 
 def _compared(item: Compared) -> str:
+    if item.is_far:
+        return f"in the place of most others; {item.seconds:.3g} s"
     seen = "in batches that were not seen"
     if item.with_example is not None:
         seen = f"in {item.with_example:,} releases"

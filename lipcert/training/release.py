@@ -276,6 +276,10 @@ class Release:
                 "B": plan.batch,
                 "the sampling": plan.sampling.value,
                 "the number of releases": plan.releases,
+                **{
+                    f"the sensitivity of {group.name}": group.sensitivity.value
+                    for group in calibration.groups
+                },
             },
         )
 

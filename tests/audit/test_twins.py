@@ -4,18 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import secrets
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Subset, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    Subset,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 import lipcert
 from lipcert.audit.opacus import attach_opacus
+from lipcert.audit.records import Verdict
 from lipcert.errors import UsageError
 from lipcert.training import (
     BackpropClipping,
@@ -65,19 +75,23 @@ class Loop:
     ends: Callable[[Data], int] = lambda _: STEPS
     publishes: Callable[[nn.Module, Data], object] = lambda model, _: model
     after: Callable[[nn.Module, Data, int], None] = lambda _model, _data, _step: None
+    size: int | None = SIZE
+    first: float = 0.1
 
     def __call__(self, data: Data) -> object:
         torch.manual_seed(1)
         model = module()
+        with torch.no_grad():
+            model[0].weight[0, 0] = self.first
         optimizer = torch.optim.SGD(model.parameters(), self.rate(data), momentum=0.9)
         loader = DataLoader(TensorDataset(*data), batch_size=BATCH)
         mechanism = dataclasses.replace(self.mechanism, neighbours=RELATIONS[self.sampling])
         with make_private(
             model, optimizer, loader, mechanism, noise_multiplier=1.0, delta=1e-5, steps=STEPS,
-            dataset_size=SIZE, sampling=self.sampling, progress=False,
+            dataset_size=self.size, sampling=self.sampling, progress=False,
         ) as private:  # fmt: skip
             for step, (x, y) in enumerate(private.loader):
-                if step == self.ends(data):
+                if step >= self.ends(data):
                     break
                 optimizer.zero_grad()
                 private.criterion(model(x), y).backward()
@@ -130,50 +144,260 @@ class Other:
         torch.optim.SGD(held, 0.1).step()
 
 
-@pytest.mark.parametrize(
-    ("loop", "says"),
-    [
-        (Loop(rate=lambda data: 6.0 / len(data[0])), "step 0: the learning rate of the optimizer"),
-        (Loop(ends=lambda data: len(data[0]) // 8), "step 7: the second run ends after 7 steps"),
-        (Loop(publishes=lambda model, data: (model, data[0].mean())), r"what is returned\[1\]"),
-        (Loop(publishes=lambda _, data: {"words": len(set(data[1].tolist())), "of": len(data[0])}),
-         r"what is returned\['of'\]"),
-        (Loop(after=Other()), "SGD makes a step from a gradient without noise"),
-    ],
-    ids=["learning-rate", "steps", "statistic", "vocabulary", "second-optimizer"],
-)  # fmt: skip
-def test_what_depends_on_the_example_is_found(loop: Loop, says: str) -> None:
-    report = lipcert.audit.twin(loop, examples())
-    assert not report.passed
+def loss_on(model: nn.Module, data: Data) -> float:
+    """What an evaluation on the private data finds."""
+    model.eval()
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(model(data[0]), data[1])
+    model.train()
+    return float(loss)
+
+
+class Best:
+    """Keeps the weights of the smallest loss, with which `published` ends."""
+
+    def __init__(self) -> None:
+        self._kept: list[tuple[float, list[Tensor]]] = []
+
+    def __call__(self, model: nn.Module, data: Data, step: int) -> None:
+        if step == 0:
+            self._kept.clear()
+        self._kept.append((loss_on(model, data), [p.detach().clone() for p in model.parameters()]))
+
+    def published(self, _model: nn.Module, _data: Data) -> object:
+        return min(self._kept, key=lambda item: item[0])[1]
+
+
+def words_of(data: Data) -> list[int]:
+    """A vocabulary of what is there."""
+    return sorted(set((2.0 * data[0]).round().int().flatten().tolist()))
+
+
+def oversampled(data: Data) -> Data:
+    """As many examples of each class, by copies."""
+    count = int(torch.bincount(data[1], minlength=3).max())
+    places = [(data[1] == label).nonzero().flatten() for label in range(3)]
+    index = torch.cat([some.repeat(count)[:count] for some in places])
+    return data[0][index], data[1][index]
+
+
+BEST = Best()
+FAULTS: dict[str, tuple[Callable[[Data], object], Callable[[Data], object], str]] = {
+    "learning-rate": (
+        Loop(rate=lambda data: 6.0 / len(data[0])), Loop(rate=lambda _: 6.0 / SIZE),
+        "step 0: the learning rate of the optimizer is 0.0952",
+    ),
+    "steps": (
+        Loop(ends=lambda data: len(data[0]) // 8), Loop(ends=lambda _: SIZE // 8),
+        "step 7: the second run ends after 7 steps",
+    ),
+    "best-epoch": (
+        Loop(rate=lambda _: 0.3, after=BEST, publishes=BEST.published), Loop(),
+        "in the place of most others, the runs differ first at the end: what is returned",
+    ),
+    "statistic": (
+        Loop(publishes=lambda model, data: (model, data[0].mean())),
+        Loop(publishes=lambda model, _: (model, 0.0)), r"what is returned\[1\] differs",
+    ),
+    "loss": (
+        Loop(publishes=lambda model, data: {"loss": loss_on(model, data)}), Loop(),
+        r"what is returned\['loss'\] differs",
+    ),
+    "vocabulary": (
+        Loop(publishes=lambda model, data: {"words": words_of(data), "of": model}),
+        Loop(publishes=lambda model, _: {"words": list(range(-16, 17)), "of": model}),
+        r"what is returned\['words'\] \(its length\)",
+    ),
+    "second-optimizer": (
+        Loop(after=Other()), Loop(), "SGD makes a step from a gradient without noise",
+    ),
+    "standardised": (
+        lambda data: Loop()((data[0] - data[0].mean(0), data[1])),
+        lambda data: Loop()((data[0] - 0.1, data[1])), "the inputs differ",
+    ),
+    "oversampled": (
+        lambda data: Loop()(oversampled(data)), Loop(), "step 0: batches are drawn from",
+    ),
+    "counted": (
+        Loop(size=None), Loop(), "what ε is computed from: N is 63, and was 64 in the first run",
+    ),
+    "clip-norm": (
+        lambda data: Loop(GradientClipping(clip_norm=float(data[0].norm(dim=1).mean())))(data),
+        Loop(GradientClipping(clip_norm=2.0)), "what ε is computed from: the sensitivity of all",
+    ),
+    "initial-weights": (
+        lambda data: Loop(first=float(data[0].mean()))(data), Loop(first=0.1),
+        "step 0: the run begins with other weights",
+    ),
+}  # fmt: skip
+"""a loop as it should not be, as it should be, and what is said of the one"""
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_what_depends_on_the_example_is_found(name: str) -> None:
+    wrong, right, says = FAULTS[name]
+    report = lipcert.audit.twin(wrong, examples())
+    assert report.verdict is Verdict.VIOLATION, report
     assert re.search(says, str(report)), report
+    repaired = lipcert.audit.twin(right, examples())
+    assert repaired.passed, repaired
 
 
-def of_opacus(data: Data, *, mean_of_the_batch: bool = False) -> object:
-    """An ordinary run of Opacus, recorded into a folder of its own."""
+def test_early_stopping_on_a_private_loss_is_found() -> None:
+    """Whatever the seed: on other data the loss is another one."""
+
+    def train(data: Data) -> object:
+        losses: list[float] = []
+
+        def impatient(model: nn.Module, data: Data, _: int) -> None:
+            losses.append(loss_on(model, data))
+
+        def ends(_: Data) -> int:
+            is_over = len(losses) > 2 and losses[-1] > min(losses[:-1])
+            return len(losses) if is_over else STEPS
+
+        return Loop(rate=lambda _: 0.3, ends=ends, after=impatient)(data)
+
+    reports = [lipcert.audit.twin(train, examples(), count=1, seed=seed) for seed in range(4)]
+    assert sum(report.verdict is Verdict.VIOLATION for report in reports) >= 3, reports
+
+
+def test_a_function_that_is_random_is_not_blamed() -> None:
+    report = lipcert.audit.twin(
+        Loop(publishes=lambda _model, _data: secrets.randbits(64)), examples(), count=1
+    )
+    assert report.verdict is Verdict.INCONCLUSIVE
+    assert "two runs on the same data differ, too" in str(report)
+
+
+Loss = Callable[[Tensor, Tensor], Tensor]
+
+
+def of_opacus(
+    data: Data,
+    *,
+    loss: Loss = nn.functional.cross_entropy,
+    before: Callable[[Tensor], Tensor] = lambda x: x,
+    each: Callable[[Tensor], Tensor] = lambda x: x,
+    mean_of_the_batch: bool = False,
+    edit: float = 0.0,
+    loader: DataLoader[Any] | None = None,
+    workers: int = 0,
+) -> object:
+    """An ordinary run of Opacus, recorded."""
     from opacus import PrivacyEngine
 
-    model = module()
-    loader = DataLoader(TensorDataset(*data), batch_size=BATCH)
-    private, optimizer, loader = PrivacyEngine().make_private(
-        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=loader,
-        noise_multiplier=1.0, max_grad_norm=1.0,
+    model, dataset = module(), Transformed(data, each)
+    given = loader or DataLoader(dataset, batch_size=BATCH, num_workers=workers)
+    private, optimizer, drawn = PrivacyEngine().make_private(
+        module=model, optimizer=torch.optim.SGD(model.parameters(), lr=0.1), data_loader=given,
+        noise_multiplier=1.0, max_grad_norm=1.0, poisson_sampling=loader is None,
     )  # fmt: skip
-    with lipcert.Recorder(of_opacus.folder / str(len(list(of_opacus.folder.iterdir()))), private,
-                          optimizer, every=100) as recorder:  # fmt: skip
-        attach_opacus(recorder, optimizer, loader)
-        for x, y in loader:
+    with lipcert.Recorder("not made in a twin run", private, optimizer, every=100) as recorder:
+        attach_opacus(recorder, optimizer, drawn)
+        for x, y in drawn:
             optimizer.zero_grad()
-            nn.functional.cross_entropy(private(x), y).backward()
+            loss(private(before(x)), y).backward()
             if mean_of_the_batch:
-                optimizer.expected_batch_size = len(x)
+                optimizer.expected_batch_size = max(len(x), 1)
             optimizer.step()
+            model[0].weight.data.add_(edit)
     return model
 
 
+class Transformed(Dataset[Any]):
+    def __init__(self, data: Data, each: Callable[[Tensor], Tensor]) -> None:
+        self.data, self.each = data, each
+
+    def __len__(self) -> int:
+        return len(self.data[0])
+
+    def __getitem__(self, place: int) -> tuple[Tensor, Tensor]:
+        return self.each(self.data[0][place]), self.data[1][place]
+
+
+def weights_of(data: Data) -> Tensor:
+    return len(data[1]) / torch.bincount(data[1], minlength=3).clamp(min=1).float()
+
+
+def weighted(data: Data) -> DataLoader[Any]:
+    drawn = WeightedRandomSampler(weights_of(data)[data[1]].double(), SIZE)  # type: ignore[arg-type]
+    return DataLoader(TensorDataset(*data), batch_sampler=BatchSampler(drawn, BATCH, False))
+
+
+def centred(x: Tensor) -> Tensor:
+    return x - x.mean(0, keepdim=True) if len(x) else x
+
+
+OF_OPACUS: dict[str, tuple[Callable[[Data], object], str]] = {
+    "class-weights": (
+        lambda data: of_opacus(
+            data, loss=lambda o, y: nn.functional.cross_entropy(o, y, weight=weights_of(data))
+        ),
+        "although the example is not in it, .* a weight of the loss",
+    ),
+    "weighted-sampler": (
+        lambda data: of_opacus(data, loader=weighted(data)),
+        "step 0: how batches are drawn: weights of the sampler differ",
+    ),
+    "edited": (
+        lambda data: of_opacus(data, edit=float(data[0].mean())),
+        "step 1: weights changed between this step and the one before",
+    ),
+    "centred-batch": (
+        lambda data: of_opacus(data, before=centred), "the inputs of other examples differ",
+    ),
+    "centred-examples": (
+        lambda data: of_opacus(data, each=lambda x: x - data[0].mean(0)), "the inputs differ",
+    ),
+    "normaliser": (
+        lambda data: of_opacus(data, mean_of_the_batch=True),
+        "the normaliser: the noised gradient is divided by",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.usefixtures("opacus")
+@pytest.mark.parametrize("name", list(OF_OPACUS))
+def test_faults_of_loops_of_opacus_are_found(name: str) -> None:
+    wrong, says = OF_OPACUS[name]
+    report = lipcert.audit.twin(wrong, examples(), seed=1)
+    assert report.verdict is Verdict.VIOLATION, report
+    assert re.search(says, str(report)), report
+
+
+@pytest.mark.usefixtures("opacus")
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"each": lambda x: x + 0.1 * torch.randn(6)},
+        {"before": lambda x: x / 2.0},
+        {"loss": lambda o, y: nn.functional.cross_entropy(o, y, label_smoothing=0.1)},
+        {"workers": 2},
+    ],
+    ids=["augmented", "scaled", "smoothed", "loaded-ahead"],
+)
+def test_right_loops_of_opacus_pass(words: dict[str, Any]) -> None:
+    """Examples of batches that workers load ahead are known, too."""
+    report = lipcert.audit.twin(lambda data: of_opacus(data, **words), examples())
+    assert report.passed, report
+    assert all(compared.with_example is not None for compared in report.compared)
+    assert not Path("not made in a twin run").exists()
+
+
+@pytest.mark.usefixtures("opacus")
+def test_an_example_without_a_number_is_found() -> None:
+    x, y = examples()
+    x[7] = torch.nan
+    report = lipcert.audit.twin(of_opacus, (x, y))
+    assert report.verdict is Verdict.VIOLATION
+    assert re.search(r"example 7 \(the largest\) is left out.* differs by nan", str(report))
+
+
 @pytest.fixture
-def opacus(tmp_path: Any) -> None:
+def opacus() -> None:
     pytest.importorskip("opacus")
-    of_opacus.folder = tmp_path  # type: ignore[attr-defined]
 
 
 @pytest.mark.usefixtures("opacus")
