@@ -221,7 +221,8 @@ def twin(
             difference = _difference(again, returned, published)
             if difference is not None:
                 difference, is_random, again = _again(function, data, tape, again, difference)
-            number, seen = changed.number or 0, (again.with_example, again.largest, took)
+            number, has = changed.number or 0, None if changed.is_far else again.with_example
+            seen = has, again.largest, took
             compared.append(Compared(number, chosen[number], changed.is_far, *seen))
             if difference is not None:
                 break

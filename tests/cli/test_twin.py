@@ -81,7 +81,7 @@ def test_a_right_run_passes_and_leaves_no_folder(folder: Path) -> None:
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert (found["verdict"], found["difference"], found["steps"]) == ("pass", None, 4)
-    assert [item["with_example"] for item in found["compared"]] == [1]
+    assert [item["with_example"] for item in found["compared"]] == [1, None]
     assert "training on 63" in done.stderr
     assert not (folder / "run").exists()
 
