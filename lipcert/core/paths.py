@@ -8,16 +8,6 @@ from collections.abc import Sequence
 from lipcert.core.program import Program, Step
 
 
-def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:
-    """The steps that a value is computed from."""
-    names, kept = {output}, []
-    for step in reversed(steps):
-        if step.output in names:
-            kept.append(step)
-            names.update(step.inputs)
-    return tuple(reversed(kept))
-
-
 def steps_between(program: Program, start: str, stop: str) -> tuple[Step, ...] | None:
     """All steps that the upper value needs besides the lower one, in order.
 

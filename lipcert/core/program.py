@@ -9,7 +9,7 @@ what is computed from constants only, are operands of steps and no values.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias, final
 
@@ -466,6 +466,16 @@ class Step:
     output: str
     shape: Shape
     node: int
+
+
+def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:
+    """The steps that a value is computed from."""
+    names, kept = {output}, []
+    for step in reversed(steps):
+        if step.output in names:
+            kept.append(step)
+            names.update(step.inputs)
+    return tuple(reversed(kept))
 
 
 def kept_entries(step: Step) -> int:

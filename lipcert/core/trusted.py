@@ -36,11 +36,10 @@ def loaded_base() -> tuple[TrustedFile, ...]:
     In a process that has done nothing but a check, its verdict rests on these and on no others.
     This module is not among them: it lists, when the verdict is known.
     """
-    package = __name__.partition(".")[0]
-    names = [name for name in sys.modules if name.partition(".")[0] == package]
-    loaded = [sys.modules[name] for name in names if name != __name__]
-    files = [module.__file__ for module in loaded if getattr(module, "__file__", None)]
-    return _listed({Path(file).resolve() for file in files if file is not None})
+    root, own = Path(__file__).resolve().parents[1], Path(__file__).resolve()
+    files = [getattr(module, "__file__", None) for module in list(sys.modules.values())]
+    loaded = {Path(file).resolve() for file in files if file is not None}
+    return _listed(file for file in loaded if file.is_relative_to(root) and file != own)
 
 
 def trusted_lines(files: Sequence[TrustedFile]) -> list[str]:

@@ -208,6 +208,9 @@ def test_what_a_verdict_rests_on_is_what_the_check_has_loaded(issued: Path) -> N
         f"{path}/__init__.py" if (ROOT / path).is_dir() else f"{path}.py" for path in paths
     }
     assert all(digest == digest_of(name) for name, (_, digest, _) in listed.items())
+    module = [sys.executable, "-m", "lipcert.core.main", *map(str, words)]
+    run = subprocess.run(module, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.stdout == done.stdout  # though main.py has another name there
     whole = {line.split()[2] for line in program("--tcb").stdout.splitlines() if "  " in line}
     assert listed.keys() < whole
     for unused in ("rules/softmax", "rules/attention", "norms/torus", "norms/integer_engine"):

@@ -31,7 +31,6 @@ from lipcert.core.lower.values import (
     literal,
     made_entries,
 )
-from lipcert.core.paths import needed_steps
 from lipcert.core.program import (
     Attention,
     Head,
@@ -41,6 +40,7 @@ from lipcert.core.program import (
     Program,
     Step,
     kept_entries,
+    needed_steps,
 )
 from lipcert.core.reader.records import Input, Model, Node, shown, with_nested
 

@@ -19,7 +19,6 @@ from lipcert.core.budget import spend
 from lipcert.core.interval import Interval, exact
 from lipcert.core.lower.call import Sink
 from lipcert.core.lower.moves import indices
-from lipcert.core.paths import needed_steps
 from lipcert.core.program import (
     Activation,
     Move,
@@ -30,6 +29,7 @@ from lipcert.core.program import (
     Shift,
     Step,
     kept_entries,
+    needed_steps,
 )
 
 ONE = exact(1.0)
