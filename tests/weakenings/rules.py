@@ -97,7 +97,7 @@ STEPS = [
     _law("PRelu", "factors:PReluRule.fact", "max(1.0, ", "min(1.0, "),
     _law(
         "ReduceLogSumExp",
-        "log_sum_exp:ReduceLogSumExpRule.fact",
+        "lengths:ReduceLogSumExpRule.fact",
         "up(high + spread) if spread else high",
         "high",
     ),
