@@ -52,7 +52,8 @@ class AdaptiveNoise:
     """Calibrations that are made anew when the weights have left the radii of the last one.
 
     norms: certified upper bounds for every trained parameter. caps: radii that training enforces.
-    slack: by how much the radii exceed the norms when they are chosen.
+    slack: by how much the radii exceed the norms when they are chosen, in caps, or in norms that
+    have none.
     """
 
     planned: Calibration
@@ -76,9 +77,12 @@ class AdaptiveNoise:
         return min(norm, self.caps.get(name, norm))
 
     def _radius(self, name: str, norm: float) -> float:
+        """The room is a share of the cap where the norm is small: such a norm, mostly of a bias,
+        grows fast and hardly moves a bound."""
         cap = self.caps.get(name)
         least = _LEAST * (1.0 if cap is None else cap)
-        wide = max((Upper(norm) * Upper(1.0 + self.slack)).value, least)
+        room = Upper(max(norm, cap or 0.0)) * Upper(self.slack)
+        wide = max((Upper(norm) + room).value, least)
         return wide if cap is None else min(wide, cap)
 
     def _serve(self, norms: Mapping[str, float], wanted: Mapping[str, float]) -> bool:

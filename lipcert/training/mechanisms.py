@@ -197,8 +197,8 @@ class WeightClipping(_HeldWeights):
     """Lip-DP-SGD (Barczewski and Ramon, 2024): weights above their radius are scaled down to it;
     each step is noised by bounds at its own, public weights.
 
-    slack: bounds are taken for all weights up to (1 + slack) times the norms at hand, and serve
-    until a norm grows beyond; 0: they are taken anew at every step.
+    slack: bounds are taken for all weights whose norms exceed those at hand by at most this share
+    of their radii, and serve until one grows beyond; 0: they are taken anew at every step.
     """
 
     kind = "weight-clipping"

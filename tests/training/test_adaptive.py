@@ -56,9 +56,9 @@ def test_weights_at_their_caps_need_no_new_bounds(
 
 def test_a_norm_that_leaves_its_radius_makes_them_anew(patched: pytest.MonkeyPatch) -> None:
     run = Run(patched, 0.1)
-    run.at(w=0.5, b=0.5)
-    assert run.at(w=0.54, b=0.5) is run.made[0]
-    assert run.at(w=0.56, b=0.5)["w"] == pytest.approx(0.616)
+    run.at(w=0.5, b=0.5, free=0.5)
+    assert run.at(w=0.59, b=0.69, free=0.54) is run.made[0]
+    assert run.at(w=0.61, b=0.5, free=0.5) == pytest.approx({"w": 0.71, "b": 0.7, "free": 0.55})
     assert len(run.made) == 2
 
 
@@ -67,7 +67,7 @@ def test_norms_that_fell_altogether_make_them_anew(patched: pytest.MonkeyPatch) 
     run = Run(patched, 0.1)
     run.at(w=1.0, b=1.0)
     assert run.at(w=1.0, b=0.9) is run.made[0]
-    assert run.at(w=1.0, b=0.8)["b"] == pytest.approx(0.88)
+    assert run.at(w=1.0, b=0.7)["b"] == pytest.approx(0.9)
 
 
 def test_without_slack_they_follow_every_change(patched: pytest.MonkeyPatch) -> None:
