@@ -271,7 +271,8 @@ class _Spent:
             present = _present(run, numbers, chosen)
             if present is None:
                 return None
-            table = np.where(np.repeat(present, table.shape[1] // present.shape[1], 1), table, 0.0)
+            first = present[:, :_PAIRED] if _replaces(run) else present
+            table = np.where(np.repeat(first, table.shape[1] // first.shape[1], 1), table, 0.0)
         which = int(np.argmax(np.sum(np.expm1(np.minimum(table**2, _STEEPEST)), axis=0)))
         shifts = table[:, which]
         largest = seen[at[np.argmax(shifts)]].name

@@ -47,9 +47,10 @@ class Way:
     rate: float = 1.0
     width: int = WIDTH
     examples: int = EXAMPLES
+    batch: int = BATCH
 
     def settings(self) -> Settings:
-        batch = self.examples if self.sampling == "full-batch" else BATCH
+        batch = self.examples if self.sampling == "full-batch" else self.batch
         return Settings(
             loss="cross-entropy",
             mechanism="gradient-clipping",
@@ -66,7 +67,7 @@ class Way:
 
     def draws(self, random: np.random.Generator) -> list[np.ndarray]:
         """The members of every batch."""
-        bins = self.examples // BATCH
+        bins = self.examples // self.batch
         found: list[np.ndarray] = []
         while len(found) < self.steps:
             match self.sampling:
@@ -74,7 +75,7 @@ class Way:
                     found.append(np.arange(self.examples))
                 case "poisson":
                     found.append(
-                        np.flatnonzero(random.random(self.examples) < BATCH / self.examples)
+                        np.flatnonzero(random.random(self.examples) < self.batch / self.examples)
                     )
                 case "balls-in-bins":
                     bin_ = random.integers(bins, size=self.examples)
@@ -82,7 +83,7 @@ class Way:
                 case "shuffle":
                     found += np.split(random.permutation(self.examples), bins)
                 case _:
-                    found.append(random.choice(self.examples, BATCH, replace=False))
+                    found.append(random.choice(self.examples, self.batch, replace=False))
         return found[: self.steps]
 
 
@@ -269,6 +270,22 @@ def test_of_two_examples_their_difference_counts(tmp_path: Path) -> None:
     assert 0.9 * spent < np.linalg.norm(spent)
     assert found.lower <= gaussian(np.array([spent / found.noise_at_most])) * (1 + 1e-9)
     assert found.lower < found.upper
+
+
+@pytest.mark.parametrize("batch", [6, 20, 32])
+def test_of_shuffled_examples_the_difference_counts_where_the_first_is(
+    tmp_path: Path, batch: int
+) -> None:
+    """Of a batch of more examples than there are pairs of, too."""
+    way = Way("shuffle", "replace-one", steps=8, rate=3.0, examples=4 * batch, batch=batch)
+    run = done(tmp_path / "t", way)
+    found = run.interval()
+    example = run.batches[0][found.example.index]
+    own = run.gradients[[example in members for members in run.batches]]
+    others = np.delete(run.batches[0], found.example.index)
+    moves = np.linalg.norm(own[:, [example]] - own[:, others], axis=2) / (2 * SIGMA * CLIP)
+    ways = [gaussian(shifts / found.noise_at_most) for shifts in moves.T]
+    assert any(found.lower == pytest.approx(truth, rel=1e-5) for truth in ways)
 
 
 @pytest.mark.parametrize("way", [Way("poisson", "replace-one")])
