@@ -1,8 +1,12 @@
 """Planted faults: which part of the audit finds which of them, on a tight and on a loose network.
 
     python -m benchmarks.audit_faults                    all tables, about five minutes on one core
-    python -m benchmarks.audit_faults --section runs     one of: claims, runs, batches
+    python -m benchmarks.audit_faults --section runs     one of: loops, claims, runs, batches
 
+Loops: plain loops of training are wrong in one thing; a cell says whether an audit of the recorded
+run, a twin run and other auditors (see `audit_peers`) find it, and the rows below, how often each
+blames a loop without the fault, and its time for a loop. Peers are named by --dp-recorder FOLDER,
+--jax-privacy PYTHON and --opake PYTHON, the interpreters that have them.
 Claims: bounds of shipped networks are made too small, all of a kind at once, and held against
 replayed digits and against what the attack proposes; a cell counts the bounds that were caught.
 Runs: a small private training run goes wrong in one thing; a cell holds the codes that say so.
@@ -20,13 +24,24 @@ import argparse
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+import warnings
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from benchmarks.audit_peers import (
+    ONE_RUN,
+    Scores,
+    canary_scores,
+    claimed_epsilon,
+    dp_recorder_finds,
+    one_run_epsilons,
+)
 from lipcert.audit.checks.chance import too_rare
 from lipcert.audit.checks.draws import member_tests, size_tests
 from lipcert.audit.checks.sampling import OF_EACH
@@ -40,6 +55,8 @@ from tests.audit.faulty_runs import (
     TIGHT_RUN,
     found_by,
 )
+from tests.audit.loop_faults import LISTED, MORE, LoopFault, audit_finds, twin_finds
+from tests.audit.private_loops import Loop
 
 __all__ = ["POOLS", "SAMPLERS", "all_found", "main"]
 
@@ -51,9 +68,15 @@ Draw = Callable[[Any, int, int, int], Index]
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables; 0 where nothing right is blamed and every faulty run is found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--section", choices=("claims", "runs", "batches", "all"), default="all")
-    section = parser.parse_args(arguments).section
-    start, wrong = time.perf_counter(), 0
+    sections = ("loops", "claims", "runs", "batches", "all")
+    parser.add_argument("--section", choices=sections, default="all")
+    parser.add_argument("--dp-recorder", metavar="FOLDER")
+    parser.add_argument("--jax-privacy", metavar="PYTHON")
+    parser.add_argument("--opake", metavar="PYTHON")
+    given = vars(parser.parse_args(arguments))
+    section, start, wrong = given.pop("section"), time.perf_counter(), 0
+    if section in ("loops", "all"):
+        wrong += loops_table({name: place for name, place in given.items() if place})
     if section in ("claims", "all"):
         wrong += claims_table()
     if section in ("runs", "all"):
@@ -62,6 +85,82 @@ def main(arguments: list[str] | None = None) -> int:
         batches_table()
     sys.stderr.write(f"{time.perf_counter() - start:.0f} s\n")
     return 1 if wrong else 0
+
+
+def loops_table(peers: Mapping[str, str]) -> int:
+    """Faults of private loops; returns the number of false alarms of audit and twin."""
+    alarms = Counter[str]()
+    for title, faults in (("listed", LISTED), ("more", MORE)):
+        rows = [(fault, _answers(fault.wrong, fault, peers)) for fault in faults]
+        repaired = {fault.repaired: fault for fault in faults if not fault.is_right}
+        rights = [_answers(kind, fault, peers) for kind, fault in repaired.items()]
+        _ask_one_run(peers, [answers for _, answers in rows] + rights)
+        names = list(rows[0][1])
+        line(f"fault, {title}", *names)
+        line("---", *["---"] * len(names))
+        for fault, answers in rows:
+            line(fault.name, *(answers[name].cell for name in names))
+        wrong = [answers for fault, answers in rows if not fault.is_right]
+        rights += [answers for fault, answers in rows if fault.is_right]
+        for row, group in (("**found**", wrong), ("**right loops blamed**", rights)):
+            counts = [sum(a[name].is_found for a in group) for name in names]
+            line(row, *(f"**{count}** of {len(group)}" for count in counts))
+        every = [*wrong, *rights]
+        line("seconds", *(f"{sum(a[n].seconds for a in every) / len(every):.1f}" for n in names))
+        alarms.update({n: sum(a[n].is_found for a in rights) for n in ("audit", "twin")})
+    return alarms.total()
+
+
+@dataclass
+class _Answer:
+    """What one auditor says of one loop."""
+
+    cell: str
+    is_found: bool
+    seconds: float
+    scores: Scores | None = None
+    claimed: float = 0.0
+
+
+def _answers(kind: type[Loop], fault: LoopFault, peers: Mapping[str, str]) -> dict[str, _Answer]:
+    asked: dict[str, Callable[[Path], tuple[str, bool]]] = {
+        "audit": lambda folder: audit_finds(kind, fault.data(), folder),
+        "twin": lambda folder: twin_finds(kind, fault.data(), folder),
+    }
+    if "dp_recorder" in peers:
+        source = peers["dp_recorder"]
+        asked["dp_recorder"] = lambda folder: _told(
+            dp_recorder_finds(source, kind, fault.data(), folder)
+        )
+    found = {}
+    for name, ask in asked.items():
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            start = time.process_time()
+            cell, is_found = ask(Path(folder))
+            found[name] = _Answer(cell, is_found, time.process_time() - start)
+    for name in ONE_RUN.keys() & peers.keys():
+        with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            start = time.process_time()
+            scores = canary_scores(kind, fault.data(), Path(folder) / "run")
+            seconds = time.process_time() - start
+            found[name] = _Answer("", False, seconds, scores, claimed_epsilon(kind()))
+    return found
+
+
+def _told(is_found: bool) -> tuple[str, bool]:
+    return ("found" if is_found else "no"), is_found
+
+
+def _ask_one_run(peers: Mapping[str, str], rows: Sequence[Mapping[str, _Answer]]) -> None:
+    """All runs at once, since these peers start slowly."""
+    for name in ONE_RUN.keys() & peers.keys():
+        answers = [row[name] for row in rows]
+        scores = [answer.scores or ((), ()) for answer in answers]
+        proved = one_run_epsilons(name, peers[name], scores)
+        for answer, least in zip(answers, proved, strict=True):
+            answer.cell, answer.is_found = _told(least > answer.claimed)
 
 
 def claims_table() -> int:

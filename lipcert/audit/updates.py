@@ -1,8 +1,8 @@
 """Updates: what an optimizer of torch makes of recorded weights, gradients and its own state.
 
 Input: a recorded step, with the weights that it starts from, the gradients that the optimizer took,
-its class, hyper-parameters and state. Output: the weights after it, as torch itself computes them
-once more, in the recorded type and in float64; or why that cannot be done.
+its class, hyper-parameters and state. Output: the weights after it, and the state, as torch itself
+computes them once more, in the recorded type and in float64; or why that cannot be done.
 Invariant: nothing is imitated: the class is one of `torch.optim`, by its full name, and every
 hyper-parameter that it takes is the recorded one.
 """
@@ -33,14 +33,16 @@ _TYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Updated:
-    """A weight after its update. exact: computed in float64; rounded: in the recorded type."""
+    """A weight, or a part of the state, after its update. exact: computed in float64; rounded: in
+    the recorded type."""
 
     exact: FloatArray
     rounded: FloatArray
 
 
 def updates_of(step: Step) -> Mapping[str, Updated] | str:
-    """Every recorded parameter after the step; a sentence why it cannot be done again."""
+    """Every recorded parameter after the step, by its name, and its state, by the name that traces
+    have for it, "key@parameter"; a sentence why it cannot be done again."""
     record, applied = step.optimizer, step.gradients.applied
     if record is None:
         return "the trace does not hold the optimizer and its state; record the run again"
@@ -61,7 +63,7 @@ def updates_of(step: Step) -> Mapping[str, Updated] | str:
         )
     except (AttributeError, KeyError, RuntimeError, TypeError, ValueError) as error:
         return f"{record.kind} does not accept what was recorded of it ({str(error)[:120]})"
-    return {name: Updated(exact[name], rounded[name]) for name in exact}
+    return {name: Updated(exact[name], rounded[name]) for name in exact.keys() & rounded.keys()}
 
 
 def _class(name: str) -> Any:
@@ -105,7 +107,12 @@ def _stepped(
             optimizer.state[parameter] = own
     with torch.no_grad():
         optimizer.step()
-    return {name: item.detach().double().numpy() for name, item in parameters.items()}
+    found = {name: item.detach() for name, item in parameters.items()}
+    for name, parameter in parameters.items():
+        for key, item in optimizer.state.get(parameter, {}).items():
+            if isinstance(item, Tensor):
+                found[f"{key}@{name}"] = item.detach()
+    return {name: item.double().numpy() for name, item in found.items()}
 
 
 def _options(kind: Any, options: Mapping[str, tuple[float, ...]]) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 Statement: the weights from which a step starts are bit for bit those that the step before left,
 frozen parameters and buffers included; those that a step leaves are what its optimizer makes of the
-gradient that it took, its state and its hyper-parameters, and what it does not train stays. Between
+gradient that it took, its state and its hyper-parameters, and what it does not train stays; and the
+state with which it begins the next step is what this one left, or 0, or empty. Between
 the optimizer and the next step a constrained parameter may have been projected (`is_projection`). A
 run may go back to any weights that it had before: those were released.
 Compared: weights of neighbouring steps; and, at detailed steps of an optimizer of `torch.optim`,
@@ -10,11 +11,12 @@ the weights a after it with r, what torch makes of the recorded tensors (see `up
 
     ‖a − r‖ ≤ 8·‖r − r'‖ + 16·u·(‖w‖ + ‖r‖)
 
-for each tensor, r computed in float64 and r' in the recorded type, u its unit roundoff, w the
-weights before. Kernels differ in the order of a few operations on each entry. False alarms: none,
-unless the run changes weights by what is neither its optimizer nor a projection of these forms; a
-convolution whose constraint is spectral may have been projected otherwise, which is inconclusive,
-and so are buffers, of which the bounds speak only as far as they are constants of the file.
+for each tensor of the weights and of the state, r computed in float64 and r' in the recorded type,
+u its unit roundoff, w the weights before. Kernels differ in the order of a few operations on each
+entry. False alarms: none, unless the run changes weights by what is neither its optimizer nor a
+projection of these forms; a convolution whose constraint is spectral may have been projected
+otherwise, which is inconclusive, and so are buffers, of which the bounds speak only as far as they
+are constants of the file.
 
 What is not seen: steps between recorded ones. The report counts them.
 """
@@ -34,7 +36,7 @@ from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_che
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Resume, Step
-from lipcert.audit.updates import updates_of
+from lipcert.audit.updates import Updated, updates_of
 from lipcert.upper import FloatArray
 
 _CHECK: Final = Check(
@@ -127,6 +129,7 @@ class _Rank:
         self._found = found
         self._known: set[str] = set()
         self._last: Step | None = None
+        self._state: Mapping[str, Updated] = {}
         self._resumed = False
         settings = run.settings
         self._kinds = {
@@ -142,6 +145,7 @@ class _Rank:
                 self._resumed = True
             elif isinstance(event, Step):
                 yield from self._between(event)
+                yield from self._state_kept(event)
                 yield from self._within(event)
                 for blob in (event.weights_before, event.weights_start, event.weights_after):
                     self._known |= set() if blob is None else {blob.sha256}
@@ -162,6 +166,33 @@ class _Rank:
             return
         self._found.links += not faults
         yield from faults
+
+    def _state_kept(self, step: Step) -> Iterator[CheckReport]:
+        """The state of the optimizer, from the end of the step before."""
+        record, last = step.optimizer, self._last
+        expected, self._state = self._state, {}
+        if record is None or record.state is None or last is None or self._resumed:
+            return
+        if last.number + 1 != step.number or last.weights_after != step.weights_before:
+            return
+        for name, array in record.state.tensors().items():
+            found = _exact(array)
+            if name not in expected or not np.any(found):
+                continue
+            update = expected[name]
+            slack = _slack(update, update.exact, _unit(step, array))
+            off = _norm(found - update.exact) if found.shape == update.exact.shape else math.inf
+            if off > slack:
+                key, _, parameter = name.partition("@")
+                place = f"between {self._run.name(last)} and {self._run.name(step)}"
+                yield _CHECK.failed(
+                    f"{key} of {parameter!r}, which {record.kind} keeps, changed {place}, by "
+                    f"{off:.4g} where rounding explains {slack:.2g}: what is not noised comes into "
+                    "later steps with it",
+                    f"{place}, {parameter}",
+                    (off, slack),
+                    remedy="let nothing but the optimizer change its state",
+                )
 
     def _compared(self, end: Blob, start: Blob, place: str, step: Step) -> Iterator[CheckReport]:
         if end == start:
@@ -199,6 +230,7 @@ class _Rank:
             updates = {}
         else:
             self._found.updates.append(step.number)
+            self._state = {name: item for name, item in updates.items() if "@" in name}
         for name in self._run.trace.manifest.parameters:
             if name in skipped:
                 continue
@@ -207,9 +239,7 @@ class _Rank:
             slack = 0.0
             if name in updates:
                 update = updates[name]
-                slack = _FACTOR * _norm(update.rounded - update.exact)
-                slack += _ROUNDINGS * unit * (_norm(source) + _norm(update.exact))
-                source = update.exact
+                slack, source = _slack(update, source, unit), update.exact
             off = _norm(target - source)
             if off <= slack:
                 continue
@@ -236,6 +266,12 @@ class _Rank:
         odd = not is_parameter or (axes > 2 and self._kinds.get(name) == "spectral")
         verdict = Verdict.INCONCLUSIVE if odd else Verdict.VIOLATION
         return _CHECK.failed(message, f"{place}, {name}", numbers, verdict=verdict)
+
+
+def _slack(update: Updated, before: FloatArray, unit: float) -> float:
+    """What rounding explains of a distance from an update."""
+    moved = _FACTOR * _norm(update.rounded - update.exact)
+    return moved + _ROUNDINGS * unit * (_norm(before) + _norm(update.exact))
 
 
 def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: float = 0.0) -> bool:

@@ -4,24 +4,29 @@ Statement: all ranks of a step hold one noised gradient: if each adds noise of i
 makes a release, and together they hide less than one. At every step that records both, the applied
 gradient of every tensor is the noised one times one positive number, the same for all tensors of
 the step (a division by the batch size, say).
-That number is not 1 over the size of the batch at hand, which is private where sizes are random.
+That number follows from public ones: neither from the batch at hand, nor from its gradient.
 Compared: noised gradients of ranks, bit for bit; the applied gradients a with c·n, n the noised
-ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors.
+ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors; and c from step to step.
 
 Threshold: multiplying n by a number and storing the result is off by at most three roundings of
 every entry, and c by no more than that; so ‖a − c·n‖ ≤ 8·u·‖a‖ for each tensor, u the unit of the
-coarser type of the two. A division by the size is one where c times the number of examples is 1, up
-to 2^-18, at every step, and two steps have different sizes. False alarms: none, unless the run
-changes gradients after the noise in another way (a clip of the noised gradient, a weight decay),
-which is harmless, and cannot be distinguished from a release without noise: so a difference is a
-violation only where a is closer to the clean gradient than to the noised one.
+coarser type of the two. A violation is a c, different between steps, that times or over a number
+which the trace has of each step, and which is private, is the same at all of them, up to 2^-18: the
+number of examples, the norm of the clean gradient, the loss. A c that is smaller only where it
+makes ‖a‖ the same, up to 2^-10, clips the noised gradient, and is harmless. Any other c that
+changes, or is 0, is inconclusive, since the record does not say what it follows from. False alarms:
+none, unless the run changes gradients after the noise in another way (a clip of entries, a weight
+decay), which is harmless, and cannot be distinguished from a release without noise: so a difference
+is a violation only where a is closer to the clean gradient than to the noised one.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from dataclasses import dataclass
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +44,7 @@ _CHECK: Final = Check(
 _DIVISOR: Final = Check("LC311", "release", "divide by a public constant, the expected batch size")
 _ROUNDINGS: Final = 8.0
 _AS_ONE: Final = 2.0**-18
+_CLIPPED: Final = 2.0**-10
 _Tensors = Mapping[str, npt.NDArray[Any]]
 
 
@@ -47,7 +53,7 @@ def released(run: RecordedRun) -> Iterator[Finding]:
     """A report for every step that applied something else than what was noised, or a pass."""
     compared = 0
     yield from _several(run)
-    yield from _by_size(run)
+    yield from _multiples(run)
     for step in run.steps:
         clean, noised, applied = (
             {} if blob is None else blob.tensors()
@@ -81,33 +87,91 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
             )
 
 
-def _by_size(run: RecordedRun) -> Iterator[CheckReport]:
-    """Where every sum was divided by the number of its own examples, those of all ranks, after
-    the noise."""
-    totals = Counter[int]()
+@final
+@dataclass(frozen=True, slots=True)
+class _Multiple:
+    """c of one step, ‖n‖, and private numbers of the step by what they are."""
+
+    step: str
+    factor: float
+    length: float
+    private: Mapping[str, float]
+
+
+def _multiples(run: RecordedRun) -> Iterator[CheckReport]:
+    """What the noised gradient is multiplied with, where that changes between steps."""
+    sizes = Counter[int]()
     for step in run.steps:
-        totals[step.number] += sum(batch.examples or 0 for batch in step.batches)
-    sizes: dict[int, int] = {}
-    for step in run.steps:
-        noised, applied = step.gradients.noised, step.gradients.applied
-        size = totals[step.number]
-        if noised is None or applied is None or not size:
-            continue
-        before, after = noised.tensors(), applied.tensors()
-        names = before.keys() & after.keys()
-        factor = _factor([(_exact(after[name]), _exact(before[name])) for name in names])
-        if abs(factor * size - 1.0) > _AS_ONE:
+        sizes[step.number] += sum(batch.examples or 0 for batch in step.batches)
+    multiples = (_multiple(run, step, sizes[step.number]) for step in run.steps)
+    found = [item for item in multiples if item is not None]
+    if len(found) < 2 or _are_one([item.factor for item in found]):
+        return
+    least, most = (pick(found, key=lambda item: item.factor) for pick in (min, max))
+    known = set[str].intersection(*(set(item.private) for item in found))
+    for name in sorted(known):
+        numbers = [item.private[name] for item in found]
+        products = [item.factor * x for item, x in zip(found, numbers, strict=True)]
+        quotients = [item.factor / x for item, x in zip(found, numbers, strict=True)]
+        if any(_are_one(each) and each[0] > 0.0 for each in (products, quotients)):
+            yield _DIVISOR.failed(
+                f"after the noise gradients are multiplied by {least.factor:.6g} at {least.step} "
+                f"and by {most.factor:.6g} at {most.step}, as {name} has it: a divisor must be one "
+                "public constant (LC401)",
+                least.step,
+                (least.factor, most.factor),
+            )
             return
-        sizes.setdefault(size, step.number)
-    if len(sizes) > 1:
-        least, most = min(sizes), max(sizes)
+    if not _is_clip(found, most.factor):
         yield _DIVISOR.failed(
-            f"after the noise gradients are divided by {least} at step {sizes[least]} and by "
-            f"{most} at step {sizes[most]}, the size of the batch at hand: a divisor must be one "
-            "public constant (LC401)",
-            f"step {sizes[least]}",
-            (least, most),
+            f"after the noise gradients are multiplied by {least.factor:.6g} at {least.step} and "
+            f"by {most.factor:.6g} at {most.step}, and the trace does not say why",
+            least.step,
+            (least.factor, most.factor),
+            verdict=Verdict.INCONCLUSIVE,
+            remedy="apply the noised gradient times one public constant, at every step, and put "
+            "schedules into the learning rate",
         )
+
+
+def _is_clip(found: list[_Multiple], largest: float) -> bool:
+    """Whether c is smaller exactly where c‖n‖ would exceed one radius otherwise."""
+    lengths = [item.factor * item.length for item in found]
+    clipped = [not _are_one([item.factor, largest]) for item in found]
+    radii = [length for length, is_cut in zip(lengths, clipped, strict=True) if is_cut]
+    return _are_one(radii, _CLIPPED) and max(lengths) <= min(radii) * (1.0 + _CLIPPED)
+
+
+def _multiple(run: RecordedRun, step: Step, size: int) -> _Multiple | None:
+    noised, applied = step.gradients.noised, step.gradients.applied
+    if noised is None or applied is None:
+        return None
+    before, after = noised.tensors(), applied.tensors()
+    pairs = [(_exact(after[name]), _exact(before[name])) for name in before.keys() & after.keys()]
+    length = _length([n for _, n in pairs])
+    if not 0.0 < length < math.inf:
+        return None
+    losses = [batch.loss for batch in step.batches if batch.loss is not None]
+    clean = step.gradients.clean
+    private = {
+        "the number of examples of the batch": float(size),
+        "the loss of the batch": losses[0] if len(losses) == len(run.trace.ranks) == 1 else 0.0,
+        "the norm of the clean gradient": 0.0
+        if clean is None
+        else _length([_exact(item) for item in clean.tensors().values()]),
+    }
+    return _Multiple(
+        run.name(step), _factor(pairs), length, {k: x for k, x in private.items() if x > 0.0}
+    )
+
+
+def _length(tensors: list[FloatArray]) -> float:
+    return math.hypot(*map(_norm, tensors))
+
+
+def _are_one(numbers: list[float], share: float = _AS_ONE) -> bool:
+    """Whether they are the same, but for a share of the largest."""
+    return not numbers or max(numbers) - min(numbers) <= share * max(map(abs, numbers))
 
 
 def _faults(

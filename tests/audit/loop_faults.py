@@ -1,0 +1,709 @@
+"""Faults of private training, each in a loop that is right but for it, and each with its repair."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+import lipcert
+from lipcert.audit.records import Verdict
+from lipcert.errors import NoVerdictError
+from tests.audit.opacus_runs import codes
+from tests.audit.private_loops import (
+    BATCH,
+    POOL,
+    RATE,
+    STEPS,
+    Data,
+    Loop,
+    Poisson,
+    Tensors,
+    Watch,
+    add,
+    audit_of,
+    examples,
+    norm,
+    scaled,
+    stacked,
+)
+from tests.models.shipped import module
+
+
+class RateBySize(Loop):
+    def rate(self, data: Data) -> float:
+        return 0.5 * POOL / len(data[0])
+
+
+class RealisedSize(Loop):
+    """A mean over the examples at hand, with the noise of the expected size."""
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        return scaled(super().clean(x, y), BATCH / max(1, len(x)))
+
+
+class RealisedSizeAfter(Loop):
+    """The noised sum is divided by the size of the batch."""
+
+    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        return scaled(noised, BATCH / max(1, len(x)))
+
+
+class NormalisedByNorm(Loop):
+    """The noised sum is divided by the norm of the clean one."""
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        self.length = float(norm(found := super().clean(x, y)))
+        return found
+
+    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        return scaled(noised, 0.1 / max(self.length, 1e-3))
+
+
+class Weighted(Poisson):
+    """Poisson batches in which examples of rare classes are drawn more often."""
+
+    def __init__(self, data: Data) -> None:
+        super().__init__(len(data[0]), STEPS)
+        weights = torch.where(data[1] < 2, 4.0, 0.25)
+        self.rates = weights / weights.mean() * RATE
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self.steps):
+            yield (torch.rand(self.size) < self.rates).nonzero().flatten().tolist()
+
+
+class WeightedSampler(Loop):
+    def batches(self, data: Data) -> Sampler[list[int]]:
+        return Weighted(data)
+
+
+class SumsClipped(Loop):
+    """Gradients are accumulated, and the sum of every part is clipped."""
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        total = self.zeros()
+        for part in self.parts(self.singles(x, y)):
+            add(total, self.clipped(part))
+        return scaled(total, self.share / BATCH)
+
+    share = 1.0
+
+    def parts(self, singles: list[Tensors]) -> Iterator[Tensors]:
+        for start in range(0, len(singles), 8):
+            part = self.zeros()
+            for gradients in singles[start : start + 8]:
+                add(part, gradients)
+            yield part
+
+
+class MeansClipped(SumsClipped):
+    """Means of parts are clipped, and count as so many examples."""
+
+    share = 8.0
+
+    def parts(self, singles: list[Tensors]) -> Iterator[Tensors]:
+        for part in super().parts(singles):
+            yield scaled(part, 1.0 / 8.0)
+
+
+class Accumulated(Loop):
+    """The same accumulation, of clipped gradients."""
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        total = self.zeros()
+        for start in range(0, len(x), 8):
+            add(total, super().clean(x[start : start + 8], y[start : start + 8]))
+        return total
+
+
+class Unclipped(Loop):
+    def clipped(self, gradients: Tensors) -> Tensors:
+        return gradients
+
+
+class PerTensor(Loop):
+    """Every tensor is clipped to C."""
+
+    def clipped(self, gradients: Tensors) -> Tensors:
+        return {name: super(PerTensor, self).clipped({name: g})[name]
+                for name, g in gradients.items()}  # fmt: skip
+
+
+class Adaptive(Loop):
+    """C is the median norm of the batch, and noise and gradients follow it."""
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        norms = [float(norm(g)) for g in self.singles(x, y)]
+        self.radius = float(torch.tensor(norms).median()) if norms else 1.0
+        return super().clean(x, y)
+
+    def __call__(self, *arguments: Any) -> object:
+        try:
+            return super().__call__(*arguments)
+        finally:
+            self.radius = Loop.radius
+
+
+class Correlated(Loop):
+    """Noise C⁻¹z of a strategy C whose columns have the norm 2, as if it were 1."""
+
+    def begins(self, data: Data) -> None:
+        self.last: dict[str, Tensor] = {}
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        """C has 2·cos and 2·sin on two diagonals."""
+        drawn = super().draw(like, name, step)
+        before = self.last.get(name, torch.zeros_like(drawn))
+        self.last[name] = (drawn / 2.0 - 0.5 * before) / math.sqrt(0.75)
+        return self.last[name]
+
+
+class NoiseOfMean(Loop):
+    """A sum is noised with the noise of the mean."""
+
+    def stated_divisor(self, x: Tensor) -> float:
+        return 1.0
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        return scaled(super().clean(x, y), BATCH)
+
+    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        return scaled(noised, 1.0 / BATCH)
+
+
+class NoiseOfSum(NoiseOfMean):
+    """The repair: a sum, with the noise of the sum."""
+
+    def std(self, x: Tensor, y: Tensor) -> float:
+        return self.sigma * self.radius
+
+
+class SumNoiseOnMean(Loop):
+    """The mean is noised with the noise of the sum: B times too much."""
+
+    def std(self, x: Tensor, y: Tensor) -> float:
+        return self.sigma * self.radius
+
+
+class SmallRadius(Loop):
+    """A network that fits its data already."""
+
+    radius = 0.02
+
+    def network(self) -> nn.Module:
+        return module("digits_mlp", torch.float32)
+
+
+class HalfNorms(SmallRadius):
+    """Norms are computed in float16, where squares below 3e-8 are 0."""
+
+    def clipped(self, gradients: Tensors) -> Tensors:
+        squares = [g.half().square().sum() for g in gradients.values()]
+        length = float(torch.stack(squares).sum().sqrt())
+        return scaled(gradients, min(1.0, self.radius / max(length, 1e-12)))
+
+
+class SeedReused(Loop):
+    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+        self.generator.manual_seed(step % 4)
+        return super().noised(clean, std, step)
+
+
+class Shuffled(Loop):
+    """Epochs of shuffled batches; how many steps there are depends on nobody."""
+
+    sampler = "shuffle"
+    account: ClassVar[Mapping[str, Any]] = {"sampling": "shuffle", "neighbours": "zero-out"}
+    drops = False
+
+    def loader(self, data: Data) -> DataLoader[Any]:
+        return DataLoader(
+            TensorDataset(*data), batch_size=BATCH, shuffle=True, drop_last=self.drops
+        )
+
+
+class DropLast(Shuffled):
+    drops = True
+
+
+class OneNaN(Loop):
+    """The last example has a feature that is no number; its clipped gradient is NaN, too."""
+
+    def clipped(self, gradients: Tensors) -> Tensors:
+        factor = torch.clamp(self.radius / norm(gradients), max=1.0).float()
+        return {name: factor * gradient for name, gradient in gradients.items()}
+
+
+class Cleaned(OneNaN):
+    """Examples are mended, each by itself."""
+
+    def prepared(self, data: Data) -> Data:
+        return data[0].nan_to_num(), data[1]
+
+
+def with_nan() -> Data:
+    x, y = examples()
+    x[-1, 5] = torch.nan
+    return x, y
+
+
+class Exported(Loop):
+    """The network of the loop itself is audited."""
+
+    def file(self, folder: Path) -> Path:
+        path = folder / "net.onnx"
+        lipcert.export(self.network().eval(), examples()[0][:2], path)
+        return path
+
+
+class BatchNorm(Exported):
+    """A layer that normalises by the batch."""
+
+    def network(self) -> nn.Module:
+        torch.manual_seed(12)
+        first = nn.BatchNorm1d(32)
+        return nn.Sequential(nn.Linear(64, 32), first, nn.ReLU(), nn.Linear(32, 10))
+
+
+class FrozenNorm(BatchNorm):
+    """The layer normalises by constants."""
+
+    def begins(self, data: Data) -> None:
+        self.model[1].eval()
+
+
+LOW, HIGH = 2.2, 2.4
+
+
+class EarlyStopping(Loop):
+    """Training ends where the mean loss on the data is low enough."""
+
+    def ends(self, data: Data) -> bool:
+        with torch.no_grad():
+            logits = self.model.forward(data[0])
+        return float(functional.cross_entropy(logits, data[1])) < LOW
+
+
+class SameSeedWorkers(Loop):
+    """Two workers with a part of the tensors each draw noise from the same seed."""
+
+    seeds = (0, 0)
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        if name in ("hidden1.bias", "hidden2.weight"):
+            self.generator.manual_seed(100 * step + self.seeds[name == "hidden1.bias"])
+        return super().draw(like, name, step)
+
+
+class OwnSeedWorkers(SameSeedWorkers):
+    seeds = (0, 1)
+
+
+class SecondOptimizer(Loop):
+    """The last bias is trained without noise by an optimizer of its own."""
+
+    def begins(self, data: Data) -> None:
+        self.other = torch.optim.SGD([list(self.model.parameters())[-1]], lr=0.1)
+
+    def after(self, data: Data, step: int) -> None:
+        bias = list(self.model.parameters())[-1]
+        loss = functional.cross_entropy(self.model.forward(data[0]), data[1])
+        bias.grad = torch.autograd.grad(loss, bias)[0]
+        self.other.step()
+
+
+class WeightsEdited(Loop):
+    """The first bias is moved by the mean of the data after each step."""
+
+    @torch.no_grad()
+    def after(self, data: Data, step: int) -> None:
+        list(self.model.parameters())[1].add_(1e-3 * data[0].mean())
+
+
+# --- hidden faults
+
+
+class LowerNoise(Loop):
+    """Noise of 0.9 times σ, as stated in the run."""
+
+    def std(self, x: Tensor, y: Tensor) -> float:
+        return 0.9 * super().std(x, y)
+
+
+class HalfNoise(Loop):
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return 0.5 * super().draw(like, name, step)
+
+
+class OneTensorWithout(Loop):
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return super().draw(like, name, step) * (like.numel() > 10)
+
+
+class LastStepWithout(Loop):
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return super().draw(like, name, step) * (step < STEPS - 1)
+
+
+class NoiseOnce(Loop):
+    """Noise is drawn for the first of two steps, and serves for both."""
+
+    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+        if step % 2 == 0:
+            self.drawn = {n: self.draw(g, n, step) for n, g in clean.items()}
+        return {name: g + std * self.drawn[name] for name, g in clean.items()}
+
+
+class TwiceTheRate(Loop):
+    def batches(self, data: Data) -> Sampler[list[int]]:
+        return Poisson(len(data[0]), STEPS, 2.0 * RATE)
+
+
+class WeightedAfter(Loop):
+    """Examples of two classes count three times, after they were clipped."""
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        total = self.zeros()
+        for gradients, label in zip(self.singles(x, y), y, strict=True):
+            add(total, scaled(self.clipped(gradients), 3.0 if label < 2 else 1.0))
+        return scaled(total, 1.0 / BATCH)
+
+
+class BatchTwice(Loop):
+    """Every batch serves for two steps."""
+
+    def batches(self, data: Data) -> Sampler[list[int]]:
+        class Twice(Poisson):
+            def __iter__(self) -> Iterator[list[int]]:
+                for index in super().__iter__():
+                    yield index
+                    yield index
+
+        return Twice(len(data[0]), STEPS // 2)
+
+
+class MoreSteps(Loop):
+    def batches(self, data: Data) -> Sampler[list[int]]:
+        return Poisson(len(data[0]), STEPS + 5)
+
+
+class HalfPrecisionNoise(Loop):
+    """Noise is rounded to float16."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return super().draw(like, name, step).half().float()
+
+
+class Truncated(Loop):
+    """Noise beyond two deviations is cut off."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return super().draw(like, name, step).clamp(-2.5, 2.5)
+
+
+class Uniform(Loop):
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return math.sqrt(12.0) * (torch.rand(like.shape, generator=self.generator) - 0.5)
+
+
+class Laplace(Loop):
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        drawn = torch.rand(like.shape, generator=self.generator) - 0.5
+        return -drawn.sign() * torch.log1p(-2.0 * drawn.abs()) / math.sqrt(2.0)
+
+
+class Shifted(Loop):
+    """Noise has a mean of a tenth of its deviation."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return super().draw(like, name, step) + 0.1
+
+
+class PairedParameters(Loop):
+    """Neighbouring entries share half of their noise."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        drawn = super().draw(like, name, step).flatten()
+        return ((drawn + drawn.roll(1)) / math.sqrt(2.0)).reshape(like.shape)
+
+
+class PairedSteps(Correlated):
+    """Noise remembers half of that of the step before."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        drawn = Loop.draw(self, like, name, step)
+        if name in self.last:
+            drawn = math.sqrt(0.75) * drawn + 0.5 * self.last[name]
+        self.last[name] = drawn
+        return drawn
+
+
+class Published(Loop):
+    """What is published is not the network alone."""
+
+    def published(self, data: Data) -> object:
+        loss = functional.cross_entropy(self.model.forward(data[0]), data[1])
+        return self.model, float(loss)
+
+
+class Averaged(Loop):
+    """A running mean of released weights is published: right."""
+
+    def begins(self, data: Data) -> None:
+        self.mean = {name: p.detach().clone() for name, p in self.model.named_parameters()}
+
+    @torch.no_grad()
+    def after(self, data: Data, step: int) -> None:
+        for name, p in self.model.named_parameters():
+            self.mean[name].lerp_(p, 0.1)
+
+    def published(self, data: Data) -> object:
+        return self.mean
+
+
+class ValidationToo(Loop):
+    """Every batch has five examples that the data set of the account lacks."""
+
+    def batches(self, data: Data) -> Sampler[list[int]]:
+        class More(Poisson):
+            def __iter__(self) -> Iterator[list[int]]:
+                for index in super().__iter__():
+                    yield [*index, *range(self.size, self.size + 5)]
+
+        return More(len(data[0]), STEPS)
+
+    def loader(self, data: Data) -> DataLoader[Any]:
+        more = (torch.cat([part, part[:5]]) for part in data)
+        return DataLoader(
+            TensorDataset(*more), batch_sampler=self.batches(data), collate_fn=stacked
+        )
+
+
+class Standardised(Loop):
+    """Inputs are standardised by the mean and the deviation of the data."""
+
+    def prepared(self, data: Data) -> Data:
+        x = data[0]
+        return (x - x.mean(0)) / (x.std(0) + 0.1), data[1]
+
+
+class BatchLoss(Loop):
+    """Knows the loss of its batch."""
+
+    @torch.no_grad()
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        self.loss = float(functional.cross_entropy(self.model.forward(x), y))
+        with torch.enable_grad():
+            return super().clean(x, y)
+
+
+class RateByLoss(BatchLoss):
+    """The learning rate is halved after a batch whose loss is high."""
+
+    def after(self, data: Data, step: int) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.25 if self.loss > HIGH else 0.5
+
+
+class SkipsBad(BatchLoss):
+    """Batches whose loss is high are not applied."""
+
+    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        return scaled(noised, 0.0) if self.loss > HIGH else noised
+
+
+class NoiseBySize(Loop):
+    """Noise for the mean over the examples at hand, on a sum divided by the expected size."""
+
+    def std(self, x: Tensor, y: Tensor) -> float:
+        return self.sigma * self.radius / max(1, len(x))
+
+
+class Stale(Loop):
+    """Gradients are not set to zero: what was applied comes in again."""
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        found = super().clean(x, y)
+        left = {name: self.model.get_parameter(name).grad for name in found}
+        add(found, {name: item for name, item in left.items() if item is not None})
+        return found
+
+
+class CleanMomentum(Loop):
+    """The momentum of the optimizer is that of clean gradients."""
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        self.before = super().clean(x, y)
+        return self.before
+
+    @torch.no_grad()
+    def after(self, data: Data, step: int) -> None:
+        for name, p in self.model.named_parameters():
+            buffer = self.optimizer.state[p]["momentum_buffer"]
+            buffer.sub_(p.grad).add_(self.before[name])
+
+
+class WithReplacement(Loop):
+    """Examples may come twice into one batch."""
+
+    def batches(self, data: Data) -> Sampler[list[int]]:
+        class Twice(Poisson):
+            def __iter__(self) -> Iterator[list[int]]:
+                for index in super().__iter__():
+                    yield torch.randint(self.size, (len(index),)).tolist()
+
+        return Twice(len(data[0]), STEPS)
+
+
+class FrozenReleased(Exported):
+    """A layer that the account takes for frozen is trained."""
+
+    account: ClassVar[Mapping[str, Any]] = {"freeze": ("hidden1.*",)}
+
+
+class Frozen(FrozenReleased):
+    """The repair: it is frozen."""
+
+    def begins(self, data: Data) -> None:
+        for name in ("hidden1.weight", "hidden1.bias"):
+            self.model.get_parameter(name).requires_grad_(False)
+
+
+class Resumed(Loop):
+    """The run goes on from its last weights, and counts its steps anew."""
+
+    def __call__(self, data: Data, folder: Path, watch: Watch | None = None) -> object:
+        super().__call__(data, folder, watch)
+        self.network = lambda model=self.model: model
+        return super().__call__(data, folder, watch)
+
+
+class ClippedToTwice(Loop):
+    radius = 1.0
+
+    def clipped(self, gradients: Tensors) -> Tensors:
+        return scaled(gradients, min(1.0, 2.0 / float(norm(gradients))))
+
+
+class Sparse(Loop):
+    """Only the largest tenth of each clean gradient is noised and applied."""
+
+    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+        found = super().noised(clean, std, step)
+        for name, gradient in clean.items():
+            kept = gradient.abs() >= gradient.abs().flatten().quantile(0.9)
+            found[name] *= kept
+        return found
+
+
+class NoiseOfOwnNorm(Loop):
+    """Each tensor has noise by its share of the norm."""
+
+    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+        whole = float(norm(clean))
+        return {
+            name: g + std * float(g.norm()) / whole * self.draw(g, name, step)
+            for name, g in clean.items()
+        }
+
+
+@dataclass(frozen=True)
+class LoopFault:
+    """A fault by its name. repaired: the loop without it; data: that show it."""
+
+    name: str
+    wrong: type[Loop]
+    repaired: type[Loop] = Loop
+    data: Any = examples
+    is_right: bool = False
+    note: str = field(default="", compare=False)
+
+
+def audit_finds(kind: type[Loop], data: Data, folder: Path) -> tuple[str, bool]:
+    """Records a run and audits it: codes, those of inconclusive checks in brackets."""
+    loop = kind()
+    loop(data, folder)
+    try:
+        report = audit_of(loop, data, folder)
+    except NoVerdictError:
+        return "refused", True
+    found = codes(report)
+    if report.verdict is Verdict.PARTIAL:
+        return "no", False
+    return found, report.verdict is not Verdict.PASS
+
+
+def twin_finds(kind: type[Loop], data: Data, folder: Path) -> tuple[str, bool]:
+    """Runs the loop on the data, and without the last example."""
+    numbers = itertools.count()
+    report = lipcert.audit.twin(lambda given: kind()(given, folder / str(next(numbers))), data)
+    return ("no" if report.passed else "found"), not report.passed
+
+
+LISTED = (
+    LoopFault("learning rate by the number of examples", RateBySize),
+    LoopFault("mean over the examples at hand", RealisedSize),
+    LoopFault("weighted batches, accounted as Poisson", WeightedSampler),
+    LoopFault("accumulation, sums are clipped", SumsClipped, Accumulated),
+    LoopFault("`max_grad_norm` ignored", Unclipped),
+    LoopFault("clip norm is a private median", Adaptive),
+    LoopFault("correlated noise, columns of norm 2", Correlated),
+    LoopFault("sum with the noise of the mean", NoiseOfMean, NoiseOfSum),
+    LoopFault("norms underflow in float16", HalfNorms, SmallRadius),
+    LoopFault("key or seed used again", SeedReused),
+    LoopFault("`drop_last`", DropLast, Shuffled),
+    LoopFault("an example with NaN", OneNaN, Cleaned, with_nan),
+    LoopFault("BatchNorm", BatchNorm, FrozenNorm),
+    LoopFault("early stopping on a private loss", EarlyStopping),
+    LoopFault("workers draw noise from the same seed", SameSeedWorkers, OwnSeedWorkers),
+    LoopFault("second optimizer", SecondOptimizer),
+    LoopFault("weights edited between steps", WeightsEdited),
+)
+
+MORE = (
+    LoopFault("noise 10 % lower than accounted for", LowerNoise),
+    LoopFault("half of the noise that is stated", HalfNoise),
+    LoopFault("no noise on one tensor", OneTensorWithout),
+    LoopFault("no noise at the last step", LastStepWithout),
+    LoopFault("noise drawn once for two steps", NoiseOnce),
+    LoopFault("noise of each tensor by its share of the norm", NoiseOfOwnNorm),
+    LoopFault("noise rounded to float16", HalfPrecisionNoise),
+    LoopFault("noise cut off at 2.5 deviations", Truncated),
+    LoopFault("uniform noise", Uniform),
+    LoopFault("Laplace noise of the same variance", Laplace),
+    LoopFault("noise with a mean", Shifted),
+    LoopFault("noise correlated between entries", PairedParameters),
+    LoopFault("noise correlated between steps", PairedSteps),
+    LoopFault("noise by the size of the batch", NoiseBySize),
+    LoopFault("clipped tensor by tensor", PerTensor),
+    LoopFault("clipped to twice the radius", ClippedToTwice),
+    LoopFault("means of microbatches clipped", MeansClipped),
+    LoopFault("weighted after the clip", WeightedAfter),
+    LoopFault("gradients not set to zero", Stale),
+    LoopFault("twice the sampling rate", TwiceTheRate),
+    LoopFault("every batch used twice", BatchTwice),
+    LoopFault("examples twice in a batch", WithReplacement),
+    LoopFault("validation data in every batch", ValidationToo),
+    LoopFault("more steps than accounted for", MoreSteps),
+    LoopFault("resumed, and steps counted anew", Resumed),
+    LoopFault("a layer taken for frozen is trained", FrozenReleased, Frozen),
+    LoopFault("divided by the size of the batch after the noise", RealisedSizeAfter),
+    LoopFault("divided by the clean norm after the noise", NormalisedByNorm),
+    LoopFault("entries chosen by the clean gradient", Sparse),
+    LoopFault("momentum of clean gradients", CleanMomentum),
+    LoopFault("steps left out by their loss", SkipsBad),
+    LoopFault("learning rate by a private loss", RateByLoss),
+    LoopFault("inputs standardised by the data", Standardised),
+    LoopFault("a private loss is published", Published),
+    LoopFault("averaged weights published (right)", Averaged, is_right=True),
+    LoopFault("mean with the noise of the sum (too much)", SumNoiseOnMean, is_right=True),
+)

@@ -1,0 +1,254 @@
+"""Private training in a plain loop of torch, right, or wrong in one thing.
+
+Input: data, and a folder to record into. Output: what the loop publishes. `Loop` is right: Poisson
+batches, gradients of single examples clipped to C, their sum divided by the expected batch size,
+noise on every tensor. A fault is a subclass with one method of its own; where a repair of it is not
+just `Loop`, it is a subclass, too.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+import lipcert
+from lipcert.audit.job import Job
+from lipcert.audit.records import AuditReport
+from lipcert.audit.run import audit
+from models.architectures import ARCHITECTURES
+from tests.models.shipped import digits, path_of
+
+POOL, BATCH, STEPS, SIGMA, RADIUS = 400, 40, 10, 1.5, 1.0
+RATE = BATCH / POOL
+Data = tuple[Tensor, Tensor]
+Tensors = dict[str, Tensor]
+
+
+def examples() -> Data:
+    """Digits; the last one has very bright, and so shows the most."""
+    split = digits((64,))
+    x, y = split.images[:POOL].float().reshape(POOL, 64).clone(), split.labels[:POOL]
+    x[-1] = 20.0
+    return x, y
+
+
+class Poisson(Sampler[list[int]]):
+    """Batches, each of which has each example with probability `rate`."""
+
+    def __init__(self, size: int, steps: int, rate: float = RATE) -> None:
+        self.size, self.steps, self.rate = size, steps, rate
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for _ in range(self.steps):
+            yield (torch.rand(self.size) < self.rate).nonzero().flatten().tolist()
+
+    def __len__(self) -> int:
+        return self.steps
+
+
+def stacked(rows: list[tuple[Tensor, Tensor]]) -> Data:
+    """A batch; it may be empty."""
+    if not rows:
+        return torch.zeros(0, 64), torch.zeros(0, dtype=torch.long)
+    return torch.stack([x for x, _ in rows]), torch.stack([y for _, y in rows])
+
+
+@dataclass
+class Watch:
+    """What peers see of a run. release: in place of the noise. weights: before each step."""
+
+    release: Callable[[Callable[[Tensors], Tensors], Tensors, float], Tensors] = (
+        lambda noised, clean, _std: noised(clean)
+    )
+    equal: Callable[[str, Any], None] = lambda _label, _value: None
+    weights: list[Tensors] = field(default_factory=list)
+
+
+class Loop:
+    """A run, by its name; right. account: what differs from the usual account."""
+
+    radius, sigma, account_steps = RADIUS, SIGMA, STEPS
+    sampler = "poisson"
+    account: ClassVar[Mapping[str, Any]] = {}
+    every = 1
+
+    def __call__(self, data: Data, folder: Path, watch: Watch | None = None) -> object:
+        torch.manual_seed(12)
+        watch = watch or Watch()
+        data = self.prepared(data)
+        self.model = model = self.network().train()
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=self.rate(data), momentum=0.5)
+        self.generator = torch.Generator().manual_seed(6)
+        self.begins(data)
+        recorder = lipcert.Recorder(folder, model, self.optimizer, every=1, detail=self.every)
+        with recorder:
+            recorder.declare(
+                dataset_size=POOL,
+                batch_size=BATCH,
+                sampling=self.sampler,
+                steps=self.account_steps,
+                noise_multiplier=self.sigma,
+            )
+            loss_fn = recorder.wrap_loss(functional.cross_entropy)
+            loader = recorder.wrap_loader(self.loader(data))
+            for step, (x, y) in enumerate(loader):
+                watch.weights.append(copy.deepcopy(dict(model.state_dict())))
+                rate = {"rate": RATE} if self.sampler == "poisson" else {}
+                recorder.batch(sampler=self.sampler, divisor=self.stated_divisor(x), **rate)
+                loss_fn(model(x), y)
+                clean = self.clean(x, y)
+                std = self.std(x, y)
+                recorder.noise({"all": std}, generator=self.generator)
+                recorder.gradients(clean=clean)
+                noised = watch.release(partial(self.noised, std=std, step=step), clean, std)
+                recorder.gradients(noised=noised)
+                for name, gradient in self.applied(noised, x, y).items():
+                    model.get_parameter(name).grad = gradient
+                self.optimizer.step()
+                self.after(data, step)
+                watch.equal("weights", np.concatenate([flat(p) for p in model.parameters()]))
+                if self.ends(data):
+                    break
+        watch.weights.append(copy.deepcopy(dict(model.state_dict())))
+        return self.published(data)
+
+    def prepared(self, data: Data) -> Data:
+        return data
+
+    def network(self) -> nn.Module:
+        """Not trained yet."""
+        torch.manual_seed(12)
+        return ARCHITECTURES["digits_mlp"]()
+
+    def file(self, folder: Path) -> Path:
+        """The exported network."""
+        del folder
+        return path_of("digits_mlp")
+
+    def rate(self, data: Data) -> float:
+        del data
+        return 0.5
+
+    def begins(self, data: Data) -> None:
+        pass
+
+    def loader(self, data: Data) -> DataLoader[Any]:
+        return DataLoader(
+            TensorDataset(*data),
+            batch_sampler=self.batches(data),
+            collate_fn=stacked,
+        )
+
+    def batches(self, data: Data) -> Sampler[list[int]]:
+        return Poisson(len(data[0]), STEPS)
+
+    def stated_divisor(self, x: Tensor) -> float:
+        del x
+        return BATCH
+
+    def singles(self, x: Tensor, y: Tensor) -> list[Tensors]:
+        """The gradient of every example."""
+        names = [name for name, p in self.model.named_parameters() if p.requires_grad]
+        parameters = [self.model.get_parameter(name) for name in names]
+        losses = functional.cross_entropy(self.model.forward(x), y, reduction="none")
+        return [
+            dict(zip(names, torch.autograd.grad(loss, parameters, retain_graph=True), strict=True))
+            for loss in losses
+        ]
+
+    def zeros(self) -> Tensors:
+        return {
+            name: torch.zeros_like(p)
+            for name, p in self.model.named_parameters()
+            if p.requires_grad
+        }
+
+    def clipped(self, gradients: Tensors) -> Tensors:
+        factor = min(1.0, self.radius / max(float(norm(gradients)), 1e-12))
+        return {name: factor * gradient for name, gradient in gradients.items()}
+
+    def clean(self, x: Tensor, y: Tensor) -> Tensors:
+        """What is noised: Σ clip(∇ℓ_i)/B."""
+        total = self.zeros()
+        for gradients in self.singles(x, y):
+            add(total, self.clipped(gradients))
+        return scaled(total, 1.0 / BATCH)
+
+    def std(self, x: Tensor, y: Tensor) -> float:
+        """The deviation of the noise, as stated."""
+        del x, y
+        return self.sigma * self.radius / BATCH
+
+    def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
+        return {
+            name: gradient + std * self.draw(gradient, name, step)
+            for name, gradient in clean.items()
+        }
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        """Noise of deviation 1."""
+        del name, step
+        return torch.randn(like.shape, generator=self.generator)
+
+    def applied(self, noised: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        """What the optimizer takes."""
+        del x, y
+        return noised
+
+    def after(self, data: Data, step: int) -> None:
+        pass
+
+    def ends(self, data: Data) -> bool:
+        del data
+        return False
+
+    def published(self, data: Data) -> object:
+        del data
+        return self.model
+
+
+def flat(tensor: Tensor) -> Any:
+    return tensor.detach().double().numpy().ravel()
+
+
+def norm(gradients: Tensors) -> Tensor:
+    return torch.stack([g.double().square().sum() for g in gradients.values()]).sum().sqrt()
+
+
+def add(total: Tensors, gradients: Tensors) -> None:
+    for name, gradient in gradients.items():
+        total[name] += gradient
+
+
+def scaled(gradients: Tensors, factor: float) -> Tensors:
+    return {name: factor * gradient for name, gradient in gradients.items()}
+
+
+def audit_of(loop: Loop, data: Data, folder: Path) -> AuditReport:
+    """Audit of a run that was recorded into the folder, against the account."""
+    said: dict[str, Any] = {
+        "mechanism": "gradient-clipping",
+        "clip_norm": loop.radius,
+        "noise_multiplier": SIGMA,
+        "dataset_size": POOL,
+        "batch_size": BATCH,
+        "sampling": "poisson",
+        "steps": STEPS,
+        "delta": 1e-5,
+        **loop.account,
+    }
+    x, y = loop.prepared(data)
+    job = Job(str(loop.file(folder)), lipcert.Settings(**said), data="digits", trace=str(folder))
+    report = audit(job, data=(x.numpy(), y.numpy()))
+    assert report is not None
+    return report
