@@ -139,13 +139,15 @@ def _answers(kind: type[Loop], fault: LoopFault, peers: Mapping[str, str]) -> di
             start = time.process_time()
             cell, is_found = ask(Path(folder))
             found[name] = _Answer(cell, is_found, time.process_time() - start)
-    for name in ONE_RUN.keys() & peers.keys():
+    known = [name for name in ONE_RUN if name in peers]
+    if known:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             start = time.process_time()
             scores = canary_scores(kind, fault.data(), Path(folder) / "run")
             seconds = time.process_time() - start
-            found[name] = _Answer("", False, seconds, scores, claimed_epsilon(kind()))
+        claimed = claimed_epsilon(kind())
+        found |= {name: _Answer("", False, seconds, scores, claimed) for name in known}
     return found
 
 
@@ -155,7 +157,7 @@ def _told(is_found: bool) -> tuple[str, bool]:
 
 def _ask_one_run(peers: Mapping[str, str], rows: Sequence[Mapping[str, _Answer]]) -> None:
     """All runs at once, since these peers start slowly."""
-    for name in ONE_RUN.keys() & peers.keys():
+    for name in (name for name in ONE_RUN if name in peers):
         answers = [row[name] for row in rows]
         scores = [answer.scores or ((), ()) for answer in answers]
         proved = one_run_epsilons(name, peers[name], scores)

@@ -89,14 +89,12 @@ def attach_opacus(recorder: Recorder, optimizer: object, data_loader: Any = None
         part = _named(names, parameters, "summed_grad")
         clean = _added_up(recorder, part, ranks)
         recorder.gradients(clean=clean)
-        twin = tape.current()
-        if twin is not None:
-            twin.seed_all(optimizer.generator)
         add_noise()
         noised = _named(names, parameters, "grad")
         if rank and all(torch.equal(noised[name], part[name]) for name in part):
             recorder.noise({})
         noised = _added_up(recorder, noised, ranks)
+        twin = tape.current()
         if twin is not None:
             twin.released(
                 clean,

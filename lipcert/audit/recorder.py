@@ -53,6 +53,7 @@ from lipcert.audit.trace.records import (
 )
 from lipcert.audit.trace.writing import TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.privacy.noise import Neighbouring
 from lipcert.settings.values import number, table, whole
 
 Chosen: TypeAlias = int | Collection[int] | Callable[[int], bool]
@@ -101,6 +102,8 @@ class Recorder:
         self._source: Tensor | None = None
         self._drawn: tuple[Drawn, Batch] | None = None
         self._writer: TraceWriter | None = None
+        self._clean: dict[str, Tensor] = {}
+        self._draws_alike = True
         self._follows = False
         self._depth = 0
         self._in_closure = False
@@ -199,6 +202,11 @@ class Recorder:
         std: standard deviation by group, as it is added; empty: none is drawn after all. generator:
         what it is drawn from; None: the global generator of the device.
         """
+        twin = tape.current()
+        if twin is not None:
+            self._draws_alike = not isinstance(generator, np.random.Generator)
+            if self._draws_alike:
+                twin.seed_all(generator)
         stds = dict(table("recorder: std", std, number))
         self._flight.noise = Noise(stds, self.state_of(generator)) if stds else None
 
@@ -214,12 +222,42 @@ class Recorder:
     ) -> None:
         """Show gradients by name of the parameter before or after the noise, in the same units.
 
-        Nothing happens unless the step is detailed.
+        Nothing is recorded unless the step is detailed. In a twin run what was noised is replaced
+        in place: give the tensors that the optimizer takes, or that these are made of.
         """
+        twin = tape.current()
         if clean is not None:
+            self._clean = {} if twin is None else {n: item.clone() for n, item in clean.items()}
             self._show(clean=clean)
         if noised is not None:
+            if twin is not None and not twin.is_released:
+                self._released(twin, noised)
             self._show(noised=noised)
+
+    def _released(self, twin: tape.Tape, noised: Mapping[str, Tensor]) -> None:
+        """Show a release that nothing else shows. The stated noise says what it hides: s/σ."""
+        noise, sigma = self._flight.noise, self._declaration.noise_multiplier
+        if noise is None or not sigma:
+            raise UsageError(
+                "twin: state what hides one example: recorder.declare(noise_multiplier=…), and "
+                "recorder.noise(…) before the noise is drawn"
+            )
+        groups = dict(self._declaration.groups)
+        moved = {
+            groups.get(group, (group,) if group in noised else tuple(noised)): std / sigma
+            for group, std in noise.std.items()
+        }
+        if not twin.batches:
+            twin.relation = Neighbouring.REPLACE_ONE
+        twin.released(
+            self._clean,
+            noised,
+            moved,
+            weights=list(self._model.parameters()),
+            std=noise.std,
+            account={"noise_multiplier": sigma},
+            is_alike=self._draws_alike,
+        )
 
     def _show(self, **gradients: Mapping[str, Tensor]) -> None:
         if self._flight.detailed:

@@ -268,14 +268,16 @@ class Tape:
         weights: Iterable[Tensor],
         std: Mapping[str, float],
         account: Mapping[str, object],
+        is_alike: bool = True,
     ) -> None:
         """See what is noised, and where the example takes part put the noised sum of the first run
-        in its place. account: what ε is computed from."""
+        in its place. account: what ε is computed from. is_alike: whether the noise is drawn alike
+        in both runs; if not, the sum is put there always."""
         number, (index, rows, outputs) = len(self.releases), self._taken()
         release = _Release(
             tuple(account.items()), _digest(weights), index, rows, outputs,
             _digest(clean.values()), tuple(std.items()), _digest(noised.values()),
-            self._kept(number, index, clean, noised),
+            self._kept(number, index if is_alike else None, clean, noised),
         )  # fmt: skip
         self.releases.append(release)
         if self.first is not None:
@@ -285,6 +287,11 @@ class Tape:
                 self._compare(self.first.releases[number], release, clean, noised, moved)
         self._released = True
         self._entries = tuple(_largest_entry(gradient) for gradient in noised.values())
+
+    @property
+    def is_released(self) -> bool:
+        """Whether the step that is under way has a release already."""
+        return self._released
 
     def _taken(self) -> tuple[frozenset[int] | None, tuple[bytes, ...] | None, tuple[str, ...]]:
         index = None if self._index is None else frozenset(self._index)

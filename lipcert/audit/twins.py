@@ -178,12 +178,13 @@ def twin(
 
     Args: function: called with data of the kind that is given; returns what is published: the
         model, numbers, or a mapping or sequence of such. Its releases are those of `make_private`,
-        or of an optimizer of Opacus that is recorded by `attach_opacus`; a folder that it gives to
-        `make_private` or to a recorder is replaced by a temporary one. data: arrays or tensors of
-        equal length, (x, y), or a data set with __len__ and __getitem__, of which nothing else is
-        passed on. neighbours: None for the
-        relation of the run; add-remove leaves the example out; replace-one, and zero-out, put
-        another example in its place. examples: their numbers in the data; None for so many as
+        of an optimizer of Opacus that is recorded by `attach_opacus`, or what a recorder is shown
+        by `gradients(clean=…)` and `gradients(noised=…)`; a folder that it gives to `make_private`
+        or to a recorder is replaced by a temporary one. data: arrays or tensors of equal length,
+        (x, y), or a data set with __len__ and __getitem__, of which nothing else is passed on.
+        neighbours: None for the relation of the run, and replace-one where no loader shows its
+        batches; add-remove leaves the example out; replace-one, and zero-out, put another example
+        in its place. examples: their numbers in the data; None for so many as
         `count` says: of arrays the largest and the rarest label, then random ones. far: whether
         also to run it where the first of them takes the place of all others but one of each label:
         what decides only now and then, as early stopping does, is seen there; what it publishes
@@ -203,8 +204,8 @@ def twin(
         returned, seconds = _run(function, given, tape)
         if not tape.releases:
             raise UsageError(
-                "twin: no noised gradient was seen; train with make_private, or record an "
-                "optimizer of Opacus with attach_opacus"
+                "twin: no noised gradient was seen; train with make_private, record an optimizer "
+                "of Opacus with attach_opacus, or show gradients to a Recorder"
             )
         relation = tape.relation if neighbours is None else Neighbouring(neighbours)
         compared: list[Compared] = []

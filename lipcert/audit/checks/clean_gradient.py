@@ -20,6 +20,12 @@ compared with what n clipped gradients can add up to, and the rest is reported a
 A difference that is nothing but a factor is recognised: r, the distance from the nearest multiple α
 of the sum, is what rounding and kinks leave, so that |α − 1|·‖sum‖ > 8·(r + a) is a wrong divisor.
 Above 1 each example contributes α times what it is thought to.
+A difference that is nothing but a factor f_i of each example, as of clips by other norms or weights
+after the clip, is recognised alike: f is the least-squares solution of Σ f_i m(∇ℓ_i) = recorded, r
+what it leaves, and d > 8·(r + a) says that it explains the difference. What rounding and kinks
+move, 8·(r + a) at most, moves f_i by at most that times the norm of row i of the pseudoinverse;
+an f_i above 1 by more is an example that contributes too much. This needs gradients that are
+linearly independent, and batches of at most 2²⁴ numbers in all.
 """
 
 from __future__ import annotations
@@ -51,6 +57,9 @@ _CHECK: Final = Check("LC317", _NAME)
 _CONTRIBUTED: Final = Check("LC312", _NAME, "clip the gradient of each example before the sum")
 _FACTOR: Final = 8.0
 _KINKS: Final = 1.0 / 16.0
+_LARGEST: Final = 1 << 24
+_SHORT: Final = 2.0**-24
+"""of the longest gradient, or of the largest singular value"""
 
 
 @run_check(_CHECK, most=FEW)
@@ -138,7 +147,8 @@ def _of_nothing(release: Release, clean: Blob) -> CheckReport:
 @dataclass(frozen=True, slots=True)
 class _Distance:
     """Lengths of the module docstring. d: distance; a: allowed; s: Σ‖g_i‖; added: of all that is
-    added up, ≥ s; extra: tensors that were recorded and are not bounded."""
+    added up, ≥ s; extra: tensors that were recorded and are not bounded.
+    heaviest: the example with the largest factor, if that is above 1 beyond doubt, and it."""
 
     d: float
     a: float
@@ -148,6 +158,7 @@ class _Distance:
     residual: float
     length: float
     extra: tuple[str, ...]
+    heaviest: tuple[int, float] | None
 
 
 def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> _Distance:
@@ -177,24 +188,63 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     unit = (used or own).unit
     added = lengths + 2.0 * sum(part.decayed() for part in passes)
     alpha = _ratio(theirs, ours)
-    return _Distance(
-        d=_norm(theirs - ours),
-        a=_FACTOR * _norm(rounded - ours)
+    d = _norm(theirs - ours)
+    a = (
+        _FACTOR * _norm(rounded - ours)
         + release.examples * unit * added
-        + sum(part.clip_slack() for part in near),
+        + sum(part.clip_slack() for part in near)
+    )
+    residual = _norm(theirs - alpha * ours)
+    is_factor = _is_factor(alpha, _norm(ours), residual, a)
+    is_explained = d <= a or is_factor or extra
+    return _Distance(
+        d=d,
+        a=a,
         s=lengths,
         added=added,
         alpha=alpha,
-        residual=_norm(theirs - alpha * ours),
+        residual=residual,
         length=_norm(ours),
         extra=tuple(extra),
+        heaviest=None if is_explained else _heaviest(run, passes, theirs, d, a),
     )
+
+
+def _is_factor(alpha: float, length: float, residual: float, a: float) -> bool:
+    return abs(alpha - 1.0) * length > _FACTOR * (residual + a)
+
+
+def _heaviest(
+    run: RecordedRun, passes: list[Pass], theirs: FloatArray, d: float, a: float
+) -> tuple[int, float] | None:
+    """The example of the largest factor, where factors explain d and this one is above 1."""
+    examples = sum(len(part.lengths()) for part in passes)
+    if examples * len(theirs) > _LARGEST or not math.isfinite(d):
+        return None
+    rows = np.array(
+        [_flat(run, part.single(place)) for part in passes for place in range(len(part.lengths()))]
+    )
+    lengths = np.linalg.norm(rows, axis=1)
+    chosen = np.flatnonzero(lengths > _SHORT * np.max(lengths, initial=0.0))
+    if not len(chosen) or len(chosen) > len(theirs):
+        return None
+    left, sizes, right = np.linalg.svd(rows[chosen].T, full_matrices=False)
+    if not sizes[-1] > _SHORT * sizes[0]:
+        return None
+    inverse = right.T / sizes
+    factors = inverse @ (left.T @ theirs)
+    residual = _norm(theirs - rows[chosen].T @ factors)
+    moved = _FACTOR * (residual + a)
+    excess = factors - 1.0 - moved * np.linalg.norm(inverse, axis=1)
+    worst = int(np.argmax(excess))
+    if d <= moved or excess[worst] <= 0.0:
+        return None
+    return int(chosen[worst]), float(factors[worst])
 
 
 def _report(release: Release, found: _Distance) -> CheckReport:
     d, a = found.d, found.a
-    off = abs(found.alpha - 1.0) * found.length
-    is_factor = off > _FACTOR * (found.residual + a)
+    is_factor = _is_factor(found.alpha, found.length, found.residual, a)
     check, verdict, remedy = _CHECK, Verdict.PASS, ""
     message = (
         f"the clean gradient of {release.name} is the sum of the gradients of its examples, up to "
@@ -221,6 +271,14 @@ def _report(release: Release, found: _Distance) -> CheckReport:
             "should add up to, so its divisor is not the recorded one"
         )
         remedy = "record the divisor: recorder.batch(divisor=…)"
+    elif found.heaviest is not None:
+        check, verdict = _CONTRIBUTED, Verdict.VIOLATION
+        place, factor = found.heaviest
+        message = (
+            f"example {place} of the batch of {release.name} contributes {factor:.6g} times what "
+            "the clip leaves of its gradient"
+        )
+        remedy = "clip by the norm of the whole gradient, in float32, and weight examples before"
     elif not d <= a:
         is_clear = not d <= found.s * _KINKS + a
         verdict = Verdict.VIOLATION if is_clear else Verdict.INCONCLUSIVE

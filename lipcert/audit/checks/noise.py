@@ -19,7 +19,13 @@ tensor in all steps, and of the whole run:
                 its deviation has too small w, and noise whose size changes between the steps too
                 large ones (Σ −2 ln(1 − w)). The same of all tensors of a step together
 
-The last two are of several steps. Rounding to the stored type may have moved z by e, entry by
+    coarse      entries of the noise, or of z, that lie on the grid of a type of p = 8 or 11 bits,
+                where the clean gradient does not: what is added has then its last bits unhidden.
+                Counted are those of 2^-6 ≤ |z| ≤ 4 for which rounding by e leaves 8e ≤ h/4, h the
+                grid's width at that entry. Density changes by less than 1.2 over a width, so that
+                P(|z − grid| ≤ 2e) ≤ 1.2·4e/h ≤ 1/4: hits are at most binomial with 1/4, exactly
+
+The last three are of several steps. Rounding to the stored type may have moved z by e, entry by
 entry; of what that allows every test takes what favours the run. For the size that is
 Σ max(|z| − e, 0)² and Σ (|z| + e)²; for the shape that Φ moves by at most e/√(2π).
 
@@ -72,6 +78,8 @@ _MISSED: Final = 0.01
 _SHAPES: Final = (("uniform", 0.0572), ("Laplace", 0.0620))
 """distance from N(0, 1) of other laws of the same variance"""
 _LEAST: Final = 1e-300
+_BITS: Final = (8, 11)
+"""of bfloat16 and float16"""
 _Counts = npt.NDArray[np.int64]
 
 
@@ -330,6 +338,8 @@ class Pool:
     whole: CountedNoise = field(default_factory=CountedNoise)
     tensors: dict[str, CountedNoise] = field(default_factory=dict)
     steps: set[int] = field(default_factory=set)
+    coarse: _Counts = field(default_factory=lambda: np.zeros((4, 2), dtype=np.int64))
+    """for the noise and for z, and each of `_BITS`: entries that count, and that lie on the grid"""
 
     def take(self, items: Sequence[AddedNoise]) -> list[ChanceTest]:
         """Count the noises of one rank at one step; the tests of this step.
@@ -363,6 +373,7 @@ class Pool:
             tests += [_at(where, counted.entries, test) for test in counted.at_one_step()]
         if number not in self.steps:
             self.steps.add(number)
+            self.coarse += sum(_coarse(item) for item in items if item.tensor in scaled)
             self.whole.add(together)
             for name, counted in found.items():
                 self.tensors.setdefault(name, CountedNoise()).add(counted)
@@ -373,7 +384,7 @@ class Pool:
         if not self.steps:
             return ()
         every = [size for item in self.tensors.values() for size in item.sizes]
-        found = {_ALL: [*self.whole.tests(), *regularity(every)]}
+        found = {_ALL: [*self.whole.tests(), *regularity(every), *self._coarse()]}
         if len(self.tensors) > 1:
             found |= {name: list(item.tests()) for name, item in self.tensors.items()}
         tests = sum(map(len, found.values()))
@@ -386,6 +397,16 @@ class Pool:
         ]
         failed.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
         return shortened(failed) or (self._passed(worst, tests, limit),)
+
+    def _coarse(self) -> Iterator[ChanceTest]:
+        for (counted, hits), bits in zip(self.coarse.tolist(), 2 * _BITS, strict=True):
+            text = (
+                f"{hits} of {counted} entries of the noise have at most {bits} bits, and the clean "
+                "gradient has more: its last bits are released without noise"
+            )
+            chance = min(0.0, float(binom.logsf(hits - 1, counted, 0.25)))
+            chance = chance if math.isfinite(chance) else math.log(_LEAST)
+            yield ChanceTest(chance, text, numbers=(hits, counted / 4.0), kind="coarse")
 
     def _at(self, name: str, test: ChanceTest) -> ChanceTest:
         noise = self.whole if name == _ALL else self.tensors[name]
@@ -442,6 +463,32 @@ def _too_small(entries: int, limit: float) -> str:
     rejected = float(chi2.ppf(math.exp(limit) / 2.0, entries))
     share = 1.0 - math.sqrt(rejected / float(chi2.ppf(1.0 - _MISSED, entries)))
     return f"{100.0 * share:.2g} %"
+
+
+def _coarse(item: AddedNoise) -> _Counts:
+    """What `Pool.coarse` counts, of one tensor at one step."""
+    std = item.std or 0.0
+    size = np.abs(item.noise) / std
+    found = []
+    for values, moved in ((item.noise, item.moved), (item.noise / std, item.moved / std)):
+        for bits in _BITS:
+            width = _width(values, bits)
+            counts = (size >= 2.0**-6) & (size <= 4.0) & (32.0 * moved <= width)
+            counts &= _off_grid(item.clean, bits) > 0.0
+            hits = counts & (_off_grid(values, bits) <= moved)
+            found.append([np.count_nonzero(counts), np.count_nonzero(hits)])
+    return np.array(found)
+
+
+def _width(values: FloatArray, bits: int) -> FloatArray:
+    """The distance of neighbours of a type of so many bits, at each value."""
+    return np.asarray(np.ldexp(1.0, np.frexp(values)[1] - bits), dtype=np.float64)
+
+
+def _off_grid(values: FloatArray, bits: int) -> FloatArray:
+    """How far each value is from the next one of the type."""
+    width = _width(values, bits)
+    return np.asarray(np.abs(values - np.rint(values / width) * width), dtype=np.float64)
 
 
 def _cells(edges: FloatArray) -> _Counts:

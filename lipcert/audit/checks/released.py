@@ -4,6 +4,7 @@ Statement: all ranks of a step hold one noised gradient: if each adds noise of i
 makes a release, and together they hide less than one. At every step that records both, the applied
 gradient of every tensor is the noised one times one positive number, the same for all tensors of
 the step (a division by the batch size, say).
+There is no other tensor that the optimizer trains: one with a clean gradient is a violation.
 That number follows from public ones: neither from the batch at hand, nor from its gradient.
 Compared: noised gradients of ranks, bit for bit; the applied gradients a with c·n, n the noised
 ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors; and c from step to step.
@@ -177,6 +178,7 @@ def _are_one(numbers: list[float], share: float = _AS_ONE) -> bool:
 def _faults(
     run: RecordedRun, step: Step, clean: _Tensors, noised: _Tensors, applied: _Tensors
 ) -> Iterator[CheckReport]:
+    yield from _never_noised(run, step, clean, noised, applied)
     names = sorted(noised.keys() & applied.keys())
     units = [storage_unit(step, item[name]) for item in (noised, applied) for name in names]
     unit = max(units, default=0.0)
@@ -194,6 +196,25 @@ def _faults(
             f"{run.name(step)}, {name}",
             (off, _ROUNDINGS * unit * length),
             verdict=Verdict.VIOLATION if plain else Verdict.INCONCLUSIVE,
+        )
+
+
+def _never_noised(
+    run: RecordedRun, step: Step, clean: _Tensors, noised: _Tensors, applied: _Tensors
+) -> Iterator[CheckReport]:
+    """What the optimizer takes besides what was noised."""
+    groups = () if step.optimizer is None else step.optimizer.groups
+    trained = {name for group in groups for name in group.parameters} or applied.keys()
+    for name in sorted(trained & applied.keys() - noised.keys()):
+        if not np.any(applied[name]):
+            continue
+        is_known = name in clean
+        how = "without noise" if is_known else "and the record does not show that it was noised"
+        yield _CHECK.failed(
+            f"{run.name(step)}, {name}: the optimizer applied a gradient, {how}",
+            f"{run.name(step)}, {name}",
+            verdict=Verdict.VIOLATION if is_known else Verdict.INCONCLUSIVE,
+            remedy="noise every tensor that the optimizer trains, and show it to the recorder",
         )
 
 

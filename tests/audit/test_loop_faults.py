@@ -1,0 +1,145 @@
+"""Plain loops of training, wrong in one thing: found as documented, and right ones left alone."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import lipcert
+from lipcert.errors import UsageError
+from lipcert.privacy.noise import Neighbouring
+from tests.audit.loop_faults import LISTED, MORE, LoopFault, audit_finds, twin_finds
+from tests.audit.private_loops import BATCH, POOL, SIGMA, Data, Loop, Tensors, examples
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit_faults.md"
+FAULTS = (*LISTED, *MORE)
+REPAIRED = {fault.repaired: fault for fault in reversed(FAULTS) if not fault.is_right}
+
+
+def documented() -> dict[str, tuple[str, str]]:
+    """What the page says of audit and twin, by fault."""
+    text = PAGE.read_text(encoding="utf-8")
+    found = {}
+    for title in ("listed", "more"):
+        table = text.split(f"<!-- table: loops, {title} -->\n")[1].split("<!-- end -->")[0]
+        for name, audit, twin in re.findall(r"^\| ([^|]+) \| ([^|]+) \| ([^|]+)", table, re.M):
+            found[name] = audit, twin.strip()
+    return found
+
+
+def test_every_fault_is_documented_and_found() -> None:
+    shown = documented()
+    assert {fault.name for fault in FAULTS} <= shown.keys()
+    for fault in FAULTS:
+        assert (shown[fault.name] == ("no", "no")) == fault.is_right, fault.name
+
+
+@pytest.mark.sample(4)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
+def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> None:
+    cells = [
+        finds(fault.wrong, fault.data(), tmp_path / finds.__name__)[0]
+        for finds in (audit_finds, twin_finds)
+    ]
+    assert tuple(cells) == documented()[fault.name]
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("kind", list(REPAIRED), ids=lambda kind: kind.__name__)
+def test_a_repaired_loop_is_left_alone(kind: type[Loop], tmp_path: Path) -> None:
+    data = REPAIRED[kind].data()
+    for finds in (audit_finds, twin_finds):
+        assert finds(kind, data, tmp_path / finds.__name__) == ("no", False)
+
+
+def by_hand(generator: Any, rate: float = 0.1, sigma: float | None = SIGMA) -> Any:
+    """A loop that draws its batches itself, from the generator of its noise or from torch's."""
+
+    def train(data: Data) -> nn.Module:
+        torch.manual_seed(3)
+        model = nn.Linear(64, 10)
+        optimizer = torch.optim.SGD(model.parameters(), 200.0 * rate / len(data[0]))
+        drawn = generator()
+        with lipcert.Recorder("unused", model, optimizer) as recorder:
+            recorder.declare(noise_multiplier=sigma)
+            for _ in range(6):
+                if isinstance(drawn, np.random.Generator):
+                    index = torch.from_numpy(drawn.random(len(data[0])) < 0.5)
+                else:
+                    index = torch.rand(len(data[0])) < 0.5
+                recorder.batch(index=index.nonzero().flatten())
+                clean = clipped_sum(model, data[0][index], data[1][index])
+                recorder.noise({"all": SIGMA / BATCH}, generator=drawn)
+                recorder.gradients(clean=clean)
+                for gradient in clean.values():
+                    gradient.add_(normal(gradient.shape, drawn), alpha=SIGMA / BATCH)
+                recorder.gradients(noised=clean)
+                for name, p in model.named_parameters():
+                    p.grad = clean[name]
+                optimizer.step()
+        return model
+
+    return train
+
+
+def normal(shape: torch.Size, generator: Any) -> torch.Tensor:
+    if isinstance(generator, np.random.Generator):
+        return torch.from_numpy(generator.standard_normal(shape)).float()
+    return torch.randn(shape, generator=generator)
+
+
+def clipped_sum(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Tensors:
+    total = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
+    losses = nn.functional.cross_entropy(model(x), y, reduction="none")
+    for loss in losses:
+        found = torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
+        length = float(torch.cat([g.flatten() for g in found]).norm())
+        for name, gradient in zip(total, found, strict=True):
+            total[name] += gradient * min(1.0, 1.0 / length) / BATCH
+    return total
+
+
+@pytest.mark.parametrize(
+    "generator",
+    [
+        lambda: None,
+        lambda: torch.Generator().manual_seed(4),
+        lambda: np.random.default_rng(4),
+        lambda: np.random.Generator(np.random.Philox(4)),
+    ],
+    ids=["global", "torch", "numpy", "philox"],
+)
+def test_loops_without_a_loader(generator: Any) -> None:
+    """Nothing shows their batches, so that another example takes the place of one."""
+    report = lipcert.audit.twin(by_hand(generator), examples(), count=2)
+    assert report.passed, report
+    assert report.relation is Neighbouring.REPLACE_ONE
+    assert 0.0 < report.largest <= 1.0
+    assert (report.steps, report.releases) == (6, 6)
+
+
+def test_a_release_must_say_what_hides_one_example() -> None:
+    with pytest.raises(UsageError, match="state what hides one example"):
+        lipcert.audit.twin(by_hand(lambda: None, sigma=None), examples())
+
+
+def test_a_first_run_with_nan_is_compared_with_one_without() -> None:
+    """Of two runs on the same data the same is NaN, which is no difference."""
+    x, y = examples()
+    x[7] = torch.nan
+    report = lipcert.audit.twin(by_hand(lambda: None), (x, y), count=1)
+    assert not report.passed
+    assert not report.is_random
+    assert report.examples == POOL
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
