@@ -14,8 +14,15 @@ from torch import nn
 import lipcert
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
-from tests.audit.loop_faults import LISTED, MORE, LoopFault, audit_finds, twin_finds
-from tests.audit.private_loops import BATCH, POOL, SIGMA, Data, Loop, Tensors, examples
+from tests.audit.loop_faults import (
+    LISTED,
+    MORE,
+    HalfPrecisionNoise,
+    LoopFault,
+    audit_finds,
+    twin_finds,
+)
+from tests.audit.private_loops import BATCH, POOL, SIGMA, Data, Loop, Tensors, audit_of, examples
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit_faults.md"
@@ -49,6 +56,41 @@ def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> Non
         for finds in (audit_finds, twin_finds)
     ]
     assert tuple(cells) == documented()[fault.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("momentum of clean gradients", r"LC321\] momentum_buffer of 'hidden1.weight'"),
+        ("divided by the clean norm after the noise", r"LC311\] .* the norm of the clean gradient"),
+        ("steps left out by their loss", r"LC311\] .* multiplied by 0 .* does not say why"),
+        ("a tensor applied without noise", r"LC314\] step \d, classifier.bias: .* without noise"),
+        (
+            "noise rounded to float16",
+            r"LC314\] .* at most 11 bits, and the clean gradient has more",
+        ),
+        ("norm of matrices only", r"LC312\] example \d+ of the batch of step \d contributes 1\.\d"),
+    ],
+)
+def test_what_an_audit_says(name: str, says: str, tmp_path: Path) -> None:
+    (fault,) = (fault for fault in FAULTS if fault.name == name)
+    loop = fault.wrong()
+    loop(fault.data(), tmp_path)
+    report = audit_of(loop, fault.data(), tmp_path)
+    assert re.search(says, " ".join(report.reasons)), report.reasons
+
+
+def test_a_type_of_few_bits_for_gradients_too_hides_all_of_them(tmp_path: Path) -> None:
+    """The last bits of the clean gradient are 0: coarse noise leaves nothing of it unhidden."""
+
+    class Coarse(HalfPrecisionNoise):
+        def clean(self, x: torch.Tensor, y: torch.Tensor) -> Tensors:
+            return {name: g.bfloat16().float() for name, g in super().clean(x, y).items()}
+
+    loop = Coarse()
+    loop(examples(), tmp_path)
+    report = audit_of(loop, examples(), tmp_path)
+    assert "bits" not in " ".join(report.reasons)
 
 
 @pytest.mark.sample(3)
