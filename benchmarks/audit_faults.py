@@ -137,6 +137,7 @@ def _answers(kind: type[Loop], fault: LoopFault, peers: Mapping[str, str]) -> di
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
             warnings.simplefilter("ignore")
             start = time.process_time()
+            sys.stderr.write(f"{kind.__name__}, {name}\n")
             cell, is_found = ask(Path(folder))
             found[name] = _Answer(cell, is_found, time.process_time() - start)
     known = [name for name in ONE_RUN if name in peers]

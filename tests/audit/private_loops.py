@@ -120,6 +120,7 @@ class Loop:
                 if self.ends(data):
                     break
         watch.weights.append(copy.deepcopy(dict(model.state_dict())))
+        watch.equal("steps", len(watch.weights))
         return self.published(data)
 
     def prepared(self, data: Data) -> Data:
