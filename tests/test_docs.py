@@ -15,6 +15,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+import yaml
 
 from lipcert.core.line import RULES
 from lipcert.core.losses.base import parameters_of
@@ -392,8 +393,13 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
 def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
     pytest.importorskip("opacus", reason="Opacus is not installed")
     pytest.importorskip("sklearn")
+    _follow("opacus.md", name, tmp_path)
+
+
+def _follow(page: str, name: str, tmp_path: Path) -> None:
+    """A transcript, in this folder."""
     code = None
-    for command, shown in _shown("opacus.md", name):
+    for command, shown in _shown(page, name):
         program, *words = shlex.split(command)
         if program == "echo":
             assert int(shown) == code
@@ -404,3 +410,43 @@ def test_the_runs_beside_opacus(name: str, tmp_path: Path) -> None:
             done = lipcert(words, tmp_path)
             printed, code = done.output, done.exit_code
         assert_in_order(shown, printed)
+
+
+PRIVATE = (ROOT / "docs" / "private.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.nightly
+def test_the_answer_whether_a_run_is_private(tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    _follow("private.md", "training", tmp_path)
+    _follow("private.md", "one command", tmp_path)
+
+
+def test_the_run_of_the_page_is_that_of_the_script_and_of_the_workflow() -> None:
+    (shown,) = re.findall(r"```python\n(.*?)```", PRIVATE, flags=re.DOTALL)
+    assert shown in (ROOT / "examples" / "private_run.py").read_text(encoding="utf-8")
+    (flow,) = re.findall(r"```yaml\n(.*?)```", PRIVATE, flags=re.DOTALL)
+    (job,) = yaml.safe_load(flow)["jobs"].values()
+    train, audit = (step["run"].strip() for step in job["steps"] if "run" in step)
+    commands = [command for name in ("training", "one command")
+                for command, _ in _shown("private.md", name)]  # fmt: skip
+    assert train in commands
+    assert [" ".join(command.split()) for command in commands][-1] in " ".join(audit.split())
+
+
+def test_what_the_page_says_of_a_wrong_rate_is_said(tmp_path: Path) -> None:
+    """On the same data and in the same words, in a shorter run."""
+    pytest.importorskip("sklearn")
+    source = (ROOT / "examples" / "private_run.py").read_text(encoding="utf-8")
+    (wrong,) = re.findall(r"Had the script `(lr=[^`]*)`", PRIVATE)
+    changed = source.replace("lr=1.0", wrong).replace("epochs=4", "epochs=1")
+    assert changed.count(wrong) == 1
+    (tmp_path / "wrong.py").write_text(changed.replace('"balls-in-bins"', '"poisson"'), "utf-8")
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    x = (digits.data / 16.0).astype(np.float32)
+    np.savez(tmp_path / "data.npz", x=x[:1000], y=digits.target[:1000])
+    done = lipcert(["audit", "--twin", "wrong.py:train", "--data", "data.npz"], tmp_path)
+    assert done.exit_code == 1
+    (said,) = re.findall(r"\*where (example .*?)\*", " ".join(PRIVATE.split()))
+    assert said in " ".join(done.stdout.split())

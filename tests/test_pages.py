@@ -101,6 +101,11 @@ RUN_BY = {
         "docs/opacus.md",
         "Under Accelerate",
     ): "audit/test_accelerate.py::test_a_prepared_loop_is_recorded",
+    ("docs/private.md", "Train"): "test_docs.py::test_the_answer_whether_a_run_is_private",
+    ("docs/private.md", "Audit"): "test_docs.py::test_the_answer_whether_a_run_is_private",
+    ("docs/private.md", "In CI"): (
+        "test_docs.py::test_the_run_of_the_page_is_that_of_the_script_and_of_the_workflow"
+    ),
     ("docs/verbs/report.md", "report"): "test_docs.py::test_the_commands_for_reports",
     ("docs/suggest.md", "lipcert suggest"): "test_docs.py::test_the_transcript_of_suggestions",
     (

@@ -365,14 +365,12 @@ def _chosen(
 
 
 def _unusual(data: Sequence[Any]) -> dict[int, str]:
-    """The example with the largest numbers, and one of the rarest label."""
+    """The example with the largest norm, and one of the rarest label."""
     x = data[0]
     found: dict[int, str] = {}
     if isinstance(x, Tensor | np.ndarray):
-        flat = torch.as_tensor(x).reshape(len(x), -1).double()
-        found[int(flat.nan_to_num(torch.inf, torch.inf, torch.inf).abs().amax(1).argmax())] = (
-            "the largest"
-        )
+        norms = torch.as_tensor(x).reshape(len(x), -1).double().square().sum(1)
+        found[int(norms.nan_to_num(torch.inf).argmax())] = "the largest"
     labels = _labels(data)
     if labels:
         counts = Counter(labels)

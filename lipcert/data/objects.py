@@ -83,7 +83,7 @@ def _module(name: str, file: Path | None) -> Any:
 
 
 def source_of_function(where: str, columns: Columns) -> Source:
-    """What the function returns."""
+    """The examples that the function returns."""
     found = function_named(where)
     return source_of_object(_asked(where, "failed", found), where, columns, again=found)
 
