@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +15,11 @@ import click
 from lipcert.cli import paths
 from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import gate_options, gates_of, option, output_options
-from lipcert.cli.output import Output
+from lipcert.cli.output import Output, write
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.core.main import EXIT_CODES, accepted_ids
-from lipcert.errors import NoVerdictError
+from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.formats import CHECK_FORMATS
 from lipcert.settings.gates import (
     MAX_EPSILON,
@@ -36,8 +39,8 @@ if TYPE_CHECKING:
 
 
 @click.command("check")
-@click.argument("certificate", type=paths.FILE)
-@option("--model", "The ONNX file it is about.", type=paths.FILE, required=True)
+@click.argument("certificate", type=paths.FILE, required=False)
+@option("--model", "The ONNX file it is about.", type=paths.FILE)
 @option(
     "--weights",
     "Weights (ONNX or safetensors) that are to lie within the certificate's constraints.",
@@ -71,16 +74,23 @@ if TYPE_CHECKING:
     default=MAX_SECONDS,
 )
 @gate_options(*OF_CERTIFICATES)
+@option(
+    "--tcb",
+    "List the files that the verdict depends on, with lines and digests; without a certificate, "
+    "all that any verdict may depend on.",
+    is_flag=True,
+)
 @output_options(*CHECK_FORMATS, further=True)
 def command(
     *,
-    certificate: Path,
-    model: Path,
+    certificate: Path | None,
+    model: Path | None,
     weights: Path | None,
     engine: str,
     accepted: tuple[str, ...],
     max_entries: int,
     max_seconds: float,
+    tcb: bool,
     result: Output,
     **words: object,
 ) -> ExitCode:
@@ -91,8 +101,20 @@ def command(
     1, one whose number is not proved with 3.
     """
     gates = gates_of(words)
+    if certificate is None or model is None:
+        if tcb and certificate is None:
+            return _trusted((), result)
+        raise UsageError("check: give a certificate and --model, the ONNX file it is about")
     paths.require_file(certificate)
     result.require_writable([certificate, model, weights])
+    if tcb:
+        if result.format not in {"text", "json"} or result.further or gates.limits:
+            raise UsageError("check: --tcb gives one report, as text or json, without gates")
+        options = [f"--model={model}", f"--engine={engine}", f"--format={result.format}"]
+        options += [f"--accept-assumption={name}" for name in accepted]
+        options += [f"--max-entries={max_entries}", f"--max-seconds={max_seconds}"]
+        options += [] if weights is None else [f"--weights={weights}"]
+        return _trusted((*options, "--", str(certificate)), result)
     from lipcert.core.check import Choices, check
 
     try:
@@ -108,6 +130,16 @@ def command(
     code = ExitCode(EXIT_CODES[report.verdict.value])
     is_open = worst_of(results) is GateOutcome.UNKNOWN and code is ExitCode.HOLDS
     return ExitCode.NO_VERDICT if is_open else code
+
+
+def _trusted(words: Sequence[str], result: Output) -> ExitCode:
+    """Run `lipcert-check --tcb` in a process of its own, so that it lists nothing else."""
+    program = [sys.executable, "-P", "-m", "lipcert.core.main", "--tcb", *words]
+    done = subprocess.run(program, capture_output=True, encoding="utf-8", check=False)
+    if not done.stdout:
+        raise NoVerdictError(f"check: {done.stderr.strip() or 'the checker printed nothing'}")
+    write(done.stdout, result.file)
+    return ExitCode(done.returncode)
 
 
 def _judged(gates: Gates, report: Report, data: bytes) -> tuple[GateResult, ...]:

@@ -228,6 +228,24 @@ def test_what_a_verdict_rests_on_as_json(file: Path) -> None:
     assert {"Python", "numpy", "onnx", "protobuf"} == base["depends_on"].keys()
 
 
+def test_the_verb_lists_what_the_program_lists(issued: Path, tmp_path: Path) -> None:
+    words = [issued, "--model", MODEL, "--tcb"]
+    done, wanted = call("check", *words), program(*words)
+    assert (done.exit_code, done.stdout) == (wanted.returncode, wanted.stdout)
+    assert call("check", "--tcb").stdout == program("--tcb").stdout
+    written = tmp_path / "verdict.json"
+    call("check", *words, "--format", "json", "-o", written)
+    assert json.loads(written.read_text())["trusted_base"]["lines"] > 0
+
+
+@pytest.mark.parametrize("words", [["--max-epsilon", "1"], ["--format", "sarif"]])
+def test_a_list_of_what_is_trusted_is_one_report_without_gates(
+    issued: Path, words: list[str]
+) -> None:
+    done = call("check", issued, "--model", MODEL, "--tcb", *words)
+    assert (done.exit_code, done.stdout) == (2, "")
+
+
 def test_a_file_that_is_no_certificate_rests_on_little(file: Path) -> None:
     file.write_bytes(b"{}")
     done = program(file, "--model", MODEL, "--tcb")
