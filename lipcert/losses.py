@@ -149,9 +149,11 @@ def _worst(loss: Loss, logits: FloatArray) -> FloatArray | None:
 
 @_worst.register(CrossEntropy)
 @_worst.register(NegativeLogLikelihood)
-def _of_classes(loss: Loss, logits: FloatArray) -> FloatArray:
-    """For every label."""
+def _of_classes(loss: Loss, logits: FloatArray) -> FloatArray | None:
+    """For every label, as far as these are not too many."""
     classes = logits[0].size
+    if classes * logits.size > _MANY:
+        return None
     z = np.tile(logits.reshape(len(logits), -1), (classes, 1))
     labels = np.repeat(np.arange(classes), len(logits))
     return np.asarray(_gradient(loss, z, labels).reshape(classes, *logits.shape))
@@ -371,7 +373,9 @@ def _softmax(z: FloatArray) -> FloatArray:
 
 def _marked(z: FloatArray, y: FloatArray | IndexArray) -> FloatArray:
     """1 at the label, 0 elsewhere: [examples, classes]."""
-    return np.eye(z.shape[1])[np.asarray(y, np.int64)]
+    marked = np.zeros(z.shape)
+    marked[np.arange(len(z)), np.asarray(y, np.int64)] = 1.0
+    return marked
 
 
 def _reduced(terms: FloatArray, reduction: str) -> FloatArray:

@@ -141,6 +141,14 @@ def test_unknown():
     assert worst_gradients(Cosine(1.0), LOGITS) is None
 
 
+def test_a_vocabulary() -> None:
+    """Of so many classes those of all labels are not held; that of one is no larger than it is."""
+    logits = np.zeros((1, 60_000))
+    assert worst_gradients(CrossEntropy(), logits) is None
+    found = loss_gradients(CrossEntropy(), logits, np.array([3]))
+    assert found[0, [2, 3]] == pytest.approx([1 / 60_000, 1 / 60_000 - 1])
+
+
 PARAMETERS = {
     "cross-entropy": {"temperature": 0.3, "label_smoothing": 0.2},
     "bce": {"temperature": 0.5, "output_reduction": "sum"},

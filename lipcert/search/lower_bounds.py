@@ -77,7 +77,7 @@ def find_witness(
     if operations * _LEAST_STARTS > _LARGEST_WORK or not math.isfinite(facts[program.input].norm):
         return NO_WITNESS
     starts = min(max(int(_USUAL_WORK / operations), _LEAST_STARTS), _MOST_STARTS)
-    nowhere = np.zeros((1, *program.shapes[program.output]))
+    nowhere = np.zeros((starts, *program.shapes[program.output]))
     if worst_gradients(loss, nowhere) is None:
         return NO_WITNESS
     domain = Domain.of(program, facts)

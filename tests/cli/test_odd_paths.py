@@ -139,14 +139,6 @@ def test_every_option_that_takes_a_path_is_declared_as_one():
             assert not is_path or parameter.metavar == "FMT=FILE", (words, parameter.name)
 
 
-def test_a_pipe_with_a_reader_is_written_to(tmp_path):
-    reader = os.open("fifo", os.O_RDONLY | os.O_NONBLOCK)
-    done = CliRunner().invoke(cli, ["inspect", "net.onnx", "--format", "json", "-o", "fifo"])
-    assert done.exit_code == 0, done.stderr
-    assert os.read(reader, 1 << 16).startswith(b"{")
-    os.close(reader)
-
-
 @pytest.mark.sample(2)
 @pytest.mark.parametrize("name", [*NAMES.values(), *THINGS])
 def test_the_same_names_in_python(name):

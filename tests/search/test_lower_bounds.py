@@ -231,3 +231,8 @@ def test_what_overflows_is_no_witness():
 def test_the_gradient_of_a_zero_network_is_zero():
     case = chain(4, np.zeros((3, 4)), loss=make_loss("mse", label_norm=0.0), norm=0.0)
     assert case.found().grad_norm == 0.0
+
+
+def test_none_is_searched_where_classes_are_too_many():
+    proto = model([node("MatMul", "x w")], ["N", 2], {"w": RNG.standard_normal((2, 3000))})
+    assert Case(proto, norm=1.0).found() == NO_WITNESS
