@@ -36,6 +36,7 @@ MAX_FACTORS: Final = 1 << 12
 _LARGEST: Final = 1e100
 """of norms whose squares are formed"""
 _SAFE: Final = 1.0 + 2.0**-20
+_TINY: Final = 2.0**-1000
 
 
 @final
@@ -86,7 +87,8 @@ class Unfolded:
         fit. places: i·K + j of a product of the factors i and j of K.
 
         Proof: terms are products of two rows and a multiplier; `Inequality.error`. What level² and
-        the norms say is rounded downwards.
+        the norms say is rounded downwards. A multiplier times a row may underflow, by below 2^-1021
+        in an entry, before it meets a long row.
         """
         count, lengths = len(self.factors.rows), self.factors.lengths
         fits = len(norms) == len(self.groups) and len(ties) == len(self.groups) - 1
@@ -114,7 +116,8 @@ class Unfolded:
         length, error = norm_up(stop), norm_up(self.stop.errors)
         mass = norm_up(diagonal) + length**2 + float(lengths @ size @ lengths)
         drift = (2.0 * length + error) * error + float(errors @ size @ (lengths + errors))
-        drift = (drift + float(lengths @ size @ errors)) * _SAFE
+        drift += float(lengths @ size @ errors) + _TINY * float(np.sum(lengths))
+        drift *= _SAFE
         if not (np.isfinite(matrix).all() and math.isfinite(mass) and math.isfinite(drift)):
             return None
         terms = 2 * count + len(stop) + 4

@@ -179,6 +179,45 @@ def test_searched_products_are_next_to_what_is_attained(seed: int) -> None:
     assert reached <= found.level <= 1.08 * reached
 
 
+def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() -> None:
+    """The product y·y' of y = H(1 + z/1000), y' = 1e-164·(1 + 0.89z) becomes about y·z·5e-324."""
+    huge, tiny = 1e99, 1e-164
+    c = (1.5 * huge * 5e-324 / 4.0) ** 0.5
+    net = Growing((1, 1), 0)
+    rows: dict[str, tuple[list[float], float]] = {
+        "x": ([1e-3 * huge], huge),
+        "v1": ([0.89 * tiny], tiny),
+        "v4": ([-c, 0.0, 0.0], c),
+    }
+
+    def dense(before: str, value: str) -> None:
+        weight, bias = np.array([rows[before][0]]), np.array([rows[before][1]])
+        net(Dense(Operand(weight, weight), Operand(bias, bias)), value, (1, 1))
+
+    dense("x", "x")
+    net(RELU, "v0", (1, 1))
+    dense("v1", "x")
+    net(RELU, "v2", (1, 1))
+    net(Concat(1), "x v1 v3", (1, 3))
+    dense("v4", "v4")
+    proof = proof_of(net, (-1.0, 1.0), 1.0)
+    region = region_of(proof, proof.facts, "x", "v5", ((0.0,), (0.0,)))
+    assert region is not None
+    count = len(region.factors.rows)
+    line = ProductFact(
+        value="v5",
+        start="x",
+        level=2.0 * c,
+        norms=(5e-230, 0.0, 0.0),
+        ties=((0.0,), (0.0,)),
+        places=(3 * count + 6, count + 2),
+        cuts=(2.4e-160, 1.28 * c * c),
+    )
+    reached = attained(proof, "v5")
+    assert reached == pytest.approx(2.0 * c, rel=1e-6)
+    assert not follows(proof, replace(line, level=0.9 * reached))
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_relus_of_a_number(engine: str) -> None:
     """relu(x) and relu(−x) of x in [−1, 1], of which one is 0: no longer than x together."""
