@@ -32,9 +32,15 @@ def test_one_entry_makes_the_difference(size: int, dtype: torch.dtype, where: in
 
 
 @pytest.mark.parametrize("size", SIZES[1:])
-def test_nan_equals_nothing_and_zero_has_no_sign(size: int) -> None:
-    broken = torch.full((size,), math.nan)
-    assert not are_equal(broken, broken.clone())
+def test_nan_equals_no_number_and_zero_has_no_sign(size: int) -> None:
+    """The same bits are unchanged, whatever they say."""
+    broken, whole = torch.full((size,), math.nan), torch.zeros(size)
+    assert are_equal(broken, broken.clone())
+    other = whole.clone()
+    other[-1] = math.nan
+    assert not are_equal(other, whole)
+    assert not are_equal(whole, other)
+    assert not are_equal(broken, other if size > 1 else whole)
     assert are_equal(torch.zeros(size), -torch.zeros(size))
 
 
