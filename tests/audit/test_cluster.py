@@ -191,8 +191,7 @@ def test_the_page_on_audits_from_python(
     queue = SimpleNamespace(SLURMCluster=lambda **_: Queue(client.scheduler.address))
     monkeypatch.setitem(sys.modules, "dask_jobqueue", queue)
     (tmp_path / "model.onnx").symlink_to(path_of("digits_mlp"))
-    (tmp_path / "train").mkdir()
-    (tmp_path / "train" / "data.npz").symlink_to(data)
+    (tmp_path / "train.npz").symlink_to(data)
     assert printed_by(source, tmp_path) == "pass\n"
     assert len(written(tmp_path / "audit")) == 1
 
