@@ -13,16 +13,17 @@ import pytest
 from scipy.stats import norm
 
 from lipcert.audit.checks import Checked, run_checks
-from lipcert.audit.conclusion import conclude
+from lipcert.audit.conclusion import conclude, with_check
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.prepared_job import Ready, prepare
-from lipcert.audit.records import AuditReport, CheckReport, ExampleReference, Verdict
+from lipcert.audit.records import AuditReport, Check, CheckReport, ExampleReference, Verdict
 from lipcert.audit.replay import audit_unit
 from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Tally
 from lipcert.audit.unit_results import UnitResult, total_of
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of
+from tests.report.audit_samples import passed
 
 NOTHING = Checked()
 GOOD = CheckReport("LC310", "weight-constraint", Verdict.PASS, "all obey")
@@ -326,3 +327,15 @@ def test_a_norm_that_is_not_finite_is_shown() -> None:
     assert report.verdict is Verdict.VIOLATION
     assert report.groups[0].max_observed == float("inf")
     assert report.groups[0].tightness == float("inf")
+
+
+def test_a_further_check_makes_no_verdict_better() -> None:
+    twin = Check("LC322", "twin-run")
+    assert with_check(passed(), twin.passed("the same")).verdict is Verdict.PASS
+    random = twin.failed("it is random", verdict=Verdict.INCONCLUSIVE)
+    assert with_check(passed(), random).verdict is Verdict.INCONCLUSIVE
+    both = with_check(with_check(passed(), random), twin.failed("the rate differs"))
+    assert both.verdict is Verdict.VIOLATION
+    assert both.reasons[-2:] == ("[LC322] the rate differs", "[LC322] it is random")
+    assert with_check(both, random).verdict is Verdict.VIOLATION
+    assert [check.name for check in both.checks[-2:]] == ["twin-run"] * 2
