@@ -499,8 +499,9 @@ def _statement(
         chosen = ""
         steps = f"in each trial {steps}"
         trials["trials"] = (
-            f"{plan.trials}, none of which costs more than the one described; all may be "
-            "published, and each may be chosen after looking at those before"
+            f"{plan.trials}, each with batches and noise of its own, of which none costs more than "
+            "the one described, at any δ; all may be published, and each may be chosen after "
+            "looking at those before"
         )
     return {
         "unit": f"one of N = {plan.dataset_size} examples, {_SIZE[plan.dataset_size_from]}",

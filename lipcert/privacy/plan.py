@@ -98,7 +98,8 @@ class TrainingPlan:
     delta: the δ of the (ε, δ) statement. dataset_size_from: where dataset_size was taken from.
     rate: the probability with which an example is drawn, where it is not B/N, as of loaders that
     draw at 1 over their length; of Poisson samples only. trials: how many such runs there are, of
-    which each costs no more than the one described; `releases` and `participations` count one run.
+    which each costs no more than the one described, at any δ; `releases` and `participations` count
+    one run.
     """
 
     dataset_size: int
