@@ -297,7 +297,8 @@ def _derived(
 
     def proved() -> Proof:
         norms = find_norms(program, scope, settings.tier, _counted(observe, program), propose)
-        return norms, with_chains(program, premises, norms.evidence(scope, settings.tier))
+        evidence = norms.evidence(scope, settings.tier)
+        return norms, with_chains(program, premises, evidence, observe)
 
     try:
         norms, derived = shared.proof(program, premises, scope, proved)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, TypeAlias, final
@@ -86,6 +86,7 @@ _LEAST: Final = 0.999
 """of what is known, what a window around the image of 0 must be able to say"""
 _WORTH: Final = 0.98
 """of what is known, what a window must be able to say"""
+_Observer: TypeAlias = Callable[[str, int, int], None]
 _Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
@@ -107,9 +108,15 @@ _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
 )
 
 
-def with_chains(program: Program, premises: Premises, evidence: Evidence) -> Derived:
-    """All bounds, with multipliers of chains that are searched while the lines are written."""
+def with_chains(
+    program: Program, premises: Premises, evidence: Evidence, observe: _Observer | None = None
+) -> Derived:
+    """All bounds, with multipliers of chains that are searched while the lines are written.
+
+    observe: is called before each value that takes long, with the number of those that are done.
+    """
     search = _Search(program, premises, evidence, _EFFORTS[evidence.tier])
+    search.observe = observe
     return derive(program, premises, evidence, search)
 
 
@@ -136,6 +143,16 @@ class _Search:
         self._below = _cuts_below(program)
         self._makers = {step.output: step for step in program.steps}
         self._tops = frozenset(_tops(program, self._makers))
+        self.observe: _Observer | None = None
+        self._multiplied = [
+            value
+            for value in self._makers
+            if any(
+                True
+                for name in self._readers.get(value, ())
+                for _ in operands(self._makers[name].op)
+            )
+        ]
         self._links: dict[str, _Part | None] = {}
         self._slopes: dict[str, Slopes] = {}
         self._counts: dict[tuple[str, int], int] = {}
@@ -263,9 +280,10 @@ class _Search:
 
     def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
         """Of a value that weights multiply, from as far below as it can be handled."""
-        readers = self._readers.get(value, ()) if self._effort.products else ()
-        if not any(True for name in readers for _ in operands(self._makers[name].op)):
+        if not self._effort.products or value not in self._multiplied:
             return None
+        if self.observe is not None:
+            self.observe(value, self._multiplied.index(value), len(self._multiplied))
         for start in reversed(self._below[value]):
             if self._is_below_a_matrix(start):
                 found = product_line(self._proof, facts, start, value)

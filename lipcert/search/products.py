@@ -27,6 +27,7 @@ from lipcert.core.rules.facts import Fact
 from lipcert.search.quasi_newton import Seen, descend
 
 FloatArray = npt.NDArray[np.float64]
+_Single = npt.NDArray[np.float32]
 IndexArray = npt.NDArray[np.int64]
 LARGEST: Final = 512
 """variables"""
@@ -144,15 +145,21 @@ class _Problem:
         )
 
     def weights(self) -> Iterator[FloatArray]:
-        """Multipliers of the products of factors, better and better; those of squares are −ν."""
-        F, (size, total) = self.factors, self.factors.shape
-        values, Q = np.linalg.eigh(F.T @ F)
-        share, penalty = 1.0 / (1.0 + np.outer(values, values)), _PENALTY
-        Y, U, V = np.zeros((total, total)), np.zeros((total, total)), np.zeros((size, size))
+        """Multipliers of the products of factors, better and better; those of squares are −ν.
+
+        In single precision, which is enough: they are approximate.
+        """
+        values, basis = np.linalg.eigh(self.factors.T @ self.factors)
+        F: _Single = self.factors.astype(np.float32)
+        Q, goal = basis.astype(np.float32), self.goal.astype(np.float32)
+        share = (1.0 / (1.0 + np.outer(values, values))).astype(np.float32)
+        (size, total), penalty = F.shape, _PENALTY
+        Y, U = np.zeros((2, total, total), dtype=np.float32)
+        V = np.zeros((size, size), dtype=np.float32)
         Y[0, 0] = 1.0
-        W = F @ Y @ F.T
+        W: _Single = np.asarray(F @ Y @ F.T, dtype=np.float32)
         for count in range(1, _ROUND * _ROUNDS + 1):
-            wanted = Q.T @ (Y - U + self.goal / penalty + F.T @ (W - V) @ F) @ Q
+            wanted = Q.T @ (Y - U + goal / penalty + F.T @ (W - V) @ F) @ Q
             both = Q @ (share * wanted) @ Q.T
             image = F @ both @ F.T
             U += _OVER * both + (1.0 - _OVER) * Y
@@ -170,9 +177,9 @@ class _Problem:
                 if not 1.0 / _BALANCE <= ratio <= _BALANCE:
                     penalty, U, V = penalty * factor, U / factor, V / factor
             if count % _ROUND == 0:
-                yield -penalty * 0.5 * (V + V.T)
+                yield -penalty * 0.5 * (V + V.T).astype(np.float64)
 
-    def _allowed(self, image: FloatArray) -> FloatArray:
+    def _allowed(self, image: _Single) -> _Single:
         """The nearest products that are allowed."""
         found = np.maximum(image, 0.0)
         found[self.signed :], found[:, self.signed :] = (
@@ -240,7 +247,7 @@ def _scale_of(region: Unfolded) -> FloatArray:
     return found
 
 
-def _of_trace(squares: FloatArray) -> FloatArray:
+def _of_trace(squares: _Single) -> _Single:
     """The nearest numbers that are not negative, of a sum of at most 1."""
     found = np.maximum(squares, 0.0)
     if found.sum() <= 1.0:
@@ -249,7 +256,7 @@ def _of_trace(squares: FloatArray) -> FloatArray:
     levels = (np.cumsum(falling) - 1.0) / np.arange(1, len(falling) + 1)
     kept = int(np.count_nonzero(falling > levels))
     found = np.maximum(squares - float(levels[kept - 1]), 0.0)
-    return np.asarray(found, dtype=np.float64)
+    return np.asarray(found, dtype=np.float32)
 
 
 @final

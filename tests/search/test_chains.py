@@ -236,7 +236,12 @@ def test_a_tier_that_looks_longer_finds_more(residual: bool) -> None:
     program = perceptron(4, 6, residual=residual, width=16)
     evidence = evidence_of(program)
     fast = with_chains(program, PREMISES, evidence)
-    tight = with_chains(program, PREMISES, replace(evidence, tier="tight"))
+    seen: list[tuple[str, int, int]] = []
+    tight = with_chains(
+        program, PREMISES, replace(evidence, tier="tight"), lambda *found: seen.append(found)
+    )
+    assert [done for _, done, _ in seen] == list(range(len(seen)))
+    assert {total for *_, total in seen} == {len(seen)}
     assert_holds(program, tight, 4)
     assert tight.lipschitz < fast.lipschitz
     for name, known in fast.facts.items():
