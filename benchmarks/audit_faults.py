@@ -88,13 +88,16 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def loops_table(peers: Mapping[str, str]) -> int:
-    """Faults of private loops; returns the number of false alarms of audit and twin."""
+    """Faults of private loops; returns the number of false alarms of audit and twin.
+
+    Peers are asked about the listed ones only.
+    """
     alarms = Counter[str]()
-    for title, faults in (("listed", LISTED), ("more", MORE)):
-        rows = [(fault, _answers(fault.wrong, fault, peers)) for fault in faults]
+    for title, faults, asked in (("listed", LISTED, peers), ("more", MORE, {})):
+        rows = [(fault, _answers(fault.wrong, fault, asked)) for fault in faults]
         repaired = {fault.repaired: fault for fault in faults if not fault.is_right}
-        rights = [_answers(kind, fault, peers) for kind, fault in repaired.items()]
-        _ask_one_run(peers, [answers for _, answers in rows] + rights)
+        rights = [_answers(kind, fault, asked) for kind, fault in repaired.items()]
+        _ask_one_run(asked, [answers for _, answers in rows] + rights)
         names = list(rows[0][1])
         line(f"fault, {title}", *names)
         line("---", *["---"] * len(names))

@@ -1,10 +1,10 @@
 """Other auditors of private training, asked about the loops of `tests.audit.loop_faults`.
 
-dp-recorder (arXiv 2602.17454): the release is its mechanism, of which it is told the sensitivity.
+dp-recorder (arXiv 2602.17454): the release is its mechanism, of which it is given the sensitivity.
 It runs the loop on the data, and on the data without the last example with the outputs of the first
-run, and compares what is released and the weights after every step; then it samples the release
-whose inputs differ the most. It finds a fault where it says that the runs differ, or where the ε
-that its samples show is above that of one Gaussian mechanism.
+run, and compares what is released and the weights after every step. Its measurement of noise by
+samples is left out: at the balanced threshold that it takes, half of the noise of σ = 1.5 shows an
+ε of 1.1, where one release was accounted for with 2.8.
 One-run auditors, of jax_privacy and of opake: of 400 examples 200 are canaries, random images with
 random labels, of which each is in the data with probability ½. The score of a canary is how far its
 gradient lies along the changes of the weights in all steps. They find a fault where the ε that they
@@ -14,15 +14,11 @@ None of their code is here: each is looked for where the command line says, and 
 
 from __future__ import annotations
 
-import contextlib
 import importlib
-import io
 import json
-import math
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from fractions import Fraction
 from pathlib import Path
 from typing import Any, Final
 
@@ -32,7 +28,6 @@ from torch import nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional
 
-from lipcert.core.accounting.gaussian import gaussian_epsilon
 from lipcert.privacy.accounting import epsilon
 from lipcert.privacy.plan import TrainingPlan
 from tests.audit.private_loops import BATCH, POOL, SIGMA, STEPS, Data, Loop, Tensors, Watch
@@ -50,7 +45,6 @@ Scores = tuple[Sequence[float], Sequence[float]]
 """of canaries that are in the data, and of those that are not"""
 DELTA: Final = 1e-5
 CANARIES: Final = 200
-SAMPLES: Final = 500
 ONE_RUN: Final = {
     "jax_privacy": """
 from jax_privacy.auditing import CanaryScoreAuditor
@@ -149,18 +143,7 @@ def dp_recorder_finds(source: str, kind: type[Loop], data: Data, folder: Path) -
         auditor.validate_records()
     except (AssertionError, RuntimeError):
         return True
-    releases = [e for e in auditor.log if e.kind == "gaussian" and e.inputs_dp is not None]
-    widest = max(releases, key=lambda entry: float(np.linalg.norm(
-        entry.inputs_d["clean"] - entry.inputs_dp["clean"])))  # fmt: skip
-    auditor.log = [widest]
-    quiet = io.StringIO()
-    with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
-        try:
-            auditor.run_distributional_audit(n_samples=SAMPLES)
-        except ValueError:  # of infinite scores, where it has no answer
-            return False
-    allowed = gaussian_epsilon(SIGMA, 1, Fraction(DELTA)) or math.inf
-    return bool(getattr(widest, "empirical_epsilon_lb", 0.0) > allowed)
+    return False
 
 
 def _watch(peer: Any) -> Watch:

@@ -120,7 +120,7 @@ class Loop:
                 if self.ends(data):
                     break
         watch.weights.append(copy.deepcopy(dict(model.state_dict())))
-        watch.equal("steps", len(watch.weights))
+        watch.equal("ends", step)
         return self.published(data)
 
     def prepared(self, data: Data) -> Data:
