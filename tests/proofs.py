@@ -23,7 +23,7 @@ from lipcert.search.prover import Derived
 FOLDERS = ("analysis", "audit", "report", "suggestions", "training")
 """of tests that take proofs which are known"""
 _KNOWN: dict[bytes, Derived] = {}
-Prove = Callable[[Program, Premises, Evidence], Derived]
+Prove = Callable[..., Derived]
 
 
 class _Words(pickle.Pickler):
@@ -39,12 +39,14 @@ class _Words(pickle.Pickler):
 def remembering(prove: Prove) -> Prove:
     """The same, of what was not proved before."""
 
-    def proved(program: Program, premises: Premises, evidence: Evidence) -> Derived:
+    def proved(
+        program: Program, premises: Premises, evidence: Evidence, observe: Any = None
+    ) -> Derived:
         read = replace(premises, mechanism=Unchanged(), relation="", divisor=None, run=None)
         _Words(words := io.BytesIO()).dump((program, read, evidence))
         key = hashlib.sha256(words.getbuffer()).digest()
         if key not in _KNOWN:
-            _KNOWN[key] = prove(program, premises, evidence)
+            _KNOWN[key] = prove(program, premises, evidence, observe)
         return _KNOWN[key]
 
     return proved
