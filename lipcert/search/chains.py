@@ -59,7 +59,7 @@ from lipcert.search.multipliers import (
     reached,
     top,
 )
-from lipcert.search.products import product_line
+from lipcert.search.products import LARGEST, count_of_variables, product_line
 from lipcert.search.prover import Derived, derive
 from lipcert.search.raising import gains
 from lipcert.settings.values import TierName
@@ -86,6 +86,8 @@ _LEAST: Final = 0.999
 """of what is known, what a window around the image of 0 must be able to say"""
 _WORTH: Final = 0.98
 """of what is known, what a window must be able to say"""
+_STARTS: Final = 2
+"""from how many values products are tried, the lowest first"""
 _Observer: TypeAlias = Callable[[str, int, int], None]
 _Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
@@ -284,12 +286,14 @@ class _Search:
             return None
         if self.observe is not None:
             self.observe(value, self._multiplied.index(value), len(self._multiplied))
-        for start in reversed(self._below[value]):
-            if self._is_below_a_matrix(start):
-                found = product_line(self._proof, facts, start, value)
-                if found is not None:
-                    return found
-        return None
+        possible: list[str] = []
+        for start in filter(self._is_below_a_matrix, self._below[value]):
+            if count_of_variables(self._proof, facts, start, value) > LARGEST:
+                break
+            possible.append(start)
+        starts = possible[: -_STARTS - 1 : -1]
+        lines = (product_line(self._proof, facts, start, value) for start in starts)
+        return next((line for line in lines if line is not None), None)
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest windows that begin where a cotangent is needed, and where windows end.

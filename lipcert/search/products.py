@@ -10,6 +10,7 @@ norms are searched last, for the others that are kept.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, final
@@ -91,6 +92,13 @@ def wide_entries(
             wide = (box.lo < room) & (box.hi > -room)
             found.append(tuple(wide.ravel().astype(float).tolist()))
     return tuple(found)
+
+
+def count_of_variables(proof: Proof, facts: Mapping[str, Fact], start: str, stop: str) -> float:
+    """How many variables the steps between two values have; inf for none that can be had."""
+    found: float = 1 + proof.program.size(start)
+    ties = wide_entries(proof, facts, start, stop) if found <= LARGEST else None
+    return math.inf if ties is None else found + sum(map(sum, ties))
 
 
 @final
