@@ -172,7 +172,8 @@ def alarms(seeds: int) -> int:
             runs += 1
             if not report.passed:
                 blamed.append(f"{name}, seed {seed}: {report}")
-    print(*blamed, sep="\n")
+    for found in blamed:
+        print(found)
     seconds = time.process_time() - start
     print(f"{len(blamed)} of {runs} right runs are blamed; {seconds:.0f} CPU seconds")
     return 1 if blamed else 0
