@@ -8,7 +8,7 @@ which gradients came near enough to, and that nothing is violated or undecided.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from lipcert.analysis.bounded import kept_in_eval_mode
@@ -167,14 +167,15 @@ def _judged(report: AuditReport, reasons: Sequence[tuple[Verdict, str]]) -> Audi
 def with_check(report: AuditReport, check: CheckReport) -> AuditReport:
     """The report with a check that was made after all others."""
     report = replace(report, checks=(*report.checks, check))
-    if check.verdict is Verdict.PASS:
-        return report
-    reason = f"[{check.code}] {check.message}"
-    found = {report.verdict, check.verdict}
-    worst = next(verdict for verdict in _WORST_FIRST if verdict in found)
-    if worst is report.verdict:
-        return replace(report, reasons=(*report.reasons, reason))
-    return replace(report, verdict=worst, reasons=(reason, *report.reasons))
+    told = [(report.verdict, reason) for reason in report.reasons]
+    return _judged(report, [*told, *_of_checks([check])])
+
+
+def _of_checks(checks: Iterable[CheckReport]) -> Iterator[tuple[Verdict, str]]:
+    """What those that are not a pass say."""
+    for check in checks:
+        if check.verdict is not Verdict.PASS:
+            yield check.verdict, f"[{check.code}] {check.message}"
 
 
 def _gradient(claims: Claims, total: Total) -> GradientAudit:
@@ -286,9 +287,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
         what = f"the {'norm of' if is_norm else 'gradient with respect to'} {value.value} (at {at})"
         code = "LC302" if is_norm else "LC303"
         yield from _exceeded(code, what, value.violations, value.undecided, value.worst_example)
-    for check in report.checks:
-        if check.verdict is not Verdict.PASS:
-            yield check.verdict, f"[{check.code}] {check.message}"
+    yield from _of_checks(report.checks)
     for gate in report.gates:
         what, limit = LIMITED[gate.gate], f"--{gate.gate} {gate.limit:.12g}"
         if gate.outcome is GateOutcome.EXCEEDED:

@@ -32,6 +32,7 @@ from lipcert.measure.precision import Precision
 from lipcert.upper import FloatArray
 
 _REPETITIONS: Final = 5
+_ROOM: Final = 2.0**-19
 _HELD: Final = 1 << 24  # whole numbers up to it are numbers of float32
 Losses = Callable[[Tensor], Tensor]
 
@@ -198,11 +199,57 @@ def _groups(claims: Claims, found: BatchNorms) -> Mapping[str, Measured]:
 
     Under a flat clip there is one group, so that each clip is of one group by itself.
     """
-    clip = clip_of(claims)
+    clip = Clip(clip_of(claims))
     return {
-        group.name: _clipped(joint([found.parameters[name] for name in group.parameters]), clip)
+        group.name: clip.measured(joint([found.parameters[name] for name in group.parameters]))
         for group in claims.groups
     }
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Clip:
+    """g ↦ C·g/max(‖g‖, C), C the radius, which may be inf; with a stability γ, g ↦ C·g/(‖g‖ + γ)
+    (Bu, Wang, Zha and Karypis, Automatic clipping, NeurIPS 2023). Either is at most C long."""
+
+    radius: float
+    stability: float | None = None
+
+    def factors(self, norms: FloatArray) -> FloatArray:
+        """What each gradient of these norms is multiplied by."""
+        if self.radius == np.inf:
+            return np.ones(len(norms))
+        if self.stability is None:
+            return np.asarray(self.radius / np.maximum(norms, self.radius), dtype=np.float64)
+        sums = norms + self.stability
+        return np.divide(self.radius, sums, out=np.zeros_like(sums), where=sums > 0.0)
+
+    def measured(self, found: Measured) -> Measured:
+        """The norms after the clip; what is not finite stays so.
+
+        Proof: t ↦ min(t, C) moves by no more than t, and t ↦ C·t/(t + γ) by no more than C/(s + γ)
+        times as much, s the smallest t there is.
+        """
+        norms, error = found.norm, found.error
+        if self.stability is None:
+            short = np.minimum(norms, self.radius)
+        else:
+            short = norms * self.factors(norms)
+            error = error * self.factors(np.maximum(norms - error, 0.0))
+        return Measured(np.where(np.isfinite(norms), short, norms), error)
+
+    def slack(self, found: Measured) -> float:
+        """What a sum loses at most where clips divide by norm + error, and leave some room below C.
+
+        Proof: n·(C/n − C/(n + e)) ≤ e·C/n; and n − C·n/(n + e) ≤ e where C lies between the ends;
+        with n + γ in place of a divisor n the loss is less. A factor with room for its rounding in
+        float32, 2^-20 here and 1e-6/C in a common library, takes at most the share _ROOM of C.
+        """
+        if self.radius == np.inf:
+            return 0.0
+        lost = found.error * self.factors(found.norm) + _ROOM * self.radius
+        moved = self.stability is not None or found.norm + found.error > self.radius
+        return float(np.sum(lost[np.broadcast_to(moved, lost.shape)]))
 
 
 def clip_of(claims: Claims) -> float:
@@ -211,14 +258,6 @@ def clip_of(claims: Claims) -> float:
     if clip is None:
         return math.inf
     return clip.clip_norm / (math.sqrt(len(claims.groups)) if clip.clip_scope == "group" else 1.0)
-
-
-def _clipped(measured: Measured, clip: float) -> Measured:
-    """t ↦ min(t, C) moves by no more than t does; what is not finite stays so."""
-    finite = np.isfinite(measured.norm)
-    return Measured(
-        np.where(finite, np.minimum(measured.norm, clip), measured.norm), measured.error
-    )
 
 
 def _replaced(measured: Measured, other: Measured, where: npt.NDArray[np.bool_]) -> Measured:

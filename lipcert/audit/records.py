@@ -75,9 +75,17 @@ class Histogram:
     """How many examples have observed/bound in [2^(k/4), 2^((k+1)/4)), by k.
 
     k is clipped to [LOWEST_BIN, HIGHEST_BIN]; 0/bound counts in LOWEST_BIN.
+    Raises: ValueError for other bins.
     """
 
     counts: Mapping[int, int] = field(default_factory=dict)
+    bins_per_octave: int = BINS_PER_OCTAVE
+
+    def __post_init__(self) -> None:
+        if self.bins_per_octave != BINS_PER_OCTAVE:
+            raise ValueError(f"a histogram has not {BINS_PER_OCTAVE} bins in an octave")
+        if any(not LOWEST_BIN <= place <= HIGHEST_BIN for place in self.counts):
+            raise ValueError("a histogram has a bin that does not exist")
 
 
 @final

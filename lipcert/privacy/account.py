@@ -115,7 +115,7 @@ class Declaration:
     def relation_factor(self, plan: TrainingPlan) -> float:
         """Δ that was used over Δ of the plan's relation: ½, 1 or 2."""
         used = self.sensitivity_for or plan.neighbours
-        return _bounds_moved(used) / _bounds_moved(plan.neighbours)
+        return used.moved / plan.neighbours.moved
 
     def reduction_factor(self, plan: TrainingPlan) -> Lower:
         """Δ that was used over Δ of what receives the noise: 1/B, 1 or B, rounded down."""
@@ -176,11 +176,6 @@ class Declaration:
         if self.composition is Composition.SEPARATE:
             claim = claim.with_steps(claim.releases * self.groups)
         return claim
-
-
-def _bounds_moved(neighbours: Neighbouring) -> float:
-    """Δ in units of the bound G of one gradient."""
-    return 2.0 if neighbours is Neighbouring.REPLACE_ONE else 1.0
 
 
 def lints(plan: TrainingPlan, declaration: Declaration) -> tuple[Diagnostic, ...]:

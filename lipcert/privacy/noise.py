@@ -27,6 +27,11 @@ class Neighbouring(Enum):
     ZERO_OUT = "zero-out"
     """one example contributes nothing, and the batches stay as they are"""
 
+    @property
+    def moved(self) -> float:
+        """How many gradients of one example neighbours differ by: Δ over the bound of one."""
+        return 2.0 if self is Neighbouring.REPLACE_ONE else 1.0
+
 
 class Reduction(Enum):
     """What is released of the gradients of a batch; a mean divides by a *public constant*."""

@@ -64,27 +64,16 @@ _REMEDIES: Final[Mapping[str, str]] = MappingProxyType(
         "LC301": "look at the first output of a layer, or gradient there, that exceeds its bound",
         "LC302": "check that weights and preprocessing are those that were bounded",
         "LC303": "check that the loss and its reduction are those that were declared",
-        "LC304": "keep the examples within the domain, or declare a larger one",
         "LC305": "use noise for a bound larger by one part in a million",
         "LC306": "replay the example that is named in float64",
         "LC307": "look for bad examples (--attack pga), give more data, or take a smaller bound "
         "(`lipcert suggest MODEL`)",
-        "LC310": "project the weights after every step",
-        "LC311": "account for the run as it was recorded",
-        "LC312": "check the divisor and the reduction of the loss",
-        "LC313": "look for what couples the examples of a batch",
-        "LC314": "check the scale of the noise, the divisor, and that every group receives noise",
-        "LC315": "seed the generator of the noise once",
-        "LC316": "look for batch statistics and reductions over the batch axis",
         "LC317": "export the module again, in evaluation mode",
         "LC318": "run the missing units again, then merge; record a run to its end",
         "LC319": "give the model, weights and data that belong together",
-        "LC320": "take an intact copy of the trace, or record the run again",
-        "LC321": "change weights only by the recorded optimizer and by projections",
-        "LC322": "compute what differs from public constants, or leave it out",
-        "LC323": "look at what the noise has along the gradients of examples",
     }
 )
+"""of what no check reports with a remedy of its own"""
 _CODE: Final = re.compile(r"^\[(LC\d{3})\]\s*")
 _DEFAULTS: Final = {
     Verdict.VIOLATION: "LC301",

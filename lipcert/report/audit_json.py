@@ -11,10 +11,9 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, cast, final
+from typing import Any, Final, cast
 
-from lipcert.audit.records import BINS_PER_OCTAVE, HIGHEST_BIN, LOWEST_BIN, AuditReport, Histogram
+from lipcert.audit.records import AuditReport
 from lipcert.core.codec import CodecError, Form, member
 from lipcert.diagnostics import CODES
 from lipcert.errors import NoVerdictError
@@ -78,29 +77,9 @@ def _number(value: object) -> float:
         raise CodecError("is not a number") from None
 
 
-def _histogram(value: object) -> Histogram:
-    found = _BINS.read(_Bins, value, "histogram")
-    if found.bins_per_octave != BINS_PER_OCTAVE:
-        raise CodecError(f"has not {BINS_PER_OCTAVE} bins in an octave")
-    if any(not LOWEST_BIN <= place <= HIGHEST_BIN for place in found.counts):
-        raise CodecError("has a bin that does not exist")
-    return Histogram(found.counts)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class _Bins:
-    counts: Mapping[int, int]
-    bins_per_octave: int = BINS_PER_OCTAVE
-
-
-_BINS: Final = Codec(CodecError, {}, extra=True)
 AUDIT: Final = Codec(
     FieldError,
-    {
-        float: Form(float, _number),
-        Histogram: Form(lambda found: _BINS.write(_Bins(found.counts)), _histogram),
-    },
+    {float: Form(float, _number)},
     members={
         **MEMBERS,
         "AuditReport.model": member("model.path"),

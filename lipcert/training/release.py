@@ -32,7 +32,6 @@ from torch.utils.hooks import RemovableHandle
 from lipcert.audit import tape
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.privacy.noise import Neighbouring
 from lipcert.process.one_process import OneProcess
 from lipcert.training.calibration import Calibration
 from lipcert.training.enforcement import Enforcement
@@ -259,7 +258,7 @@ class Release:
         """The release to a twin run: also by how much one example moves the gradients of each
         group, where two replace one another."""
         plan = calibration.plan
-        counted = 2.0 if plan.neighbours is Neighbouring.REPLACE_ONE else 1.0
+        counted = plan.neighbours.moved
         twin.relation = plan.neighbours
         twin.released(
             clean,

@@ -32,7 +32,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.analysis.premises import constraints_of
-from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_check
+from lipcert.audit.checks.recorded_run import (
+    FEW,
+    Finding,
+    RecordedRun,
+    exact,
+    norm_of,
+    run_check,
+)
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Resume, Step
@@ -176,12 +183,12 @@ class _Rank:
         if last.number + 1 != step.number or last.weights_after != step.weights_before:
             return
         for name, array in record.state.tensors().items():
-            found = _exact(array)
+            found = exact(array)
             if name not in expected or not np.any(found):
                 continue
             update = expected[name]
             slack = _slack(update, update.exact, _unit(step, array))
-            off = _norm(found - update.exact) if found.shape == update.exact.shape else math.inf
+            off = norm_of(found - update.exact) if found.shape == update.exact.shape else math.inf
             if off > slack:
                 key, _, parameter = name.partition("@")
                 place = f"between {self._run.name(last)} and {self._run.name(step)}"
@@ -201,17 +208,13 @@ class _Rank:
         for name in first:
             if first[name].tobytes() == second[name].tobytes():
                 continue
-            source, target = _exact(first[name]), _exact(second[name])
+            source, target = exact(first[name]), exact(second[name])
             if name in self._kinds and is_projection(source, target, _unit(step, second[name])):
                 self._found.projected += 1
                 continue
-            yield self._fault(
-                name,
-                place,
-                f"{name!r} changed {place}, by {_norm(target - source):.4g} of {_norm(source):.4g}",
-                (_norm(target - source), 0.0),
-                source.ndim,
-            )
+            off = norm_of(target - source)
+            text = f"{name!r} changed {place}, by {off:.4g} of {norm_of(source):.4g}"
+            yield self._fault(name, place, text, (off, 0.0), source.ndim)
 
     def _within(self, step: Step) -> Iterator[CheckReport]:
         """From the beginning of a step to its end."""
@@ -235,12 +238,12 @@ class _Rank:
             if name in skipped:
                 continue
             unit = _unit(step, second[name])
-            source, target = _exact(first[name]), _exact(second[name])
+            source, target = exact(first[name]), exact(second[name])
             slack = 0.0
             if name in updates:
                 update = updates[name]
                 slack, source = _slack(update, source, unit), update.exact
-            off = _norm(target - source)
+            off = norm_of(target - source)
             if off <= slack:
                 continue
             if name in self._kinds and is_projection(source, target, unit, slack):
@@ -270,8 +273,8 @@ class _Rank:
 
 def _slack(update: Updated, before: FloatArray, unit: float) -> float:
     """What rounding explains of a distance from an update."""
-    moved = _FACTOR * _norm(update.rounded - update.exact)
-    return moved + _ROUNDINGS * unit * (_norm(before) + _norm(update.exact))
+    moved = _FACTOR * norm_of(update.rounded - update.exact)
+    return moved + _ROUNDINGS * unit * (norm_of(before) + norm_of(update.exact))
 
 
 def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: float = 0.0) -> bool:
@@ -289,14 +292,14 @@ def is_projection(source: FloatArray, target: FloatArray, unit: float, slack: fl
     """
     if not (np.isfinite(source).all() and np.isfinite(target).all()):
         return False
-    allowed = _ROUNDINGS * unit * _norm(target) + slack
+    allowed = _ROUNDINGS * unit * norm_of(target) + slack
     rows = source.reshape(len(source), -1) if source.ndim > 1 else source.reshape(1, -1)
     ends = target.reshape(rows.shape)
     return (
-        _norm(ends - _factors(rows.reshape(1, -1), ends.reshape(1, -1)).reshape(rows.shape))
+        norm_of(ends - _factors(rows.reshape(1, -1), ends.reshape(1, -1)).reshape(rows.shape))
         <= allowed
-        or _norm(ends - _factors(rows, ends)) <= allowed
-        or _norm(ends - np.clip(rows, -_largest(ends), _largest(ends))) <= allowed
+        or norm_of(ends - _factors(rows, ends)) <= allowed
+        or norm_of(ends - np.clip(rows, -_largest(ends), _largest(ends))) <= allowed
         or (source.ndim > 1 and _shares_vectors(rows, ends, allowed))
     )
 
@@ -315,7 +318,7 @@ def _shares_vectors(source: FloatArray, target: FloatArray, allowed: float) -> b
     """Moving T by E moves S Tᵀ − T Sᵀ by at most 2‖S‖_F ‖E‖_F."""
     reach = 2.0 * math.sqrt(max(source.shape)) * allowed * float(np.linalg.norm(source, 2))
     return all(
-        _norm(product - product.T) <= reach for product in (source @ target.T, source.T @ target)
+        norm_of(product - product.T) <= reach for product in (source @ target.T, source.T @ target)
     )
 
 
@@ -334,11 +337,3 @@ def _unit(step: Step, array: npt.NDArray[Any]) -> float:
     own = _UNITS.get(array.dtype.name, 2.0**-53)
     dtype = "" if step.arithmetic is None else step.arithmetic.dtype
     return max(own, _UNITS["bfloat16"]) if dtype == "bfloat16" else own
-
-
-def _exact(array: npt.NDArray[Any]) -> FloatArray:
-    return np.asarray(array, dtype=np.float64)
-
-
-def _norm(array: FloatArray) -> float:
-    return float(np.linalg.norm(array.reshape(-1)))

@@ -40,10 +40,12 @@ import numpy as np
 from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
 from lipcert.audit.checks.recorded_run import (
     FEW,
+    NO_DECAY,
     Finding,
     RecordedRun,
     Release,
     decay_of,
+    norm_of,
     releases,
     run_check,
 )
@@ -67,7 +69,7 @@ def clean_gradients(run: RecordedRun) -> Iterator[Finding]:
     """A report for each recorded clean gradient that is not the sum, or the largest pass."""
     decay = decay_of(run)
     if decay is None:
-        yield "the run does not state λ; use recorder.declare(weight_decay=…)"
+        yield NO_DECAY
         return
     if run.declared.dropout:
         names = ", ".join(run.declared.dropout[:3])
@@ -100,7 +102,7 @@ def _lengths(run: RecordedRun, release: Release, clean: Blob) -> Iterator[CheckR
     for group in run.claims.groups:
         recorded = [run.names[name] for name in group.parameters if name in run.names]
         parts = [item.numbers(snapshot) for item in recorded if item.recorded in snapshot]
-        length = math.hypot(*(_norm(np.ravel(part)) for part in parts))
+        length = math.hypot(*(norm_of(np.ravel(part)) for part in parts))
         outer = max((s.outer for b in release.batches for _, s in b.scales), default=0.0)
         most = release.examples * (group.grad_norm or math.inf) * outer * (1.0 + 2.0**-20)
         passes = length <= most
@@ -131,7 +133,9 @@ def _compared(run: RecordedRun, release: Release, decay: float) -> CheckReport:
 
 def _of_nothing(release: Release, clean: Blob) -> CheckReport:
     """The gradient of an empty batch, which is 0."""
-    length = _norm(np.concatenate([np.ravel(x) for x in clean.tensors().values()] or [np.zeros(1)]))
+    length = norm_of(
+        np.concatenate([np.ravel(x) for x in clean.tensors().values()] or [np.zeros(1)])
+    )
     what = f"the clean gradient of the empty batch of {release.name}"
     if length == 0.0:
         return _CHECK.passed(f"{what} is 0", release.name, (length, 0.0))
@@ -188,14 +192,14 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     unit = (used or own).unit
     added = lengths + 2.0 * sum(part.decayed() for part in passes)
     alpha = _ratio(theirs, ours)
-    d = _norm(theirs - ours)
+    d = norm_of(theirs - ours)
     a = (
-        _FACTOR * _norm(rounded - ours)
+        _FACTOR * norm_of(rounded - ours)
         + release.examples * unit * added
         + sum(part.clip_slack() for part in near)
     )
-    residual = _norm(theirs - alpha * ours)
-    is_factor = _is_factor(alpha, _norm(ours), residual, a)
+    residual = norm_of(theirs - alpha * ours)
+    is_factor = _is_factor(alpha, norm_of(ours), residual, a)
     is_explained = d <= a or is_factor or extra
     return _Distance(
         d=d,
@@ -204,7 +208,7 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
         added=added,
         alpha=alpha,
         residual=residual,
-        length=_norm(ours),
+        length=norm_of(ours),
         extra=tuple(extra),
         heaviest=None if is_explained else _heaviest(run, passes, theirs, d, a),
     )
@@ -233,7 +237,7 @@ def _heaviest(
         return None
     inverse = right.T / sizes
     factors = inverse @ (left.T @ theirs)
-    residual = _norm(theirs - rows[chosen].T @ factors)
+    residual = norm_of(theirs - rows[chosen].T @ factors)
     moved = _FACTOR * (residual + a)
     excess = factors - 1.0 - moved * np.linalg.norm(inverse, axis=1)
     worst = int(np.argmax(excess))
@@ -329,7 +333,3 @@ def _flat(run: RecordedRun, gradients: Mapping[str, FloatArray]) -> FloatArray:
 def _ratio(theirs: FloatArray, ours: FloatArray) -> float:
     square = float(ours @ ours)
     return float(theirs @ ours) / square if square > 0.0 else 1.0
-
-
-def _norm(vector: FloatArray) -> float:
-    return float(np.linalg.norm(vector))

@@ -22,8 +22,9 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.audit.audited_weights import Settled
-from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
+from lipcert.audit.checks.gradients import Gradients, Pass, gradients_at, passes_of
 from lipcert.audit.checks.recorded_run import (
+    NO_DECAY,
     Batch,
     Finding,
     RecordedRun,
@@ -31,13 +32,13 @@ from lipcert.audit.checks.recorded_run import (
     claimed_divisor,
     decay_of,
     group_stds,
-    moved,
     run_check,
 )
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Step
 from lipcert.errors import NoVerdictError
 from lipcert.measure.measured import Measured, decide, joint, largest_of
+from lipcert.privacy.noise import Neighbouring
 from lipcert.upper import FloatArray
 
 _CHECK: Final = Check(
@@ -58,7 +59,7 @@ def contribution(run: RecordedRun) -> Iterator[Finding]:
     elif not run.whole_batches:
         yield "no step records its weights and its batch; use detail=… of the recorder"
     elif decay is None:
-        yield "the run does not state λ; use recorder.declare(weight_decay=…)"
+        yield NO_DECAY
     else:
         found = [item for step in run.steps for item in _excesses(run, step, decay)]
         yield from (item for item in found if isinstance(item, str))
@@ -88,9 +89,7 @@ def _excesses(run: RecordedRun, step: Step, decay: float) -> Iterator[_Excess | 
     if not isinstance(batch, Batch):
         return
     at = run.settled(batch.name)
-    weights = run.weights(batch.name) if at.weights is None else at.weights
-    clips = clips_of(run, at.claims)
-    gradients = Gradients(at.claims, weights, run.device, decay=decay, clips=clips)
+    gradients = gradients_at(run, batch.name, decay)
     passes = passes_of(gradients, batch)
     parts = [part.contributions() for part in passes]
     names = [group.name for group in at.claims.groups]
@@ -163,7 +162,8 @@ def _protected(
     sigma: float,
 ) -> _Excess:
     """All groups together against the noise."""
-    factor, stds, limit = moved(run.settings), group_stds(run, batch.step), _STORED / sigma
+    factor = Neighbouring(run.settings.neighbours).moved
+    stds, limit = group_stds(run, batch.step), _STORED / sigma
     largest = largest_of(found.values())
     norms = joint([_hidden(found[name], largest, factor, std) for name, std in stds.items()])
     return _Excess(

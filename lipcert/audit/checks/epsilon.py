@@ -50,9 +50,10 @@ from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import claimed_epsilon
 from lipcert.audit.checks.bins import Epochs
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.gradients import Gradients, Pass, clips_of, passes_of
+from lipcert.audit.checks.gradients import Pass, gradients_at, passes_of
 from lipcert.audit.checks.noise import storage_unit
 from lipcert.audit.checks.recorded_run import (
+    NO_DECAY,
     Batch,
     Finding,
     RecordedRun,
@@ -104,7 +105,7 @@ def epsilon(run: RecordedRun) -> Iterator[Finding]:
     elif run.declared.dropout:
         yield "the masks of dropout are not recorded, so that no gradient of the run is known"
     elif decay is None:
-        yield "the run does not state λ; use recorder.declare(weight_decay=…)"
+        yield NO_DECAY
     elif first is None:
         yield (
             "no ε from below: no step records its examples, its weights, and its gradients before "
@@ -149,7 +150,7 @@ class _Chosen:
         size = sum(group.dimension for group in run.claims.groups)
         wanted = max(_LEAST, -(-_DIRECTIONS // len(_detailed(run))))
         count = max(1, min(wanted, _MOST, _ENTRIES // max(size, 1)))
-        at = _gradients(run, batch.step, decay)
+        at = gradients_at(run, batch.name, decay)
         lengths = np.concatenate([part.lengths() for part in passes_of(at, batch)])
         places = np.argsort(-lengths, kind="stable")
         return cls(batch, places[inside[places]][:count], decay)
@@ -186,7 +187,7 @@ class _Seen:
         if not stds:
             return None
         batch, places = chosen.batch, chosen.places
-        gradients = _gradients(run, step, chosen.decay)
+        gradients = gradients_at(run, run.name(step), chosen.decay)
         examples = Pass(gradients, batch.x[places], batch.labels[places], scale)
         rows = []
         for place in range(len(places)):
@@ -210,15 +211,6 @@ class _Seen:
 
 def _replaces(run: RecordedRun) -> bool:
     return Neighbouring(run.settings.neighbours) is Neighbouring.REPLACE_ONE
-
-
-def _gradients(run: RecordedRun, step: Step, decay: float) -> Gradients:
-    """The network at the weights of a step."""
-    name = run.name(step)
-    at = run.settled(name)
-    weights = run.weights(name) if at.weights is None else at.weights
-    clips = clips_of(run, at.claims)
-    return Gradients(at.claims, weights, run.device, decay=decay, clips=clips)
 
 
 def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mapping[str, float]]:

@@ -28,7 +28,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.recorded_run import Batch, RecordedRun, Scale
-from lipcert.audit.evaluator import clip_of
+from lipcert.audit.evaluator import Clip, clip_of
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.losses import clipped_gradient, per_example_loss
@@ -38,7 +38,6 @@ from lipcert.measure.precision import Precision
 from lipcert.upper import FloatArray
 
 _CHUNK: Final = 128
-_ROOM: Final = 2.0**-19
 _Array = npt.NDArray[Any]
 
 
@@ -187,52 +186,6 @@ class Decay:
         shapes = [self._network.parameters[name].shape for name in names]
         sums = [shape.numel() // max(1, min(shape, default=1)) for shape in shapes]
         return max(2.0**-40, 8.0 * max(sums) * self._network.arithmetic.precision.unit)
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Clip:
-    """g ↦ C·g/max(‖g‖, C), C the radius, which may be inf; with a stability γ, g ↦ C·g/(‖g‖ + γ)
-    (Bu, Wang, Zha and Karypis, Automatic clipping, NeurIPS 2023). Either is at most C long."""
-
-    radius: float
-    stability: float | None = None
-
-    def factors(self, norms: FloatArray) -> FloatArray:
-        """What each gradient of these norms is multiplied by."""
-        if self.radius == np.inf:
-            return np.ones(len(norms))
-        if self.stability is None:
-            return np.asarray(self.radius / np.maximum(norms, self.radius), dtype=np.float64)
-        sums = norms + self.stability
-        return np.divide(self.radius, sums, out=np.zeros_like(sums), where=sums > 0.0)
-
-    def measured(self, found: Measured) -> Measured:
-        """The norms after the clip; what is not finite stays so.
-
-        Proof: t ↦ min(t, C) moves by no more than t, and t ↦ C·t/(t + γ) by no more than C/(s + γ)
-        times as much, s the smallest t there is.
-        """
-        norms, error = found.norm, found.error
-        if self.stability is None:
-            short = np.minimum(norms, self.radius)
-        else:
-            short = norms * self.factors(norms)
-            error = error * self.factors(np.maximum(norms - error, 0.0))
-        return Measured(np.where(np.isfinite(norms), short, norms), error)
-
-    def slack(self, found: Measured) -> float:
-        """What a sum loses at most where clips divide by norm + error, and leave some room below C.
-
-        Proof: n·(C/n − C/(n + e)) ≤ e·C/n; and n − C·n/(n + e) ≤ e where C lies between the ends;
-        with n + γ in place of a divisor n the loss is less. A factor with room for its rounding in
-        float32, 2^-20 here and 1e-6/C in a common library, takes at most the share _ROOM of C.
-        """
-        if self.radius == np.inf:
-            return 0.0
-        lost = found.error * self.factors(found.norm) + _ROOM * self.radius
-        moved = self.stability is not None or found.norm + found.error > self.radius
-        return float(np.sum(lost[np.broadcast_to(moved, lost.shape)]))
 
 
 @final
@@ -430,6 +383,13 @@ class Pass:
             gradients.norms(*gradients.network.tensors(x, labels), self.scale.inner)
             for x, labels in self._chunks
         ]
+
+
+def gradients_at(run: RecordedRun, name: str, decay: float) -> Gradients:
+    """The network at the settled weights of a step, clipped as there."""
+    at = run.settled(name)
+    weights = run.weights(name) if at.weights is None else at.weights
+    return Gradients(at.claims, weights, run.device, decay=decay, clips=clips_of(run, at.claims))
 
 
 def passes_of(gradients: Gradients, batch: Batch) -> list[Pass]:

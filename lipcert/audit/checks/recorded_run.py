@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Final, TypeAlias, final
 
+import numpy as np
 import numpy.typing as npt
 
 from lipcert.analysis.release import known_plan, planned_multiplier
@@ -34,13 +35,13 @@ from lipcert.audit.trace.records import Declaration, Noise, Reduction, Step
 from lipcert.gradient_stats.examples import Readable
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.ir import Graph
-from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings
 from lipcert.upper import FloatArray
 
 FEW: Final = 4
 """places that are named where a check fails at many"""
+NO_DECAY: Final = "the run does not state λ; use recorder.declare(weight_decay=…)"
 
 
 @final
@@ -208,6 +209,16 @@ def shortened(reports: Sequence[CheckReport], most: int = FEW) -> tuple[CheckRep
 _Array = npt.NDArray[Any]
 
 
+def exact(recorded: _Array) -> FloatArray:
+    """A recorded tensor in float64."""
+    return np.asarray(recorded, dtype=np.float64)
+
+
+def norm_of(tensor: FloatArray) -> float:
+    """Its Euclidean norm, as one vector."""
+    return float(np.linalg.norm(tensor.reshape(-1)))
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Scale:
@@ -255,11 +266,6 @@ def decays_inside(settings: Settings) -> bool:
 def decay_of(run: RecordedRun) -> float | None:
     """λ, where ∇ℓ + λθ is what the run clips, otherwise 0; None where the run does not say."""
     return run.declared.weight_decay if decays_inside(run.settings) else 0.0
-
-
-def moved(settings: Settings) -> float:
-    """How many gradients of one example neighbouring data sets differ by."""
-    return 2.0 if Neighbouring(settings.neighbours) is Neighbouring.REPLACE_ONE else 1.0
 
 
 def noise_stds(run: RecordedRun, step: Step | None) -> Mapping[str, float]:

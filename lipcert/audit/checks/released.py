@@ -33,7 +33,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.checks.noise import storage_unit
-from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_check
+from lipcert.audit.checks.recorded_run import (
+    FEW,
+    Finding,
+    RecordedRun,
+    exact,
+    norm_of,
+    run_check,
+)
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step
@@ -148,7 +155,7 @@ def _multiple(run: RecordedRun, step: Step, size: int) -> _Multiple | None:
     if noised is None or applied is None:
         return None
     before, after = noised.tensors(), applied.tensors()
-    pairs = [(_exact(after[name]), _exact(before[name])) for name in before.keys() & after.keys()]
+    pairs = [(exact(after[name]), exact(before[name])) for name in before.keys() & after.keys()]
     length = _length([n for _, n in pairs])
     if not 0.0 < length < math.inf:
         return None
@@ -159,7 +166,7 @@ def _multiple(run: RecordedRun, step: Step, size: int) -> _Multiple | None:
         "the loss of the batch": losses[0] if len(losses) == len(run.trace.ranks) == 1 else 0.0,
         "the norm of the clean gradient": 0.0
         if clean is None
-        else _length([_exact(item) for item in clean.tensors().values()]),
+        else _length([exact(item) for item in clean.tensors().values()]),
     }
     return _Multiple(
         run.name(step), _factor(pairs), length, {k: x for k, x in private.items() if x > 0.0}
@@ -167,7 +174,7 @@ def _multiple(run: RecordedRun, step: Step, size: int) -> _Multiple | None:
 
 
 def _length(tensors: list[FloatArray]) -> float:
-    return math.hypot(*map(_norm, tensors))
+    return math.hypot(*map(norm_of, tensors))
 
 
 def _are_one(numbers: list[float], share: float = _AS_ONE) -> bool:
@@ -182,13 +189,13 @@ def _faults(
     names = sorted(noised.keys() & applied.keys())
     units = [storage_unit(step, item[name]) for item in (noised, applied) for name in names]
     unit = max(units, default=0.0)
-    wide = {name: (_exact(applied[name]), _exact(noised[name])) for name in names}
+    wide = {name: (exact(applied[name]), exact(noised[name])) for name in names}
     factor = _factor(list(wide.values()))
     for name, (a, n) in wide.items():
-        off, length = _norm(a - factor * n), _norm(a)
+        off, length = norm_of(a - factor * n), norm_of(a)
         if off <= _ROUNDINGS * unit * length:
             continue
-        plain = name in clean and _is_closer(a, _exact(clean[name]), n)
+        plain = name in clean and _is_closer(a, exact(clean[name]), n)
         what = "the gradient without its noise"
         yield _CHECK.failed(
             f"{run.name(step)}, {name}: the optimizer applied "
@@ -226,7 +233,7 @@ def _is_closer(applied: FloatArray, clean: FloatArray, noised: FloatArray) -> bo
 def _distance(a: FloatArray, b: FloatArray) -> float:
     """The distance from a to the closest positive multiple of b."""
     square = float(np.vdot(b, b))
-    return _norm(a - max(0.0, float(np.vdot(a, b)) / square if square else 0.0) * b)
+    return norm_of(a - max(0.0, float(np.vdot(a, b)) / square if square else 0.0) * b)
 
 
 def _factor(pairs: list[tuple[FloatArray, FloatArray]]) -> float:
@@ -234,11 +241,3 @@ def _factor(pairs: list[tuple[FloatArray, FloatArray]]) -> float:
     square = sum(float(np.vdot(n, n)) for _, n in pairs)
     product = sum(float(np.vdot(a, n)) for a, n in pairs)
     return product / square if square else 1.0
-
-
-def _exact(recorded: npt.NDArray[Any]) -> FloatArray:
-    return np.asarray(recorded, dtype=np.float64)
-
-
-def _norm(array: FloatArray) -> float:
-    return float(np.linalg.norm(array.reshape(-1)))

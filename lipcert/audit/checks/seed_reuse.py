@@ -188,10 +188,7 @@ def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
     for pairs, most in ((_same_tensor(releases), _WHOLE), (within, _WINDOW), (elsewhere, _WINDOW)):
         for one, other in _affordable(pairs, most):
             first, second = one.piece[:most], other.piece[:most]
-            like, name = (
-                best_correlation(first, second),
-                f"the noise on {one.tensor!r} at {one.step}",
-            )
+            like = best_correlation(first, second)
             on = "" if one.tensor == other.tensor else f"on {other.tensor!r} "
             shifted = f", shifted by {like.shift} entries," if like.shift else ""
             what = (
