@@ -52,14 +52,18 @@ def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device
     """Whether torch works faster on images with channels last.
 
     On a CPU its convolutions in float32 do, its normalisations of groups do not: what counts is how
-    many products the convolutions have for each entry that is normalised.
+    many products the convolutions have for each entry that is normalised. A convolution of one
+    channel with windows in a single column reads beyond its input there (torch 2.13), where its
+    stride along the rows is not 1.
     """
     if device.type != "cpu" or dtype is not torch.float32 or len(graph.input_shape) != 3:
         return False
     products = normalised = 0
     for node in graph.nodes:
         match node.op:
-            case Conv(weight=weight, transposed=False) if len(node.shape) == 3:
+            case Conv(weight=weight, transposed=False) as op if len(node.shape) == 3:
+                if weight.shape[1] == 1 and node.shape[2] == 1 and op.window.strides[1] > 1:
+                    return False
                 products += prod(node.shape) * prod(weight.shape[1:])
             case Normalize():
                 normalised += prod(node.shape)

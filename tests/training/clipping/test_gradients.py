@@ -217,6 +217,15 @@ def test_gradients_that_were_made_for_norms_are_added_up(
         torch.testing.assert_close(found.gradients[name], gradient)
 
 
+def test_a_single_column_of_windows_on_one_channel() -> None:
+    """In float32 torch convolves such images wrongly with channels last."""
+    rows, columns = Window(8, 3, 1, 1, 0, 0), Window(5, 4, 3, 1, 0, 0)
+    kernel, bias = trained("k", weights(4, 1, 3, 4)), trained("b", weights(4))
+    graph = chain((1, 8, 5), Conv(kernel, bias, (rows, columns)), Activation("relu"))
+    assert graph.nodes[0].shape == (4, 6, 1)
+    check(graph, oracle.flat(graph, 0.5), *oracle.batch(graph, 3), torch.float32)
+
+
 def test_nothing_is_left_of_a_batch() -> None:
     window = Window(4, 3, 1, 1, 1, 1)
     graph = chain((1, 4, 4), Conv(trained("k", weights(2, 1, 3, 3)), None, (window, window)))
