@@ -25,7 +25,8 @@ after the clip, is recognised alike: f is the least-squares solution of Σ f_i m
 what it leaves, and d > 8·(r + a) says that it explains the difference. What rounding and kinks
 move, 8·(r + a) at most, moves f_i by at most that times the norm of row i of the pseudoinverse;
 an f_i above 1 by more is an example that contributes too much. This needs gradients that are
-linearly independent, and batches of at most 2²⁴ numbers in all.
+linearly independent, of at least twice as many entries as there are examples, since factors of
+as many explain anything, kinks as well; and batches of at most 2²⁴ numbers in all.
 """
 
 from __future__ import annotations
@@ -230,7 +231,7 @@ def _heaviest(
     )
     lengths = np.linalg.norm(rows, axis=1)
     chosen = np.flatnonzero(lengths > _SHORT * np.max(lengths, initial=0.0))
-    if not len(chosen) or len(chosen) > len(theirs):
+    if not 0 < 2 * len(chosen) <= np.count_nonzero(np.any(rows[chosen], axis=0)):
         return None
     left, sizes, right = np.linalg.svd(rows[chosen].T, full_matrices=False)
     if not sizes[-1] > _SHORT * sizes[0]:

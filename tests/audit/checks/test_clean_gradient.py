@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional
 
 from lipcert.audit.bounds import claims_of_analysis
-from lipcert.audit.checks import Checked, check_recorded_run
+from lipcert.audit.checks import Checked, check_recorded_run, clean_gradient
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.reading import read_trace
@@ -107,3 +107,40 @@ def test_one_example_that_is_left_out_shows_next_to_a_long_decay(
         checked = audited(tmp_path / str(left_out), weight, count=count, left_out=left_out)
         (report,) = (r for r in checked.reports if r.name == "agreement")
         assert (report.verdict is Verdict.PASS) is is_right
+
+
+class Known:
+    """A pass whose gradients are these rows."""
+
+    def __init__(self, rows: np.ndarray) -> None:
+        self.rows = rows
+
+    def lengths(self) -> np.ndarray:
+        return np.linalg.norm(self.rows, axis=1)
+
+    def single(self, place: int) -> np.ndarray:
+        return self.rows[place]
+
+
+@pytest.mark.parametrize("entries", [6, 7, 11])
+def test_factors_of_as_many_examples_as_entries_explain_nothing(
+    entries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a kink moves would be a factor of an example, and a right run be blamed."""
+    monkeypatch.setattr(clean_gradient, "_flat", lambda _run, row: row)
+    random = np.random.default_rng(0)
+    rows = np.zeros((6, 40))
+    rows[:, :entries] = random.standard_normal((6, entries))
+    moved = np.zeros(40)
+    moved[:entries] = 0.01 * random.standard_normal(entries)
+
+    def heaviest(rows: np.ndarray, theirs: np.ndarray) -> tuple[int, float] | None:
+        d = float(np.linalg.norm(theirs - rows.sum(0)))
+        return clean_gradient._heaviest(None, [Known(rows)], theirs, d, 1e-9)  # type: ignore[arg-type, list-item]
+
+    assert heaviest(rows, rows.sum(0) + moved) is None
+    wide = random.standard_normal((6, 40))
+    found = heaviest(wide, wide.sum(0) + wide[2])
+    assert found is not None
+    assert found[0] == 2
+    assert found[1] == pytest.approx(2.0)
