@@ -175,7 +175,7 @@ def _of_checks(checks: Iterable[CheckReport]) -> Iterator[tuple[Verdict, str]]:
     """What those that are not a pass say."""
     for check in checks:
         if check.verdict is not Verdict.PASS:
-            yield check.verdict, f"[{check.code}] {check.message}"
+            yield check.verdict, check.reason
 
 
 def _gradient(claims: Claims, total: Total) -> GradientAudit:
@@ -280,7 +280,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
         what = f"the gradient of {group.name}"
         yield from _exceeded("LC301", what, group.violations, group.undecided, group.worst_example)
         if group.grad_norm_bound is None:
-            yield Verdict.INCONCLUSIVE, f"[LC300] {what} has no bound to compare norms with"
+            yield Verdict.INCONCLUSIVE, f"[LC102] {what} has no bound to compare norms with"
     for value in report.values:
         is_norm = value.quantity is Quantity.OUTPUT_NORM
         at = value.node or "the input"

@@ -85,10 +85,7 @@ class RecordedTensors:
     @property
     def batch_sizes(self) -> Mapping[str, int]:
         """The number of examples of every step whose weights and whole batch are known."""
-        return {
-            name: sum(batch.examples or 0 for batch in step.batches)
-            for name, step in {**self._held.batches, **self._found}.items()
-        }
+        return {name: step.examples for name, step in {**self._held.batches, **self._found}.items()}
 
     @property
     def gap(self) -> str | None:
@@ -207,7 +204,7 @@ class RecordedTensors:
                         found.batches[name] = step
                     elif _is_named(step):
                         found.named[name] = step
-                    elif _has_gradients(step):
+                    elif step.filled and (step.gradients.clean or step.gradients.applied):
                         found.detailed.append(name)
                 last = step if step.weights_after is not None else last
             if last is not None and last.weights_after is not None:
@@ -274,10 +271,9 @@ def _tensors_of(batch: Batch, data: Readable) -> Mapping[str, StoredTensor] | No
 
 def _is_whole(step: Step) -> bool:
     """Whether all its examples were recorded with their labels."""
-    filled = [batch for batch in step.batches if batch.examples != 0]
-    return bool(filled) and all(
+    return bool(step.filled) and all(
         batch.tensors is not None and {INPUT, LABELS} <= batch.tensors.tensors().keys()
-        for batch in filled
+        for batch in step.filled
     )
 
 
@@ -302,15 +298,9 @@ def _found_examples(
 
 def _is_named(step: Step) -> bool:
     """Whether the examples of all its batches have a name and indices."""
-    filled = [batch for batch in step.batches if batch.examples != 0]
-    return bool(filled) and all(
-        batch.name is not None and batch.index is not None for batch in filled
+    return bool(step.filled) and all(
+        batch.name is not None and batch.index is not None for batch in step.filled
     )
-
-
-def _has_gradients(step: Step) -> bool:
-    filled = any(batch.examples != 0 for batch in step.batches)
-    return filled and any((step.gradients.clean, step.gradients.applied))
 
 
 def _require_statistics(

@@ -201,6 +201,17 @@ class CheckReport:
     expected: float | None = None
     remedy: str = ""
 
+    @property
+    def placed(self) -> str:
+        """The message behind its place, where it does not begin with that itself."""
+        is_placed = self.message.startswith(self.where)
+        return self.message if is_placed else f"{self.where}: {self.message}"
+
+    @property
+    def reason(self) -> str:
+        """What it is against a pass."""
+        return f"[{self.code}] {self.message}"
+
 
 @final
 @dataclass(frozen=True, slots=True)

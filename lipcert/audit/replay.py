@@ -265,13 +265,8 @@ def _put(
 def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> UnitResult:
     """Do one unit of a job."""
     if unit.kind is Kind.ATTACK:
-        return UnitResult(unit, Findings.all(_attacked(ready, unit, observe or _unobserved)))
+        return UnitResult(unit, Findings.all(_attacked(ready, unit, observe)))
     return UnitResult(unit, _replayed(ready, unit))
-
-
-def _unobserved(what: str, done: int, total: int) -> None:
-    """Observe nothing."""
-    del what, done, total
 
 
 def speed_of(ready: Ready) -> float | None:
@@ -307,9 +302,14 @@ def _settled(ready: Ready, weights: str) -> Settled:
     return settled_at(ready.claims, ready.recorded, weights)
 
 
-def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Findings]:
+def _attacked(ready: Ready, unit: Unit, observe: Progress | None) -> Iterator[Findings]:
     """What the proposals of the attack show when they are replayed like any other examples."""
     given = _settled(ready, unit.weights)
+
+    def watch(what: str, done: int, steps: int) -> None:
+        if observe is not None:
+            observe(f"attack, {what}: {done} of {steps}", unit.number, len(ready.units))
+
     found = proposals(
         given.claims,
         given.weights,
@@ -317,9 +317,7 @@ def _attacked(ready: Ready, unit: Unit, observe: Progress) -> Iterator[Findings]
         ready.job.attack_steps,
         move_weights=ready.job.attack_weights,
         device=torch.device(ready.job.device),
-        observe=lambda what, done, steps: observe(
-            f"attack, {what}: {done} of {steps}", unit.number, len(ready.units)
-        ),
+        observe=watch,
     )
     for number, proposal in enumerate(found, start=1):
         moved = proposal.weights

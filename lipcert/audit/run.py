@@ -197,4 +197,4 @@ def _with_obstacle(found: Checked, error: NoVerdictError) -> Checked:
         f"no unit counts, because the run cannot be replayed: {error}",
         verdict=Verdict.INCONCLUSIVE,
     )
-    return Checked((*found.reports, obstacle), found.not_done)
+    return replace(found, reports=(*found.reports, obstacle))

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
-from lipcert.core.lower.branches import branches_taken
+from lipcert.core.lower.branches import Splicer
+from lipcert.core.lower.lower import Walk
 from lipcert.core.reader.records import Branch, Model, Node
 
 
@@ -27,6 +28,18 @@ def followed(model: Model) -> Model:
     """
     taken = branches_taken(model)
     return replace(model, nodes=tuple(_followed(model.nodes, taken))) if taken else model
+
+
+def branches_taken(model: Model) -> dict[str, Branch]:
+    """The branch that each If takes whose condition is a constant, by its first output."""
+    if all(node.op_type != "If" for node in model.nodes):
+        return {}
+    found: dict[str, Branch] = {}
+    for batched in (False, True):
+        splicer = Splicer(Walk.over(model, batched=batched))
+        splicer.nodes()
+        found |= splicer.taken
+    return found
 
 
 def _followed(nodes: Iterable[Node], taken: Mapping[str, Branch]) -> Iterator[Node]:

@@ -20,11 +20,11 @@ from onnx.onnx_ml_pb2 import (
     ValueInfoProto,
 )
 
-from lipcert.core.lower.branches import branches_taken
 from lipcert.core.reader.files import MAX_BYTES, Folder
 from lipcert.core.reader.model import read_parsed
 from lipcert.core.reader.records import Branch, Model, Node
 from lipcert.core.reader.tensors import read_tensor
+from lipcert.importer.nodes import branches_taken
 
 _FRAME = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : (?:This is an invalid model\. )?")
 _LACKS = (

@@ -120,7 +120,6 @@ def audit_document(report: AuditReport, most: int | None = None) -> doc.Document
         sections=doc.sections_of(
             ("Gates", gate_statements(report.gates)),
             ("The whole gradient of one example", doc.Statements.of(_gradient(report))),
-            ("Why", doc.Listing(report.reasons).first(most)),
             ("Findings", doc.Findings(lines).first(most), more),
             (
                 "Groups: the largest gradient norm of one example against its bound",
@@ -244,10 +243,9 @@ def _octave(octave: int) -> str:
 
 def _check(check: CheckReport) -> doc.Statement:
     """What was checked besides the bounds: where, what was found, and the two numbers."""
-    where = f"{check.where}: " if check.where else ""
     numbers = (("measured", check.measured), ("expected", check.expected))
     shown = [f"{name} {measured(value)}" for name, value in numbers if value is not None]
-    text = f"{where}{check.message}" + (f" ({', '.join(shown)})" if shown else "")
+    text = check.placed + (f" ({', '.join(shown)})" if shown else "")
     verdict = check.verdict
     return doc.Statement(check.name, text, verdict.value, TONES[verdict])
 

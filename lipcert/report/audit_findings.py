@@ -136,8 +136,9 @@ def audit_findings(report: AuditReport) -> tuple[Finding, ...]:
     """Everything that a reader must know, errors first and among them the worst first."""
     untried = {group.name for group in report.untried_groups}
     found = [f for item in sorted(held_items(report), key=rank) for f in _of_held(item, untried)]
-    found = [*_of_checks(report), *found, *gate_findings(report.gates), *_of_whole(report)]
-    found += _of_reasons(report, {finding.code for finding in found})
+    found += gate_findings(report.gates)
+    known = {finding.code for finding in found if finding.level is Level.ERROR}
+    found = [*_of_checks(report), *found, *_of_reasons(report, known)]
     if report.verdict is not Verdict.PASS and not any(f.level is Level.ERROR for f in found):
         found.append(_unexplained(report))
     found += (
@@ -161,7 +162,7 @@ def _of_held(item: Held, untried: Collection[str]) -> Iterator[Finding]:
     if item.kind != "group":
         return
     if item.bound is None:
-        yield _finding(item, "LC102", Level.WARNING, f"{item.subject} has no bound to hold")
+        yield _finding(item, "LC102", Level.ERROR, f"{item.subject} has no bound to hold")
     elif item.norm is None:
         yield _finding(item, "LC300", Level.WARNING, f"{item.subject} was not tried")
     elif item.place in untried:
@@ -204,27 +205,17 @@ def _of_checks(report: AuditReport) -> Iterator[Finding]:
     for check in report.checks:
         if check.verdict is Verdict.PASS:
             continue
-        where = f"{check.where}: " if check.where else ""
         remedy = check.remedy or _REMEDIES.get(check.code, "")
-        name = check.name
-        yield Finding(
-            check.code, Level.ERROR, "check", name, f"{where}{check.message}", remedy, check.where
-        )
-
-
-def _of_whole(report: AuditReport) -> Iterator[Finding]:
-    if report.examples == 0 and not any(group.max_attacked for group in report.groups):
-        yield _whole("LC300", "no example was replayed")
-    if report.units_done < report.units:
-        missing = report.units - report.units_done
-        yield _whole("LC318", f"{missing:,} of {report.units:,} units of work are missing")
+        code, name, where = check.code, check.name, check.where
+        yield Finding(code, Level.ERROR, "check", name, check.placed, remedy, where)
 
 
 def _of_reasons(report: AuditReport, known: set[str]) -> Iterator[Finding]:
-    """Reasons that begin with the code of a finding that no record reports."""
+    """Reasons that begin with a code, but for those of checks, and of what else is known."""
+    of_checks = {check.reason for check in report.checks}
     for reason in report.reasons:
         found = _CODE.match(reason)
-        if found and found.group(1) in CODES and found.group(1) not in known:
+        if found and reason not in of_checks and found.group(1) in CODES.keys() - known:
             yield _whole(found.group(1), reason[found.end() :])
 
 

@@ -134,7 +134,7 @@ def test_a_group_without_a_bound_is_inconclusive() -> None:
     groups = (replace(claims.groups[0], grad_norm=None), *claims.groups[1:])
     at = replace(ready(), claims=replace(claims, groups=groups))
     report = concluded(result(0), result(1), at=at)
-    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC300"])
+    assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC102"])
     assert report.detectable_error_factor is None
 
 

@@ -213,7 +213,11 @@ def inconclusive() -> AuditReport:
         groups=(close, good.groups[1]),
         units_done=6,
         examples=1536,
-        reasons=("2 of 8 units of work are missing", "2 norms are undecided even in float64"),
+        reasons=(
+            "[LC305] the gradient of conv1 is too close to its bound to tell, even in float64, in "
+            "2 examples",
+            "[LC318] 2 of 8 units of work have no result",
+        ),
         plain_step_ratio=None,
     )
 
@@ -238,7 +242,11 @@ def mismatched() -> AuditReport:
         groups=tuple(_untried(item) for item in good.groups),
         values=tuple(replace(item, max_observed=None, worst_example=None) for item in good.values),
         checks=(refused,),
-        reasons=("the data do not fit the model",),
+        reasons=(
+            "[LC319] the examples have shape 1×28×28, the model takes 1×8×8",
+            "[LC318] 8 of 8 units of work have no result",
+            "[LC300] no gradient was audited: there is no example to replay",
+        ),
         seconds=0.0,
         plain_step_ratio=None,
     )
@@ -254,7 +262,7 @@ def nothing() -> AuditReport:
         groups=(),
         values=(),
         checks=(),
-        reasons=("nothing was audited",),
+        reasons=("[LC300] nothing was audited: no parameter is trained",),
     )
 
 

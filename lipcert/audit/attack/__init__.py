@@ -52,7 +52,7 @@ def proposals(
     *,
     move_weights: bool,
     device: torch.device,
-    observe: Progress | None = None,
+    observe: Progress = lambda _what, _done, _steps: None,
     seed: int = 0,
 ) -> Iterator[Proposal]:
     """Attack the bounds of every group.
@@ -61,7 +61,6 @@ def proposals(
     ascent. Where weights move, nothing is proposed at given ones that disobey their constraints.
     Raises UsageError where weights shall move but the bounds apply to one set of weights only.
     """
-    watch = observe or _unobserved
     movable = WeightSet.of(claims) if move_weights else None
     engine = claims.engine
     labels = label_set(engine.loss, engine.graph.output_shape, engine.at_output)
@@ -72,7 +71,7 @@ def proposals(
     x = np.asarray(start.x, dtype=np.float64)
     own = checked_labels(engine.loss, start.y, engine.graph.output_shape)
     rows = starting_rows(ground, (x, own), best, _ROWS)
-    observed = partial(_observed, watch, "examples", steps)
+    observed = partial(_observed, observe, "examples", steps)
     climb(ground, rows, best, steps, observed)
     if movable is None or movable.contains(field.weights):
         yield _proposal(domain, best.rows(), None)
@@ -80,7 +79,7 @@ def proposals(
         return
     starts = weight_starts(ground, movable, best.rows())
     for objective in range(field.objectives):
-        observed = partial(_observed, watch, f"weights for {_name(claims, objective)}", steps)
+        observed = partial(_observed, observe, f"weights for {_name(claims, objective)}", steps)
         first = max(starts, key=lambda start, k=objective: start.best.norms[k])  # type: ignore[misc]
         moved, found = climb_weights(ground, movable, first, (objective, steps), observed)
         yield _proposal(domain, found, moved)
@@ -96,7 +95,3 @@ def _proposal(domain: Domain, rows: Rows, weights: Mapping[str, FloatArray] | No
 
 def _observed(watch: Progress, what: str, steps: int, done: int) -> None:
     watch(what, done, steps)
-
-
-def _unobserved(what: str, done: int, steps: int) -> None:
-    del what, done, steps

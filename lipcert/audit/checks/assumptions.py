@@ -57,8 +57,7 @@ def admissible_batches(run: RecordedRun) -> Iterator[Finding]:
     inputs = [
         batch.tensors is not None and INPUT in batch.tensors.tensors()
         for step in run.steps
-        for batch in step.batches
-        if batch.examples != 0
+        for batch in step.filled
     ]
     if not any(inputs) and not run.whole_batches:
         if run.trace.manifest.examples_key is not None:

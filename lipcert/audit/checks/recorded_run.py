@@ -400,13 +400,9 @@ def releases(run: RecordedRun) -> Iterator[Release]:
             continue
         found = [batch_of(run, step) for step in steps]
         batches = tuple(batch for batch in found if isinstance(batch, Batch))
-        empty = [step for step in steps if _is_empty(step)]
+        empty = [step for step in steps if step.batches and not step.filled]
         if len(batches) + len(empty) == len(steps):
             yield Release(f"step {number}", tuple(steps), batches)
-
-
-def _is_empty(step: Step) -> bool:
-    return bool(step.batches) and all(batch.examples == 0 for batch in step.batches)
 
 
 def _distinct(blobs: list[Blob | None]) -> list[Blob]:

@@ -110,7 +110,7 @@ def _multiples(run: RecordedRun) -> Iterator[CheckReport]:
     """What the noised gradient is multiplied with, where that changes between steps."""
     sizes = Counter[int]()
     for step in run.steps:
-        sizes[step.number] += sum(batch.examples or 0 for batch in step.batches)
+        sizes[step.number] += step.examples
     multiples = (_multiple(run, step, sizes[step.number]) for step in run.steps)
     found = [item for item in multiples if item is not None]
     if len(found) < 2 or _are_one([item.factor for item in found]):

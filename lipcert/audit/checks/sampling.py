@@ -205,7 +205,7 @@ def _sizes(run: RecordedRun) -> dict[int, int] | None:
     for step in run.steps:
         if not step.batches or any(batch.examples is None for batch in step.batches):
             return None
-        sizes[step.number] += sum(batch.examples or 0 for batch in step.batches)
+        sizes[step.number] += step.examples
     return dict(sorted(sizes.items()))
 
 

@@ -162,9 +162,9 @@ def _divisor(run: RecordedRun) -> Iterator[Finding]:
     """One divisor for all batches, and not a smaller one than is claimed."""
     found: dict[float, tuple[Step, Batch]] = {}
     for step in run.steps:
-        for batch in step.batches:
+        for batch in step.filled:
             scale = scale_of(run, batch)
-            if scale is not None and batch.examples != 0:
+            if scale is not None:
                 found.setdefault(round(scale.divisor, 9), (step, batch))
     if not found:
         yield (

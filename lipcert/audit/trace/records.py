@@ -266,6 +266,16 @@ class Step:
     norms: Norms = field(default_factory=dict, metadata=_OPTIONAL)
 
     @property
+    def filled(self) -> tuple[Batch, ...]:
+        """The batches that are not known to be empty."""
+        return tuple(batch for batch in self.batches if batch.examples != 0)
+
+    @property
+    def examples(self) -> int:
+        """How many of all batches are known."""
+        return sum(batch.examples or 0 for batch in self.batches)
+
+    @property
     def has_detail(self) -> bool:
         """Whether tensors of the batch, their name, or gradients were recorded."""
         gradients = (self.gradients.clean, self.gradients.noised, self.gradients.applied)

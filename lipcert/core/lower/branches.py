@@ -87,18 +87,6 @@ def is_if(node: Node) -> bool:
     return node.op_type == "If" and not node.domain
 
 
-def branches_taken(model: Model) -> dict[str, Branch]:
-    """The branch that each If takes whose condition is a constant, by its first output."""
-    if all(node.op_type != "If" for node in model.nodes):
-        return {}
-    found: dict[str, Branch] = {}
-    for batched in (False, True):
-        splicer = Splicer(Walk.over(model, batched=batched))
-        splicer.nodes()
-        found |= splicer.taken
-    return found
-
-
 def lower_branch(walk: Walk, node: Node, position: int) -> None:
     """Add the outputs of an If, by the nodes of the branch that it takes."""
     chosen = _chosen(walk, node)

@@ -17,7 +17,7 @@ from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.draws import Members, member_tests, size_tests
 from lipcert.audit.checks.sampling import sampled
 from lipcert.audit.records import CheckReport, Verdict
-from lipcert.audit.trace.records import Batch, Declaration, Resume
+from lipcert.audit.trace.records import Batch, Declaration, Resume, Step
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training.sampling import Sampler, Seed
 from tests.training.test_sampling import plan
@@ -45,7 +45,7 @@ def faults(
             return Batch(examples=len(index), tags=tuple(f"{5 * number:x}" for number in index))
         return Batch(examples=len(index), index=index)
 
-    done = tuple(SimpleNamespace(number=t, batches=(recorded(index),)) for t, index in members)
+    done = tuple(Step(0, t, 0.0, (recorded(index),)) for t, index in members)
     stated = Declaration(
         dataset_size=pool, batch_size=batch, sampling=way, steps=steps, examples=present
     )
