@@ -32,6 +32,7 @@ from lipcert.audit.records import (
     CheckReport,
     GradientAudit,
     GroupAudit,
+    Histogram,
     Modes,
     Quantity,
     Recording,
@@ -227,7 +228,7 @@ def _group(group: GroupBound, total: Total, precision: Precision | None) -> Grou
         undecided=both.undecided,
         recomputed=both.recomputed,
         worst_example=both.worst,
-        histogram=replayed.histogram,
+        histogram=Histogram(replayed.counts),
     )
 
 

@@ -37,22 +37,6 @@ _HELD: Final = 1 << 24  # whole numbers up to it are numbers of float32
 Losses = Callable[[Tensor], Tensor]
 
 
-def plain_step_ratio(
-    engine: NormEngine, network: LoweredNetwork, arithmetic: Arithmetic, x: Tensor, losses: Losses
-) -> float:
-    """Seconds to measure a batch over seconds of a plain forward and backward pass of it.
-
-    The median of several pairs, after one of each that does not count.
-    """
-    ratios = []
-    with arithmetic.active():
-        for _ in range(1 + _REPETITIONS):
-            plain = _seconds(arithmetic, lambda: plain_step(network, x, losses))
-            measured = _seconds(arithmetic, lambda: engine.measure(x, losses))
-            ratios.append(measured / plain)
-    return statistics.median(ratios[1:])
-
-
 def plain_step(network: LoweredNetwork, x: Tensor, losses: Losses) -> None:
     """Forward, and backward to every trained tensor, as training without privacy does."""
     values = {network.graph.input_name: x}
@@ -159,12 +143,19 @@ class Bench:
         )
 
     def plain_step_ratio(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> float:
-        """Time to measure these examples over that of a plain training step."""
+        """Seconds to measure these examples over those of a plain forward and backward pass.
+
+        The median of several pairs, after one of each that does not count.
+        """
         graph, loss = self._claims.engine.graph, self._claims.engine.loss
-        targets = checked_labels(loss, labels, graph.output_shape)
-        return plain_step_ratio(
-            self._engine, self._network, self._arithmetic, self._inputs(x), self._losses(targets)
-        )
+        losses = self._losses(checked_labels(loss, labels, graph.output_shape))
+        arithmetic, inputs, ratios = self._arithmetic, self._inputs(x), []
+        with arithmetic.active():
+            for _ in range(1 + _REPETITIONS):
+                plain = _seconds(arithmetic, lambda: plain_step(self._network, inputs, losses))
+                measured = _seconds(arithmetic, lambda: self._engine.measure(inputs, losses))
+                ratios.append(measured / plain)
+        return statistics.median(ratios[1:])
 
     def _inputs(self, x: npt.NDArray[Any]) -> Tensor:
         """Examples in this arithmetic; in float64 where float32 does not hold all numbers of rows.

@@ -31,7 +31,6 @@ from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.settings.gates import MAX_EPSILON
 from lipcert.settings.lacking import besides_the_run, missing
-from lipcert.upper import FloatArray
 
 MODEL: Final = "model"
 """the weights of the file"""
@@ -58,12 +57,6 @@ class Ready:
     recorded: RecordedTensors | None
     units: tuple[Unit, ...]
     digest: str
-
-    def weights(self, name: str) -> Mapping[str, FloatArray] | None:
-        """Weights by the name that units use; None for those of the file."""
-        if self.recorded is None or name == MODEL:
-            return None
-        return self.recorded.weights(name)
 
     def examples(self, name: str) -> Readable:
         """Examples by the name that units use."""

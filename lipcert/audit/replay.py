@@ -279,7 +279,7 @@ def speed_of(ready: Ready) -> float | None:
         ready.claims,
         job.precision,
         torch.device(job.device),
-        ready.weights(unit.weights),
+        _settled(ready, unit.weights).weights,
         watch_values=job.watch_values,
     )
     return bench.plain_step_ratio(examples.x, examples.y)

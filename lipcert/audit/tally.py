@@ -22,7 +22,6 @@ from lipcert.audit.records import (
     LOWEST_BIN,
     CheckReport,
     ExampleReference,
-    Histogram,
 )
 from lipcert.core.codec import Limit
 from lipcert.measure.measured import Decision
@@ -137,11 +136,6 @@ class Tally:
                 lost = abs(place) >= _PARTS * _OCTAVES
                 return (math.inf if place > 0 else 0.0) if lost else float(2.0 ** (place / _PARTS))
         return None
-
-    @property
-    def histogram(self) -> Histogram:
-        """Counts by observed over bound."""
-        return Histogram(self.counts)
 
 
 Tallies = Mapping[Family, Mapping[str, Tally]]

@@ -257,7 +257,7 @@ class Tape:
     def passes(self, output: Tensor) -> None:
         """A forward pass in training ends with this output."""
         if not output.is_cuda:
-            self._outputs.append(_digest([output]))
+            self._outputs.append(digest_of([output]))
 
     def released(
         self,
@@ -275,8 +275,8 @@ class Tape:
         in both runs; if not, the sum is put there always."""
         number, (index, rows, outputs) = len(self.releases), self._taken()
         release = _Release(
-            tuple(account.items()), _digest(weights), index, rows, outputs,
-            _digest(clean.values()), tuple(std.items()), _digest(noised.values()),
+            tuple(account.items()), digest_of(weights), index, rows, outputs,
+            digest_of(clean.values()), tuple(std.items()), digest_of(noised.values()),
             self._kept(number, index if is_alike else None, clean, noised),
         )  # fmt: skip
         self.releases.append(release)
@@ -428,7 +428,7 @@ class Tape:
     def stepping(self, optimizer: Optimizer, *unused: object) -> None:
         """Before a step; of an optimizer within another, too."""
         del unused
-        self._before.append("" if self._released else _digest(_parameters(optimizer)))
+        self._before.append("" if self._released else digest_of(_parameters(optimizer)))
 
     def stepped(self, optimizer: Optimizer, *unused: object) -> None:
         """See what a step has changed."""
@@ -440,8 +440,8 @@ class Tape:
             tuple(_options(group) for group in optimizer.param_groups),
             self._before.pop(),
             _divisor(self._entries) if self._released else None,
-            _digest(p.grad for p in parameters if p.grad is not None),
-            _digest(parameters),
+            digest_of(p.grad for p in parameters if p.grad is not None),
+            digest_of(parameters),
         )
         number = len(self.steps)
         if self.first is not None:
@@ -514,11 +514,6 @@ def watching(tape: Tape) -> Iterator[None]:
             hook.remove()
 
 
-def digest_of(value: Tensor) -> str:
-    """Of shape, type and bits of a tensor."""
-    return _digest([value])
-
-
 def _parameters(optimizer: Optimizer) -> list[Tensor]:
     return [item for group in optimizer.param_groups for item in group["params"]]
 
@@ -533,7 +528,8 @@ def _bytes(tensor: Tensor) -> Any:
     return flat.view(torch.uint8).numpy() if flat.numel() else np.empty((len(flat), 0), np.uint8)
 
 
-def _digest(tensors: Iterable[Tensor]) -> str:
+def digest_of(tensors: Iterable[Tensor]) -> str:
+    """Of shapes, types and bits of tensors."""
     seen = hashlib.blake2b(digest_size=16)
     for tensor in tensors:
         seen.update(repr((tuple(tensor.shape), tensor.dtype)).encode())

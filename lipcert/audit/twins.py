@@ -432,7 +432,7 @@ def _unequal(first: object, second: object, name: str) -> str | None:
     if isinstance(first, nn.Module) and isinstance(second, nn.Module):
         return _unequal(first.state_dict(), second.state_dict(), name)
     if isinstance(first, Tensor | np.ndarray) and isinstance(second, Tensor | np.ndarray):
-        digests = {digest_of(torch.as_tensor(value)) for value in (first, second)}
+        digests = {digest_of([torch.as_tensor(value)]) for value in (first, second)}
         return name if len(digests) > 1 else None
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         if list(first) != list(second):

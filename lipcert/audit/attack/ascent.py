@@ -122,7 +122,11 @@ class Ground:
 
 
 def climb(
-    ground: Ground, rows: Rows, best: Best, rounds: int, observe: Callable[[int], None]
+    ground: Ground,
+    rows: Rows,
+    best: Best,
+    rounds: int,
+    observe: Callable[[int], None] = lambda _round: None,
 ) -> Rows:
     """Climb so many rounds; what is found goes into `best`. Returns the rows where they stand.
 

@@ -280,7 +280,7 @@ def _start(ground: Ground, weights: Weights, examples: Rows) -> WeightStart:
 def _examples(ground: Ground, rows: Rows, objective: int) -> tuple[Rows, Best]:
     """A few steps of the examples at the present weights; the best of them takes the first row."""
     best = Best(ground.field.objectives)
-    rows = climb(ground, rows, best, _BURST, _nobody)
+    rows = climb(ground, rows, best, _BURST)
     rows.x[0], rows.labels[0] = best.example(objective)
     return rows, best
 
@@ -293,7 +293,3 @@ def _moved(weights: Weights, slopes: Mapping[str, FloatArray], length: float) ->
         if steepness > 0.0:
             found[name] = weights[name] + (length * size / steepness) * slope
     return found
-
-
-def _nobody(step: int) -> None:
-    del step

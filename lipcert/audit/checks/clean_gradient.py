@@ -52,6 +52,7 @@ from lipcert.audit.checks.recorded_run import (
 )
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
+from lipcert.measure.measured import joint
 from lipcert.measure.precision import Precision
 from lipcert.upper import FloatArray
 
@@ -79,7 +80,12 @@ def clean_gradients(run: RecordedRun) -> Iterator[Finding]:
             "nor the contribution of an example can be recomputed: sums were compared with what "
             "clipped gradients can add up to, contributions are those without dropout"
         )
-        reports = [report for item in releases(run) for report in _lengths_of(run, item)]
+        reports = [
+            report
+            for item in releases(run)
+            for clean in item.cleans
+            for report in _lengths(run, item, clean)
+        ]
     else:
         reports = [_compared(run, release, decay) for release in releases(run)]
         if not reports and run.trace.manifest.examples_key is not None and not run.whole_batches:
@@ -91,14 +97,9 @@ def clean_gradients(run: RecordedRun) -> Iterator[Finding]:
     yield from sorted(passes, key=lambda report: report.measured or 0.0)[-1:]
 
 
-def _lengths_of(run: RecordedRun, release: Release) -> Iterator[CheckReport]:
+def _lengths(run: RecordedRun, release: Release, clean: Blob) -> Iterator[CheckReport]:
     """Of each group at one step: n gradients, each clipped to C, add up to n·C at most, whatever
     masks were drawn. Additions in float32 round by at most 2^-20 of what is added."""
-    for clean in release.cleans:
-        yield from _lengths(run, release, clean)
-
-
-def _lengths(run: RecordedRun, release: Release, clean: Blob) -> Iterator[CheckReport]:
     snapshot = clean.tensors()
     for group in run.claims.groups:
         recorded = [run.names[name] for name in group.parameters if name in run.names]
@@ -152,16 +153,16 @@ def _of_nothing(release: Release, clean: Blob) -> CheckReport:
 @dataclass(frozen=True, slots=True)
 class _Distance:
     """Lengths of the module docstring. d: distance; a: allowed; s: Σ‖g_i‖; added: of all that is
-    added up, ≥ s; extra: tensors that were recorded and are not bounded.
-    heaviest: the example with the largest factor, if that is above 1 beyond doubt, and it."""
+    added up, ≥ s; is_factor: whether nothing but α differs; extra: tensors that were recorded and
+    are not bounded. heaviest: the example with the largest factor, if that is above 1 beyond doubt,
+    and it."""
 
     d: float
     a: float
     s: float
     added: float
     alpha: float
-    residual: float
-    length: float
+    is_factor: bool
     extra: tuple[str, ...]
     heaviest: tuple[int, float] | None
 
@@ -189,7 +190,7 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     theirs = _flat(run, recorded)
     known = {match.recorded for match in run.names.values()}
     extra = [name for name, item in snapshot.items() if name not in known and np.any(item)]
-    lengths = sum(map(_length, passes))
+    lengths = sum(float(np.sum(joint([*p.contributions().values()]).norm)) for p in passes)
     unit = (used or own).unit
     added = lengths + 2.0 * sum(part.decayed() for part in passes)
     alpha = _ratio(theirs, ours)
@@ -200,7 +201,7 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
         + sum(part.clip_slack() for part in near)
     )
     residual = norm_of(theirs - alpha * ours)
-    is_factor = _is_factor(alpha, norm_of(ours), residual, a)
+    is_factor = abs(alpha - 1.0) * norm_of(ours) > _FACTOR * (residual + a)
     is_explained = d <= a or is_factor or extra
     return _Distance(
         d=d,
@@ -208,15 +209,10 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
         s=lengths,
         added=added,
         alpha=alpha,
-        residual=residual,
-        length=norm_of(ours),
+        is_factor=is_factor,
         extra=tuple(extra),
         heaviest=None if is_explained else _heaviest(run, passes, theirs, d, a),
     )
-
-
-def _is_factor(alpha: float, length: float, residual: float, a: float) -> bool:
-    return abs(alpha - 1.0) * length > _FACTOR * (residual + a)
 
 
 def _heaviest(
@@ -249,7 +245,6 @@ def _heaviest(
 
 def _report(release: Release, found: _Distance) -> CheckReport:
     d, a = found.d, found.a
-    is_factor = _is_factor(found.alpha, found.length, found.residual, a)
     check, verdict, remedy = _CHECK, Verdict.PASS, ""
     message = (
         f"the clean gradient of {release.name} is the sum of the gradients of its examples, up to "
@@ -262,14 +257,14 @@ def _report(release: Release, found: _Distance) -> CheckReport:
             "network has no such parameter"
         )
         remedy = "bound the network that is trained, or freeze the tensor"
-    elif is_factor and found.alpha > 1.0:
+    elif found.is_factor and found.alpha > 1.0:
         check, verdict = _CONTRIBUTED, Verdict.VIOLATION
         message = (
             f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
             "should add up to: each contributes that many times what the account assumes"
         )
         remedy = "divide by the public constant that is declared, once, after every clip"
-    elif is_factor:
+    elif found.is_factor:
         verdict = Verdict.INCONCLUSIVE
         message = (
             f"the clean gradient of {release.name} is {found.alpha:.6g} times what its examples "
@@ -312,13 +307,6 @@ def _passes(gradients: Gradients, release: Release) -> list[Pass]:
 def _total(passes: list[Pass]) -> Mapping[str, FloatArray]:
     parts = [part.total() for part in passes]
     return {name: sum((part[name] for part in parts), np.zeros(())) for name in parts[0]}
-
-
-def _length(part: Pass) -> float:
-    """Σ‖g_i‖."""
-    groups = part.contributions().values()
-    squares = sum((group.norm**2 for group in groups), np.zeros(()))
-    return float(np.sum(np.sqrt(squares)))
 
 
 def _flat(run: RecordedRun, gradients: Mapping[str, FloatArray]) -> FloatArray:

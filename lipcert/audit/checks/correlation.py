@@ -93,10 +93,14 @@ def unshifted(first: Piece, second: Piece, shift: int = 0) -> Correlation:
     longest = (np.linalg.norm(a) + np.linalg.norm(e)) * (np.linalg.norm(b) + np.linalg.norm(f))
     if not 0.0 < lengths < math.inf:
         return Correlation(shift, 0.0, 1.0)
-    likely = min(1.0, max(abs(product) - slack, 0.0) / float(longest))
-    half = (len(a) - 1) / 2.0
-    chance = min(1.0, 2.0 * float(beta.cdf((1.0 - likely) / 2.0, half, half)))
-    return Correlation(shift, product / lengths, chance)
+    likely = (abs(product) - slack) / float(longest)
+    return Correlation(shift, product / lengths, _chance(likely, len(a)))
+
+
+def _chance(likely: float, entries: int) -> float:
+    """How probable such a cosine, or a larger one of either sign, is by chance."""
+    half, cosine = (entries - 1) / 2.0, min(1.0, max(likely, 0.0))
+    return min(1.0, 2.0 * float(beta.cdf((1.0 - cosine) / 2.0, half, half)))
 
 
 def best_correlation(first: Piece, second: Piece) -> Correlation:
@@ -231,11 +235,7 @@ class Sketches:
             best = max(best, (float(alike[i, j]), start + i, j))
         likely, i, j = best
         cosine = float(rows[i] @ rows[j] / (long[i] * long[j]))
-        return Correlation(0, cosine, self._chance(likely)), self.places[i], self.places[j]
-
-    def _chance(self, likely: float) -> float:
-        half = (self.size - 1) / 2.0
-        return min(1.0, 2.0 * float(beta.cdf((1.0 - min(1.0, max(likely, 0.0))) / 2.0, half, half)))
+        return Correlation(0, cosine, _chance(likely, self.size)), self.places[i], self.places[j]
 
     def noticed(self, chance: float) -> float:
         """The cosine of two noises that a test of this chance notices."""

@@ -56,7 +56,14 @@ from scipy.special import ndtr
 from scipy.stats import beta, binom, chi2, norm
 
 from lipcert.audit.checks.chance import SHARE, ChanceTest, power_of_ten
-from lipcert.audit.checks.recorded_run import Finding, RecordedRun, noise_stds, run_check, shortened
+from lipcert.audit.checks.recorded_run import (
+    Finding,
+    RecordedRun,
+    exact,
+    noise_stds,
+    run_check,
+    shortened,
+)
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
@@ -119,8 +126,7 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
         stds = noise_stds(run, step)
         for name in sorted(clean.keys() & noised.keys()):
             unit = storage_unit(step, noised[name])
-            first = clean[name].astype(np.float64).reshape(-1)
-            second = noised[name].astype(np.float64).reshape(-1)
+            first, second = (exact(part[name]).reshape(-1) for part in (clean, noised))
             yield AddedNoise(
                 run.name(step),
                 step.rank,

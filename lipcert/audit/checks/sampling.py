@@ -40,11 +40,7 @@ _Index = npt.NDArray[np.int64]
 
 def sampled(run: RecordedRun) -> Iterator[Finding]:
     """Everything that contradicts the sampling of the account, and passes of what was compared."""
-    way = (
-        Sampling(run.settings.sampling)
-        if run.settings.sampling is not None
-        else run.declared.sampling
-    )
+    way = stated_sampling(run)
     dataset = run.settings.dataset_size or run.declared.dataset_size
     expected = run.settings.batch_size or run.declared.batch_size
     if way is Sampling.FULL_BATCH and expected is None:
@@ -197,6 +193,13 @@ def _rarest(tests: Iterable[ChanceTest]) -> Iterator[CheckReport]:
     found = too_rare(tests, OF_EACH)
     if found is not None:
         yield found.failed(_CHECK)
+
+
+def stated_sampling(run: RecordedRun) -> Sampling | None:
+    """As the account has it, or else the run declares it."""
+    if run.settings.sampling is not None:
+        return Sampling(run.settings.sampling)
+    return run.declared.sampling
 
 
 def _sizes(run: RecordedRun) -> dict[int, int] | None:

@@ -32,7 +32,7 @@ from lipcert.audit.checks.recorded_run import (
     scale_of,
     stated_noise,
 )
-from lipcert.audit.checks.sampling import sampled
+from lipcert.audit.checks.sampling import sampled, stated_sampling
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.core.accounting.sensitivity import effective_multiplier, sensitivity_up
@@ -124,7 +124,7 @@ def _statements(run: RecordedRun) -> Iterator[Finding]:
 
 def _sampler(run: RecordedRun) -> Iterator[Finding]:
     """Every batch is drawn as accounted for, and not at a higher rate."""
-    expected = _expected_sampling(run)
+    expected = stated_sampling(run)
     rate = run.plan.sampling_rate.value if run.plan is not None else run.declared.sampling_rate
     stated = [(step, batch) for step in run.steps for batch in step.batches if batch.sampler]
     if expected is None or not stated:
@@ -150,12 +150,6 @@ def _sampler(run: RecordedRun) -> Iterator[Finding]:
             )
             return
     yield _CHECK.passed(f"{expected.value} sampling")
-
-
-def _expected_sampling(run: RecordedRun) -> Sampling | None:
-    if run.settings.sampling is not None:
-        return Sampling(run.settings.sampling)
-    return run.declared.sampling
 
 
 def _divisor(run: RecordedRun) -> Iterator[Finding]:
