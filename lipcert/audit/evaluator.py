@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ _REPETITIONS: Final = 5
 _ROOM: Final = 2.0**-19
 _HELD: Final = 1 << 24  # whole numbers up to it are numbers of float32
 Losses = Callable[[Tensor], Tensor]
+_Number = TypeVar("_Number", bound=np.generic)
 
 
 def plain_step(network: LoweredNetwork, x: Tensor, losses: Losses) -> None:
@@ -85,8 +86,9 @@ class Norms:
         """A copy with the norms of some examples taken from another measurement."""
         found = {
             family: {
-                name: _replaced(measured, other.found[family][name], where)
-                for name, measured in norms.items()
+                name: Measured(put(old.norm, new.norm, where), put(old.error, new.error, where))
+                for name, old in norms.items()
+                for new in (other.found[family][name],)
             }
             for family, norms in self.found.items()
         }
@@ -251,7 +253,10 @@ def clip_of(claims: Claims) -> float:
     return clip.clip_norm / (math.sqrt(len(claims.groups)) if clip.clip_scope == "group" else 1.0)
 
 
-def _replaced(measured: Measured, other: Measured, where: npt.NDArray[np.bool_]) -> Measured:
-    norm, error = measured.norm.copy(), measured.error.copy()
-    norm[where], error[where] = other.norm, other.error
-    return Measured(norm, error)
+def put(
+    old: npt.NDArray[_Number], new: npt.NDArray[_Number], where: npt.NDArray[np.bool_]
+) -> npt.NDArray[_Number]:
+    """A copy in which the numbers at these places are new ones."""
+    found = old.copy()
+    found[where] = new
+    return found

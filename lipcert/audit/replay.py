@@ -23,7 +23,7 @@ from lipcert.audit.admissibility import outside, settled
 from lipcert.audit.attack import proposals
 from lipcert.audit.audited_weights import Settled, settled_at, settled_weights
 from lipcert.audit.bounds import Claims
-from lipcert.audit.evaluator import Bench, Norms, clip_of
+from lipcert.audit.evaluator import Bench, Norms, clip_of, put
 from lipcert.audit.job import Kind, Unit
 from lipcert.audit.prepared_job import MODEL, Ready
 from lipcert.audit.records import Check, CheckReport, Verdict
@@ -243,8 +243,8 @@ def _replaced(judged: _Judged, again: _Judged, where: npt.NDArray[np.bool_]) -> 
     decisions = {
         family: {
             name: Decision(
-                _put(decision.violating, other.violating, where),
-                _put(decision.undecided, other.undecided, where),
+                put(decision.violating, other.violating, where),
+                put(decision.undecided, other.undecided, where),
             )
             for name, decision in found.items()
             for other in (again.decisions[family][name],)
@@ -252,14 +252,6 @@ def _replaced(judged: _Judged, again: _Judged, where: npt.NDArray[np.bool_]) -> 
         for family, found in judged.decisions.items()
     }
     return _Judged(judged.norms.replaced(again.norms, where), decisions)
-
-
-def _put(
-    old: npt.NDArray[np.bool_], new: npt.NDArray[np.bool_], where: npt.NDArray[np.bool_]
-) -> npt.NDArray[np.bool_]:
-    found = old.copy()
-    found[where] = new
-    return found
 
 
 def audit_unit(ready: Ready, unit: Unit, observe: Progress | None = None) -> UnitResult:

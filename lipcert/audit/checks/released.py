@@ -64,8 +64,7 @@ def released(run: RecordedRun) -> Iterator[Finding]:
     yield from _multiples(run)
     for step in run.steps:
         clean, noised, applied = (
-            {} if blob is None else blob.tensors()
-            for blob in (step.gradients.clean, step.gradients.noised, step.gradients.applied)
+            {} if blob is None else blob.tensors() for blob in step.gradients.each
         )
         if noised and applied:
             compared += 1

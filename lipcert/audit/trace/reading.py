@@ -96,11 +96,7 @@ class EventReader:
             weights_before=_holding(step.weights_before, self._weights),
             weights_after=_holding(step.weights_after, self._weights),
             weights_start=_holding(step.weights_start, self._weights),
-            gradients=Gradients(
-                clean=_holding(step.gradients.clean, self._gradients),
-                noised=_holding(step.gradients.noised, self._gradients),
-                applied=_holding(step.gradients.applied, self._gradients),
-            ),
+            gradients=Gradients(*(_holding(own, self._gradients) for own in step.gradients.each)),
         )
 
 

@@ -185,6 +185,11 @@ class Gradients:
     noised: Blob | None = None
     applied: Blob | None = None
 
+    @property
+    def each(self) -> tuple[Blob | None, Blob | None, Blob | None]:
+        """All of them, in this order."""
+        return self.clean, self.noised, self.applied
+
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -278,16 +283,14 @@ class Step:
     @property
     def has_detail(self) -> bool:
         """Whether tensors of the batch, their name, or gradients were recorded."""
-        gradients = (self.gradients.clean, self.gradients.noised, self.gradients.applied)
-        return any((*gradients, *(batch.tensors or batch.name for batch in self.batches)))
+        batches = (batch.tensors or batch.name for batch in self.batches)
+        return any((*self.gradients.each, *batches))
 
     @property
     def blobs(self) -> tuple[Blob, ...]:
         """All tensors that the step names."""
-        gradients = self.gradients
         named = [batch.tensors for batch in self.batches]
-        named += [gradients.clean, gradients.noised, gradients.applied]
-        named += [self.weights_before, self.weights_after, self.weights_start]
+        named += [*self.gradients.each, self.weights_before, self.weights_after, self.weights_start]
         named += [] if self.optimizer is None else [self.optimizer.state]
         return tuple(blob for blob in named if blob is not None)
 
