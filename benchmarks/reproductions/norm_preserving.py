@@ -20,6 +20,7 @@ from benchmarks.reproductions.networks import WIDTH, DenseNetwork, imported, ort
 from benchmarks.reproductions.rows import Row, Verdict
 from lipcert import ImportedModel, Settings, analyze
 from lipcert.core.losses.base import Loss
+from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.losses import make_loss
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.measure.losses import per_example_loss
@@ -124,10 +125,6 @@ def measured(network: DenseNetwork, loss: Loss, scale: float) -> Measurement:
 
 def proved(model: ImportedModel, loss: Loss) -> float:
     """The bound at the weights of the file, which are orthogonal up to float32."""
-    temperature = loss.parameters().get("temperature")
-    settings = Settings(
-        loss=loss.kind,
-        temperature=None if temperature is None else float(temperature),
-        input_norm=RADIUS,
-    )
+    temperature = loss.temperature if isinstance(loss, CrossEntropy) else None
+    settings = Settings(loss=loss.kind, temperature=temperature, input_norm=RADIUS)
     return analyze(model, settings).network.grad_norm or 0.0

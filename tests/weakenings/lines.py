@@ -36,7 +36,7 @@ VALUES = [
     _of("gains:GainFact.evaluate", " and is_relu(above)", "", by.raised_weights_below_no_relu),
     _of("gains:GainFact.evaluate", "proof.free & tensors_read(steps)", "False",
         by.raised_weights_that_change),
-    _of("gains:GainFact.evaluate", " or not self._is_proved(raised, proof)", "",
+    _of("gains:GainFact._copies", " and all_at_most(exact(matrix), 1.0, self.gain, check)", "",
         by.raised_weights_of_no_such_norm),
     _of("products:region_of", "proof.free", "frozenset()", by.products_of_weights_that_change),
     _of("products:ProductFact.evaluate",

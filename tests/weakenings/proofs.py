@@ -312,7 +312,7 @@ FORMS = [
         Kill.seeds(test_regions.test_no_jacobian_is_larger, test_regions.joined, count=3),
     ),
     Mutation(
-        "forms.links:_on_run",
+        "forms.links:on_run",
         "high.max(axis=0)",
         "high.min(axis=0)",
         Kill.of(test_links.test_each_step, "scale"),
@@ -411,6 +411,12 @@ FORMS = [
         "lines.gains:copies_of",
         "math.prod(shape) * groups",
         "math.prod(shape)",
+        Kill.of(test_raised.test_a_bias_reaches_every_output),
+    ),
+    Mutation(
+        "lines.gains:GainFact._copies",
+        " and raised.norm_at_most(self.gain, witness, check)",
+        "",
         Kill.of(test_raised.test_a_bias_reaches_every_output),
     ),
 ]
