@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy.stats import binom, binomtest, chisquare
 
 from lipcert.audit.checks.sampling import sampled
-from lipcert.audit.trace.records import Batch
+from lipcert.audit.trace.records import Batch, Step
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
@@ -195,7 +195,7 @@ def test_shuffled_epochs_are_disjoint_batches_of_everything() -> None:
 def test_the_audit_finds_nothing(sampling: Sampling, present: int | None) -> None:
     planned = plan(sampling, 200, 20)
     steps = [
-        SimpleNamespace(number=k, batches=[Batch(examples=len(i), index=i) for i in parts])
+        Step(0, k, 1.0, tuple(Batch(examples=len(i), index=i) for i in parts))
         for k, parts in enumerate(together(planned, 2, 120, examples=present))
     ]
     run = SimpleNamespace(
