@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import sys
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -115,8 +116,6 @@ def by_opacus(*, hidden: int, batch: int, epochs: int) -> Train:
 
 
 def _folder() -> str:
-    import tempfile
-
     return f"{tempfile.mkdtemp()}/trace"
 
 

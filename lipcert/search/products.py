@@ -44,8 +44,6 @@ _SMALLEST: Final = 3e-4
 _SLACK: Final = 2.0**-21
 """of the square of the norm, for facts that are a little larger, and for rounding"""
 _LOOKS: Final = 40
-
-
 _STABLE: Final = 1e-6
 """how near to 0 an entry of a box may end, that counts as one of no sign"""
 _TINY, _MOST = 1e-12, 1e50
@@ -108,8 +106,7 @@ class _Problem:
 
     factors: rows of norm 1, `used` among those of the region, whose norms were `lengths`; then the
     variables of the start, if they may be negative. goal: of ‖o‖². squares: rows that are variables
-    of a group; tied: rows of y, and of y − u; signed: how
-    many rows have a sign.
+    of a group; tied: rows of y, and of y − u; signed: how many rows have a sign.
     """
 
     region: Unfolded

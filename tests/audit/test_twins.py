@@ -24,45 +24,22 @@ from torch.utils.data import (
 )
 
 import lipcert
+from benchmarks import twins
+from benchmarks.twins import MECHANISMS, RELATIONS, Data
 from lipcert.audit.opacus import attach_opacus
 from lipcert.audit.records import Verdict
 from lipcert.errors import UsageError
-from lipcert.training import (
-    BackpropClipping,
-    Clipless,
-    FixedWeightNorm,
-    GradientClipping,
-    TrainingMechanism,
-    WeightClipping,
-    make_private,
-)
+from lipcert.training import GradientClipping, TrainingMechanism, make_private
 
-Data = tuple[Tensor, Tensor]
 SIZE, BATCH, STEPS = 64, 12, 8
-MECHANISMS = {
-    "gradient-clipping": GradientClipping(clip_norm=1.0),
-    "clipless": Clipless(radius=1.0, input_norm=4.0),
-    "backprop-clipping": BackpropClipping(input_clip=1.0, cotangent_clip=1.0),
-    "weight-clipping": WeightClipping(radius=1.0, input_norm=4.0),
-    "fixed-weight-norm": FixedWeightNorm(input_norm=4.0),
-}
-RELATIONS = {
-    "poisson": "add-remove",
-    "balls-in-bins": "add-remove",
-    "shuffle": "zero-out",
-    "without-replacement": "replace-one",
-}
 
 
 def examples() -> Data:
-    generator = torch.Generator().manual_seed(3)
-    x = torch.randn(SIZE, 6, generator=generator)
-    x = 4.0 * x / x.norm(dim=1, keepdim=True).clamp(min=4.0)
-    return x, torch.randint(0, 3, (SIZE,), generator=generator)
+    return twins.examples(SIZE, 6)
 
 
 def module() -> nn.Module:
-    return nn.Sequential(nn.Linear(6, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False))
+    return twins.network(6, 8)
 
 
 @dataclass

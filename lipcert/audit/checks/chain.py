@@ -55,7 +55,6 @@ _CHECK: Final = Check(
 _FACTOR: Final = 8.0
 _ROUNDINGS: Final = 16.0
 _UNITS: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
-_Tensors = Mapping[str, npt.NDArray[Any]]
 
 
 @final

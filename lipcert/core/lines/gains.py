@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Literal, final
+from typing import Literal, final
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from lipcert.core.norms.raised import raised_entries
 from lipcert.core.norms.steps import matrix_of
 from lipcert.core.program import Dense, Shape, Step
 from lipcert.core.rules.facts import Fact
-
-if TYPE_CHECKING:
-    pass
 
 
 @final
