@@ -1,12 +1,11 @@
 """Observing: gradients of examples under the mechanism of the settings, beside its bounds.
 
-They are measured at the weights of the file, scaled into the constraints that training enforces,
-with intervals over draws; findings say what a reader must know of private examples.
+They are measured at the weights of the file, scaled into the constraints that training enforces;
+findings say what a reader must know of private examples.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
@@ -26,17 +25,11 @@ from lipcert.graph.ir import Graph, places_of
 from lipcert.search.pullbacks import work
 from lipcert.settings.settings import Settings
 
-_MOST: Final = 64
+_MOST: Final = 256
+"""random examples: the numbers of as many others differ by some percent"""
 _LEAST: Final = 8
-_WORK: Final = 2e8
-"""floating-point operations to spend on as many examples as possible, where none were given"""
-_NARROW: Final = 0.04
-"""of a signal or a quotient of two, the half-width of an interval that needs no more examples"""
-_MOST_DRAWN: Final = 4096
-_WORK_OF_DRAWN: Final = 1e9
-"""that are spent to make an interval narrow: about a second"""
-_NUMBERS_DRAWN: Final = 1 << 24
-"""in the inputs of all examples that are drawn"""
+_WORK: Final = 5e8
+"""floating-point operations to spend on as many of them: about half a second"""
 _WORK_OF_LEAST: Final = 5e9
 """that are spent on a few examples, for a network that is analysed in seconds itself: about one"""
 _MOST_NUMBERS: Final = 1 << 24
@@ -121,21 +114,19 @@ def _thinned(examples: Examples, found: Bounded) -> Examples:
 def observed_at_random(found: Bounded, settings: Settings, seed: int = 0) -> Observed | None:
     """Gradients of random admissible examples; None where `left_out` says why there are none.
 
-    A few are drawn first; then as many as make the intervals narrow, as far as work allows. What is
-    seen depends on nothing but the network and the seed.
+    What is seen depends on nothing but the network and the seed.
     """
     if left_out(found) or not found.groups:
         return None
-    each = work(found.program)
-    count = min(max(int(_WORK / each), _LEAST), _MOST)
-    seen = _observed_of(found, settings, count, seed)
-    numbers = max(math.prod(found.graph.input_shape), 1)
-    most = min(int(_WORK_OF_DRAWN / each), _NUMBERS_DRAWN // numbers, _MOST_DRAWN)
-    while seen is not None and count < most and (width := _width(seen)) > _NARROW:
-        wanted = math.ceil(count * (width / _NARROW) ** 2)
-        count = min(max(wanted, 2 * count), most)
-        seen = _observed_of(found, settings, count, seed)
-    return seen
+    count = min(max(int(_WORK / work(found.program)), _LEAST), _MOST)
+    graph = found.graph
+    drawn = random_examples(
+        graph.input_shape, found.domain, found.loss, graph.output_shape, count, seed=seed
+    )
+    try:
+        return None if drawn is None else observed_at(found, settings, drawn)
+    except NoVerdictError:  # of operands that are no views of what they show, say
+        return None
 
 
 def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
@@ -155,30 +146,6 @@ def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
     message = f"no gradients of random examples were measured beside the bounds: {why}"
     remedy = "give examples (--data), which are measured whatever it takes"
     return (Diagnostic("LC411", Level.INFO, "", message, remedy),)
-
-
-def _observed_of(found: Bounded, settings: Settings, count: int, seed: int) -> Observed | None:
-    """Gradients of so many random examples."""
-    shapes = found.graph.input_shape, found.graph.output_shape
-    drawn = random_examples(
-        shapes[0],
-        found.domain,
-        found.loss,
-        shapes[1],
-        count,
-        seed=seed,
-    )
-    try:
-        return None if drawn is None else observed_at(found, settings, drawn)
-    except NoVerdictError:  # of operands that are no views of what they show, say
-        return None
-
-
-def _width(observed: Observed) -> float:
-    """The wider half of the intervals, relative to their middle; 0 where there is none."""
-    known = (observed.signal_interval, observed.clipped_over_signal)
-    widths = [(high - low) / (high + low) for low, high in filter(None, known) if high > 0.0]
-    return max(widths, default=0.0)
 
 
 def findings_on_examples(

@@ -19,15 +19,12 @@ from lipcert.settings.gates import GateResult
 
 VerdictName = Literal[
     "useful",
-    "between useful and costly",
     "costly",
-    "between useful and not usable",
-    "between costly and not usable",
     "not usable",
     "unknown",
     "nothing trained",
 ]
-"""what bounds are good for: a class of their relative cost, or the two that its interval touches"""
+"""what bounds are good for: a class of their relative cost"""
 _ATTAINED: Final = 1e-6
 
 
@@ -214,8 +211,7 @@ class Usefulness:
     reduction. *_to_signal: over the norm of the mean gradient that each of both releases (as a sum,
     where that is released); *_of_run: over √T, since noise averages over the T steps of a run.
     relative_cost: quotient of both `_to_signal`, or of both noises where no signal is known.
-    slack: the bound G over the largest gradient norm that was met. *_interval: what other draws of
-    the examples would have found in 95 of 100 cases, about; None where that is not known.
+    slack: the bound G over the largest gradient norm that was met.
     """
 
     verdict: VerdictName
@@ -231,8 +227,6 @@ class Usefulness:
     slack: float | None
     groups: tuple[GroupUsefulness, ...]
     observed: Observed | None
-    noise_to_signal_interval: tuple[float, float] | None = None
-    relative_cost_interval: tuple[float, float] | None = None
 
     @property
     def against(self) -> str:

@@ -1,7 +1,6 @@
 """Usefulness: the noise of a release against its rival, and against the gradients it hides.
 
-The verdict says first what a bound is good for: a class of a ratio, or two of them where the
-interval of the ratio touches both.
+The verdict says first what a bound is good for: a class of a ratio.
 """
 
 from __future__ import annotations
@@ -70,10 +69,9 @@ def usefulness_of(
     found, clipped = _over(own, longer), _over(rival, longer)
     found_of_run, clipped_of_run = _over(found, steps), _over(clipped, steps)
     seen = observed if own is not None and rival is not None else None
-    spread = None if seen is None or ratio is None else _scaled(seen.clipped_over_signal, ratio)
     verdict, sentence = _NOTHING
     if released.groups:
-        verdict, sentence = _judged(cost, spread, settings, seen, unknown)
+        verdict, sentence = _judged(cost, settings, seen, unknown)
     sentence += _of_run(cost, found_of_run, clipped_of_run, seen)
     total = released.total_sensitivity.value
     return Usefulness(
@@ -90,24 +88,7 @@ def usefulness_of(
         slack=_over(_over(total, unit), observed and observed.grad_norm_max),
         groups=_groups(released, observed, longer),
         observed=observed,
-        noise_to_signal_interval=_noise_interval(noise, longer, observed),
-        relative_cost_interval=spread,
     )
-
-
-def _noise_interval(
-    noise: float | None, longer: float | None, observed: Observed | None
-) -> tuple[float, float] | None:
-    """The interval of `noise_to_signal`, from that of the signal."""
-    if observed is None or observed.signal_interval is None:
-        return None
-    low, high = observed.signal_interval
-    ends = [_over(_over(noise, end), longer) for end in (high, low)]
-    return None if ends[0] is None or ends[1] is None else (ends[0], ends[1])
-
-
-def _scaled(interval: tuple[float, float] | None, by: float) -> tuple[float, float] | None:
-    return None if interval is None else (by * interval[0], by * interval[1])
 
 
 def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
@@ -136,15 +117,14 @@ def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
 
 
 def _gated_noise(use: Usefulness | None, reason: str) -> float | str:
-    """Noise over signal as a gate takes it: the upper end of its interval, where the mean gradient
-    was measured; of drawn examples, whose labels are random, only how large it is at least."""
+    """Noise over signal as a gate takes it, where the mean gradient was measured; of drawn
+    examples, whose labels are random, only how large it is at least is known."""
     if use is None or use.noise_to_signal is None or use.observed is None:
         return reason
     if use.observed.of_norms:
         least = times(use.noise_to_signal)
         return f"it is at least {least}, and of random labels no mean is known; give --data"
-    interval = use.noise_to_signal_interval
-    return use.noise_to_signal if interval is None else interval[1]
+    return use.noise_to_signal
 
 
 def _longer(settings: Settings, plan: TrainingPlan | None) -> float | None:
@@ -171,29 +151,12 @@ def _groups(
 
 
 def _judged(
-    cost: float | None,
-    spread: tuple[float, float] | None,
-    settings: Settings,
-    seen: Observed | None,
-    unknown: str,
+    cost: float | None, settings: Settings, seen: Observed | None, unknown: str
 ) -> tuple[VerdictName, str]:
-    """The verdict, and the sentence that says it first. spread: the interval of the cost."""
+    """The verdict, and the sentence that says it first."""
     if cost is None and unknown:
         return "unknown", f"Unknown: G has no number because {unknown}."
-    verdict = _verdict(cost, spread)
-    return verdict, _sentence(verdict, cost, spread, settings, seen)
-
-
-def _verdict(cost: float | None, spread: tuple[float, float] | None) -> VerdictName:
-    low, high = (_class(end) for end in (spread or (cost, cost)))
-    match low, high:
-        case "useful", "costly":
-            return "between useful and costly"
-        case "useful", "not usable":
-            return "between useful and not usable"
-        case "costly", "not usable":
-            return "between costly and not usable"
-    return high
+    return _class(cost), _sentence(cost, settings, seen)
 
 
 def _class(cost: float | None) -> Literal["useful", "costly", "not usable"]:
@@ -202,13 +165,7 @@ def _class(cost: float | None) -> Literal["useful", "costly", "not usable"]:
     return "useful" if cost <= USEFUL else "costly"
 
 
-def _sentence(
-    verdict: VerdictName,
-    cost: float | None,
-    spread: tuple[float, float] | None,
-    settings: Settings,
-    seen: Observed | None,
-) -> str:
+def _sentence(cost: float | None, settings: Settings, seen: Observed | None) -> str:
     clips = settings.enforced.clips_gradients
     other = "clip at a smaller norm" if clips else f"use gradient clipping ({_RIVAL})"
     if cost is None:
@@ -216,9 +173,7 @@ def _sentence(
     said = f"the noise is {times(cost)} times what clipping gradients at C = 1 needs"
     if seen is not None:
         said = f"against {seen.words}, {said}"
-    if seen is not None and spread is not None and times(spread[0]) != times(spread[1]):
-        ends = f"{times(spread[0])} to {times(spread[1])}"
-        said += f" ({ends} in 95 of 100 draws of {seen.examples} examples)"
+    verdict = _class(cost)
     word = verdict.capitalize()
     match verdict:
         case "useful":

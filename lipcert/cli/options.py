@@ -52,7 +52,7 @@ _GATES: Final = MappingProxyType(
         MAX_EPSILON: "Fail where the ε of the run is larger.",
         MAX_SLACK: "Fail where G is more than X times the largest observed gradient norm.",
         MAX_NOISE_TO_SIGNAL: "Fail where the noise of one release is more than X times the norm "
-        "of the mean gradient, at the upper end of its interval; not known without --data.",
+        "of the mean gradient; not known without --data.",
     }
 )
 _Command = TypeVar("_Command", bound=Callable[..., object])

@@ -1,8 +1,7 @@
 """measure: the norms of per-example gradients, and of the mean gradient that clipping leaves.
 
-Input: a network as a mechanism runs it, how that clips, and examples. Output: an `Observed`, with
-intervals over draws of the examples. Measured in float64 and up to rounding: nothing here is
-certified.
+Input: a network as a mechanism runs it, how that clips, and examples. Output: an `Observed`.
+Measured in float64 and up to rounding: nothing here is certified.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self, final
+from typing import Final, final
 
 import numpy as np
 
@@ -30,14 +29,6 @@ from lipcert.losses import loss_gradients
 
 RIVAL: Final = GradientClipping(1.0)
 """the baseline of other mechanisms: gradient clipping at C = 1, all parameters together"""
-_BLOCKS: Final = 8
-"""parts of given examples, each of which is left out once to see how much a mean depends on it"""
-_FOLDED: Final = 1 << 14
-"""numbers of one parameter that such a part keeps: more are added up in so many random sums"""
-_STUDENT: Final = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
-"""within how many standard errors 95 % of Student's t lie, with 1, 2, … degrees of freedom"""
-_NORMAL: Final = 2.0
-"""the same with many"""
 
 
 @final
@@ -66,9 +57,6 @@ class Observed:
     clipped_signal: the same for gradient clipping at C = 1 of the network without
     any other clip or constraint. Signals are of means: a released sum is as many times longer as
     its batch has examples. parameters: the largest gradient norm by each trained parameter.
-    signal_interval: where 95 % of signals of as many other examples lie, about.
-    clipped_over_signal: the same for `clipped_signal` over `signal`. None: too few examples, or not
-    measured.
     """
 
     source: str
@@ -81,8 +69,6 @@ class Observed:
     groups: tuple[ObservedGroup, ...]
     parameters: Mapping[str, float] = field(default_factory=dict)
     of_norms: bool = False
-    signal_interval: tuple[float, float] | None = None
-    clipped_over_signal: tuple[float, float] | None = None
 
     @property
     def words(self) -> str:
@@ -102,52 +88,10 @@ Groups = Mapping[str, Sequence[str]]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Signal:
-    """Of what one clip leaves. without: the whole with one block of the examples left out, each."""
+    """The mean of what one clip leaves of examples, or its mean norm where labels are random."""
 
     whole: float
     by_group: FloatArray
-    without: FloatArray
-
-    @classmethod
-    def of_norms(cls, left: FloatArray) -> Self:
-        """The mean norm. left: norms [groups, examples] of what is left of each example."""
-        whole, count = np.sqrt(np.sum(left**2, axis=0)), left.shape[1]
-        without = (np.sum(whole) - whole) / (count - 1) if count > 1 else np.zeros(0)
-        return cls(float(np.mean(whole)), np.mean(left, axis=1), without)
-
-    @classmethod
-    def of_sums(cls, sums: Mapping[str, _Sum], groups: Groups, counts: FloatArray) -> Self:
-        """The norm of the mean. sums: by parameter; counts: of the examples of each block."""
-        count, squares = float(np.sum(counts)), np.zeros(len(counts))
-        for item in sums.values():
-            blocks = item.blocks
-            squares += np.sum((np.sum(blocks, axis=0) - blocks) ** 2, axis=1)
-        by_group = np.array(
-            [
-                math.hypot(*(_length(sums[name].total) for name in group))
-                for group in groups.values()
-            ]
-        )
-        without = np.sqrt(squares) / (count - counts) if len(counts) > 1 else np.zeros(0)
-        return cls(math.hypot(*by_group) / count, by_group / count, without)
-
-
-@final
-class _Sum:
-    """What is released of examples by one parameter, added up: in all, and about, by block."""
-
-    def __init__(self, size: int, blocks: int) -> None:
-        self.total: FloatArray = np.zeros(size)
-        self._until: FloatArray = np.zeros((blocks + 1, min(size, _FOLDED)))
-
-    def end(self, block: int) -> None:
-        """All examples of a block were added."""
-        self._until[block + 1] = folded(self.total)
-
-    @property
-    def blocks(self) -> FloatArray:
-        """[blocks, about so many numbers]."""
-        return np.diff(self._until, axis=0)
 
 
 @final
@@ -172,7 +116,9 @@ class Met:
     def signal(self, clip: GradientClipping | None) -> _Signal:
         """What this clip leaves, of those that it knows."""
         if self.examples.is_drawn:
-            return _Signal.of_norms(_weights(clip, self.norms) * self.norms)
+            left = _weights(clip, self.norms) * self.norms
+            whole = np.mean(np.sqrt(np.sum(left**2, axis=0)))
+            return _Signal(float(whole), np.mean(left, axis=1))
         return self.signals[clip]
 
 
@@ -228,11 +174,6 @@ def observed_of(own: Met, clip: GradientClipping | None, plain: Met) -> Observed
     numbers = (whole, norms, found.by_group, clipped.by_group)
     if not all(np.isfinite(item).all() for item in numbers):
         return None
-    over = None
-    if found.whole > 0.0 and (found.without > 0.0).all():
-        is_same = own is plain and clip == RIVAL
-        ratio = np.ones(2) if is_same else clipped.without / found.without
-        over = _interval(clipped.whole / found.whole, ratio)
     return Observed(
         source=examples.source,
         is_private=examples.is_private,
@@ -249,20 +190,19 @@ def observed_of(own: Met, clip: GradientClipping | None, plain: Met) -> Observed
         ),
         parameters=own.largest,
         of_norms=examples.is_drawn,
-        signal_interval=_interval(found.whole, found.without),
-        clipped_over_signal=over,
     )
 
 
-def _interval(found: float, without: FloatArray) -> tuple[float, float] | None:
-    """About 95 %, by the jackknife. without: the same number with each block left out."""
-    count = len(without)
-    if count < 2 or not np.isfinite(without).all():
-        return None
-    error = math.sqrt((count - 1) / count * float(np.sum((without - np.mean(without)) ** 2)))
-    freedom = count - 1
-    times = _STUDENT[freedom - 1] if freedom <= len(_STUDENT) else _NORMAL
-    return max(found - times * error, 0.0), found + times * error
+def _add(
+    totals: dict[str, FloatArray],
+    found: Mapping[str, ParameterGradient],
+    weights: FloatArray,
+    groups: Sequence[Sequence[str]],
+) -> None:
+    """What is released of some examples, by parameter. weights: of each example, by group."""
+    for weight, group in zip(weights, groups, strict=True):
+        for name in found.keys() & set(group):
+            totals[name] = totals[name] + found[name].total(weight)
 
 
 def released_mean(
@@ -277,19 +217,17 @@ def released_mean(
     """The mean over the examples of what a mechanism releases of each, as in `measure`, flat by
     parameter; y: labels that `checked_labels` gave."""
     batch = _Batch(loss, np.asarray(examples.x, np.float64), examples.y)
-    nothing: FloatArray = np.zeros(1)
-    totals = {name: nothing for group in groups.values() for name in group}
+    names = list(groups.values())
+    totals = {name: _NOTHING for group in names for name in group}
     with np.errstate(all="ignore"):
-        for _, found, norms in batch.passes(graph, groups, loss_clip, np.arange(len(batch.x))):
-            for weight, group in zip(_weights(clip, norms), groups.values(), strict=True):
-                for name in group:
-                    if name in found:
-                        totals[name] = totals[name] + found[name].total(weight)
+        for _, found, norms in batch.passes(graph, groups, loss_clip):
+            _add(totals, found, _weights(clip, norms), names)
     return {name: total / len(examples) for name, total in totals.items()}
 
 
-_Pass = tuple[IndexArray, Mapping[str, ParameterGradient], FloatArray]
-"""numbers of some examples, their gradients, and the norms of these by group"""
+_NOTHING: Final[FloatArray] = np.zeros(1)
+_Pass = tuple[slice, Mapping[str, ParameterGradient], FloatArray]
+"""some examples, their gradients, and the norms of these by group"""
 
 
 @final
@@ -313,47 +251,36 @@ class _Batch:
         count, names = len(self.x), list(groups.values())
         norms = np.zeros((len(names), count))
         largest = {name: 0.0 for group in names for name in group}
-        blocks = 1 if examples.is_drawn else min(_BLOCKS, count)
         kept = () if examples.is_drawn else tuple(dict.fromkeys(clips))
-        sizes = {name: graph.parameters[name].size for name in largest}
-        sums = [{name: _Sum(size, blocks) for name, size in sizes.items()} for _ in kept]
-        counts = np.zeros(blocks)
-        for block in range(blocks):
-            rows = np.arange(block, count, blocks)
-            counts[block] = len(rows)
-            for part, found, lengths in self.passes(graph, groups, loss_clip, rows):
-                norms[:, part] = lengths
-                for name in largest.keys() & found.keys():
-                    longest = math.sqrt(np.max(found[name].squares()))
-                    largest[name] = max(largest[name], longest)
-                for clip, added in zip(kept, sums, strict=True):
-                    for weight, group in zip(_weights(clip, lengths), names, strict=True):
-                        for name in found.keys() & set(group):
-                            added[name].total += found[name].total(weight)
-            for item in (item for added in sums for item in added.values()):
-                item.end(block)
-        signals = {
-            clip: _Signal.of_sums(added, groups, counts)
-            for clip, added in zip(kept, sums, strict=True)
-        }
+        sums = {clip: dict.fromkeys(largest, _NOTHING) for clip in kept}
+        for part, found, lengths in self.passes(graph, groups, loss_clip):
+            norms[:, part] = lengths
+            for name in largest.keys() & found.keys():
+                longest = math.sqrt(np.max(found[name].squares()))
+                largest[name] = max(largest[name], longest)
+            for clip, totals in sums.items():
+                _add(totals, found, _weights(clip, lengths), names)
+        signals = {}
+        for clip, totals in sums.items():
+            by_group = [math.hypot(*(_length(totals[name]) for name in group)) for group in names]
+            found_by_group = np.array(by_group) / count
+            signals[clip] = _Signal(math.hypot(*found_by_group), found_by_group)
         return Met(examples, groups, norms, largest, signals)
 
-    def passes(
-        self, graph: Graph, groups: Groups, loss_clip: float | None, rows: IndexArray
-    ) -> Iterator[_Pass]:
-        """Through a graph, with as many of these examples at a time as memory allows."""
+    def passes(self, graph: Graph, groups: Groups, loss_clip: float | None) -> Iterator[_Pass]:
+        """Through a graph, with as many examples at a time as memory allows."""
         network = Network.of(graph)
         most = stack_size(network)
-        for start in range(0, len(rows), most):
-            part = rows[start : start + most]
+        for start in range(0, len(self.x), most):
+            part = slice(start, start + most)
             found = self._gradients(network, part, loss_clip)
-            norms = np.zeros((len(groups), len(part)))
+            norms = np.zeros((len(groups), len(self.x[part])))
             for row, group in zip(norms, groups.values(), strict=True):
                 row[:] = np.sqrt(sum(found[name].squares() for name in group if name in found))
             yield part, found, norms
 
     def _gradients(
-        self, network: Network, part: IndexArray, loss_clip: float | None
+        self, network: Network, part: slice, loss_clip: float | None
     ) -> Mapping[str, ParameterGradient]:
         def seeds(logits: FloatArray) -> FloatArray:
             found = loss_gradients(self.loss, logits, self.labels[part])
@@ -376,19 +303,6 @@ def _weights(clip: GradientClipping | None, norms: FloatArray) -> FloatArray:
         return radius / np.maximum(norms, radius)
     whole = np.sqrt(np.sum(norms**2, axis=0))
     return np.broadcast_to(clip.clip_norm / np.maximum(whole, clip.clip_norm), norms.shape)
-
-
-def folded(gradient: FloatArray) -> FloatArray:
-    """A vector of at most `_FOLDED` entries of about its length: of more, sums with random signs,
-    the same for vectors of one size."""
-    size = gradient.size
-    if size <= _FOLDED:
-        return gradient
-    signs = np.random.default_rng(size).integers(2, size=size, dtype=np.int8)
-    signed = np.zeros(-(-size // _FOLDED) * _FOLDED)
-    np.multiply(gradient, 2.0 * signs - 1.0, out=signed[:size])
-    found: FloatArray = signed.reshape(-1, _FOLDED).sum(axis=0)
-    return found
 
 
 def _length(part: FloatArray) -> float:

@@ -40,10 +40,7 @@ from lipcert.text.numbers import at_most, measured, percent, shape_text
 VERDICTS: Final[Mapping[VerdictName, doc.Tone]] = MappingProxyType(
     {
         "useful": doc.Tone.GOOD,
-        "between useful and costly": doc.Tone.OPEN,
         "costly": doc.Tone.OPEN,
-        "between useful and not usable": doc.Tone.OPEN,
-        "between costly and not usable": doc.Tone.OPEN,
         "not usable": doc.Tone.BAD,
         "unknown": doc.Tone.BAD,
         "nothing trained": doc.Tone.OPEN,

@@ -129,15 +129,13 @@ def _headline(found: Suggestions) -> str:
 def _said(outcome: Outcome, found: Suggestions) -> str:
     ratio = ratio_of(outcome, found)
     against = "" if ratio is None else f", noise {ratio}"
-    return f"G {_bound(outcome.grad_norm)}{against}: {outcome.verdict}{_spread(outcome)}."
+    return f"G {_bound(outcome.grad_norm)}{against}: {outcome.verdict}{_cost(outcome)}."
 
 
-def _spread(outcome: Outcome) -> str:
-    """The ratio that a verdict is the class of, with its interval where it has one."""
-    cost, ends = outcome.relative_cost, outcome.relative_cost_interval
-    if cost is None or ends is None or times(ends[0]) == times(ends[1]):
-        return ""
-    return f" ({times(cost)} times clipping, {times(ends[0])} to {times(ends[1])} over draws)"
+def _cost(outcome: Outcome) -> str:
+    """The ratio that a verdict is the class of; not that of clipping itself."""
+    cost = outcome.relative_cost
+    return "" if cost is None or times(cost) == "1" else f" ({times(cost)} times clipping)"
 
 
 def _done(recipe: Recipe) -> str:

@@ -157,7 +157,6 @@ def outcome_of(
         noise_to_signal_of_one=_of_one(use.noise, observed),
         relative_cost=use.relative_cost,
         verdict=use.verdict,
-        relative_cost_interval=use.relative_cost_interval,
     )
 
 

@@ -51,7 +51,7 @@ class ModuleEdit:
 class Outcome:
     """What an analysis says of a network under settings.
 
-    noise, noise_to_signal, noise_to_signal_of_run, relative_cost, verdict, relative_cost_interval:
+    noise, noise_to_signal, noise_to_signal_of_run, relative_cost, verdict:
     of `analysis.records.Usefulness`. noise_to_signal_of_one: the noise over the norm of the mean
     gradient, as a released sum of one example would have it; known also where no batch is stated.
     """
@@ -64,7 +64,6 @@ class Outcome:
     noise_to_signal_of_one: float | None
     relative_cost: float | None
     verdict: VerdictName
-    relative_cost_interval: tuple[float, float] | None = None
 
     @property
     def usable(self) -> bool:

@@ -15,7 +15,7 @@ from lipcert.analysis.release import Release, plan_of
 from lipcert.analysis.usefulness import DROWNED, usefulness_of
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.examples import RANDOM, Examples, random_examples
+from lipcert.gradient_stats.examples import RANDOM, Examples
 from lipcert.gradient_stats.measure import measure
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss
@@ -271,16 +271,10 @@ def test_of_many_examples_some_are_taken(monkeypatch):
     assert few == observed_at(found, settings, thin)
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(("each", "few"), [(1e3, 64), (1.5e7, 13), (4e7, 8), (6e8, 8)])
-def test_random_examples_are_as_many_as_the_work_allows(monkeypatch, each, few):
-    """A few, or more of them until intervals are narrow."""
+@pytest.mark.parametrize(("each", "count"), [(1e3, 256), (5e6, 100), (4e7, 12), (6e8, 8)])
+def test_random_examples_are_as_many_as_the_work_allows(monkeypatch, each, count):
     monkeypatch.setattr("lipcert.analysis.observing.work", lambda program: each)
-    found = observed_at_random(bounded(MLP, Settings()), Settings())
-    low, high = found.clipped_over_signal
-    is_narrow = (high - low) / (high + low) <= 0.05
-    assert found.examples >= few
-    assert is_narrow or found.examples == max(few, int(1e9 / each))
+    assert observed_at_random(bounded(MLP, Settings()), Settings()).examples == count
 
 
 SHIPPED = ("digits_mlp", "digits_cnn", "stevens_mnist")
@@ -299,8 +293,8 @@ def test_the_verdict_does_not_depend_on_the_draw(name):
             for seed in range(OTHER_DRAWS)
         ]
         assert len({use.verdict for use in seen}) == 1
-        lows, highs = zip(*(use.relative_cost_interval for use in seen), strict=True)
-        assert max(lows) <= min(highs)
+        costs = [use.relative_cost for use in seen]
+        assert max(costs) <= 1.1 * min(costs)
         assert seen[0] == usefulness_of(released, chosen, None, observed_at_random(found, chosen))
 
 
@@ -316,52 +310,11 @@ def test_signals_of_drawn_examples_are_mean_norms():
     assert not observed_at(bounded(MLP, settings), settings, data(MLP)).of_norms
 
 
-def test_an_interval_holds_what_other_draws_find():
-    """In about 95 of 100 cases; some hundred draws of few examples are looked at."""
-    settings = Settings(input_box=(0.0, 1.0))
-    found = bounded(MLP, settings)
-    shapes = found.graph.input_shape, found.graph.output_shape
-
-    def drawn(count, seed):
-        some = random_examples(shapes[0], found.domain, found.loss, shapes[1], count, seed=seed)
-        return observed_at(found, settings, some)
-
-    truth = drawn(4000, 1000).signal
-    ends = [drawn(64, seed).signal_interval for seed in range(100)]
-    assert 88 <= sum(low <= truth <= high for low, high in ends) <= 100
-
-
-@pytest.mark.sample(2)
-@pytest.mark.parametrize(
-    ("spread", "word"),
-    [
-        ((1.0, 1.9), "useful"),
-        ((1.9, 2.1), "between useful and costly"),
-        ((2.1, 5.9), "costly"),
-        ((5.9, 6.1), "between costly and not usable"),
-        ((1.9, 6.1), "between useful and not usable"),
-        ((6.1, 7.0), "not usable"),
-    ],
-)
-def test_a_ratio_that_straddles_a_limit_is_between(spread, word):
-    seen = observed_at(bounded(MLP, Settings()), Settings(), data(MLP))
-    middle = sum(spread) / 2.0
-    seen = replace(
-        seen, signal=1.0, clipped_signal=middle, clipped_over_signal=spread, of_norms=False
-    )
-    found = verdict(1.0, seen)
-    assert found.verdict == word
-    assert found.sentence.startswith(f"{word.capitalize()}: ")
-    assert f"({times(spread[0])} to {times(spread[1])} in 95 of 100 draws of 32" in found.sentence
-    assert found.relative_cost_interval == pytest.approx(spread)
-
-
-def test_a_gate_takes_the_upper_end_and_no_random_labels():
+def test_a_gate_takes_no_random_labels():
     settings = Settings(batch_size=50, noise_multiplier=1.0)
     use = analyze(CNN, settings, examples=data(CNN)).usefulness
-    low, high = use.noise_to_signal_interval
-    assert low < use.noise_to_signal < high
-    for limit, outcome in ((0.99 * high, "exceeded"), (1.01 * high, "holds")):
+    found = use.noise_to_signal
+    for limit, outcome in ((0.99 * found, "exceeded"), (1.01 * found, "holds")):
         gates = Gates(max_noise_to_signal=limit)
         (gate,) = analyze(CNN, settings, examples=data(CNN), gates=gates).gates
         assert gate.outcome.value == outcome

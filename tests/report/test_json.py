@@ -172,10 +172,6 @@ ERROR = {"schema": str, "exit": int, "code": str, "message": str, "refusals": [R
 
 
 MAYBE = {
-    "noise_to_signal_interval": [float],
-    "relative_cost_interval": [float],
-    "signal_interval": [float],
-    "clipped_over_signal": [float],
     "of_norms": bool,
 }
 """members that are left out where they say nothing"""
