@@ -13,8 +13,8 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.coverage import operands, tensors
-from lipcert.core.program import Conv, Dense, Operand, Program
+from lipcert.core.coverage import tensors
+from lipcert.core.program import Conv, Dense, Operand, Program, operands
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger.entries import DROPOUT, MODAL_OPERATORS, EvalLayer
-from lipcert.core.program import Activation, Op, Operand, Program, Step
+from lipcert.core.program import Activation, Op, Program, Step, operands
 from lipcert.core.reader.records import Model, Tensor, shown, with_nested
-from lipcert.core.rules.table import rule_class
 
 _VERSION = 1
 
@@ -27,11 +26,6 @@ def is_relu(step: Step) -> bool:
         case Activation("clip", (low, _)):
             return low == 0.0
     return False
-
-
-def operands(op: Op) -> Iterator[Operand]:
-    """The constant tensors of a step that training may change."""
-    return rule_class(type(op)).operands(op)
 
 
 def tensors_read(steps: Iterable[Step]) -> frozenset[str]:

@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.certificate import Certificate, Constraint
-from lipcert.core.coverage import operands, tensors
+from lipcert.core.coverage import tensors
 from lipcert.core.digest import structural_digest
 from lipcert.core.engines import Engine
 from lipcert.core.interval import Array, norm_up
@@ -22,7 +22,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.norms.claim import NormWitness, frobenius_at_most
 from lipcert.core.norms.steps import step_norm_at_most
-from lipcert.core.program import Conv, Dense, Embedding, Op, Operand, Program, Step
+from lipcert.core.program import Conv, Dense, Embedding, Op, Operand, Program, Step, operands
 from lipcert.core.reader.records import Model, shown
 from lipcert.core.rules.facts import lengths_up
 from lipcert.core.weights import Weights, exchanged

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -466,6 +466,13 @@ class Step:
     output: str
     shape: Shape
     node: int
+
+
+def operands(op: Op) -> list[Operand]:
+    """The constant tensors of a step that training may change; the share by which a `DivideByNorm`
+    multiplies a norm is a plain number."""
+    found = (getattr(op, item.name) for item in fields(op) if item.name != "share")
+    return [item for item in found if isinstance(item, Operand)]
 
 
 def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:

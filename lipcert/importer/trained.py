@@ -15,8 +15,17 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.coverage import operands, tensors
-from lipcert.core.program import Activation, Attention, BatchNorm, Operand, PRelu, Program, Scale
+from lipcert.core.coverage import tensors
+from lipcert.core.program import (
+    Activation,
+    Attention,
+    BatchNorm,
+    Operand,
+    PRelu,
+    Program,
+    Scale,
+    operands,
+)
 from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.graph.ir import Parameter
 from lipcert.importer.calls import FX_NODE
@@ -160,7 +169,7 @@ class _Uses:
         self.plain: set[str] = set()
         self._program = program
         for step in program.steps:
-            own = list(operands(step.op))
+            own = operands(step.op)
             for item in fields(step.op):
                 operand = getattr(step.op, item.name)
                 if not isinstance(operand, Operand):

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias, final
 
 import numpy as np
 
-from lipcert.core.coverage import is_relu, operands
+from lipcert.core.coverage import is_relu
 from lipcert.core.forms.chain import at_the_bottom
 from lipcert.core.forms.descent import unknown_slopes, unknowns
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
@@ -43,6 +43,7 @@ from lipcert.core.program import (
     Softmax,
     Sort,
     Step,
+    operands,
 )
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order

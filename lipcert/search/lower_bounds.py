@@ -16,13 +16,13 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.coverage import operands
 from lipcert.core.interval import norm_up
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import (
     Dense,
     Operand,
     Program,
+    operands,
 )
 from lipcert.core.reader.records import Tensor
 from lipcert.core.rules.facts import Fact

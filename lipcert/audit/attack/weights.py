@@ -20,8 +20,7 @@ from lipcert.analysis.premises import constraints_of
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
 from lipcert.audit.bounds import Claims
 from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
-from lipcert.core.coverage import operands
-from lipcert.core.program import Dense
+from lipcert.core.program import Dense, operands
 from lipcert.core.rules.facts import lengths_up
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, Operand, Use

@@ -9,7 +9,7 @@ from weakref import WeakKeyDictionary
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Activation, Shape
-from lipcert.core.rules.base import Entrywise, WithoutOperands
+from lipcert.core.rules.base import Entrywise
 from lipcert.core.rules.facts import Fact, root_up
 from lipcert.core.rules.functions import ScalarFunction, function
 
@@ -20,7 +20,7 @@ _KEPT: Final[WeakKeyDictionary[Fact, dict[tuple[str, tuple[float, ...]], Interva
 )
 
 
-class ActivationRule(Entrywise[Activation], WithoutOperands[Activation]):
+class ActivationRule(Entrywise[Activation]):
     """y = f(x) entry by entry; what is known of f stands beside the function, in `functions`."""
 
     @property

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.interval import Interval, clip, exact, up
-from lipcert.core.program import Attention, Operand, Shape
+from lipcert.core.program import Attention, Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp
 from lipcert.core.rules.facts import Fact, longest_run
@@ -66,17 +65,6 @@ class AttentionRule(Rule[Attention]):
             return columns
         reach = min(multiply_up(q.row_norm, columns), multiply_up(q.norm, sqrt_up(0.5)))
         return multiply_up(values, reach)
-
-    @staticmethod
-    def operands(op: Attention) -> Iterator[Operand]:
-        """The mask, if there is one."""
-        if op.mask is not None:
-            yield op.mask
-
-    def reaches(self) -> Iterator[tuple[Operand, float]]:
-        """No bound is known for a mask, which may be −inf."""
-        if self.op.mask is not None:
-            yield self.op.mask, math.inf
 
     @property
     def _hides(self) -> bool:

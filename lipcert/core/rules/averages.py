@@ -9,7 +9,7 @@ import numpy as np
 from lipcert.core.arithmetic import multiply_up, sqrt_up
 from lipcert.core.interval import Array, Interval, down, up
 from lipcert.core.program import AveragePool
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.windows import Axis, axes_of
 
@@ -17,7 +17,7 @@ _LARGEST: Final = 1024
 _POSITIVE: Final = 1e-12
 
 
-class AveragePoolRule(WithoutOperands[AveragePool]):
+class AveragePoolRule(Rule[AveragePool]):
     """y = the means of x over windows."""
 
     def fact(self) -> Fact:

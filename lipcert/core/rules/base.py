@@ -1,7 +1,7 @@
 """Rule: what is proved of one step in its surroundings; one class for each kind of step.
 
 The class of a kind holds every answer about it, with the proof beside each. Whatever is asked has
-to be answered: an answer that is missing is an abstract method.
+to be answered: an answer that is missing is an abstract method, or "no bound".
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval
-from lipcert.core.program import Op, Operand, Shape
+from lipcert.core.program import Op, Operand, Shape, operands
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.weights import Weights
 
@@ -57,14 +57,11 @@ class Rule(ABC, Generic[OpT]):
     def lipschitz(self, index: int) -> float:
         """≥ ‖∂output/∂input‖₂ for the input at `index`, wherever the facts hold."""
 
-    @staticmethod
-    @abstractmethod
-    def operands(op: OpT) -> Iterator[Operand]:
-        """The constant tensors of the step that training may change."""
-
-    @abstractmethod
     def reaches(self) -> Iterator[tuple[Operand, float]]:
-        """Each operand, with a bound of the norm of operand ↦ output, the inputs being fixed."""
+        """Each operand, with a bound of the norm of operand ↦ output, the inputs being fixed: none
+        where a kind of step says nothing of its operands, such as a mask that may be −inf."""
+        for operand in operands(self.op):
+            yield operand, math.inf
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
         """What the input at `index` receives from the cotangent l of the output.
@@ -106,20 +103,6 @@ class Rule(ABC, Generic[OpT]):
         """
         del operand
         return math.inf
-
-
-class WithoutOperands(Rule[OpT]):
-    """A step without tensors of the file: there are no gradients to bound."""
-
-    @staticmethod
-    def operands(op: OpT) -> Iterator[Operand]:
-        """The step has no operands."""
-        del op
-        yield from ()
-
-    def reaches(self) -> Iterator[tuple[Operand, float]]:
-        """The step has no tensors."""
-        yield from ()
 
 
 class Entrywise(Rule[OpT]):

@@ -10,12 +10,12 @@ import numpy as np
 from lipcert.core.arithmetic import divide_up, multiply_up, round_down, round_up
 from lipcert.core.interval import Interval, exact, symmetric
 from lipcert.core.program import Centre, DivideByNorm, Shape
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import block_holds, block_size
 from lipcert.core.rules.facts import Fact, box_norm, root_up
 
 
-class CentreRule(WithoutOperands[Centre]):
+class CentreRule(Rule[Centre]):
     """Px, the projection of x away from what is constant on blocks."""
 
     def fact(self) -> Fact:
@@ -50,7 +50,7 @@ class CentreRule(WithoutOperands[Centre]):
         return 0.0 if block_size(self.op.axes, self.before) == 1 else 1.0
 
 
-class DivideByNormRule(WithoutOperands[DivideByNorm]):
+class DivideByNormRule(Rule[DivideByNorm]):
     """x/max(share·‖x‖₂, floor) for every block x."""
 
     def fact(self) -> Fact:

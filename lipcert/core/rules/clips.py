@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from lipcert.core.interval import exact, hull
 from lipcert.core.program import CotangentClip, InputClip
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 
 
-class InputClipRule(WithoutOperands[InputClip]):
+class InputClipRule(Rule[InputClip]):
     """y = x·min(1, radius/‖x‖₂)."""
 
     def fact(self) -> Fact:
@@ -34,7 +34,7 @@ class InputClipRule(WithoutOperands[InputClip]):
         return 1.0
 
 
-class CotangentClipRule(WithoutOperands[CotangentClip]):
+class CotangentClipRule(Rule[CotangentClip]):
     """y = x; the gradient g at y goes back as g·min(1, radius/|g|)."""
 
     def fact(self) -> Fact:

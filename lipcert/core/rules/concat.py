@@ -12,11 +12,11 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Concat
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 
 
-class ConcatRule(WithoutOperands[Concat]):
+class ConcatRule(Rule[Concat]):
     """y = the values side by side."""
 
     def fact(self) -> Fact:

@@ -62,13 +62,6 @@ class ConvRule(Rule[Conv]):
         del index
         return self.weights.operator_norm(self.output, self.op, self.before, self.shape)
 
-    @staticmethod
-    def operands(op: Conv) -> Iterator[Operand]:
-        """The weight, and the bias if there is one."""
-        yield op.weight
-        if op.bias is not None:
-            yield op.bias
-
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """Weight: κX, or the Frobenius norm of all windows. Bias: √P, disjoint columns of ones.
 

@@ -81,13 +81,6 @@ class DenseRule(Rule[Dense]):
             norm = min(norm, multiply_up(root_up(math.prod(self.shape[:-1])), longest))
         return Cotangent(norm)
 
-    @staticmethod
-    def operands(op: Dense) -> Iterator[Operand]:
-        """The weight, and the bias if there is one."""
-        yield op.weight
-        if op.bias is not None:
-            yield op.bias
-
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """Weight: the norm of the matrix of all x_p, at most X. Bias: √P, disjoint ones.
 

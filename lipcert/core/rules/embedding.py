@@ -35,11 +35,6 @@ class EmbeddingRule(Rule[Embedding]):
         del index
         return math.inf
 
-    @staticmethod
-    def operands(op: Embedding) -> Iterator[Operand]:
-        """The table whose rows are looked up."""
-        yield op.table
-
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """√P: all positions may name one row, whose gradient is then the sum of all cotangents.
 

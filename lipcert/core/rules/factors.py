@@ -38,11 +38,6 @@ class BatchNormRule(Entrywise[BatchNorm]):
         """The factor of each channel. Attained always."""
         return _per_channel(self._factor, len(self.shape))
 
-    @staticmethod
-    def operands(op: BatchNorm) -> Iterator[Operand]:
-        """Scale, shift, mean and inverse."""
-        yield from (op.scale, op.shift, op.mean, op.inverse)
-
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """Scale: (x − mean)·inverse; inverse: (x − mean)·scale; mean: −scale·inverse; shift: 1.
 
@@ -95,11 +90,6 @@ class PReluRule(Entrywise[PRelu]):
     def slopes(self) -> Interval:
         """1 where x > 0, the slope where x < 0, anything between at 0. Attained always."""
         return _either(self.x.box, self.weights.entries(self.op.slope), exact(1.0))
-
-    @staticmethod
-    def operands(op: PRelu) -> Iterator[Operand]:
-        """The slopes below 0, one or many."""
-        yield op.slope
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """The longest part of min(x, 0), which is ∂y/∂slope, that one slope multiplies.

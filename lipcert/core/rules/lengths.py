@@ -9,13 +9,13 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, absolute, down, exact, up
 from lipcert.core.program import LpPool, ReduceLogSumExp, ReduceNorm
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import log
 from lipcert.core.rules.facts import Fact, root_up
 from lipcert.core.rules.windows import overlap, read_axes
 
 
-class LpPoolRule(WithoutOperands[LpPool]):
+class LpPoolRule(Rule[LpPool]):
     """(Σ |x|^p)^(1/p) over windows."""
 
     def fact(self) -> Fact:
@@ -51,7 +51,7 @@ class LpPoolRule(WithoutOperands[LpPool]):
         return root_up(overlap(axes) * (taps if p == 1 else 1))
 
 
-class ReduceNormRule(WithoutOperands[ReduceNorm]):
+class ReduceNormRule(Rule[ReduceNorm]):
     """(Σ |x|^p + floor)^(1/p) over axes."""
 
     def fact(self) -> Fact:
@@ -106,7 +106,7 @@ def _at_least_zero(x: Interval) -> Interval:
     return Interval(np.maximum(x.lo, 0.0), np.maximum(x.hi, 0.0))
 
 
-class ReduceLogSumExpRule(WithoutOperands[ReduceLogSumExp]):
+class ReduceLogSumExpRule(Rule[ReduceLogSumExp]):
     """y = ln Σ e^x over axes."""
 
     def fact(self) -> Fact:

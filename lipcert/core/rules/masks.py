@@ -8,12 +8,12 @@ import numpy as np
 
 from lipcert.core.interval import Interval
 from lipcert.core.program import Compare, MaskedMean
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import copies
 from lipcert.core.rules.facts import Fact
 
 
-class CompareRule(WithoutOperands[Compare]):
+class CompareRule(Rule[Compare]):
     """y = 1 where a comparison holds, and 0 elsewhere."""
 
     def fact(self) -> Fact:
@@ -27,7 +27,7 @@ class CompareRule(WithoutOperands[Compare]):
         return math.inf
 
 
-class MaskedMeanRule(WithoutOperands[MaskedMean]):
+class MaskedMeanRule(Rule[MaskedMean]):
     """y = Σ w·x over axes, with w = m/max(Σ m, floor), so that w ≥ 0 and Σ w ≤ 1."""
 
     def fact(self) -> Fact:

@@ -11,13 +11,13 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Move, Shape
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 _Indices = npt.NDArray[np.int64]
 
 
-class MoveRule(WithoutOperands[Move]):
+class MoveRule(Rule[Move]):
     """y.flat[k] = x.flat[sources[k]], or 0."""
 
     def fact(self) -> Fact:

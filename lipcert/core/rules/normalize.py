@@ -15,12 +15,12 @@ from lipcert.core.arithmetic import (
 )
 from lipcert.core.interval import symmetric
 from lipcert.core.program import Normalize, Shape
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import block_holds, block_size
 from lipcert.core.rules.facts import Fact, root_up
 
 
-class NormalizeRule(WithoutOperands[Normalize]):
+class NormalizeRule(Rule[Normalize]):
     """x̂ = (x − m)/√(q + ε), where m is 0 if not centred."""
 
     def fact(self) -> Fact:

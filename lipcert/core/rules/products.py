@@ -12,12 +12,12 @@ import numpy as np
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import symmetric
 from lipcert.core.program import Divide, MatMul, Multiply
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import longest_met, ranked
 from lipcert.core.rules.facts import Fact
 
 
-class MultiplyRule(WithoutOperands[Multiply]):
+class MultiplyRule(Rule[Multiply]):
     """y = x_0·x_1 entry by entry."""
 
     def fact(self) -> Fact:
@@ -39,7 +39,7 @@ class MultiplyRule(WithoutOperands[Multiply]):
         return min(other.norm, longest_met(other.box, self.shapes[index], self.shape))
 
 
-class DivideRule(WithoutOperands[Divide]):
+class DivideRule(Rule[Divide]):
     """y = a/b entry by entry."""
 
     def fact(self) -> Fact:
@@ -72,7 +72,7 @@ class DivideRule(WithoutOperands[Divide]):
         return min(by_norm, longest_met(slopes, self.shapes[1], self.shape))
 
 
-class MatMulRule(WithoutOperands[MatMul]):
+class MatMulRule(Rule[MatMul]):
     """y = A @ B."""
 
     def fact(self) -> Fact:

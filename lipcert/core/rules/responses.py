@@ -8,13 +8,13 @@ from typing import final
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, clip, exact
 from lipcert.core.program import LocalResponse
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp, log
 from lipcert.core.rules.facts import Fact
 
 
 @final
-class LocalResponseRule(WithoutOperands[LocalResponse]):
+class LocalResponseRule(Rule[LocalResponse]):
     """y = x·s^−β, s = floor + (strength/size)·Σ x_j² over the channels j around each; β = power."""
 
     def fact(self) -> Fact:

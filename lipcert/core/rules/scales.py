@@ -44,11 +44,6 @@ class ScaleRule(Entrywise[Scale]):
         kept = Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
         return kept.times(largest)
 
-    @staticmethod
-    def operands(op: Scale) -> Iterator[Operand]:
-        """The factors, one or many."""
-        yield op.factor
-
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """The longest part of x that one factor multiplies: disjoint columns. Attained always."""
         parts = self.op.factor.shape
@@ -91,11 +86,6 @@ class ShiftRule(Rule[Shift]):
         """The same, with its hull and its rows."""
         del index
         return Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
-
-    @staticmethod
-    def operands(op: Shift) -> Iterator[Operand]:
-        """The offsets, one or many."""
-        yield op.offset
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """√m for an offset that is added at m places: disjoint columns of ones. Attained always."""

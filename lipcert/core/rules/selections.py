@@ -13,12 +13,12 @@ import numpy as np
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Array, Interval
 from lipcert.core.program import MaxPool, ReduceMax, Sort
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Fact, root_up
 from lipcert.core.rules.windows import Axis, overlap, read_axes
 
 
-class MaxPoolRule(WithoutOperands[MaxPool]):
+class MaxPoolRule(Rule[MaxPool]):
     """y = the maxima of x over windows."""
 
     def fact(self) -> Fact:
@@ -44,7 +44,7 @@ class MaxPoolRule(WithoutOperands[MaxPool]):
         return root_up(overlap(axes)) if axes else math.inf
 
 
-class ReduceMaxRule(WithoutOperands[ReduceMax]):
+class ReduceMaxRule(Rule[ReduceMax]):
     """The maximum or the minimum over axes."""
 
     def fact(self) -> Fact:
@@ -59,7 +59,7 @@ class ReduceMaxRule(WithoutOperands[ReduceMax]):
         return 1.0
 
 
-class SortRule(WithoutOperands[Sort]):
+class SortRule(Rule[Sort]):
     """Entries in order along an axis."""
 
     def fact(self) -> Fact:

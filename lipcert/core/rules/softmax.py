@@ -12,7 +12,7 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, clip, exact, up
 from lipcert.core.program import Shape, Softmax
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp, log
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
@@ -68,7 +68,7 @@ class _Spread:
         return float(self.share.hi)
 
 
-class SoftmaxRule(WithoutOperands[Softmax]):
+class SoftmaxRule(Rule[Softmax]):
     """Probabilities p, or their logarithms."""
 
     def fact(self) -> Fact:

@@ -11,12 +11,12 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Add, ReduceSum
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import copies
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 
-class ReduceSumRule(WithoutOperands[ReduceSum]):
+class ReduceSumRule(Rule[ReduceSum]):
     """Sum or mean over axes."""
 
     def fact(self) -> Fact:
@@ -40,7 +40,7 @@ class ReduceSumRule(WithoutOperands[ReduceSum]):
         return math.prod(self.before[axis] for axis in self.op.axes)
 
 
-class AddRule(WithoutOperands[Add]):
+class AddRule(Rule[Add]):
     """Σ ±x_i, broadcast."""
 
     def fact(self) -> Fact:

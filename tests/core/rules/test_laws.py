@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core.program import DivideByNorm, FloatArray, Operand
+from lipcert.core.program import DivideByNorm, FloatArray, Operand, operands
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.weights import Weights
 from tests.core.rules.attack import SLACK, holds, members
-from tests.core.rules.cases import KINDS, POINT, Case, facts, rule
+from tests.core.rules.cases import KINDS, Case, facts, rule
 from tests.core.rules.evaluate import apply, operands_of, spectral
 
 Compute = Callable[..., torch.Tensor]
@@ -105,13 +105,13 @@ def test_no_gradient_of_an_operand_is_larger(kind: str, seed: int) -> None:
     for case, inputs, point in _attacks(kind, np.random.default_rng(seed)):
         asked = rule(case.op, inputs, case.shapes, case.shape)
         found = dict(asked.gradients(Cotangent(2.0)))
-        operands = list(asked.operands(case.op))
-        names = {name: operand for operand in operands for name in operand.sources}
+        held = operands(case.op)
+        names = {name: operand for operand in held for name in operand.sources}
         assert found.keys() == names.keys()
-        assert {operand for operand, _ in asked.reaches()} == set(operands)
-        if not operands:
+        assert {operand for operand, _ in asked.reaches()} == set(held)
+        if not held:
             return
-        fixed = {operand: torch.tensor(operand.lo) for operand in operands}
+        fixed = {operand: torch.tensor(operand.lo) for operand in held}
         xs = [torch.tensor(x) for x in point]
         for name, operand in names.items():
             if found[name] == math.inf:
@@ -137,5 +137,5 @@ def test_no_constant_of_a_step_is_forgotten(kind: str) -> None:
         if isinstance(op, DivideByNorm):
             continue
         held = [getattr(op, field.name) for field in fields(op)]
-        found = set(rule(op, [], [], (), POINT).operands(op))
+        found = set(operands(op))
         assert found == {item for item in held if isinstance(item, Operand)}

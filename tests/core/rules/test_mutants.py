@@ -12,11 +12,11 @@ import pytest
 
 from lipcert.core.interval import Interval
 from lipcert.core.program import Attention, Compare, Embedding, Op, Operand
-from lipcert.core.rules.base import WithoutOperands
+from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
 from tests.core.rules import test_laws as laws
-from tests.core.rules.cases import STEPS
+from tests.core.rules.cases import POINT, STEPS
 
 SEEDS = 12
 
@@ -60,7 +60,7 @@ MUTANTS: list[tuple[str, Callable[[Any], Any]]] = [
 def _mutants() -> Iterator[object]:
     for kind in STEPS:
         for question, change in MUTANTS:
-            asks_nothing = issubclass(rule_class(kind), WithoutOperands) or kind is Attention
+            asks_nothing = rule_class(kind).reaches is Rule.reaches
             is_steep = kind in {Compare, Embedding} and question in {"lipschitz", "pulled"}
             if not is_steep and (question != "reaches" or not asks_nothing):
                 name = f"{kind.__name__}-{question}-{change.__name__.strip('_')}"
@@ -99,7 +99,7 @@ def test_an_unknown_reach_stays_unknown() -> None:
         inputs=[Fact.of(shape, 1.0) for shape in shapes],
         shapes=shapes,
         shape=(1, 2),
-        weights=laws.POINT,
+        weights=POINT,
         output="y",
     )
     assert dict(asked.gradients(Cotangent(0.0))) == {"m": math.inf}
