@@ -21,11 +21,11 @@ from lipcert.suggestions.records import (
     Change,
     Outcome,
     Recipe,
-    Rehearsal,
     Suggestion,
     Suggestions,
 )
 from lipcert.suggestions.rehearsal import ACCURACY
+from lipcert.suggestions.remarks import rehearsal_told
 from lipcert.suggestions.written import number, python_lines
 from lipcert.text.numbers import at_most, times
 
@@ -50,14 +50,6 @@ _COLUMNS: Final = (
     doc.Column("probe", is_number=True, optional=True),
     doc.Column("verdict", rank=1),
 )
-_RUNS: Final = (
-    doc.Column("rehearsed", least=30, most=80),
-    doc.Column("accuracy", is_number=True),
-    doc.Column("against clipping", is_number=True, optional=True),
-    doc.Column("rate", is_number=True, rank=2),
-    doc.Column("curve", rank=1),
-    doc.Column("better", optional=True),
-)
 _STEPS: Final = (
     doc.Column("recipe", least=30, most=80),
     doc.Column("G", is_number=True),
@@ -80,9 +72,6 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
     if found.clipping is not None and not _is_rival(recipe):
         clipped = f"Instead, gradient clipping at C = 1: {_said(found.clipping, found)}"
         answers.append(doc.Answer(clipped, doc.Tone.PLAIN))
-    if found.rehearsal is not None:
-        said = "; ".join(_rehearsed(found.rehearsal))
-        answers.append(doc.Answer(f"Rehearsed: {said}.", doc.Tone.PLAIN))
     shown = found.suggestions[:most]
     return doc.Document(
         "LipCert suggestions",
@@ -98,7 +87,10 @@ def suggestions_document(found: Suggestions, most: int | None = SHOWN) -> doc.Do
                 doc.table(_STEPS, [_row(item) for item in found.recipes]),
                 doc.Listing((f"{found.unproven}.",) if found.unproven else ()),
             ),
-            ("Rehearsal: private runs from the same start", *_rehearsal(found)),
+            (
+                "Rehearsal: private runs from the same start",
+                doc.Listing(() if found.rehearsal is None else rehearsal_told(found.rehearsal)),
+            ),
             (
                 "Other networks, to be written by hand: bounds by weights may be smaller",
                 doc.Commands(tuple(_edits(found))),
@@ -228,42 +220,6 @@ def _facts(found: Suggestions) -> Iterator[tuple[str, str]]:
 
 def _against(found: Suggestions) -> str:
     return signal_words(of_norms=found.of_norms)
-
-
-def _rehearsed(found: Rehearsal) -> Iterator[str]:
-    """What the runs reached, in short."""
-    for run in found.runs:
-        right = "right about {:.1%}" if found.measure == ACCURACY else "R² {:.3f}"
-        reached = "not run" if run.accuracy is None else right.format(run.accuracy)
-        yield f"{run.title}: {reached}"
-
-
-def _rehearsal(found: Suggestions) -> tuple[doc.Part, ...]:
-    """Curve and result of each run, that of gradient clipping first."""
-    rehearsal = found.rehearsal
-    if rehearsal is None:
-        return ()
-    rows = [
-        (
-            run.title,
-            _share(run.accuracy),
-            "" if run.margin is None else f"{run.margin:+.3f}",
-            "" if run.rate is None else f"{run.rate:g}",
-            run.why or " ".join(f"{accuracy:.2f}" for _, accuracy in run.curve),
-            "yes" if run.better else "",
-        )
-        for run in rehearsal.runs
-    ]
-    return (
-        doc.table(_RUNS, rows),
-        doc.Listing(
-            (
-                f"{rehearsal.steps} steps with Adam in batches of {rehearsal.batch}, the noise on "
-                "the mean gradient that of the plan; the curve is of the examples kept out, from "
-                "the first to the last step",
-            )
-        ),
-    )
 
 
 def _table(items: Sequence[Suggestion], hidden: int = 0, *, of_run: bool = False) -> doc.Table:

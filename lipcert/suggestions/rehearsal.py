@@ -1,9 +1,9 @@
 """Rehearsal: short private runs of recipes beside gradient clipping, from the same start, in numpy.
 
-Of each recipe: the curve, and how right the network is about examples that were kept out of the
-run, by accuracy, or R² where outputs are compared with targets. Invariant: each step moves along
-what the mechanism releases, with the noise of the settings, and weights stay within their
-constraints; nothing is certified, and the runs are not private: what they say reveals the examples.
+Of each recipe: how right the network is about examples that were kept out of the run, by accuracy,
+or R² where outputs are compared with targets. Invariant: each step moves along what the mechanism
+releases, with the noise of the settings, and weights stay within their constraints; nothing is
+certified, and the runs are not private: what they say reveals the examples.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from typing import Any, Final, Self, final
 
 import numpy as np
@@ -20,7 +21,7 @@ import numpy.typing as npt
 
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.observing import held
-from lipcert.analysis.release import Release, plan_of
+from lipcert.analysis.release import plan_of
 from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples
@@ -38,10 +39,8 @@ from lipcert.upper import FloatArray
 
 SECONDS: Final = 30.0
 """that all rehearsals may take together"""
-_STEPS: Final = (200, 100, 50, 20)
-"""of which as many are made as there is time for: fewer say nothing"""
-_TIMED: Final = 3
-"""steps that tell how long one takes"""
+_MARKS: Final = (20, 50, 100, 200)
+"""steps after which networks are looked at: fewer say nothing"""
 _BATCH: Final = 64
 """where no batch is planned"""
 _LARGEST_BATCH: Final = 128
@@ -53,13 +52,11 @@ _MOST_TRAINED: Final = 10_000
 _NUMBERS: Final = 1 << 25
 """in the inputs of the examples that are trained on"""
 _RATES: Final = (0.003, 0.01, 0.03)
-"""of Adam: the best in a first run is taken in a second, with other batches and other noise"""
+"""of Adam: the best at the end counts, for every part alike"""
 ACCURACY: Final = "accuracy"
 R_SQUARED: Final = "R²"
 _WORST: Final = -1.0
 """the least R² of one example: one that is far off does not decide"""
-_POINTS: Final = 8
-"""of a curve"""
 _ERRORS: Final = 2.0
 CLEAR: Final = 0.02
 """by how many standard errors, and by what share of the examples, a recipe has to be right more
@@ -86,40 +83,49 @@ def rehearsed(
     seconds: float = SECONDS,
     observe: Progress | None = None,
 ) -> Rehearsal:
-    """Short runs of all parts, with equally many steps; the first is the baseline.
+    """Short runs of all parts side by side, step by step; the first is the baseline.
 
-    seconds: that all of them may take together. What cannot be run in time, or has no noise, says
-    so.
+    seconds: that all of them may take together. What cannot be run says so.
     """
     end = time.process_time() + seconds
-    planned = _in_time([_planned(part, analyst, trials) for part in parts], seconds)
-    runs = [item for item in planned if isinstance(item, Run)]
-    steps = min((run.steps for run in runs), default=0)
-    shown = _Shown(observe, len(runs) * (len(_RATES) + 1) * steps)
-    first: FloatArray | None = None
-    found: list[Rehearsed] = []
-    for place, (part, run) in enumerate(zip(parts, planned, strict=True)):
+    runs: dict[Part, Run] = {}
+    whys: dict[Part, str] = {}
+    for part in parts:
         try:
-            if isinstance(run, str):
-                raise NoVerdictError(run)
-            result = run.result(_watched(part.title, end, shown))
+            runs[part] = Run.of(analyst, part.changes, trials)
         except LipCertError as error:
-            missed = Rehearsed(part.mechanism, part.title, None, (), None, None, False, str(error))
-            found.append(missed)
+            whys[part] = str(error)
+    most = min((run.steps for run in runs.values()), default=0)
+    seen: dict[int, Mapping[tuple[Part, float], FloatArray]] = {}
+    for step, graphs in enumerate(_side_by_side(runs, most, end), 1):
+        if observe is not None:
+            observe("rehearsal", step, most)
+        if step in _MARKS or step == most:
+            seen[step] = {key: trials.right(graph) for key, graph in graphs.items()}
+    if not seen:
+        late = f"{min(_MARKS[0], most)} steps of all take longer than the {seconds:.0f} s there are"
+        whys |= dict.fromkeys(runs, late)
+    found: list[Rehearsed] = []
+    first: FloatArray | None = None
+    for place, part in enumerate(parts):
+        item = Rehearsed(part.mechanism, part.title, None, (), None, None, False)
+        if part in whys:
+            found.append(replace(item, why=whys[part]))
             continue
-        rate, curve, right = result
-        margin, better = None, False
+        last = seen[max(seen)]
+        rate = max(_RATES, key=lambda rate: float(np.mean(last[part, rate])))
+        curve = tuple((step, float(np.mean(of[part, rate]))) for step, of in seen.items())
+        item, right = replace(item, rate=rate, curve=curve, accuracy=curve[-1][1]), last[part, rate]
         if not place:
             first = right
         elif first is not None:
-            margin, deviation = _difference(right, first)
-            better = margin > max(_ERRORS * deviation, CLEAR)
-        found.append(
-            Rehearsed(part.mechanism, part.title, rate, curve, curve[-1][1], margin, better)
-        )
+            margin, spread = float(np.mean(right - first)), float(np.std(right - first))
+            doubt = max(_ERRORS * spread / math.sqrt(len(right)), CLEAR)
+            item = replace(item, margin=margin, better=margin > doubt)
+        found.append(item)
     return Rehearsal(
-        steps=steps,
-        batch=runs[0].batch if runs else 0,
+        steps=max(seen, default=0),
+        batch=next((run.batch for run in runs.values()), 0),
         kept_out=len(trials.kept_out),
         measure=trials.measure,
         majority=trials.majority,
@@ -128,78 +134,18 @@ def rehearsed(
     )
 
 
-def _in_time(planned: Sequence[Run | str], seconds: float) -> Sequence[Run | str]:
-    """The same runs with as many steps as there is time for, each with as many; where few steps of
-    all take too long, of the first two, or none."""
-    runs = [item for item in planned if isinstance(item, Run)]
-    if not runs or seconds <= 0.0:
-        return [item if isinstance(item, str) else _late(0.0) for item in planned]
-    wanted = min(run.steps for run in runs)
-    costs = [run.seconds_of_step() for run in runs]
-    for count in dict.fromkeys((len(runs), min(2, len(runs)))):
-        cost = sum(costs[:count])
-        for most in _STEPS:
-            if cost * min(most, wanted) <= seconds or cost == 0.0:
-                kept = {id(run) for run in runs[:count]}
-                return [
-                    replace(item, steps=min(most, wanted))
-                    if id(item) in kept and isinstance(item, Run)
-                    else (item if isinstance(item, str) else _late(seconds))
-                    for item in planned
-                ]
-    needed = sum(costs[:2]) * min(_STEPS[-1], wanted)
-    return [item if isinstance(item, str) else _late(seconds, needed) for item in planned]
-
-
-def _planned(part: Part, analyst: Analyst, trials: Trials) -> Run | str:
-    """A run, or why there is none."""
-    own = analyst.analysed(part.changes)
-    released = analyst.released(own)
-    try:
-        return Run.of(own.found, own.settings, released, trials)
-    except LipCertError as error:
-        return str(error)
-
-
-_Curve = tuple[tuple[int, float], ...]
-
-
-def _watched(title: str, end: float, shown: _Shown) -> Callable[[], None]:
-    """Called at every step: reports it, and raises NoVerdictError once time is up."""
-
-    def watch() -> None:
-        shown.step(title)
-        if time.process_time() > end:
-            raise NoVerdictError("the time for rehearsals ended before its run")
-
-    return watch
-
-
-@final
-class _Shown:
-    """Steps of all runs, as progress."""
-
-    def __init__(self, observe: Progress | None, total: int) -> None:
-        self._observe, self._total, self._done = observe, total, 0
-
-    def step(self, title: str) -> None:
-        """Count one more step of a run."""
-        self._done += 1
-        if self._observe is not None:
-            self._observe(f"rehearsal: {title}", self._done, max(self._total, self._done))
-
-
-def _late(seconds: float, needed: float | None = None) -> str:
-    """Why there is no run."""
-    took = "" if needed is None else f", and {_STEPS[-1]} steps would take about {needed:.0f} s"
-    return f"there are {seconds:.0f} s for rehearsals{took}"
-
-
-def _difference(right: FloatArray, first: FloatArray) -> tuple[float, float]:
-    """By how much more often one network is right than another about the same examples, and the
-    standard error of that."""
-    more = right - first
-    return float(np.mean(more)), float(np.std(more)) / math.sqrt(len(more))
+def _side_by_side(
+    runs: Mapping[Part, Run], most: int, end: float
+) -> Iterator[Mapping[tuple[Part, float], Graph]]:
+    """The networks of all runs at all rates after each step, until time is up."""
+    going = {(part, rate): run.trained(rate) for part, run in runs.items() for rate in _RATES}
+    for _ in range(most):
+        graphs = {}
+        for key, run in going.items():
+            if time.process_time() > end:
+                return
+            graphs[key] = next(run)
+        yield graphs
 
 
 _Score = Callable[[FloatArray, npt.NDArray[Any]], FloatArray]
@@ -298,65 +244,34 @@ class Run:
     steps: int
 
     @classmethod
-    def of(cls, found: Bounded, settings: Settings, released: Release, trials: Trials) -> Self:
+    def of(cls, analyst: Analyst, changes: tuple[Change, ...], trials: Trials) -> Self:
         """With as many steps as are planned, at most 200.
 
-        The batch is the planned one, at most 128 examples of it; the noise is that of `released`.
+        The batch is the planned one, at most 128 examples of it, with the noise of the release.
         Raises NoVerdictError where there is no noise that makes the run private.
         """
-        plan = plan_of(settings)
-        planned = settings.batch_size if plan is None else plan.batch
-        divisor = 1.0 if settings.reduction == Reduction.MEAN.value else planned or _BATCH
+        own = analyst.analysed(changes)
+        plan = plan_of(own.settings)
+        planned = own.settings.batch_size if plan is None else plan.batch
+        divisor = 1.0 if own.settings.reduction == Reduction.MEAN.value else planned or _BATCH
         stds: dict[str, float] = {}
-        for group in released.groups:
+        for group in analyst.released(own).groups:
             if not group.noise_std.is_finite:
                 raise NoVerdictError("no noise makes the run private")
             stds |= dict.fromkeys(group.parameters, group.noise_std.value / divisor)
         batch = min(planned or _BATCH, _LARGEST_BATCH, len(trials.trained))
-        steps = _STEPS[0] if plan is None else min(plan.releases, _STEPS[0])
-        return cls(found, settings, trials, stds, batch, steps)
-
-    def seconds_of_step(self) -> float:
-        """Processor time of one step of each rate and of the run itself, with looking at it."""
-        few = replace(self, steps=min(_TIMED, self.steps))
-        *_, last = few.trained(_RATES[0], 0)
-        begun = time.process_time()
-        *_, last = few.trained(_RATES[0], 0)
-        between = time.process_time()
-        self.trials.right(last)
-        looking = (time.process_time() - between) * (len(_RATES) + _POINTS)
-        step = (between - begun) / few.steps
-        return (len(_RATES) + 1) * step + looking / self.steps
-
-    def result(self, watch: Callable[[], None] = lambda: None) -> tuple[float, _Curve, FloatArray]:
-        """The rate that a first run chooses, the curve of a second one, and which of the examples
-        kept out the network is right about at its end. watch: is called at every step."""
-        best, rate = -math.inf, _RATES[0]
-        for candidate in _RATES:
-            *_, last = self.trained(candidate, 0, watch)
-            accuracy = float(np.mean(self.trials.right(last)))
-            if accuracy > best:
-                best, rate = accuracy, candidate
-        every, curve = max(self.steps // _POINTS, 1), []
-        right = self.trials.right(held(self.found.graph, self.settings))
-        curve.append((0, float(np.mean(right))))
-        for step, graph in enumerate(self.trained(rate, 1, watch), 1):
-            if step % every == 0 or step == self.steps:
-                right = self.trials.right(graph)
-                curve.append((step, float(np.mean(right))))
-        return rate, tuple(curve), right
+        steps = _MARKS[-1] if plan is None else min(plan.releases, _MARKS[-1])
+        return cls(own.found, own.settings, trials, stds, batch, steps)
 
     @np.errstate(all="ignore")
-    def trained(
-        self, rate: float, seed: int, watch: Callable[[], None] = lambda: None
-    ) -> Iterator[Graph]:
-        """The network after every step of a run with Adam."""
-        random = np.random.default_rng(seed)
+    def trained(self, rate: float) -> Iterator[Graph]:
+        """The network after every step of a run with Adam; batches and noise are those of any run
+        with a batch of this size."""
+        random = np.random.default_rng(0)
         graph = held(self.found.graph, self.settings)
         first: dict[str, Any] = dict.fromkeys(self.stds, 0.0)
         second: dict[str, Any] = dict.fromkeys(self.stds, 0.0)
-        for step in range(1, self.steps + 1):
-            watch()
+        for step in count(1):
             weights, mean = parameters_of(graph), self._mean(graph, random)
             moved: dict[str, FloatArray] = {}
             for name, std in self.stds.items():

@@ -77,18 +77,23 @@ def remarks_of(
         yield f"Way out: {head.change.change}, {head.mechanism}: {numbers}."
 
 
-def rehearsal_told(found: Rehearsal) -> Iterator[str]:
-    """One line for each short run: what it reached, and how its curve went."""
+def rehearsal_told(found: Rehearsal) -> tuple[str, ...]:
+    """One line for each short run: what it reached, and how it went."""
+    lines = []
     for run in found.runs:
         if run.accuracy is None:
-            yield f"{run.title}: not rehearsed: {run.why}"
+            lines.append(f"{run.title}: not rehearsed: {run.why}")
             continue
         curve = " ".join(f"{accuracy:.2f}" for _, accuracy in run.curve)
         than = ""
         if run.margin is not None:
             word = "better beyond doubt" if run.better else "not better beyond doubt"
             than = f", {run.margin:+.3f} against clipping: {word}"
-        yield f"{run.title}: {run.accuracy:.3f} after {found.steps} steps ({curve}){than}"
+        lines.append(
+            f"{run.title}: {found.measure} {run.accuracy:.3f} after {found.steps} steps with Adam "
+            f"({curve}){than}"
+        )
+    return tuple(lines)
 
 
 def _numbers(outcome: Outcome, *, of_norms: bool) -> str:

@@ -6,6 +6,7 @@ import json
 import shlex
 from dataclasses import replace
 from functools import cache
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -14,8 +15,8 @@ import torch
 from sklearn.datasets import load_digits
 from torch import nn
 
-from lipcert.analysis.bounded import Bounded, bounded
-from lipcert.analysis.release import Release, planned_multiplier
+from lipcert.analysis.bounded import bounded
+from lipcert.analysis.release import planned_multiplier
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.viewed import parameters_of
@@ -84,35 +85,33 @@ def digits() -> Examples:
     return Examples(pixels / 16.0, labels, "digits.npz")
 
 
-def noised(network: ImportedModel, settings: Settings) -> tuple[Bounded, Release, Trials]:
+def planned(network: ImportedModel, settings: Settings, examples: Examples | None = None) -> Run:
     found = bounded(network, settings)
-    released = release_of(found, settings, planned_multiplier)
-    return found, released, Trials.of(found, digits())
+    trials = Trials.of(found, examples or digits())
+    return Run.of(Analyst(found, settings, None), (), trials)
 
 
-def accuracy(network: ImportedModel, settings: Settings) -> float:
-    found, released, trials = noised(network, settings)
-    run = Run.of(found, settings, released, trials)
-    _, curve, right = run.result()
-    assert curve[-1] == (run.steps, np.mean(right))
-    return curve[-1][1]
+def right(run: Run) -> float:
+    """At the end of all steps."""
+    *_, last = islice(run.trained(0.03), run.steps)
+    return float(np.mean(run.trials.right(last)))
 
 
 def test_a_run_learns_where_the_noise_is_small(network: ImportedModel) -> None:
-    learned = accuracy(network, CLIPPED)
+    learned = right(planned(network, CLIPPED))
     assert learned > 0.8
-    assert learned == accuracy(network, CLIPPED)
+    assert learned == right(planned(network, CLIPPED))
 
 
 def test_a_run_drowns_where_the_noise_is_large(network: ImportedModel) -> None:
-    found, _, trials = noised(network, CLIPPED)
-    assert 0.02 < np.mean(trials.right(found.graph)) < 0.25  # untrained
-    assert trials.majority < 0.15
-    assert accuracy(network, replace(CLIPPED, noise_multiplier=1000.0)) < 0.3
+    run = planned(network, replace(CLIPPED, noise_multiplier=1000.0))
+    assert 0.02 < np.mean(run.trials.right(run.found.graph)) < 0.25  # untrained
+    assert run.trials.majority < 0.15
+    assert right(run) < 0.3
 
 
 def test_no_example_is_both_trained_on_and_kept_out(network: ImportedModel) -> None:
-    _, _, trials = noised(network, CLIPPED)
+    trials = planned(network, CLIPPED).trials
     seen = {row.tobytes() for row in trials.trained.x}
     assert not seen & {row.tobytes() for row in trials.kept_out.x}
     assert len(trials.trained) + len(trials.kept_out) == len(digits())
@@ -120,9 +119,7 @@ def test_no_example_is_both_trained_on_and_kept_out(network: ImportedModel) -> N
 
 
 def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
-    found, released, trials = noised(network, HELD)
-    run = replace(Run.of(found, HELD, released, trials), steps=3)
-    *_, last = run.trained(0.3, 0)
+    *_, last = islice(planned(network, HELD).trained(0.3), 3)
     for name, array in parameters_of(last).items():
         length = np.linalg.norm(array, 2 if array.ndim == 2 else None)
         assert length <= (1.0 if array.ndim == 2 else 0.5) * (1.0 + 1e-9), name
@@ -133,25 +130,23 @@ def test_weights_stay_within_their_constraints(network: ImportedModel) -> None:
 )
 def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Settings) -> None:
     divisor = {"sum": 128.0, "mean": 1.0}[settings.reduction]  # of a sum over a batch, its mean
-    found, released, trials = noised(network, settings)
-    run = Run.of(found, settings, released, trials)
-    for group in released.groups:
+    run = planned(network, settings)
+    for group in release_of(run.found, settings, planned_multiplier).groups:
         for name in group.parameters:
             assert run.stds[name] == pytest.approx(group.noise_std.value / divisor)
 
 
 def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
     """At the released gradients of the same batches, with the same noise."""
-    found, released, trials = noised(network, CLIPPED)
-    run = replace(Run.of(found, CLIPPED, released, trials), steps=4)
-    random = np.random.default_rng(3)
+    run = planned(network, CLIPPED)
+    random = np.random.default_rng(0)
     own = {
         name: torch.tensor(array, requires_grad=True)
-        for name, array in parameters_of(found.graph).items()
+        for name, array in parameters_of(run.found.graph).items()
     }
     optimizer = torch.optim.Adam(own.values(), lr=0.05)
-    graph = found.graph
-    for after in run.trained(0.05, 3):
+    graph = run.found.graph
+    for after in islice(run.trained(0.05), 4):
         mean = run._mean(graph, random)
         for name, std in run.stds.items():
             noise = std * random.standard_normal(mean[name].shape)
@@ -181,11 +176,9 @@ def test_targets_are_measured_by_r_squared(network: ImportedModel) -> None:
     reached = []
     for sigma in (0.1, 1e4):
         settings = replace(clipped, noise_multiplier=sigma)
-        found = bounded(network, settings)
-        released = release_of(found, settings, planned_multiplier)
-        trials = Trials.of(found, replace(digits(), y=targets))
-        _, _, right = Run.of(found, settings, released, trials).result()
-        reached.append(float(np.mean(right)))
+        run = planned(network, settings, replace(digits(), y=targets))
+        trials = run.trials
+        reached.append(right(run))
     assert trials.measure == "R²"
     assert reached[0] > 0.4
     assert -1.0 <= reached[1] < 0.0
@@ -236,27 +229,12 @@ def test_better_is_what_is_right_more_often_beyond_doubt(network: ImportedModel)
 def test_all_run_equally_long_or_say_why_not(network: ImportedModel) -> None:
     found = rehearsal(network, PARTS)
     assert {run.curve[-1][0] for run in found.runs} == {found.steps}
-    assert found.runs[0].curve[0] == (0, found.before)
+    assert [step for step, _ in found.runs[0].curve] == [20, 50, 100, 110]
     assert all(not run.why for run in found.runs)
     for run in rehearsal(network, PARTS, seconds=0.0).runs:
         assert run.accuracy is None
-        assert "there are 0 s for rehearsals" in run.why
+        assert run.why == "20 steps of all take longer than the 0 s there are"
         assert not run.better
-
-
-def test_where_all_would_take_too_long_two_are_run_or_none(
-    network: ImportedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Run, "seconds_of_step", lambda run: 1.0)
-    three = (*PARTS, PARTS[1])
-    monkeypatch.setattr(Run, "result", lambda run, watch: (0.01, ((run.steps, 0.5),), np.ones(4)))
-    long, short = (rehearsal(network, three, seconds) for seconds in (1000.0, 50.0))
-    assert [len(run.curve) for run in long.runs] == [1, 1, 1]
-    assert long.steps == 110  # all that are planned
-    assert [len(run.curve) for run in short.runs] == [1, 1, 0]
-    assert short.steps == 20
-    none = rehearsal(network, three, 39.0)
-    assert all("20 steps would take about 40 s" in run.why for run in none.runs)
 
 
 def contending(network: ImportedModel, **more: object) -> Suggestions:
@@ -299,11 +277,11 @@ def test_what_a_rehearsal_shows_to_be_better_is_first(
     assert not found.unproven
     for kind in ("text", "markdown", "html"):
         shown = suggestions_report(found, kind, width=160, color=False, show_all=False)
-        assert "right about 50.0" in shown
+        assert "accuracy 0.500 after 1 steps" in " ".join(shown.split())
         assert "from the same start" in shown
         assert "0.700" in shown
     first, second, *_ = rehearsal_told(found.rehearsal)
-    assert "0.500 after 1 steps (0.50)" in first
+    assert "accuracy 0.500 after 1 steps with Adam (0.50)" in first
     assert second.endswith("+0.100 against clipping: better beyond doubt")
 
 
