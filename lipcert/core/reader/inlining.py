@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final, final
 
 from lipcert.core.reader.files import MAX_BYTES
-from lipcert.core.reader.graph import check_order
+from lipcert.core.reader.model import check_order
 from lipcert.core.reader.records import (
     MAX_NODES,
     Attribute,

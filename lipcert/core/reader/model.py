@@ -1,4 +1,4 @@
-"""From a path to a `Model`.
+"""From a path to a `Model`: the bytes, the message, and the parts of its graph.
 
 Refused, because the checker would have to interpret more than it can justify: sparse tensors,
 training graphs, and whatever has two readings or none: names defined twice or never, cycles,
@@ -9,34 +9,55 @@ and inputs that are not tensors of numbers are kept as they are: what depends on
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from google.protobuf.message import DecodeError
-from onnx.onnx_ml_pb2 import ModelProto
+from google.protobuf.descriptor import FieldDescriptor
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.unknown_fields import UnknownFieldSet
+from onnx.onnx_ml_pb2 import (
+    AttributeProto,
+    FunctionProto,
+    GraphProto,
+    ModelProto,
+    NodeProto,
+    ValueInfoProto,
+)
 
 from lipcert.core.reader.files import MAX_BYTES, Folder, read_model_bytes
-from lipcert.core.reader.graph import (
-    check_once,
-    check_order,
-    noted,
-    operator_sets,
-    read_initializers,
-    read_input,
-    read_node,
-    stated_shapes,
-)
 from lipcert.core.reader.records import (
     MAX_NODES,
+    Attribute,
+    AttributeValue,
     Branch,
     Function,
+    Input,
+    Loop,
     Model,
     ModelReadError,
+    Node,
     Reference,
+    Tensor,
+    shown,
 )
-from lipcert.core.reader.wire import check_known, check_single_model, check_text
+from lipcert.core.reader.tensors import DTYPES, MAX_RANK, check_known, read_tensor
 
 _IR_VERSIONS: Final = range(3, 14)
+_MAX_DIM: Final = 1 << 31
+_FIELDS: Final = {
+    AttributeProto.FLOAT: ("FLOAT", "f"),
+    AttributeProto.INT: ("INT", "i"),
+    AttributeProto.STRING: ("STRING", "s"),
+    AttributeProto.TENSOR: ("TENSOR", "t"),
+    AttributeProto.FLOATS: ("FLOATS", "floats"),
+    AttributeProto.INTS: ("INTS", "ints"),
+    AttributeProto.STRINGS: ("STRINGS", "strings"),
+    AttributeProto.GRAPH: ("GRAPH", "g"),
+}
+_LABELS: Final = frozenset({"name", "type", "doc_string"})
+_MEMBERS: Final = ModelProto.DESCRIPTOR.fields_by_number
 
 
 def read_model(path: Path) -> Model:
@@ -106,3 +127,195 @@ def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
         metadata=noted(graph),
         value_metadata={item.name: noted(item) for item in graph.value_info},
     )
+
+
+def check_single_model(content: bytes) -> None:
+    """Raise `ModelReadError` unless the bytes are the fields of one ModelProto with a graph.
+
+    `DecodeError` where they cannot be taken apart.
+    """
+    seen: set[int] = set()
+    fields = UnknownFieldSet(Empty.FromString(content))  # of which every field is unknown, in order
+    for field in (item.field_number for item in fields):
+        if field not in _MEMBERS:
+            raise ModelReadError(f"this is not an ONNX model (field {field} is not known)")
+        if field in seen and not _MEMBERS[field].is_repeated:
+            raise ModelReadError("the file holds several models one after another")
+        seen.add(field)
+    if ModelProto.GRAPH_FIELD_NUMBER not in seen:
+        raise ModelReadError("this is not an ONNX model: it holds no graph")
+
+
+def check_text(message: Message) -> None:
+    """Raise `ModelReadError` unless every string is UTF-8; protobuf yields bytes for others."""
+    for field, value in message.ListFields():
+        items = value if field.is_repeated else [value]
+        if field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(x, str) for x in items):
+            raise ModelReadError("the model holds a name that is not UTF-8")
+        if field.type == FieldDescriptor.TYPE_MESSAGE:
+            for item in items:
+                check_text(item)
+
+
+def read_initializers(graph: GraphProto, folder: Folder) -> Iterator[tuple[str, Tensor]]:
+    """The stored tensors of a graph, by name."""
+    check_once((tensor.name for tensor in graph.initializer), "initializer", "LC016")
+    for tensor in graph.initializer:
+        yield tensor.name, read_tensor(tensor, folder)
+
+
+def read_input(info: ValueInfoProto) -> Input:
+    """An input of the graph, with what is stated of it."""
+    check_known(info)
+    check_known(info.type)
+    if info.type.WhichOneof("value") != "tensor_type":
+        return Input(info.name, f"unread {info.type.WhichOneof('value')}", None)
+    tensor = info.type.tensor_type
+    check_known(tensor)
+    dtype = DTYPES.get(tensor.elem_type, f"unread {tensor.elem_type}")
+    if not tensor.HasField("shape"):
+        return Input(info.name, dtype, None)
+    for message in (tensor.shape, *tensor.shape.dim):
+        check_known(message)
+    dims = [
+        dim.dim_value if dim.WhichOneof("value") == "dim_value" else dim.dim_param
+        for dim in tensor.shape.dim
+    ]
+    if dims[:1] == [-1]:  # as PaddlePaddle writes a batch of any size
+        dims[0] = ""
+    if len(dims) > MAX_RANK or any(
+        isinstance(dim, int) and not 0 <= dim < _MAX_DIM for dim in dims
+    ):
+        raise ModelReadError(f"the shape of the graph input {shown(info.name)} is impossible")
+    return Input(info.name, dtype, tuple(dims))
+
+
+def stated_shapes(graph: GraphProto) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The shapes of results that the file states; a symbol may stand for any number."""
+    for info in (*graph.value_info, *graph.output):
+        tensor = info.type.tensor_type
+        if info.type.WhichOneof("value") == "tensor_type" and tensor.HasField("shape"):
+            dims = (
+                dim.dim_value if dim.WhichOneof("value") == "dim_value" else -1
+                for dim in tensor.shape.dim
+            )
+            yield info.name, tuple(dims)
+
+
+def read_node(proto: NodeProto, folder: Folder) -> Node:
+    """A node, of which the reader of a model still resolves calls and branches."""
+    try:
+        check_known(proto)
+        check_once((item.name for item in proto.attribute), "attribute")
+        if proto.overload:
+            raise ModelReadError("it calls a variant of a function")
+        if not any(proto.output):
+            raise ModelReadError("it has no output", "LC001")
+        is_if = proto.op_type == "If"
+        attributes = {
+            item.name: read_attribute(item, folder, has_branches=is_if) for item in proto.attribute
+        }
+    except ModelReadError as error:
+        where = f"node {shown(proto.name)} ({shown(proto.op_type)})"
+        raise error.at(where, "LC016") from None
+    inputs = tuple(proto.input)
+    if any(isinstance(item.value, Loop) for item in attributes.values()):
+        from lipcert.core.reader.nested import names_read_inside  # noqa: PLC0415  for such alone
+
+        inputs += tuple(dict.fromkeys(names_read_inside(proto)))
+    return Node(
+        name=proto.name,
+        op_type=proto.op_type,
+        domain=domain_of(proto.domain),
+        inputs=inputs,
+        outputs=tuple(proto.output),
+        attributes=attributes,
+        metadata=noted(proto),
+    )
+
+
+def read_attribute(
+    proto: AttributeProto, folder: Folder, *, has_branches: bool = True
+) -> Attribute:
+    """An attribute; has_branches: whether a graph in it is followed."""
+    if proto.type == AttributeProto.GRAPH and not has_branches:
+        return Attribute("GRAPH", Loop(proto.g.SerializeToString(deterministic=True)))
+    check_known(proto)
+    if proto.type not in _FIELDS:
+        raise ModelReadError(f"the attribute {shown(proto.name)} has a kind that is not read")
+    kind, field = _FIELDS[proto.type]
+    own = "ref_attr_name" if proto.ref_attr_name else field
+    others = {descriptor.name for descriptor, _ in proto.ListFields()} - _LABELS - {own}
+    if others:
+        raise ModelReadError(f"the attribute {shown(proto.name)} has more than one value")
+    stored = getattr(proto, field)
+    value: AttributeValue
+    if proto.ref_attr_name:
+        value = Reference(proto.ref_attr_name)
+    elif kind == "TENSOR":
+        value = read_tensor(stored, folder)
+    elif kind == "GRAPH":
+        from lipcert.core.reader.nested import read_branch  # noqa: PLC0415  for such alone
+
+        value = read_branch(stored, folder)
+    elif kind.endswith("S"):
+        value = tuple(stored)
+    else:
+        value = stored
+    return Attribute(kind, value)
+
+
+def operator_sets(proto: ModelProto | FunctionProto) -> dict[str, int]:
+    """The operator sets that are imported, one version of each."""
+    versions: dict[str, int] = {}
+    for entry in proto.opset_import:
+        domain = domain_of(entry.domain)
+        if versions.get(domain, entry.version) != entry.version:
+            raise ModelReadError(
+                f"the model imports two versions of the operator set {shown(domain)}"
+            )
+        if not 1 <= entry.version < 1 << 31:
+            raise ModelReadError(f"the operator set {shown(domain)} is impossible", "LC003")
+        versions[domain] = entry.version
+    return versions
+
+
+def domain_of(name: str) -> str:
+    """The standard domain has two spellings."""
+    return "" if name == "ai.onnx" else name
+
+
+def check_once(names: Iterable[str], what: str, code: str = "LC001") -> None:
+    """Raise `ModelReadError` unless every name is there, and occurs once."""
+    seen: set[str] = set()
+    for name in names:
+        if not name or name in seen:
+            raise ModelReadError(f"the {what} {shown(name)} has no name or occurs twice", code)
+        seen.add(name)
+
+
+def check_order(nodes: Iterable[Node], given: set[str], outputs: Iterable[str]) -> None:
+    """Raise `ModelReadError` unless each node reads only given names and earlier outputs.
+
+    So there is no cycle. Likewise if a name is defined twice, or an output never.
+    """
+    known = set(given)
+    for node in nodes:
+        for name in filter(None, node.inputs):
+            if name not in known:
+                raise ModelReadError(
+                    f"node {shown(node.name)} ({shown(node.op_type)}) reads {shown(name)} before it"
+                    " is computed (a cycle, a missing value or unsorted nodes)"
+                )
+        for name in filter(None, node.outputs):
+            if name in known:
+                raise ModelReadError(f"{shown(name)} is computed twice")
+            known.add(name)
+    for name in outputs:
+        if name not in known:
+            raise ModelReadError(f"the graph output {shown(name)} is never computed")
+
+
+def noted(message: GraphProto | NodeProto | ValueInfoProto) -> dict[str, str]:
+    """What the exporter noted beside it, as texts."""
+    return {item.key: item.value for item in message.metadata_props}

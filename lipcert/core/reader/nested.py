@@ -8,7 +8,7 @@ from typing import Final
 from onnx.onnx_ml_pb2 import FunctionProto, GraphProto, ModelProto, NodeProto
 
 from lipcert.core.reader.files import Folder
-from lipcert.core.reader.graph import (
+from lipcert.core.reader.model import (
     check_once,
     domain_of,
     operator_sets,
@@ -17,7 +17,7 @@ from lipcert.core.reader.graph import (
     read_node,
 )
 from lipcert.core.reader.records import MAX_NODES, Branch, Function, ModelReadError, shown
-from lipcert.core.reader.wire import check_known
+from lipcert.core.reader.tensors import check_known
 
 _MAX_NESTING: Final = 20
 """of loops in each other"""

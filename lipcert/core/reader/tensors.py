@@ -1,10 +1,16 @@
-"""From a TensorProto to a `Tensor`: its numbers in one place, complete, of a plain type."""
+"""From a TensorProto to a `Tensor`: its numbers in one place, complete, of a plain type.
+
+No message that is interpreted, here or in `model`, has an unknown field: protobuf keeps what it
+does not know, so that two programs may read two models from the same bytes.
+"""
 
 from __future__ import annotations
 
 import math
 from typing import Final
 
+from google.protobuf.message import Message
+from google.protobuf.unknown_fields import UnknownFieldSet
 from onnx.onnx_ml_pb2 import TensorProto
 
 from lipcert.core.reader.files import Folder
@@ -31,14 +37,30 @@ DTYPES: Final = {
     16: "bfloat16",
 }
 """types by their number in TensorProto.DataType"""
-UNREAD: Final = frozenset({8, 14, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26})
+_UNREAD: Final = frozenset({8, 14, 15, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26})
 """the others: text, complex numbers, and those of a byte or less that are not plain integers"""
 
 _LISTS: Final = ("float_data", "int32_data", "int64_data", "double_data", "uint64_data")
 
 
+def check_known(message: Message) -> None:
+    """Raise `ModelReadError` if a message itself has a field that its type does not declare."""
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        kind = message.DESCRIPTOR.name
+        raise ModelReadError(f"a {kind} has a field {unknown[0].field_number} that is not known")
+
+
 def read_tensor(proto: TensorProto, folder: Folder) -> Tensor:
-    """The numbers of a tensor; `ModelReadError` with its name where they are not all there."""
+    """The numbers of a tensor, or what the file says of one whose type is not read.
+
+    `ModelReadError` with its name where they are not all there.
+    """
+    check_known(proto)
+    if proto.data_type in _UNREAD:
+        from lipcert.core.reader.unread import unread_tensor  # noqa: PLC0415  for such alone
+
+        return unread_tensor(proto)
     try:
         return _read(proto, folder)
     except ModelReadError as error:
