@@ -32,60 +32,52 @@ _ROOT_BITS: Final = 64
 
 def add_up(a: Number, b: Number) -> float:
     """Smallest float64 ≥ a + b."""
-    return _up(*_sum(a, b)) if _finite(a, b) else _INF
+    return round_up(_exact(a) + _exact(b)) if _finite(a, b) else _INF
 
 
 def add_down(a: Number, b: Number) -> float:
     """Largest float64 ≤ a + b."""
-    return _down(*_sum(a, b))
+    return round_down(_exact(a) + _exact(b))
 
 
 def multiply_up(a: Number, b: Number) -> float:
     """Smallest float64 ≥ a·b; inf where a factor has no bound, even if the other is 0."""
-    return _up(*_product(a, b)) if _finite(a, b) else _INF
+    return round_up(_exact(a) * _exact(b)) if _finite(a, b) else _INF
 
 
 def multiply_down(a: Number, b: Number) -> float:
     """Largest float64 ≤ a·b."""
-    return _down(*_product(a, b))
+    return round_down(_exact(a) * _exact(b))
 
 
 def divide_up(a: Number, b: Number) -> float:
     """Smallest float64 ≥ a/b for b > 0."""
-    return _up(*_quotient(a, b)) if _finite(a) else _INF
+    return round_up(_exact(a) / _positive(b)) if _finite(a) else _INF
 
 
 def divide_down(a: Number, b: Number) -> float:
     """Largest float64 ≤ a/b for b > 0."""
-    return _down(*_quotient(a, b))
+    return round_down(_exact(a) / _positive(b))
 
 
 def sqrt_up(a: Number) -> float:
     """Smallest float64 ≥ √a for a ≥ 0."""
     if not _finite(a):
         return _INF
-    n, d, bits = _square(a)
-    return _up(_root_up(-(-n // d)), 1 << bits)
+    square, unit = _square(a)
+    least = math.ceil(square)
+    return round_up(Fraction(math.isqrt(least - 1) + 1 if least else 0, unit))
 
 
 def sqrt_down(a: Number) -> float:
     """Largest float64 ≤ √a for a ≥ 0."""
-    n, d, bits = _square(a)
-    return _down(math.isqrt(n // d), 1 << bits)
+    square, unit = _square(a)
+    return round_down(Fraction(math.isqrt(math.floor(square)), unit))
 
 
 def round_up(number: Fraction) -> float:
     """Smallest float64 ≥ a rational number; inf beyond the largest."""
-    return _up(*number.as_integer_ratio())
-
-
-def round_down(number: Fraction) -> float:
-    """Largest float64 ≤ a rational number; −inf below the lowest."""
-    return _down(*number.as_integer_ratio())
-
-
-def _up(n: int, d: int) -> float:
-    """Smallest float64 ≥ n/d for d > 0."""
+    n, d = number.as_integer_ratio()
     try:
         found = n / d
     except OverflowError:
@@ -98,40 +90,19 @@ def _up(n: int, d: int) -> float:
     return found
 
 
-def _down(n: int, d: int) -> float:
-    """Largest float64 ≤ n/d for d > 0."""
-    return 0.0 - _up(-n, d)
+def round_down(number: Fraction) -> float:
+    """Largest float64 ≤ a rational number; −inf below the lowest."""
+    return 0.0 - round_up(-number)
 
 
-def _sum(a: Number, b: Number) -> tuple[int, int]:
-    (n, d), (m, e) = _ratio(a), _ratio(b)
-    return n * e + m * d, d * e
-
-
-def _product(a: Number, b: Number) -> tuple[int, int]:
-    (n, d), (m, e) = _ratio(a), _ratio(b)
-    return n * m, d * e
-
-
-def _quotient(a: Number, b: Number) -> tuple[int, int]:
-    (n, d), (m, e) = _ratio(a), _ratio(b)
-    if m <= 0:
-        raise ValueError("a divisor must be positive")
-    return n * e, d * m
-
-
-def _square(a: Number) -> tuple[int, int, int]:
-    """n, d, k with n/d = a·4^k, so that the root of n/d has bits enough; for a ≥ 0."""
-    n, d = _ratio(a)
-    if n < 0:
+def _square(a: Number) -> tuple[Fraction, int]:
+    """a·4^k and 2^k, k so large that the root has bits enough; for a ≥ 0."""
+    number = _exact(a)
+    if number < 0:
         raise ValueError("a negative number has no square root")
-    bits = max(_ROOT_BITS - (n.bit_length() - d.bit_length()) // 2, 0)
-    return n << 2 * bits, d, bits
-
-
-def _root_up(square: int) -> int:
-    """⌈√square⌉."""
-    return math.isqrt(square - 1) + 1 if square > 0 else 0
+    size = number.numerator.bit_length() - number.denominator.bit_length()
+    bits = max(_ROOT_BITS - size // 2, 0)
+    return number * (1 << 2 * bits), 1 << bits
 
 
 def _finite(a: Number, b: Number = 0.0) -> bool:
@@ -143,8 +114,14 @@ def _finite(a: Number, b: Number = 0.0) -> bool:
     return False
 
 
-def _ratio(number: Number) -> tuple[int, int]:
-    """Numerator and denominator; the latter is positive."""
+def _exact(number: Number) -> Fraction:
     if not -_INF < number < _INF:
         raise ValueError(f"{number!r} is not a real number")
-    return number.as_integer_ratio()
+    return Fraction(number)
+
+
+def _positive(number: Number) -> Fraction:
+    found = _exact(number)
+    if found <= 0:
+        raise ValueError("a divisor must be positive")
+    return found

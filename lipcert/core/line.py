@@ -26,11 +26,12 @@ class NotProved(Exception):  # noqa: N818  it is what a line is, not what went w
 class Line(ABC, Generic[FoundT]):
     """A statement about one subject. bound: the number that is stated; None: no number is.
 
-    stage: of a check, as in `verdict.STAGES`; lines are listed in the order of their stages. proof:
-    the `lines.proof.Proof` of the lines before it.
+    stage: of a check, as in `verdict.STAGES`; lines are listed in the order of their stages. about:
+    the field that names the subject. proof: the `lines.proof.Proof` of the lines before it.
     """
 
     stage: ClassVar[int]
+    about: ClassVar[str] = "value"
     rule: str
     bound: Bound | None = None
 
@@ -50,9 +51,9 @@ class Line(ABC, Generic[FoundT]):
         """Adds what follows to the proof, with the bound that is stated."""
 
     @property
-    @abstractmethod
     def subject(self) -> str:
         """What the bound is of, in words of the file."""
+        return str(getattr(self, self.about))
 
     @property
     def stated(self) -> float:

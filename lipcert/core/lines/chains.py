@@ -63,15 +63,11 @@ class ChainForm(Line[Chain]):
 
     rule: Literal["form/chain"] = "form/chain"
     stage: ClassVar[int] = 4
+    about: ClassVar[str] = "stop"
     use: Literal["values", "chords", "cotangents"]
     start: str
     stop: str
     multipliers: tuple[tuple[Bound, ...], ...]
-
-    @property
-    def subject(self) -> str:
-        """The value at its upper end."""
-        return self.stop
 
     def evaluate(self, proof: Proof) -> Chain:
         """The form, with the operands of the file."""

@@ -24,11 +24,6 @@ class FactLine(Line[Fact]):
     stage: ClassVar[int] = 4
     value: str
 
-    @property
-    def subject(self) -> str:
-        """The value that is bounded."""
-        return self.value
-
     def keep(self, proof: Proof, found: Fact) -> None:
         """With all that is known of the value."""
         stated = replace(found, norm=self.stated)

@@ -23,12 +23,8 @@ class TensorGradient(Line[float]):
 
     rule: Literal["grad/tensor"] = "grad/tensor"
     stage: ClassVar[int] = 6
+    about: ClassVar[str] = "tensor"
     tensor: str
-
-    @property
-    def subject(self) -> str:
-        """The tensor of the file."""
-        return self.tensor
 
     def evaluate(self, proof: Proof) -> float:
         """The sum over the uses, from the facts below each and the cotangent above it."""

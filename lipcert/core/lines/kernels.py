@@ -59,11 +59,6 @@ class KernelGradient(Line[float]):
     ratio: Bound
     claim: Bound
 
-    @property
-    def subject(self) -> str:
-        """The value that the convolution computes."""
-        return self.value
-
     def evaluate(self, proof: Proof) -> float:
         """Over all pairs of classes."""
         kernel = kernel_at(proof, self.value, self.stop)

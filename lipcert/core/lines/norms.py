@@ -70,11 +70,6 @@ class StepNorm(NormLine):
     rule: Literal["norm/step"] = "norm/step"
     value: str
 
-    @property
-    def subject(self) -> str:
-        """The value that the step computes."""
-        return self.value
-
     def evaluate(self, proof: Proof) -> float:
         """The bound, if `norms.steps` proves it."""
         return self._proved((proof.step(self.value),), proof)

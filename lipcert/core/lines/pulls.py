@@ -25,11 +25,6 @@ class PullLine(Line[Cotangent]):
     of: Seed = LOSS
     value: str
 
-    @property
-    def subject(self) -> str:
-        """The value that is bounded."""
-        return self.value
-
     def keep(self, proof: Proof, found: Cotangent) -> None:
         """For the lines of values below."""
         cotangents = proof.passes[self.of].cotangents

@@ -40,11 +40,6 @@ class SignPull(ShareLine):
     value: str
     stop: str
 
-    @property
-    def subject(self) -> str:
-        """The value at the lower end."""
-        return self.value
-
     def evaluate(self, proof: Proof) -> float:
         """The longest of all pairs of classes."""
         if self.of != LOSS or self.value == self.stop:

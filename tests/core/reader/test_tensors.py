@@ -71,12 +71,14 @@ def test_what_is_not_a_number_is_kept_and_known():
 
 
 FLOAT, INT8, BOOL = TensorProto.FLOAT, TensorProto.INT8, TensorProto.BOOL
-REFUSED = {
-    "type 0": {"data_type": 0},
-    "type 999": {"data_type": 999},
+UNREAD = {
     "text": {"data_type": TensorProto.STRING, "dims": [1], "string_data": [b"a"]},
     "complex": {"data_type": TensorProto.COMPLEX64, "dims": [1], "raw_data": bytes(8)},
     "four bits": {"data_type": TensorProto.INT4, "dims": [2], "raw_data": bytes(1)},
+}
+REFUSED = {
+    "type 0": {"data_type": 0},
+    "type 999": {"data_type": 999},
     "negative": {"data_type": FLOAT, "dims": [-1]},
     "twice negative": {"data_type": FLOAT, "dims": [-2, -2], "raw_data": bytes(16)},
     "2^40": {"data_type": FLOAT, "dims": [1 << 40]},
@@ -103,6 +105,14 @@ REFUSED = {
     },
     "external without place": {"data_type": FLOAT, "dims": [1], "data_location": 1},
 }
+
+
+@pytest.mark.parametrize("members", UNREAD.values(), ids=UNREAD)
+def test_a_tensor_that_is_not_read_is_kept_as_it_is(members):
+    proto = TensorProto(name="t", **members)
+    kept = read_tensor(proto, NOWHERE)
+    assert kept.dtype == "unread"
+    assert TensorProto.FromString(bytes(kept.content)) == TensorProto(**members)
 
 
 @pytest.mark.parametrize("kind", REFUSED)
