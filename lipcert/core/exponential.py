@@ -8,13 +8,21 @@ from __future__ import annotations
 
 from fractions import Fraction
 from functools import cache
-from typing import Final
+from typing import Final, TypeAlias
 
+Quotient: TypeAlias = tuple[int, int]
+"""an integer over one above 0; they may have common factors"""
 _LARGEST: Final = 1 << 17
 
 
 def exp_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
-    """Returns lo ≤ e^x ≤ hi with hi/lo ≤ 1 + 2^-bits; ValueError for |x| > 2^17.
+    """Returns lo ≤ e^x ≤ hi with hi/lo ≤ 1 + 2^-bits; ValueError for |x| > 2^17."""
+    low, high = exp_quotients(x.numerator, x.denominator, bits)
+    return Fraction(*low), Fraction(*high)
+
+
+def exp_quotients(numerator: int, denominator: int, bits: int) -> tuple[Quotient, Quotient]:
+    """The bounds of `exp_bounds`, for x = numerator/denominator.
 
     Proof: e^−x = 1/e^x, so let x ≥ 0, and r = x/2^k ≤ 2^-6. In units of 2^-p, each term of
     Σ r^n/n! is formed from the one before, all rounded downwards or all upwards, until the lower
@@ -23,18 +31,18 @@ def exp_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
     Widths: fewer than p/6 + 2 terms err by less than 2 units each, a squaring doubles the relative
     error, and p = bits + k + 16 + log2(bits) leaves room for all.
     """
-    size, divisor = abs(x.numerator), x.denominator
-    if size > _LARGEST * divisor:
+    size = abs(numerator)
+    if size > _LARGEST * denominator:
         raise ValueError("the argument of exp is too large")
-    halvings = max(0, (size << 6).bit_length() - divisor.bit_length() + 1)
+    halvings = max(0, (size << 6).bit_length() - denominator.bit_length() + 1)
     unit = bits + halvings + 16 + bits.bit_length()
-    below, above = _small_exp(size, divisor << halvings, unit)
+    below, above = _small_exp(size, denominator << halvings, unit)
     for _ in range(halvings):
         below, above = (below * below) >> unit, _shifted_up(above * above, unit)
     one = 1 << unit
-    if x < 0:
-        return Fraction(one, above), Fraction(one, below)
-    return Fraction(below, one), Fraction(above, one)
+    if numerator < 0:
+        return (one, above), (one, below)
+    return (below, one), (above, one)
 
 
 def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:

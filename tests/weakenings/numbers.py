@@ -414,9 +414,9 @@ ARITHMETIC = [
         Kill.of(test_facts.test_box_norm_counts_what_is_repeated),
     ),
     Mutation(
-        "exponential:exp_bounds",
-        "Fraction(above, one)",
-        "Fraction(below, one)",
+        "exponential:exp_quotients",
+        "(above, one)",
+        "(below, one)",
         Kill.of(test_exponential.test_exp),
     ),
     Mutation(

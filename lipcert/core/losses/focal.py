@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Final, final
 
-from lipcert.core.arithmetic import multiply_up
+from lipcert.core.arithmetic import multiply_up, round_up
 from lipcert.core.exponential import exp_bounds, log_bounds
 from lipcert.core.losses.base import ClassLoss, NotNegative
 from lipcert.core.losses.search import largest_on
@@ -47,9 +47,9 @@ def focal_scale(gamma: Fraction, miss: Fraction) -> float:
     Attained: up to the search.
     """
 
-    def bound(left: Fraction, right: Fraction) -> Fraction:
+    def bound(left: Fraction, right: Fraction) -> float:
         rest = 1 - left
-        return _power(rest, gamma) * (rest + gamma * _largest_entropy(left, right))
+        return round_up(_power(rest, gamma) * (rest + gamma * _largest_entropy(left, right)))
 
     return largest_on(max(Fraction(0), 1 - miss), Fraction(1), bound, _SPLITS)
 

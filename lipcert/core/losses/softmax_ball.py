@@ -6,14 +6,18 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from functools import cache
+from typing import Final, TypeAlias, final
 
-from lipcert.core.arithmetic import round_up, sqrt_up
-from lipcert.core.exponential import exp_bounds
+from lipcert.core.arithmetic import divide_up, round_up, sqrt_up
+from lipcert.core.exponential import Quotient, exp_bounds, exp_quotients
 from lipcert.core.losses.search import largest_on
 from lipcert.core.losses.softmax_error import BITS, SoftmaxDomain, square_at
 
 _ROUGHLY_ROOT_2: Final = Fraction(3, 2)
+_UNIT: Final = 1 << BITS
+_Near: TypeAlias = Callable[[int, int, Fraction], Quotient]
+"""takes the two logits of `BallDomain._differences`, and a distance"""
 
 
 @final
@@ -28,10 +32,10 @@ class BallDomain(SoftmaxDomain):
 
     def miss(self) -> float:
         """≥ sup o/(1 + o), o the odds."""
-        odds = self._on_ball(self._near_odds)
+        odds = self._on_ball(self._near_odds())
         return min(SoftmaxDomain.miss(self), round_up(odds / (1 + odds)))
 
-    def _on_ball(self, near: Callable[[Fraction, Fraction, Fraction], Fraction]) -> Fraction:
+    def _on_ball(self, near: _Near) -> Fraction:
         """The supremum of ‖p − t‖², or of the odds, over ‖z‖ ≤ R. near: as `_near_square`.
 
         Proof. *Few levels.* At a maximum ∇F = μz, μ ≥ 0 (0 inside). Two classes i, j ≥ 1 of equal
@@ -50,19 +54,17 @@ class BallDomain(SoftmaxDomain):
         """
         at = self._differences()
         if self.classes == 2:
-            return max(near(*at(Fraction(0), sign), Fraction(0)) for sign in (1, -1))
+            return max(Fraction(*near(*at(Fraction(0), sign), Fraction(0))) for sign in (1, -1))
+        largest = -math.inf
+        for sign in (1, -1):
 
-        def on_half(sign: int) -> Fraction:
-            def bound(left: Fraction, right: Fraction) -> Fraction:
-                return near(*at((left + right) / 2, sign), right - left)
+            def bound(left: Fraction, right: Fraction, sign: int = sign) -> float:
+                return divide_up(*near(*at((left + right) / 2, sign), right - left))
 
-            return Fraction(largest_on(Fraction(-1), Fraction(1), bound))
+            largest = largest_on(Fraction(-1), Fraction(1), bound, least=largest)
+        return Fraction(largest)
 
-        return max(on_half(1), on_half(-1))
-
-    def _near_square(
-        self, smoothing: Fraction
-    ) -> Callable[[Fraction, Fraction, Fraction], Fraction]:
+    def _near_square(self, smoothing: Fraction) -> _Near:
         """From a point and δ: a bound of a largest ‖p − t‖² no further than δ in θ from it.
 
         Proof: at the largest value on the circle the derivative by θ is 0, so that a point at
@@ -71,44 +73,55 @@ class BallDomain(SoftmaxDomain):
         ½ + 2·max|p − t|·2Var_p(d) ≤ ½ + 2 for ‖d‖ = 1, since Var_p(d) ≤ ½.
         """
         radius = Fraction(self.radius)
-        curvature = Fraction(5, 2) * radius**2 + Fraction(3, 2) * radius
-        rounding = self.rounding()
+        excess = self._excess(Fraction(5, 2) * radius**2 + Fraction(3, 2) * radius)
 
-        def near(one: Fraction, others: Fraction, distance: Fraction) -> Fraction:
-            first, second = (exp_bounds(z, BITS)[0] for z in (one, others))
-            square = square_at(smoothing, Fraction(1), (first, 1), (second, self.classes - 2))
-            return square + (curvature * distance**2 / 2 + rounding)
+        def near(one: int, others: int, distance: Fraction) -> Quotient:
+            first, second = (exp_quotients(z, _UNIT, BITS)[0] for z in (one, others))
+            n, d = square_at(smoothing, (1, 1), (first, 1), (second, self.classes - 2))
+            more = excess(distance)
+            return n * more.denominator + more.numerator * d, d * more.denominator
 
         return near
 
-    def _near_odds(self, one: Fraction, others: Fraction, distance: Fraction) -> Fraction:
+    def _near_odds(self) -> _Near:
         """The same for the odds, whose logarithm has |φ''| ≤ ½R² + √2·R.
 
         Proof: with the softmax q of the classes i ≥ 1, the gradient of log odds is (−1, q), its
         Hessian the covariance of q, whose norm is at most ½.
         """
         radius = Fraction(self.radius)
-        curvature = radius**2 / 2 + _ROUGHLY_ROOT_2 * radius
-        first, second = (exp_bounds(z, BITS)[1] for z in (one, others))
-        excess = curvature * distance**2 / 2 + self.rounding()
-        return (first + (self.classes - 2) * second) * exp_bounds(excess, BITS)[1]
+        excess = self._excess(radius**2 / 2 + _ROUGHLY_ROOT_2 * radius)
+        factor = cache(lambda distance: exp_bounds(excess(distance), BITS)[1])
 
-    def _differences(self) -> Callable[[Fraction, int], tuple[Fraction, Fraction]]:
+        def near(one: int, others: int, distance: Fraction) -> Quotient:
+            (n, d), (m, e) = (exp_quotients(z, _UNIT, BITS)[1] for z in (one, others))
+            more = factor(distance)
+            odds = n * e + (self.classes - 2) * m * d
+            return odds * more.numerator, d * e * more.denominator
+
+        return near
+
+    def _excess(self, curvature: Fraction) -> Callable[[Fraction], Fraction]:
+        """What a distance from a point may add there: ½δ² of the curvature, and rounding."""
+        rounding = self.rounding()
+        return cache(lambda distance: curvature * distance**2 / 2 + rounding)
+
+    def _differences(self) -> Callable[[Fraction, int], tuple[int, int]]:
         """From s = tan(θ/2) and a sign, of θ or its antipode, to the logits there minus z_0.
 
-        They are those of the one class and of the others, within (3R + 1)·2^-80. With s = p/q,
-        x/R = (q² − p²)/(q² + p²) and y/R = 2pq/(q² + p²).
+        They are those of the one class and of the others, in units of 2^-80, within 3R + 1 of them.
+        With s = p/q, x/R = (q² − p²)/(q² + p²) and y/R = 2pq/(q² + p²).
         """
         radius = Fraction(self.radius)
         root, slope = _root(2, 1), _root(self.classes, 2 * max(self.classes - 2, 1))
 
-        def at(s: Fraction, sign: int) -> tuple[Fraction, Fraction]:
+        def at(s: Fraction, sign: int) -> tuple[int, int]:
             p, q = s.numerator, s.denominator
             length = sign * radius.numerator
             unit = radius.denominator * (q * q + p * p)
             one = root * (q * q - p * p)
             others = one - 4 * slope * p * q
-            return _dyadic(one * length // unit), _dyadic(others * length // (2 * unit))
+            return one * length // unit, others * length // (2 * unit)
 
         return at
 
@@ -116,7 +129,3 @@ class BallDomain(SoftmaxDomain):
 def _root(numerator: int, denominator: int) -> int:
     """√(numerator/denominator) in units of 2^-80, at most one of them below."""
     return math.isqrt((numerator << 2 * BITS) // denominator)
-
-
-def _dyadic(units: int) -> Fraction:
-    return Fraction(units, 1 << BITS)

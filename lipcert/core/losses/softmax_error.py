@@ -13,13 +13,12 @@ odds by at most 3ε/2. Logits and weights e^z are formed to 2^-80, relative to R
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final
 
 from lipcert.core.arithmetic import round_up, sqrt_up
-from lipcert.core.exponential import exp_bounds
+from lipcert.core.exponential import Quotient, exp_bounds, exp_quotients
 from lipcert.core.losses.softmax import LARGEST_RADIUS, LARGEST_WIDTH, AnyLogits
 
 BITS: Final = 80
@@ -62,10 +61,10 @@ class SoftmaxDomain(AnyLogits):
         is p_0²(1 − p_0)(1 − b) ≥ 0, positive unless b = 1, when ∂F/∂z_0 = −p_0(1 − 2p_0 + S) < 0.
         So the supremum is at a corner: the label and any number of other classes at w. Attained.
         """
-        top = exp_bounds(Fraction(self.width), BITS)[0]
-        low = Fraction(1)
+        top, _ = exp_quotients(*self.width.as_integer_ratio(), BITS)
+        low = (1, 1)
         corners = (
-            square_at(smoothing, label, (top, count), (low, self.classes - 1 - count))
+            Fraction(*square_at(smoothing, label, (top, count), (low, self.classes - 1 - count)))
             for label in (low, top)
             for count in range(self.classes)
         )
@@ -79,17 +78,18 @@ class SoftmaxDomain(AnyLogits):
 
 def square_at(
     smoothing: Fraction,
-    label: Fraction,
-    first: tuple[Fraction, int],
-    second: tuple[Fraction, int],
-) -> Fraction:
+    label: Quotient,
+    first: tuple[Quotient, int],
+    second: tuple[Quotient, int],
+) -> Quotient:
     """‖p − t‖², where p is proportional to a weight of the label and two of other classes."""
+    (one, of_one), (other, of_other) = first[0], second[0]
+    hit = label[0] * of_one * of_other
+    one, other = one * of_other * label[1], other * of_one * label[1]
     classes = 1 + first[1] + second[1]
-    unit = math.lcm(label.denominator, first[0].denominator, second[0].denominator)
-    hit, one, other = (w.numerator * (unit // w.denominator) for w in (label, first[0], second[0]))
     total = hit + one * first[1] + other * second[1]
     scale = smoothing.denominator * classes
     share = smoothing.numerator * total
     missed = scale * (hit - total) + share * (classes - 1)
     parts = first[1] * (scale * one - share) ** 2 + second[1] * (scale * other - share) ** 2
-    return Fraction(missed**2 + parts, (scale * total) ** 2)
+    return missed**2 + parts, (scale * total) ** 2

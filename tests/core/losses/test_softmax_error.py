@@ -201,4 +201,5 @@ def test_squares_are_exact(
     share = smoothing / classes
     square = (label / total - (1 - smoothing) - share) ** 2
     square += ones * (one / total - share) ** 2 + others * (other / total - share) ** 2
-    assert square_at(smoothing, label, (one, ones), (other, others)) == square
+    first, second = (one.as_integer_ratio(), ones), (other.as_integer_ratio(), others)
+    assert Fraction(*square_at(smoothing, label.as_integer_ratio(), first, second)) == square
