@@ -10,6 +10,7 @@ from typing import Any, Final, final
 
 import numpy as np
 
+from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.forms.form import Form
 from lipcert.core.interval import Array, Interval, norm_up
 from lipcert.core.line import Line
@@ -49,10 +50,10 @@ class Spectra:
         if level > 0:
             magnitude = level.numerator.bit_length() - level.denominator.bit_length() + 1
             unit = Fraction(2) ** (magnitude + 1)
-            found = form.root(Fraction(float(level + unit * room_for(len(form.matrix)))))
+            found = _root(form, level + unit * room_for(len(form.matrix)))
             if found < math.inf and form.has_norm(found):
                 return found
-        return form.root(Fraction(norm_up(form.matrix)))
+        return _root(form, norm_up(form.matrix))
 
     def level(self, form: Form, value: Interval, radius: float) -> float | None:
         """λ > λ_max(Q) for which λR² + λ·vᵀ(λI − Q)⁻¹v is small; None where it is of no use."""
@@ -99,3 +100,8 @@ def ways(line: FormPull, form: Form, above: Cotangent) -> Iterator[FormPull]:
     fits = form.runs == 1 and above.hull.classes == len(form.matrix)
     if not (fits and above.norm > _CLOSE * above.hull.scale):
         yield line
+
+
+def _root(form: Form, level: Fraction | float) -> float:
+    """The norm of a form that is at most so many times the identity."""
+    return sqrt_up(Fraction(float(level)) * Fraction(4) ** form.exponent)

@@ -336,9 +336,9 @@ FORMS = [
         Kill.of(test_forms.test_a_product_of_matrices),
     ),
     Mutation(
-        "forms.form:Form.over_hull",
-        "Fraction(max(",
-        "Fraction(0.9 * max(",
+        "rules.facts:Hull.longest",
+        "sqrt_up(max(",
+        "sqrt_up(0.9 * max(",
         Kill.seeds(test_forms.test_every_mask, definite_float),
     ),
     Mutation(

@@ -207,8 +207,8 @@ SHARED = [
     ),
     Mutation(
         "rules.dense:pair_norm",
-        "found = _largest_distance(",
-        "found = 0.5 * _largest_distance(",
+        "return hull.longest(",
+        "return 0.5 * hull.longest(",
         Kill.of(known.test_pairs_beat_root_two_at_the_last_layer),
     ),
     Mutation("rules.weights:Weights.max_abs", "np.max(", "0.9 * np.max(", Kill.seeds(LAW, "Scale")),

@@ -9,8 +9,8 @@ from typing import final
 
 import numpy as np
 
-from lipcert.core.arithmetic import multiply_up, round_down, sqrt_up
-from lipcert.core.interval import Array, Interval, exact, norm_up, up
+from lipcert.core.arithmetic import multiply_up, round_down
+from lipcert.core.interval import Array, exact, norm_up, up
 from lipcert.core.norms.definite import Definite
 from lipcert.core.rules.facts import Hull
 
@@ -47,23 +47,10 @@ class Form:
         return level > 0.0 and self.proof(scaled, Fraction(1, 1 << 53))
 
     def over_hull(self, hull: Hull) -> float:
-        """≥ sup ‖Jᵀg‖ over a hull with one class for each entry of a single run; inf for another.
-
-        Proof: a convex function is largest at a vertex e_j − t, t = (1 − s)e_y + (s/K)1, where the
-        form is Q_jj − 2(Qt)_j + tᵀQt.
-        """
-        size = len(self.matrix)
-        if self.runs != 1 or hull.classes != size:
+        """≥ sup ‖Jᵀg‖ over a hull of one class for each entry of a single run; else inf."""
+        if self.runs != 1 or hull.classes != len(self.matrix):
             return math.inf
-        form, smoothing = exact(self.matrix), exact(hull.smoothing)
-        keep, share = exact(1.0) - smoothing, smoothing * exact(float(size)).reciprocal()
-        own = exact(self.matrix.diagonal())
-        mean = form.sum((1,)) * share.broadcast((size, 1))
-        at_target = own * keep * keep + _flat(mean) * keep * exact(2.0) + mean.sum((0,)) * share
-        image = form * keep + mean  # (Qt)_j for the label y: [j, y]
-        squares = Interval(own.lo[:, None], own.hi[:, None]) - image * exact(2.0) + at_target
-        largest = Fraction(max(float(np.max(squares.hi)), 0.0))
-        return multiply_up(self.root(largest), hull.scale)
+        return multiply_up(hull.longest(exact(self.matrix)), Fraction(2) ** self.exponent)
 
     def swing(self, radius: float) -> Array:
         """≥ |Jd| entry by entry of a run, for ‖d‖ ≤ radius.
@@ -74,11 +61,3 @@ class Form:
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
             lengths = up(np.ldexp(roots, self.exponent))
             return np.where(np.isfinite(lengths), up(radius * lengths), np.inf)
-
-    def root(self, square: Fraction) -> float:
-        """√square·2^exponent."""
-        return sqrt_up(square * Fraction(4) ** self.exponent)
-
-
-def _flat(column: Interval) -> Interval:
-    return Interval(column.lo[:, 0], column.hi[:, 0])

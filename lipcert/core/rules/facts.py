@@ -12,7 +12,7 @@ from typing import Self, final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
-from lipcert.core.interval import Array, Interval, norm_up, symmetric, up
+from lipcert.core.interval import Array, Interval, exact, norm_up, symmetric, up
 from lipcert.core.program import Shape
 
 
@@ -94,6 +94,22 @@ class Hull:
     def times(self, factor: float) -> Hull:
         """The hull of the members times a factor ≥ 0, perhaps with longer ones."""
         return replace(self, scale=multiply_up(self.scale, factor))
+
+    def longest(self, form: Interval) -> float:
+        """≥ sup √(gᵀQg) over all members g, for a positive semidefinite Q within `form`.
+
+        Proof: a convex function is largest at a vertex e_j − t, t = (1 − s)e_y + (s/K)1, where the
+        form is Q_jj − 2(Qt)_j + tᵀQt.
+        """
+        smoothing = exact(self.smoothing)
+        keep, share = exact(1.0) - smoothing, smoothing * exact(float(self.classes)).reciprocal()
+        own = form.moved(np.diagonal)
+        mean = form.sum((1,)) * share.broadcast((self.classes, 1))
+        flat = mean.moved(np.ravel)
+        at_target = own * keep * keep + flat * keep * exact(2.0) + mean.sum((0,)) * share
+        image = form * keep + mean  # (Qt)_j for the label y: [j, y]
+        squares = own.moved(lambda end: end[:, None]) - image * exact(2.0) + at_target
+        return multiply_up(sqrt_up(max(float(np.max(squares.hi)), 0.0)), self.scale)
 
 
 @final
