@@ -7,7 +7,7 @@ every precision that the device knows, and on the processor in float64. A cell i
 the seconds by the clock.
 norms: by how much norms of gradients and values that are measured in a precision are smaller than
 those of float64 on the processor, as a share of the norm, at most and at the 99th percentile, over
-shipped networks; and the margin that `lipcert.measure.precision` states. Norms below the floor of
+shipped networks; and the margin that `lipcert.measure.measured` states. Norms below the floor of
 the precision, and what is left where a norm cancels as a whole, are left out. A share above the
 margin would make an audit settle what it may not; norms that come out too large only make it replay
 the example in float64.
@@ -39,7 +39,7 @@ from lipcert.errors import LipCertError, NoVerdictError
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.measure.lowering import LoweredNetwork
-from lipcert.measure.precision import Precision
+from lipcert.measure.measured import Precision
 from lipcert.training import (
     BackpropClipping,
     Clipless,

@@ -49,7 +49,7 @@ from lipcert.core.spending import derived_epsilon
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import CertificationError, NoVerdictError, UsageError
-from lipcert.importer.completing import completed
+from lipcert.importer.bindings import completed
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Allocation, allocate
@@ -72,7 +72,7 @@ class Issued:
     """A certificate that was checked, the checker's report, and the analysis of its bounds.
 
     completed: the ONNX file that it is about, where that is not the file that was given (see
-    `lipcert.importer.completing`). path: where `lipcert.certify` has written the certificate.
+    `lipcert.importer.bindings`). path: where `lipcert.certify` has written the certificate.
     """
 
     data: bytes

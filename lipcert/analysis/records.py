@@ -1,6 +1,8 @@
 """Analysis: the answer to `lipcert analyze`, as plain records that every report format prints.
 
 Numbers are certified upper bounds; None stands for "no bound" and always has a diagnostic.
+
+Stated bounds: what the lines of a certificate say of values, for those who read it.
 """
 
 from __future__ import annotations
@@ -9,7 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
+from lipcert.core.certificate import Certificate
 from lipcert.core.ledger.parts import InputPart
+from lipcert.core.lines.facts import FactLine
+from lipcert.core.lines.proof import LOSS
+from lipcert.core.lines.pulls import PullLine
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
 from lipcert.gradient_stats.measure import Observed, signal_words
@@ -289,3 +295,18 @@ class BoundReport:
     roots: int
     reasons: tuple[ReasonReport, ...]
     factors: tuple[int, ...]
+
+
+Bounds = dict[str, float]
+
+
+def stated_values(certificate: Certificate) -> tuple[Bounds, Bounds]:
+    """By value: the least norm that a line states, and the norm of the cotangent of the loss."""
+    norms: Bounds = {}
+    cotangents: Bounds = {}
+    for line in certificate.lines:
+        if isinstance(line, FactLine) and line.bound is not None:
+            norms[line.value] = min(norms.get(line.value, line.bound), line.bound)
+        elif isinstance(line, PullLine) and line.of == LOSS and line.bound is not None:
+            cotangents[line.value] = line.bound
+    return norms, cotangents

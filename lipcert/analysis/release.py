@@ -23,8 +23,8 @@ from lipcert.privacy.account import POINT_ONLY, Account, account_for
 from lipcert.privacy.accounting import accountant_named, noise_for_epsilon
 from lipcert.privacy.noise import Allocation, Group, allocate, joint_multiplier
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.settings.lacking import missing
 from lipcert.settings.settings import Settings, values_of
+from lipcert.settings.values import missing
 from lipcert.upper import Upper, root_sum_square
 
 _DEFAULT_MULTIPLIER: Final = 1.0

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
-from lipcert.audit.loader_index import Drawn
 from lipcert.audit.opacus import attach_opacus, is_private
+from lipcert.audit.pending_step import Drawn
 from lipcert.audit.recorder import Chosen, Recorder
 from lipcert.errors import UsageError
 

@@ -30,7 +30,7 @@ from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
 from lipcert.settings.gates import MAX_EPSILON
-from lipcert.settings.lacking import besides_the_run, missing
+from lipcert.settings.values import besides_the_run, missing
 
 MODEL: Final = "model"
 """the weights of the file"""

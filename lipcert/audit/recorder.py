@@ -32,9 +32,8 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit import observation, tape
-from lipcert.audit.loader_index import Drawn
 from lipcert.audit.observation import RecordedLoss
-from lipcert.audit.pending_step import Flight, described
+from lipcert.audit.pending_step import Drawn, Flight, described
 from lipcert.audit.trace.blobs import Blob, StoredTensor
 from lipcert.audit.trace.files import MANIFEST
 from lipcert.audit.trace.keys import ExamplesKey

@@ -7,7 +7,6 @@ from pathlib import Path
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import (
     chosen_settings,
     data_options,
@@ -19,6 +18,7 @@ from lipcert.cli.options import (
     some_examples,
 )
 from lipcert.cli.output import Output
+from lipcert.errors import ExitCode
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
 from lipcert.settings.gates import OF_ANALYSES, GateOutcome, worst_of

@@ -10,7 +10,6 @@ import click
 from click.core import ParameterSource
 
 from lipcert.cli import paths
-from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import (
     chosen_settings,
     data_options,
@@ -24,8 +23,8 @@ from lipcert.cli.options import (
     together,
 )
 from lipcert.cli.output import Output
-from lipcert.errors import NoVerdictError, UsageError
-from lipcert.measure.precision import Precision
+from lipcert.errors import ExitCode, NoVerdictError, UsageError
+from lipcert.measure.measured import Precision
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, audit_report, twin_report
 from lipcert.settings.gates import OF_AUDITS

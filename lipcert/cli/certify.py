@@ -8,9 +8,9 @@ from pathlib import Path
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, knob_options, option, output_options
 from lipcert.cli.output import Output, write
+from lipcert.errors import ExitCode
 from lipcert.process.progress import ProgressReport
 
 

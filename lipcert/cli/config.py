@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
-from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, knob_options, output_options
 from lipcert.cli.output import Output, write
 from lipcert.cli.sources import EffectiveSettings
+from lipcert.errors import ExitCode
 from lipcert.report.json import dump
 from lipcert.settings.toml import plain
 from lipcert.text.safe import safe

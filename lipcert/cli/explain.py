@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import chosen_settings, given, knob_options, output_options
 from lipcert.cli.output import Output
-from lipcert.errors import UsageError
+from lipcert.errors import ExitCode, UsageError
 from lipcert.report.formats import BOUND_FORMATS
 
 

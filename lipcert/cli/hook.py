@@ -18,7 +18,7 @@ from typing import Final
 
 import click
 
-from lipcert.cli.exit_codes import ExitCode
+from lipcert.errors import ExitCode
 from lipcert.text.safe import safe
 
 CERTIFICATE: Final = ".lipcert.json"

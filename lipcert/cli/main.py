@@ -1,7 +1,7 @@
 """The command group: loads verbs lazily and turns every outcome into an exit code.
 
 Invariant: no exception leaves `cli.main`, which prints a result on stdout and exits with one of the
-codes of `exit_codes`; `lipcert --help` loads click and the declarations of the verbs, and nothing
+codes of `ExitCode`; `lipcert --help` loads click and the declarations of the verbs, and nothing
 that computes.
 """
 
@@ -17,15 +17,16 @@ from typing import Any, Final, NoReturn, final
 
 import click
 
-from lipcert.cli.exit_codes import ExitCode, exit_code_of
 from lipcert.cli.sources import DEBUG_VARIABLE
 from lipcert.cli.unknown import extra_words, unknown_option, verb_meant
 from lipcert.errors import (
+    ExitCode,
     LipCertError,
     ModelFileError,
     NoVerdictError,
     Refusal,
     UnsupportedModelError,
+    exit_code_of,
 )
 from lipcert.text.safe import safe
 from lipcert.version import __version__

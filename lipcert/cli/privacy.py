@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, final
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.knobs import KNOBS
 from lipcert.cli.options import (
     chosen_settings,
@@ -29,10 +28,9 @@ from lipcert.cli.options import given as stated
 from lipcert.cli.output import Output
 from lipcert.cli.sources import from_command_line
 from lipcert.diagnostics import Level
-from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings.lacking import asks_of_run, listed
+from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.settings.settings import CHOICES
-from lipcert.settings.values import check_choice
+from lipcert.settings.values import asks_of_run, check_choice, listed
 
 if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis

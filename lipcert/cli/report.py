@@ -7,9 +7,9 @@ from pathlib import Path
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import output_options
 from lipcert.cli.output import Output
+from lipcert.errors import ExitCode
 from lipcert.report.formats import study_report
 
 

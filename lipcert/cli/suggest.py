@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.exit_codes import ExitCode
 from lipcert.cli.options import (
     chosen_settings,
     data_options,
@@ -19,7 +18,7 @@ from lipcert.cli.options import (
     some_examples,
 )
 from lipcert.cli.output import Output, write
-from lipcert.errors import UsageError
+from lipcert.errors import ExitCode, UsageError
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import SUGGEST_FORMATS, suggestions_report
 from lipcert.settings.toml import settings_toml

@@ -33,7 +33,7 @@ from lipcert.core.reader.records import Input, Model, Node, Tensor
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph
-from lipcert.importer.bindings import with_bindings
+from lipcert.importer.bindings import separate_shared, with_bindings
 from lipcert.importer.computed import Computed, with_computed
 from lipcert.importer.evaluation import eval_layers, eval_notes
 from lipcert.importer.graph_of import graph_of
@@ -48,7 +48,6 @@ from lipcert.importer.nodes import NotedNode, followed, label, needed_nodes, nee
 from lipcert.importer.operators import format_refusals, number_refusals
 from lipcert.importer.origins import unseen
 from lipcert.importer.reading import Reading, external_digests
-from lipcert.importer.shared import separate_shared
 from lipcert.importer.survey import (
     ACROSS,
     distinct,

@@ -19,7 +19,7 @@ from lipcert.core.lower.values import Constant, Data
 from lipcert.core.program import FloatArray
 from lipcert.core.reader.records import Branch, Model, Node, Tensor
 from lipcert.graph.evaluate import member
-from lipcert.importer.views import view_of
+from lipcert.importer.graph_of import view_of
 
 _NO_INPUT: Final = Data("", (1,), None)
 

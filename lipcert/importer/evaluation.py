@@ -22,9 +22,8 @@ from typing import Final
 from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.graph.ir import EvalLayer
-from lipcert.importer.calls import call_of
 from lipcert.importer.metadata import NAMESPACE, statistic_owner
-from lipcert.importer.nodes import label, needed_nodes
+from lipcert.importer.nodes import call_of, label, needed_nodes
 
 _BATCH_NORM: Final = "BatchNormalization"
 _DROPOUT: Final = "Dropout"

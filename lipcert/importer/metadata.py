@@ -20,8 +20,7 @@ from typing import Final, final
 from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
-from lipcert.importer.calls import FX_NODE, Call, call_of, names_in
-from lipcert.importer.nodes import label, output_names
+from lipcert.importer.nodes import FX_NODE, Call, call_of, label, names_in, output_names
 
 SIGNATURE: Final = "pkg.torch.export.ExportedProgram.graph_signature"
 NAMESPACE: Final = "namespace"

@@ -39,9 +39,8 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.reader.records import Node, Tensor
-from lipcert.importer.calls import FX_NODE, Call, call_of
 from lipcert.importer.metadata import Provenance, is_anonymous
-from lipcert.importer.nodes import NotedNode, label, output_names
+from lipcert.importer.nodes import FX_NODE, Call, NotedNode, call_of, label, output_names
 
 _NUMBER: Final = re.compile(r"_\d+$")
 """what tells the results of several calls of one kind apart"""

@@ -28,10 +28,9 @@ from lipcert.core.program import (
 )
 from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.graph.ir import Parameter
-from lipcert.importer.calls import FX_NODE
 from lipcert.importer.computed import Computed
 from lipcert.importer.metadata import Provenance, is_anonymous
-from lipcert.importer.nodes import NotedNode
+from lipcert.importer.nodes import FX_NODE, NotedNode
 
 _WITH_BIAS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
 _LIMITS: Final = frozenset({"Max", "Min"})

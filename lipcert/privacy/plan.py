@@ -17,9 +17,8 @@ from typing import Any, Final, final
 
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
-from lipcert.settings.lacking import asks_of_run, missing
 from lipcert.settings.settings import kinds_of
-from lipcert.settings.values import check_positive, convert
+from lipcert.settings.values import asks_of_run, check_positive, convert, missing
 from lipcert.upper import Lower, Upper
 
 _SIMPLE: Final = 2**26

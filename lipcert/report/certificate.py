@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Literal, final
 
-from lipcert.analysis.stated import stated_values
+from lipcert.analysis.records import stated_values
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lines.facts import StepFact

@@ -21,12 +21,12 @@ from lipcert.core.ledger.mechanism import MECHANISMS, Mechanism, names_of
 from lipcert.core.ledger.parts import InputPart
 from lipcert.core.losses.kinds import KINDS
 from lipcert.errors import UsageError
-from lipcert.settings.lacking import Asks, asks_of_run, missing
 from lipcert.settings.loss_spec import HeadLoss, heads_text, read_heads, weighted
 from lipcert.settings.values import (
     LOSSES,
     AccountantName,
     AllocationName,
+    Asks,
     AxisName,
     ConstraintName,
     GroupName,
@@ -38,6 +38,7 @@ from lipcert.settings.values import (
     SizeSourceName,
     TermsName,
     TierName,
+    asks_of_run,
     check_choice,
     check_nonnegative,
     check_patterns,
@@ -45,6 +46,7 @@ from lipcert.settings.values import (
     convert,
     first_match,
     matches,
+    missing,
     names,
     nearest,
     number,

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.audit.observation import named_buffers, side_by_side, unwrapped
-from lipcert.audit.recorded_names import Match, matched
+from lipcert.audit.recorded import Match, matched
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph

@@ -10,9 +10,9 @@ from onnx import helper
 
 from lipcert.analysis.bounded import Bounded, bounded, bounded_again
 from lipcert.errors import NoVerdictError
-from lipcert.importer.calls import FX_NODE
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
+from lipcert.importer.nodes import FX_NODE
 from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_calls import noted

@@ -6,9 +6,15 @@ import sys
 import pytest
 from click.testing import CliRunner, Result
 
-from lipcert.cli.exit_codes import ExitCode, exit_code_of
 from lipcert.cli.main import cli
-from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
+from lipcert.errors import (
+    ExitCode,
+    ModelFileError,
+    Refusal,
+    UnsupportedModelError,
+    UsageError,
+    exit_code_of,
+)
 from tests.cli.engine import Engine, install
 
 REFUSED = UnsupportedModelError(

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from lipcert.analysis.observing import scaled_into
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import measure, released_mean
-from lipcert.gradient_stats.weights import scaled_into
 from lipcert.graph.viewed import parameters_of
 from lipcert.losses import make_loss
 from lipcert.measure.losses import per_example_loss

@@ -19,9 +19,9 @@ from lipcert.core.program import Dense, Move, Operand, Place, Program, Step
 from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.importer import assemble, load
 from lipcert.importer.agreement import Domain, check_agreement
+from lipcert.importer.bindings import Separated
 from lipcert.importer.model import read_program
 from lipcert.importer.reading import Reading, stored_model
-from lipcert.importer.shared import Separated
 from lipcert.settings.settings import Settings
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node

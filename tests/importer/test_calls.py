@@ -7,8 +7,8 @@ import pytest
 from onnx import helper
 
 from lipcert.core.reader.records import Node
-from lipcert.importer.calls import FX_NODE, call_of
 from lipcert.importer.load import load_model
+from lipcert.importer.nodes import FX_NODE, call_of
 from tests.importer.models import model, saved, weights
 from tests.importer.test_parameters import with_metadata
 

@@ -22,7 +22,7 @@ from lipcert.core.certificate import read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.importer.completing import completed
+from lipcert.importer.bindings import completed
 from tests.commands import lipcert as command
 
 SETTINGS = lipcert.Settings(input_box=(0.0, 1.0))

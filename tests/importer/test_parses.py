@@ -55,4 +55,4 @@ def test_one_place_parses():
         for path in package.rglob("*.py")
         if re.search(r"ModelProto\.FromString|ParseFromString", path.read_text(encoding="utf-8"))
     }
-    assert found == {"core/reader/model.py", "importer/completing.py"}, "the second writes it anew"
+    assert found == {"core/reader/model.py", "importer/bindings.py"}, "the second writes it anew"

@@ -11,7 +11,7 @@ from onnx import numpy_helper
 from lipcert.core.lower.lower import lower
 from lipcert.graph.ir import Parameter
 from lipcert.importer.computed import with_computed
-from lipcert.importer.views import Operands, operands_of
+from lipcert.importer.graph_of import Operands, operands_of
 from tests.constant_chains import Chain
 from tests.core.lower.cases import model, node
 from tests.core.models import read

@@ -17,8 +17,12 @@ import lipcert as package
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
 from lipcert.importer.outline import outline_of
-from lipcert.report.export_advice import ExportAdvice
-from lipcert.report.inspection import inspection_json, inspection_of, refused_inspection
+from lipcert.report.inspection import (
+    ExportAdvice,
+    inspection_json,
+    inspection_of,
+    refused_inspection,
+)
 from tests.commands import lipcert
 from tests.zoo import ZOO, needs_zoo, rows
 

@@ -6,8 +6,8 @@ import pytest
 
 from lipcert.analysis.release import check_complete
 from lipcert.errors import UsageError
-from lipcert.settings.lacking import asks_of_run
 from lipcert.settings.settings import Settings
+from lipcert.settings.values import asks_of_run
 
 OF_A_RUN = ["--dataset-size N", "--sampling poisson|", "--delta D", "--batch-size B", "--steps T"]
 

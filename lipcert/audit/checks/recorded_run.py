@@ -25,8 +25,7 @@ import numpy.typing as npt
 from lipcert.analysis.release import known_plan, planned_multiplier
 from lipcert.audit.audited_weights import Settled, settled_at
 from lipcert.audit.bounds import Claims, GroupBound
-from lipcert.audit.recorded import RecordedTensors, step_name
-from lipcert.audit.recorded_names import Match
+from lipcert.audit.recorded import Match, RecordedTensors, step_name
 from lipcert.audit.records import Check, CheckReport, EpsilonInterval, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.reading import Trace

@@ -18,7 +18,7 @@ from typing import Any, Final, final
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from lipcert.audit.recorded_names import Match
+from lipcert.audit.recorded import Match
 from lipcert.core.program import CotangentClip, Embedding, InputClip
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph, Node

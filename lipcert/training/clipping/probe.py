@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.func import functional_call
 
-from lipcert.audit.recorded_names import Match
+from lipcert.audit.recorded import Match
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph, Node, example
 from lipcert.measure.lowering import LoweredNetwork

@@ -16,14 +16,13 @@ from torch import nn
 
 import lipcert
 from lipcert.audit.checks import check_recorded_run
-from lipcert.audit.checks.chain import chain, is_projection
+from lipcert.audit.checks.chain import chain, is_projection, updates_of
 from lipcert.audit.checks.recorded_run import Checked, RecordedRun
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.redaction import redact
 from lipcert.audit.trace.spelling import sealed
 from lipcert.audit.trace.writing import PrivateDataWarning
-from lipcert.audit.updates import updates_of
 from tests.audit.checks.runs import Network, Plan, audited, bad, claims_for, only, recorded
 
 pytestmark = [

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.stats import beta
 
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.correlation import (
+from lipcert.audit.checks.seed_reuse import (
     Piece,
     best_correlation,
     own_correlation,

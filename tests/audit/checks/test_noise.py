@@ -13,10 +13,9 @@ import torch
 from scipy.stats import chi2, norm
 
 from lipcert.audit.checks.chance import ChanceTest
-from lipcert.audit.checks.correlation import Piece, Sketches
 from lipcert.audit.checks.noise import AddedNoise, CountedNoise, Pool, noise
 from lipcert.audit.checks.recorded_run import Checked, RecordedRun
-from lipcert.audit.checks.seed_reuse import seed_reuse
+from lipcert.audit.checks.seed_reuse import Piece, Sketches, seed_reuse
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.writing import PrivateDataWarning
 from tests.audit.checks.runs import Plan, bad, recorded

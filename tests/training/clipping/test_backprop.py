@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert.analysis.clipping import with_clips
-from lipcert.audit.recorded_names import Match, matched
+from lipcert.audit.recorded import Match, matched
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph
 from lipcert.settings.settings import Settings
