@@ -9,6 +9,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from string import Template
 from types import ModuleType
@@ -17,6 +18,7 @@ import numpy as np
 import pytest
 import yaml
 
+from lipcert.audit.records import EpsilonInterval, ExampleReference
 from lipcert.core.line import RULES
 from lipcert.core.losses.base import parameters_of
 from lipcert.core.losses.kinds import KINDS
@@ -33,6 +35,7 @@ from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.privacy.selection import Law
 from tests.commands import lipcert, printed_by, script
 from tests.core.test_certificate import MEMBERS, OPTIONAL
+from tests.pages import NUMBER
 
 ROOT = Path(__file__).resolve().parents[1]
 REPORTED_RUN = shlex.split(
@@ -40,7 +43,6 @@ REPORTED_RUN = shlex.split(
     "--dataset-size 64 --batch-size 64 --sampling full-batch --steps 4 --delta 1e-5 "
     "--noise-multiplier 8"
 )
-NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e[+-]?\d+)?")
 
 
 def example(name: str) -> ModuleType:
@@ -66,7 +68,9 @@ def test_the_table_of_mechanisms_is_what_the_example_prints(
     printed, shown = capsys.readouterr().out, table("mechanisms.md", "compare_mechanisms")
     assert NUMBER.sub("#", shown).split() == NUMBER.sub("#", printed).split()
     for ours, theirs in zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True):
-        assert float(ours) == pytest.approx(float(theirs), rel=2e-3)
+        assert float(ours.replace(",", "")) == pytest.approx(
+            float(theirs.replace(",", "")), rel=2e-3
+        )
 
 
 def test_the_epsilon_of_a_search_is_what_privacy_finds() -> None:
@@ -334,9 +338,12 @@ def _shown(page: str, name: str) -> list[tuple[str, str]]:
 
 
 def _blind(text: str) -> str:
-    """Without numbers, lines of tables, and where lines end."""
+    """Without numbers, lines of tables, where lines end, and whether a lower end, whose confidence
+    is 95 %, is by chance above the upper one."""
     known = NUMBER.sub("#", re.sub(r"sha256 [0-9a-f]+", "sha256", text))
-    return re.sub(r" time # s", "", re.sub(r"[─\s]+", " ", known).strip())
+    known = re.sub(r" time # s", "", re.sub(r"[─\s]+", " ", known).strip())
+    above = r"ε is at most # (\(.*?\)), and within chance no less \(from below #\)"
+    return re.sub(above, r"ε is between # (# % confidence) and # \1", known)
 
 
 def _alike(shown: str, printed: str) -> bool:
@@ -421,6 +428,30 @@ def test_the_answer_whether_a_run_is_private(tmp_path: Path) -> None:
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     _follow("private.md", "training", tmp_path)
     _follow("private.md", "one command", tmp_path)
+
+
+def test_the_lower_end_of_one_run_in_twenty_is_said_as_on_the_page() -> None:
+    likely, rare = re.findall(r"ε is (?:between|at most) .*?1e-05", " ".join(PRIVATE.split()))
+    low, high, above = (float(re.findall(r"\d[.\d]*", text)[k])
+                        for text, k in ((likely, 0), (likely, 2), (rare, 1)))  # fmt: skip
+    seen = EpsilonInterval(
+        low,
+        0.95,
+        high,
+        True,
+        False,
+        1e-5,
+        ExampleReference("step 0", 0),
+        1.0,
+        1.0,
+        8,
+        1,
+        1,
+        "step 0",
+    )
+    assert seen.sentence == likely
+    assert replace(seen, lower=above).sentence == rare
+    assert _blind(likely) == _blind(rare)
 
 
 def test_the_run_of_the_page_is_that_of_the_script_and_of_the_workflow() -> None:
