@@ -18,7 +18,7 @@ from typing import Any, Final
 import pytest
 from hypothesis import Phase, settings
 
-__all__ = ["Kill", "Mutation", "killed_by", "mutated"]
+__all__ = ["Kill", "Mutation", "by", "by_seeds", "killed_by", "mutated"]
 
 CORE: Final = "lipcert.core"
 _UP_TO_THE_FIRST_FAILURE: Final = settings(
@@ -88,6 +88,20 @@ class Mutation:
 
     def __str__(self) -> str:
         return f"{_line(self.old)} → {_line(self.new)}"
+
+
+def by(
+    rule: str, old: str, new: str, test: Callable[..., object], *arguments: object, of: str = ""
+) -> Mutation:
+    """A mutation that one run of a test kills."""
+    return Mutation(rule, old, new, Kill.of(test, *arguments), of)
+
+
+def by_seeds(
+    rule: str, old: str, new: str, test: Callable[..., object], *arguments: object, count: int = 12
+) -> Mutation:
+    """A mutation that a test kills for one of several seeds."""
+    return Mutation(rule, old, new, Kill.seeds(test, *arguments, count=count))
 
 
 def _line(text: str) -> str:
