@@ -317,20 +317,14 @@ class _Draft:
         return tuple(name for name in frozen if name not in self._found.file.left_out)
 
     def _assumptions(self, certificate: Certificate) -> tuple[Assumption, ...]:
-        constrained = certificate.scope.kind != "point"
+        clipped = self._premises.clip is not None
         return self._premises.assumptions(
+            certificate,
             Circumstances(
-                batch_proved=self._program.batch_proved,
-                frozen=self._frozen(certificate),
-                constrained=constrained and bool(certificate.scope.constraints),
-                releases=bool(certificate.groups),
-                epsilon_declared=certificate.privacy is not None
-                and certificate.privacy.status == "declared",
-                fixed=not constrained,
-                eval_layers=eval_layers(
-                    self._model, self._program, clipped=self._premises.clip is not None
-                ),
-            )
+                self._program.batch_proved,
+                self._frozen(certificate),
+                eval_layers(self._model, self._program, clipped=clipped),
+            ),
         )
 
 

@@ -261,19 +261,13 @@ def _privacy(state: _State) -> Iterator[str]:
 def _ledger(state: _State) -> Iterator[str]:
     """8: the assumptions are those that the claims need, in the checker's words."""
     certificate = state.certificate
-    circumstances = Circumstances(
-        batch_proved=state.program.batch_proved,
-        frozen=frozen_tensors(state.program, frozenset(certificate.scope.trained)),
-        constrained=certificate.scope.kind != "point" and bool(certificate.scope.constraints),
-        releases=bool(certificate.groups),
-        epsilon_declared=certificate.privacy is not None
-        and certificate.privacy.status == "declared",
-        fixed=certificate.scope.kind == "point",
-        eval_layers=eval_layers(
-            state.model, state.program, clipped=state.premises.clip is not None
-        ),
+    program, clipped = state.program, state.premises.clip is not None
+    known = Circumstances(
+        program.batch_proved,
+        frozen_tensors(program, frozenset(certificate.scope.trained)),
+        eval_layers(state.model, program, clipped=clipped),
     )
-    expected = state.assumptions = state.premises.assumptions(circumstances)
+    expected = state.assumptions = state.premises.assumptions(certificate, known)
     if certificate.assumptions != expected:
         found = {item.id: item for item in certificate.assumptions}
         wrong = [item.id for item in expected if found.get(item.id) != item]

@@ -107,22 +107,16 @@ class Forgery:
         )
         bounds = group_bounds(bare, gradients, self.premises)
         groups = tuple(replace(bound, noise_std=self.noise * bound.sensitivity) for bound in bounds)
-        circumstances = Circumstances(
-            batch_proved=program.batch_proved,
-            frozen=frozen_tensors(program, frozenset(self.trained)),
-            constrained=bool(self.constraints),
-            releases=bool(groups),
-            epsilon_declared=False,
-            fixed=self.constraints is None,
-        )
         claim = None
         if self.premises.run is not None:
             claim = PrivacyClaim("own", 0.0, Fraction(1, 100000), "recomputed")
             multiplier = joint_multiplier(groups)
             epsilon = derived_epsilon(claim, self.premises.run, multiplier, self.premises.relation)
             claim = replace(claim, epsilon=epsilon)
-        assumptions = self.premises.assumptions(circumstances)
-        return replace(bare, groups=groups, assumptions=assumptions, privacy=claim)
+        found = replace(bare, groups=groups, privacy=claim)
+        frozen = frozen_tensors(program, frozenset(self.trained))
+        known = Circumstances(program.batch_proved, frozen)
+        return replace(found, assumptions=self.premises.assumptions(found, known))
 
 
 def saved(

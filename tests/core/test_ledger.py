@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.certificate import CertificateFormatError
+from lipcert.core.certificate import CertificateFormatError, Constraint, ScopeClaim
 from lipcert.core.ledger.entries import CHECKED
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless, WeightClipping
@@ -21,7 +22,15 @@ from tests.core.mutants.assumptions import premise_mutants
 from tests.core.mutants.networks import certified
 from tests.core.mutants.record import Effect, Outcome, judged
 
-BARE = Circumstances(True, (), False, False, False, fixed=True)
+BARE = Circumstances(True, ())
+STATED = SimpleNamespace(scope=ScopeClaim("point", (), ()), groups=(), privacy=None)
+"""what the ledger depends on in a certificate"""
+
+
+def stated(**changes):
+    return SimpleNamespace(**{**vars(STATED), **changes})
+
+
 RUN = Run("shuffle", 400, 16, 30, 2)
 numbers = st.floats(0.0, 1e300)
 
@@ -38,7 +47,7 @@ def test_premises_survive_the_ledger(norm, low, relation, clipped):
         loss_clip=0.5,
         mechanism=GradientClipping(2.0) if clipped else Unchanged(),
     )
-    assert Premises.read(premises.assumptions(BARE)) == premises
+    assert Premises.read(premises.assumptions(STATED, BARE)) == premises
 
 
 @given(numbers, numbers, st.sampled_from(["l1.5", "l2"]), st.integers(0, 3))
@@ -46,7 +55,7 @@ def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
     layers = tuple(ClippedLayer(f"v{i}", f"w{i}") for i in range(count))
     found = BackpropClipping(radius, clip, conv_clip, layers)
     premises = replace(PREMISES, mechanism=found)
-    ledger = premises.assumptions(BARE)
+    ledger = premises.assumptions(STATED, BARE)
     assert Premises.read(ledger) == premises
     (text,) = (item.text for item in ledger if item.id == "A-MECHANISM")
     assert repr(radius) in text
@@ -65,7 +74,7 @@ def test_radii_of_single_layers_survive_the_ledger(given_radii, conv_clip):
     ]
     found = BackpropClipping(conv_clip=conv_clip).around(layers)
     premises = replace(PREMISES, mechanism=found)
-    ledger = premises.assumptions(BARE)
+    ledger = premises.assumptions(STATED, BARE)
     assert Premises.read(ledger) == premises
     stated = [(found.input_radius(item), found.cotangent_radius(item)) for item in found.layers]
     assert stated == given_radii
@@ -100,7 +109,7 @@ def test_one_radius_of_all_layers_is_said_as_ever():
 def test_a_radius_is_stated_once(given, layer):
     """Of a layer, or of all; that of a cotangent by one of them."""
     right = BackpropClipping(given.get("input_clip"), 3.0, "l2", (ClippedLayer("x", "y"),))
-    ledger = replace(PREMISES, mechanism=right).assumptions(BARE)
+    ledger = replace(PREMISES, mechanism=right).assumptions(STATED, BARE)
     written = {name: number.hex() for name, number in given.items()}
     data = {
         "A-MECHANISM": {"kind": "backprop-clipping", "conv_clip": "l2", **written},
@@ -163,7 +172,7 @@ def test_clips_that_are_not_described(name, data):
     clip = BackpropClipping(1.0, 2.0, "l2", (ClippedLayer("x", "y"),))
     premises = replace(PREMISES, mechanism=clip)
     edited = []
-    for item in premises.assumptions(BARE):
+    for item in premises.assumptions(STATED, BARE):
         if item.id == name and data is not None:
             kept = {} if name == "A-LAYERS" else item.data
             edited.append(replace(item, data={**kept, **data}))
@@ -186,7 +195,8 @@ def test_clips_that_are_not_described(name, data):
 )
 def test_a_run_whose_weights_move_needs_a_reason(changes, fixed, expected):
     premises = replace(PREMISES, run=RUN, **changes)
-    ledger = premises.assumptions(replace(BARE, fixed=fixed))
+    scope = ScopeClaim("point" if fixed else "constraint-set", (), ())
+    ledger = premises.assumptions(stated(scope=scope), BARE)
     reasons = {item.id for item in ledger} & {"A-POINT", "A-STEPWISE", "A-PROJ"}
     assert reasons == ({expected} if expected else set())
     if expected == "A-STEPWISE":
@@ -194,16 +204,18 @@ def test_a_run_whose_weights_move_needs_a_reason(changes, fixed, expected):
 
 
 def test_circumstances_are_stated():
-    def ids(**changes):
-        known = replace(BARE, **changes)
-        return {item.id: item.status for item in PREMISES.assumptions(known)}
+    def ids(known=BARE, **changes):
+        return {item.id: item.status for item in PREMISES.assumptions(stated(**changes), known)}
 
+    constrained = ScopeClaim("constraint-set", ("w",), (Constraint("w", "spectral", 1.0),))
     assert ids()["A-PERSAMPLE"] == CHECKED
-    assert ids(batch_proved=False)["A-PERSAMPLE"] != CHECKED
-    assert "A-FROZEN" in ids(frozen=("w",))
-    assert "A-PROJ" in ids(constrained=True)
-    assert "A-RNG" in ids(releases=True)
-    assert "A-EPSILON" in ids(epsilon_declared=True)
+    assert ids(replace(BARE, batch_proved=False))["A-PERSAMPLE"] != CHECKED
+    assert "A-FROZEN" in ids(replace(BARE, frozen=("w",)))
+    assert "A-PROJ" in ids(scope=constrained)
+    assert "A-PROJ" not in ids(scope=replace(constrained, constraints=()))
+    assert "A-RNG" in ids(groups=("all",))
+    assert "A-EPSILON" in ids(privacy=SimpleNamespace(status="declared"))
+    assert "A-EPSILON" not in ids(privacy=SimpleNamespace(status="recomputed"))
     assert "A-NUMERIC" in ids()
 
 
@@ -222,7 +234,7 @@ def test_circumstances_are_stated():
     ],
 )
 def test_impossible_runs(change):
-    ledger = replace(PREMISES, run=RUN).assumptions(BARE)
+    ledger = replace(PREMISES, run=RUN).assumptions(STATED, BARE)
     assert Premises.read(ledger).run == RUN
     data = {**RUN.written().data, **change}
     edited = [replace(a, data=data) if a.id == "A-SAMPLING" else a for a in ledger]
@@ -239,7 +251,7 @@ def test_fewest_participations():
 
 @pytest.mark.parametrize("missing", ["A-INPUT", "A-LOSS", "A-MECHANISM", "A-NEIGH", "A-GRAD-AGG"])
 def test_premises_that_are_not_stated(missing):
-    ledger = [item for item in PREMISES.assumptions(BARE) if item.id != missing]
+    ledger = [item for item in PREMISES.assumptions(STATED, BARE) if item.id != missing]
     with pytest.raises(CertificateFormatError, match=missing):
         Premises.read(ledger)
 

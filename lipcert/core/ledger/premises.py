@@ -11,15 +11,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Literal, cast, final
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.certificate import (
+    Assumption,
+    Certificate,
+    CertificateFormatError,
+    read,
+    written,
+)
 from lipcert.core.codec import Bound, member
 from lipcert.core.ledger.entries import (
-    ACCOUNTING,
-    ARITHMETIC,
+    CHECKED,
     EVALUATION,
-    FIXED,
-    PROJECTION,
-    RANDOMNESS,
     SAMPLING,
     STEPWISE,
     EvalLayer,
@@ -27,8 +29,6 @@ from lipcert.core.ledger.entries import (
     admitted,
     declared,
     described,
-    examples,
-    frozen,
 )
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 
@@ -82,21 +82,14 @@ class _Aggregation:
 @final
 @dataclass(frozen=True, slots=True)
 class Circumstances:
-    """What the checker itself knows when it writes the ledger.
+    """What the checker itself knows of a model when it writes the ledger.
 
     frozen: tensors that reach the data path as constants. eval_layers: those of the file that
-    compute something else in train mode. constrained: the scope is a set of
-    weights within constraints. releases: whether sensitivities and noise are claimed.
-    epsilon_declared: whether an ε is claimed that was not recomputed. fixed: the scope is the
-    weights of the file.
+    compute something else in train mode.
     """
 
     batch_proved: bool
     frozen: tuple[str, ...]
-    constrained: bool
-    releases: bool
-    epsilon_declared: bool
-    fixed: bool
     eval_layers: tuple[EvalLayer, ...] = ()
 
 
@@ -155,6 +148,19 @@ class Premises:
             raise CertificateFormatError("A-INPUT.box is not that of one of several inputs")
         if (loss.kind == JOINT) != bool(loss.parts) or (loss.parts and loss.parameters):
             raise CertificateFormatError("A-LOSS is neither one loss nor a sum of several")
+        gathered = read(_Aggregation, known["A-GRAD-AGG"], "A-GRAD-AGG")
+        if (gathered.reduction == "mean") != bool(gathered.divisor):
+            raise CertificateFormatError("A-GRAD-AGG is neither a sum nor a mean")
+        run, stepwise = None, None
+        eval_layers: tuple[EvalLayer, ...] = ()
+        if SAMPLING in known or STEPWISE in known:
+            from lipcert.core.ledger.run import read_run  # noqa: PLC0415  for a run only
+
+            run, stepwise = read_run(known)
+        if EVALUATION in known:
+            from lipcert.core.ledger.eval_layers import read_eval_layers  # noqa: PLC0415  for these
+
+            eval_layers = read_eval_layers(known[EVALUATION])
         return cls(
             input_norm=given.norm,
             input_box=given.box,
@@ -166,10 +172,10 @@ class Premises:
             input_parts=input_parts,
             mechanism=read_mechanism(known),
             relation=read(_Neighbours, known["A-NEIGH"], "A-NEIGH").relation,
-            divisor=_divisor(known["A-GRAD-AGG"]),
-            run=_run(known),
-            stepwise=_stepwise(known),
-            eval_layers=_eval_layers(known),
+            divisor=gathered.divisor,
+            run=run,
+            stepwise=stepwise,
+            eval_layers=eval_layers,
         )
 
     @property
@@ -183,28 +189,41 @@ class Premises:
         """The mechanism, if it clips around layers."""
         return cast("BackpropClipping", self.mechanism) if self.mechanism.clips_layers else None
 
-    def assumptions(self, known: Circumstances) -> tuple[Assumption, ...]:
+    def assumptions(self, certificate: Certificate, known: Circumstances) -> tuple[Assumption, ...]:
         """The ledger of a certificate with these premises."""
+        return tuple(self._entries(certificate, known))
+
+    def _entries(self, certificate: Certificate, known: Circumstances) -> Iterator[Assumption]:
+        scope, privacy = certificate.scope, certificate.privacy
         layers = {*self.eval_layers, *known.eval_layers}
-        together = examples(proved=known.batch_proved, in_eval_mode=bool(layers))
-        entries = [self._input(), self._loss(), together]
+        yield self._input()
+        yield self._loss()
+        yield _examples(proved=known.batch_proved, in_eval_mode=bool(layers))
         if layers:
             from lipcert.core.ledger.eval_layers import evaluation  # noqa: PLC0415  for these only
 
-            entries.append(evaluation(layers))
+            yield evaluation(layers)
         if known.frozen:
-            entries.append(frozen(known.frozen))
-        if known.constrained:
-            entries.append(PROJECTION)
-        entries += [*self.mechanism.entries(), self._neighbours(), self._aggregation()]
+            text = f"{len(known.frozen)} tensors of the file are constants that training does not"
+            yield declared("A-FROZEN", f"{text} change.", {"tensors": list(known.frozen)})
+        if scope.kind != "point" and scope.constraints:
+            text = "Training holds every trained tensor within its constraint at every step."
+            yield declared("A-PROJ", text)
+        yield from self.mechanism.entries()
+        yield self._neighbours()
+        yield self._aggregation()
         if self.run is not None:
-            entries.append(self.run.written())
-            entries += self._steps(known)
-        if known.epsilon_declared:
-            entries.append(ACCOUNTING)
-        if known.releases:
-            entries.append(RANDOMNESS)
-        return (*entries, ARITHMETIC)
+            yield self.run.written()
+            if scope.kind == "point" and self.clip is None:
+                yield self._steps()
+        if privacy is not None and privacy.status == "declared":
+            text = "The accountant that found epsilon is right: the checker did not find as small"
+            yield declared("A-EPSILON", f"{text} a one.")
+        if certificate.groups:
+            text = "The noise is Gaussian, fresh and independent at every step, and kept secret."
+            yield declared("A-RNG", text)
+        text = "Real arithmetic: the rounding of the training run is not included."
+        yield declared("A-NUMERIC", text)
 
     def _input(self) -> Assumption:
         found = admitted(self.input_norm, self.input_box)
@@ -230,20 +249,17 @@ class Premises:
         data = _Loss(self.loss, dict(self.loss_parameters), self.loss_clip, assumed, parts)
         return declared("A-LOSS", f"{text}.", written(data))
 
-    def _steps(self, known: Circumstances) -> Iterator[Assumption]:
+    def _steps(self) -> Assumption:
         """Why bounds at the weights of the file say something of all steps of the run.
 
         Bounds for a set of weights need no reason, nor does a clip of the gradient, of which alone
         `claims.group_bounds` then makes use.
         """
-        if not known.fixed or self.clip is not None:
-            return
         if self.stepwise is not None and self.mechanism.weights == "stepwise":
             from lipcert.core.ledger.run import stepwise  # noqa: PLC0415  for a run only
 
-            yield stepwise(self.stepwise)
-        else:
-            yield FIXED
+            return stepwise(self.stepwise)
+        return declared("A-POINT", "At every step of the run the weights are those of the file.")
 
     def _neighbours(self) -> Assumption:
         text = f"Data sets are neighbours if {_RELATIONS[self.relation]}."
@@ -259,32 +275,11 @@ class Premises:
         return declared("A-GRAD-AGG", text, written(data))
 
 
-def _divisor(data: Mapping[str, object]) -> int | None:
-    found = read(_Aggregation, data, "A-GRAD-AGG")
-    if (found.reduction == "mean") != bool(found.divisor):
-        raise CertificateFormatError("A-GRAD-AGG is neither a sum nor a mean")
-    return found.divisor
-
-
-def _run(known: Mapping[str, Mapping[str, object]]) -> Run | None:
-    if SAMPLING not in known:
-        return None
-    from lipcert.core.ledger.run import Run  # noqa: PLC0415  for a run only
-
-    return Run.read(known[SAMPLING])
-
-
-def _stepwise(known: Mapping[str, Mapping[str, object]]) -> float | None:
-    if STEPWISE not in known:
-        return None
-    from lipcert.core.ledger.run import read_stepwise  # noqa: PLC0415  for a run only
-
-    return read_stepwise(known[STEPWISE])
-
-
-def _eval_layers(known: Mapping[str, Mapping[str, object]]) -> tuple[EvalLayer, ...]:
-    if EVALUATION not in known:
-        return ()
-    from lipcert.core.ledger.eval_layers import read_eval_layers  # noqa: PLC0415  for these only
-
-    return read_eval_layers(known[EVALUATION])
+def _examples(*, proved: bool, in_eval_mode: bool) -> Assumption:
+    """Whether the model itself keeps the examples of a batch apart."""
+    if proved:
+        mode = "In eval mode, examples" if in_eval_mode else "Examples"
+        text = f"{mode} of a batch do not influence each other, for batches of every size."
+        return Assumption("A-PERSAMPLE", CHECKED, text, {})
+    text = "The file computes one example at a time, and training applies it to each separately."
+    return declared("A-PERSAMPLE", text)

@@ -96,6 +96,8 @@ def stepwise(multiplier: float) -> Assumption:
     return declared(STEPWISE, text, written(_Stepwise(multiplier)))
 
 
-def read_stepwise(data: Mapping[str, object]) -> float:
-    """The multiplier of the noise of every step."""
-    return read(_Stepwise, data, STEPWISE).noise_multiplier
+def read_run(known: Mapping[str, Mapping[str, object]]) -> tuple[Run | None, float | None]:
+    """The run, and the multiplier of the noise of every step, from the data of assumptions."""
+    run = Run.read(known[SAMPLING]) if SAMPLING in known else None
+    noise = read(_Stepwise, known[STEPWISE], STEPWISE) if STEPWISE in known else None
+    return run, None if noise is None else noise.noise_multiplier

@@ -79,15 +79,8 @@ def rewritten(certificate: Certificate, premises: Premises) -> Certificate:
     """With the ledger of other premises, its texts included."""
     known = {item.id: item for item in certificate.assumptions}
     frozen: Any = known["A-FROZEN"].data["tensors"] if "A-FROZEN" in known else []
-    circumstances = Circumstances(
-        batch_proved=known["A-PERSAMPLE"].status == CHECKED,
-        frozen=tuple(frozen),
-        constrained="A-PROJ" in known,
-        releases="A-RNG" in known,
-        epsilon_declared="A-EPSILON" in known,
-        fixed=certificate.scope.kind == "point",
-    )
-    return replace(certificate, assumptions=premises.assumptions(circumstances))
+    circumstances = Circumstances(known["A-PERSAMPLE"].status == CHECKED, tuple(frozen))
+    return replace(certificate, assumptions=premises.assumptions(certificate, circumstances))
 
 
 def premise_mutants(case: Case) -> Iterator[Mutant]:
