@@ -32,9 +32,10 @@ class DenseRule(Rule[Dense]):
     def fact(self) -> Fact:
         """Norm: the least of `affine_norm`, round 0 and round the centre c of the box.
 
-        Proof: ‖Wx + b‖ ≤ ‖Wc + b‖ + ‖W‖‖x − c‖. A run is an x_p with P = 1. An entry lies in the
-        product of row and box, and −‖w_o⁻‖‖x_p‖ ≤ ⟨w_o, x_p⟩ ≤ ‖w_o⁺‖‖x_p‖ where x ≥ 0, with the
-        positive and the negative part of w_o; both stand for w_o itself where not.
+        Proof: ‖Wx + b‖ ≤ ‖Wc + b‖ + ‖W‖‖x − c‖, and runs near c come to lie near Wc + b. A run is
+        an x_p with P = 1. An entry lies in the product of row and box, and −‖w_o⁻‖‖x_p‖ ≤
+        ⟨w_o, x_p⟩ ≤ ‖w_o⁺‖‖x_p‖ where x ≥ 0, with the positive and the negative part of w_o;
+        both stand for w_o itself where not.
         Attained: without bias, by the first right singular vector.
         """
         op, x, before, weights = self.op, self.x, self.before, self.weights
@@ -61,7 +62,8 @@ class DenseRule(Rule[Dense]):
             exact(np.minimum(lengths_up(part), most)) * exact(x.row_norm) for part in parts
         )
         box = _times(full, weight).meet(Interval(-low.hi, high.hi)) + bias
-        return Fact.of(self.shape, min(norms), box, run)
+        spread = multiply_up(largest, x.row_spread)
+        return Fact.of(self.shape, min(norms), box, run, row_spread=spread)
 
     def lipschitz(self, index: int) -> float:
         """‖W‖₂. Attained always."""
@@ -69,17 +71,20 @@ class DenseRule(Rule[Dense]):
         return self.weights.operator_norm(self.output, self.op, self.before, self.shape)
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """‖W‖·l; also the hull's vertices, at each of P positions, √P times.
+        """‖W‖·l; also the hull's vertices, at each of P positions, √P times. Peaks: the longest
+        column of W times l.
 
         Proof: ‖Wᵀg‖ is a convex function of g, hence largest at a vertex of the hull; the squares
-        of what goes back at the positions add up.
+        of what goes back at the positions add up. An entry of Wᵀg_p is a column times g_p.
         """
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
         row = cotangent.along(self.shape)
         if row is not None and row.hull is not None and row.hull.classes == self.shape[-1]:
             longest = pair_norm(self.weights.entries(self.op.weight), row.hull)
             norm = min(norm, multiply_up(root_up(math.prod(self.shape[:-1])), longest))
-        return Cotangent(norm)
+        columns = self.weights.entries(self.op.weight).transposed().magnitude()
+        longest = float(np.max(lengths_up(columns), initial=0.0))
+        return Cotangent(norm, peaks=multiply_up(longest, cotangent.norm))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """Weight: the norm of the matrix of all x_p, at most X. Bias: √P, disjoint ones.

@@ -22,28 +22,35 @@ class Fact:
     """norm ≥ ‖x‖₂; box holds every entry; row_norm ≥ the norm of every run along the last axis.
 
     box: of the rank of x, with the length 1 along axes on which the ends do not depend.
-    column_norm: the norm of every run along the last axis but one.
+    column_norm: the norm of every run along the last axis but one. row_spread: of every example the
+    runs along the last axis that differ along `token_axis` alone lie within this distance of one
+    point, known or not; column_spread: so do the runs along the last axis but one that differ
+    along the last alone.
     """
 
     norm: float
     box: Interval
     row_norm: float
     column_norm: float
+    row_spread: float = math.inf
+    column_spread: float = math.inf
 
     @classmethod
-    def of(
+    def of(  # noqa: PLR0917  the parts of a fact
         cls,
         shape: Shape,
         norm: float = math.inf,
         box: Interval | None = None,
         row_norm: float = math.inf,
         column_norm: float = math.inf,
+        row_spread: float = math.inf,
+        column_spread: float = math.inf,
     ) -> Self:
         """What follows from all that is stated of a value of this shape.
 
         box: broadcasts into the shape. Proof: a part of x is at most as long as x, a number is at
-        most as large as what it is part of, norms grow with the magnitudes, and ‖x‖² is the sum
-        of the squares of the runs along an axis.
+        most as large as what it is part of, norms grow with the magnitudes, ‖x‖² is the sum of the
+        squares of the runs along an axis, and 0 is a point.
         """
         box = symmetric(math.inf, (1,) * len(shape)) if box is None else box
         row_norm, column_norm = min(row_norm, norm), min(column_norm, norm)
@@ -51,12 +58,9 @@ class Fact:
         runs = [math.prod(shape) // max(length, 1) for length in (shape[-1:] + shape[-2:-1])]
         by_runs = zip(map(root_up, runs), (row_norm, column_norm), strict=False)
         norm = min(norm, box_norm(box, shape), *(multiply_up(*pair) for pair in by_runs))
-        return cls(
-            norm,
-            box,
-            min(row_norm, norm, longest_run(box, shape, -1)),
-            min(column_norm, norm, longest_run(box, shape, -2)),
-        )
+        row = min(row_norm, norm, longest_run(box, shape, -1))
+        column = min(column_norm, norm, longest_run(box, shape, -2))
+        return cls(norm, box, row, column, min(row_spread, row), min(column_spread, column))
 
     def meet(self, other: Fact, shape: Shape) -> Fact:
         """Both, about the same value."""
@@ -66,6 +70,8 @@ class Fact:
             self.box.meet(other.box),
             min(self.row_norm, other.row_norm),
             min(self.column_norm, other.column_norm),
+            min(self.row_spread, other.row_spread),
+            min(self.column_spread, other.column_spread),
         )
 
     @property
@@ -117,15 +123,17 @@ class Hull:
 class Cotangent:
     """norm ≥ ‖∂loss/∂value‖₂ of an example; hull: a set in which that lies, where one is known.
 
-    sums ≥ √Σ_c (Σ_i |∂loss/∂value_ci|)², c along axis 1. label: T, where the gradient is −t at one
-    entry of the value with 0 ≤ t ≤ T, and 0 at all others. parts: the gradients at so many entries
-    each, one after another in row-major order, that make up the whole; empty where not known. rows:
-    a number of entries, and what holds of the gradient at every so many of them, cut likewise.
+    sums ≥ √Σ_c (Σ_i |∂loss/∂value_ci|)², c along axis 1. peaks ≥ √Σ_r (max_j |∂loss/∂value_rj|)²,
+    j along the last axis. label: T, where the gradient is −t at one entry of the value with
+    0 ≤ t ≤ T, and 0 at all others. parts: the gradients at so many entries each, one after another
+    in row-major order, that make up the whole; empty where not known. rows: a number of entries,
+    and what holds of the gradient at every so many of them, cut likewise.
     """
 
     norm: float
     hull: Hull | None = None
     sums: float = math.inf
+    peaks: float = math.inf
     label: float | None = None
     parts: tuple[tuple[int, Cotangent], ...] = ()
     rows: tuple[int, Cotangent] | None = None
@@ -145,10 +153,20 @@ class Cotangent:
             multiply_up(self.norm, factor),
             None if self.hull is None else self.hull.times(factor),
             multiply_up(self.sums, factor),
+            multiply_up(self.peaks, factor),
             None if self.label is None else multiply_up(self.label, factor),
             tuple((size, part.times(factor)) for size, part in self.parts),
             None if self.rows is None else (self.rows[0], self.rows[1].times(factor)),
         )
+
+    def plus(self, other: Cotangent) -> Cotangent:
+        """Of a sum of two. Proof: norms and peaks are norms."""
+        return Cotangent(add_up(self.norm, other.norm), peaks=add_up(self.peak, other.peak))
+
+    @property
+    def peak(self) -> float:
+        """The lesser of peaks and norm: no entry of a run is larger than its norm."""
+        return min(self.peaks, self.norm)
 
     def clipped(self, radius: float) -> Cotangent:
         """The gradient times min(1, radius/‖·‖).
@@ -163,6 +181,11 @@ class Cotangent:
             parts=tuple((size, part.clipped(radius)) for size, part in self.parts),
             rows=None if self.rows is None else (self.rows[0], self.rows[1].clipped(radius)),
         )
+
+
+def token_axis(shape: Shape) -> int:
+    """Of the axes before the last, the last that is longer than 1; −2 if none is."""
+    return next((k for k in range(-2, -len(shape) - 1, -1) if shape[k] > 1), -2)
 
 
 def root_up(count: int) -> float:

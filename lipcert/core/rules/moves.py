@@ -12,7 +12,7 @@ from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval
 from lipcert.core.program import Move, Shape
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.facts import Cotangent, Fact, root_up
+from lipcert.core.rules.facts import Cotangent, Fact, root_up, token_axis
 
 _Indices = npt.NDArray[np.int64]
 
@@ -21,7 +21,11 @@ class MoveRule(Rule[Move]):
     """y.flat[k] = x.flat[sources[k]], or 0."""
 
     def fact(self) -> Fact:
-        """‖y‖ ≤ √m‖x‖, also for runs of y that lie in one run of x; entries keep their interval."""
+        """‖y‖ ≤ √m‖x‖, also for runs of y that lie in one run of x; entries keep their interval.
+
+        Proof for spreads: runs of y that take the same places of runs of x near one point are near
+        those places of it.
+        """
         sources, x, before = self.op.sources, self.x, self.before
         if sources.shape != self.shape or int(np.max(sources, initial=-1)) >= np.prod(before):
             raise ValueError("a move does not fit its shapes")
@@ -36,7 +40,17 @@ class MoveRule(Rule[Move]):
             for axis in (-1, -2)
         )
         box = _moved(x.box, sources, before)
-        return Fact.of(self.shape, multiply_up(stretch, x.norm), box, run, column)
+        spreads = (self._spread(axis, length) for axis, length in ((-1, run), (-2, column)))
+        return Fact.of(self.shape, multiply_up(stretch, x.norm), box, run, column, *spreads)
+
+    def _spread(self, axis: int, known: float) -> float:
+        """That of the runs of y along an axis, if it is below what is known of their norm."""
+        found, sources, before = known, self.op.sources, self.before
+        for own, spread in ((-1, self.x.row_spread), (-2, self.x.column_spread)):
+            least = multiply_up(self.lipschitz(0), spread)
+            if least < found and has_alike_runs(sources, axis, before, own):
+                found = least
+        return found
 
     def lipschitz(self, index: int) -> float:
         """√m, m the largest number of times that one entry of x occurs: the norm of the map.
@@ -52,7 +66,9 @@ class MoveRule(Rule[Move]):
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
         if not keeps_order(self.op, self.before):
             return Cotangent(norm)
-        return replace(cotangent, norm=norm, sums=math.inf)
+        same = self.shape[-1:] == self.before[-1:]
+        peaks = cotangent.peaks if same else math.inf
+        return replace(cotangent, norm=norm, sums=math.inf, peaks=peaks)
 
     def longest_part(self, operand: Shape) -> float:
         """√m times the longest run of x, if what each entry of the operand meets lies in one.
@@ -79,6 +95,25 @@ def _line_of(shape: Shape, axis: int) -> _Indices:
     places = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
     first = np.take(places, [0], axis=axis)
     return np.broadcast_to(first, shape).ravel()
+
+
+def has_alike_runs(sources: _Indices, axis: int, before: Shape, own: int) -> bool:
+    """Whether every run of y along an axis lies in a run of x along `own`, and runs of y near
+    one point, as in `Fact`, take the same places of runs of x near one point.
+    """
+    if min(len(before), sources.ndim) < 2 or not sources.size:
+        return False
+    if not _stays_in(_line_of(before, own), sources, axis):
+        return False
+    entries = np.arange(np.prod(before), dtype=np.int64).reshape(before)
+    first = np.broadcast_to(np.take(entries, [0], axis=_across(before, own)), before).ravel()
+    places = np.where(sources < 0, -1, first[sources])
+    return bool((places == np.take(places, [0], axis=_across(sources.shape, axis))).all())
+
+
+def _across(shape: Shape, axis: int) -> int:
+    """The axis along which runs along another differ."""
+    return token_axis(shape) if axis == -1 else -1
 
 
 def _stays_in(line: _Indices, sources: _Indices, axis: int) -> bool:

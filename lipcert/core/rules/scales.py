@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.interval import Interval
-from lipcert.core.program import Operand, Scale, Shift
+from lipcert.core.program import Operand, Scale, Shape, Shift
 from lipcert.core.rules.base import Entrywise, Rule
 from lipcert.core.rules.broadcasting import copies, longest_part
-from lipcert.core.rules.facts import Cotangent, Fact, longest_run, root_up
+from lipcert.core.rules.facts import Cotangent, Fact, longest_run, root_up, token_axis
 
 
 class ScaleRule(Entrywise[Scale]):
     """y = factor·x entry by entry."""
 
     def fact(self) -> Fact:
-        """max|s|·X, also for runs. Attained where X may sit on the entry of the largest factor."""
+        """max|s|·X, also for runs, and for spreads of runs that meet the same factors.
+
+        Attained where X may sit on the entry of the largest factor.
+        """
         copies(self.op.factor.shape, self.shape)
         x, largest = self.x, self.weights.max_abs(self.op.factor)
         norm, run, column = (
             multiply_up(largest, length) for length in (x.norm, x.row_norm, x.column_norm)
         )
-        return Fact.of(self.shape, norm, x.box * self.slopes(), run, column)
+        spreads = (
+            multiply_up(largest, spread)
+            for spread in spreads_kept(x, self.op.factor.shape, self.shape)
+        )
+        return Fact.of(self.shape, norm, x.box * self.slopes(), run, column, *spreads)
 
     def slopes(self) -> Interval:
         """The factors themselves. Attained always."""
@@ -44,6 +52,20 @@ class ScaleRule(Entrywise[Scale]):
         kept = Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
         return kept.times(largest)
 
+    def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
+        """The longest part of x that one factor multiplies, times the norm; along the last axis
+        also ‖x‖ times the peaks.
+
+        Proof: the gradient is Σ_r x_r∘g_r over runs, at most Σ ‖x_r‖·max|g_r|, and Cauchy–Schwarz.
+        Attained: the first by equal runs of one entry, the other by equal runs whose cotangents
+        have entries of one magnitude.
+        """
+        ((factor, reach),) = self.reaches()
+        found = multiply_up(reach, cotangent.norm)
+        if math.prod(factor.shape[:-1]) == 1:
+            found = min(found, multiply_up(self.x.norm, cotangent.peak))
+        yield factor, found
+
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """The longest part of x that one factor multiplies: disjoint columns. Attained always."""
         parts = self.op.factor.shape
@@ -59,7 +81,8 @@ class ShiftRule(Rule[Shift]):
     def fact(self) -> Fact:
         """X + √m·‖b‖ for an offset repeated m times. Attained where x is parallel to it.
 
-        Proof for a run: it meets a run of the offset, repeated m times if that has one entry.
+        Proof for a run: it meets a run of the offset, repeated m times if that has one entry. What
+        is added to runs alike moves the point that they are near.
         """
         x, shape, norm = self.x, self.shape, self.weights.norm(self.op.offset)
         (_, repeated), offset = next(self.reaches()), self.weights.entries(self.op.offset)
@@ -75,7 +98,8 @@ class ShiftRule(Rule[Shift]):
             for axis in (-1, -2)
         )
         lengths = add_up(x.row_norm, run), add_up(x.column_norm, column)
-        return Fact.of(shape, add_up(x.norm, added), x.box + offset, *lengths)
+        spreads = spreads_kept(x, self.op.offset.shape, shape)
+        return Fact.of(shape, add_up(x.norm, added), x.box + offset, *lengths, *spreads)
 
     def lipschitz(self, index: int) -> float:
         """1, since x ↦ x + c. Attained always."""
@@ -85,11 +109,19 @@ class ShiftRule(Rule[Shift]):
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
         """The same, with its hull and its rows."""
         del index
-        return Cotangent(cotangent.norm, cotangent.hull, rows=cotangent.rows)
+        peaks = cotangent.peaks
+        return Cotangent(cotangent.norm, cotangent.hull, peaks=peaks, rows=cotangent.rows)
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """√m for an offset that is added at m places: disjoint columns of ones. Attained always."""
         yield self.op.offset, root_up(copies(self.op.offset.shape, self.shape))
+
+
+def spreads_kept(x: Fact, operand: Shape, shape: Shape) -> tuple[float, float]:
+    """Those of the runs of x that meet the same entries of an operand; inf else."""
+    alike = len(operand) == len(shape) >= 2 and operand[token_axis(shape)] == 1
+    column = x.column_spread if operand[-1:] == (1,) else math.inf
+    return x.row_spread if alike else math.inf, column
 
 
 def _is_one_positive_number(entries: Interval) -> bool:

@@ -7,10 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from lipcert.core.arithmetic import add_up
+import numpy as np
+
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.budget import spend
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.program import Program, Step
+from lipcert.core.program import Move, Program, Step
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
@@ -57,9 +59,12 @@ def received(  # noqa: PLR0917  tables of one pass
     line proves one; used where that step reads the value once.
     Proof: the chain rule. A value's cotangent is the sum, over the steps that read it, of the
     transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
-    Jacobians. A value that nothing reads has cotangent 0.
+    Jacobians. What comes from entries that no other `Move` reads is 0 at all others, so that these
+    shares are perpendicular. A value that nothing reads has cotangent 0.
     """
     found: Cotangent | None = None
+    apart = _reads_apart(readers, math.prod(program.shapes[value]))
+    square = 0.0
     for step in readers:
         rule = rule_at(program, step, facts, weights)
         places = [index for index, name in enumerate(step.inputs) if name == value]
@@ -69,8 +74,22 @@ def received(  # noqa: PLR0917  tables of one pass
             if len(places) == 1:
                 known = edges.get((value, step.output), math.inf)
                 share = replace(share, norm=min(share.norm, known))
-            found = share if found is None else Cotangent(add_up(found.norm, share.norm))
-    return Cotangent(0.0) if found is None else found
+            if apart and isinstance(step.op, Move):
+                square = add_up(square, multiply_up(share.norm, share.norm))
+                share = Cotangent(0.0)
+            found = share if found is None else found.plus(share)
+    if found is None:
+        return Cotangent(0.0)
+    return found.plus(Cotangent(sqrt_up(square))) if apart else found
+
+
+def _reads_apart(readers: Sequence[Step], size: int) -> bool:
+    """Whether several of these steps are moves, and no two of them read the same entry."""
+    moves = [step.op for step in readers if isinstance(step.op, Move)]
+    if len(moves) < 2:
+        return False
+    read = [np.bincount(op.sources[op.sources >= 0], minlength=size) > 0 for op in moves]
+    return bool(np.sum(read, axis=0).max(initial=0) <= 1)
 
 
 def weights_in(scope: ScopeClaim, norms: Mapping[str, float]) -> Weights:

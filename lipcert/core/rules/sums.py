@@ -35,6 +35,16 @@ class ReduceSumRule(Rule[ReduceSum]):
         del index
         return sqrt_up(Fraction(1, self._count) if self.op.mean else Fraction(self._count))
 
+    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+        """L·l, also for peaks.
+
+        Proof: what goes back is each run n times at most, stretched along the last axis if that is
+        summed, or a share of it: the largest entry stays.
+        """
+        longest = self.lipschitz(index)
+        norm, peaks = (multiply_up(longest, length) for length in (cotangent.norm, cotangent.peak))
+        return Cotangent(norm, peaks=peaks)
+
     @property
     def _count(self) -> int:
         return math.prod(self.before[axis] for axis in self.op.axes)
@@ -66,4 +76,6 @@ class AddRule(Rule[Add]):
         """L·l, with hull and rows where the value is added as it is."""
         kept = self.op.signs[index] == 1 and self.shapes[index] == self.shape
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
-        return Cotangent(norm, cotangent.hull, rows=cotangent.rows) if kept else Cotangent(norm)
+        if not kept:
+            return Cotangent(norm)
+        return Cotangent(norm, cotangent.hull, peaks=cotangent.peaks, rows=cotangent.rows)

@@ -22,10 +22,39 @@ def holds(fact: Fact, x: FloatArray, slack: float = 0.0) -> bool:
         np.max(np.linalg.norm(x, axis=axis), initial=0.0) if x.ndim >= -axis else 0.0
         for axis in (-1, -2)
     ]
-    limits = (fact.norm, fact.row_norm, fact.column_norm)
+    runs += [0.5 * apart for apart, _ in map(distances, grouped(x))]
+    limits = (fact.norm, fact.row_norm, fact.column_norm, fact.row_spread, fact.column_spread)
     inside = all(n <= limit + slack * (1.0 + n) for n, limit in zip(runs, limits, strict=True))
     box = fact.box.broadcast(x.shape)
     return bool(inside and (x >= box.lo - room).all() and (x <= box.hi + room).all())
+
+
+def grouped(x: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """[group, run, entry]: the runs along the last axis, and those along the last axis but one,
+    that are near one point each."""
+    if x.ndim < 2:
+        return x.reshape(1, 1, -1), x.reshape(1, 1, -1)
+    long = [axis for axis in range(x.ndim - 1) if x.shape[axis] > 1]
+    rows = np.moveaxis(x, long[-1] if long else x.ndim - 2, -2)
+    columns = np.swapaxes(x, -1, -2)
+    return rows.reshape(-1, *rows.shape[-2:]), columns.reshape(-1, *columns.shape[-2:])
+
+
+def distances(groups: FloatArray) -> tuple[float, float]:
+    """The largest distance of two runs of a group, and that of a run from the mean."""
+    apart = np.linalg.norm(groups[:, :, None] - groups[:, None], axis=-1)
+    off = np.linalg.norm(groups - groups.mean(axis=1, keepdims=True), axis=-1)
+    return float(np.max(apart, initial=0.0)), float(np.max(off, initial=0.0))
+
+
+def _is_near(fact: Fact, x: FloatArray) -> bool:
+    """Whether it holds, and the means of runs are points such as the fact is about."""
+    spreads = (fact.row_spread, fact.column_spread)
+    norms = (fact.row_norm, fact.column_norm)
+    return holds(fact, x) and all(
+        spread >= norm or distances(groups)[1] <= spread
+        for groups, spread, norm in zip(grouped(x), spreads, norms, strict=True)
+    )
 
 
 def towards(fact: Fact, member: FloatArray, aim: FloatArray) -> FloatArray:
@@ -33,12 +62,12 @@ def towards(fact: Fact, member: FloatArray, aim: FloatArray) -> FloatArray:
     box = fact.box.broadcast(member.shape)
     aim = np.clip(aim, box.lo, box.hi)
     low, high = 0.0, 1.0
-    if holds(fact, aim):
+    if _is_near(fact, aim):
         return aim
     for _ in range(40):
         middle = 0.5 * (low + high)
         trial = member + middle * (aim - member)
-        low, high = (middle, high) if holds(fact, trial) else (low, middle)
+        low, high = (middle, high) if _is_near(fact, trial) else (low, middle)
     return np.asarray(member + low * (aim - member), dtype=np.float64)
 
 

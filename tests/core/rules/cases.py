@@ -54,6 +54,7 @@ from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.table import rule_class
 from lipcert.core.rules.weights import Weights
+from tests.core.rules.attack import distances, grouped
 from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
 
 POINT = Weights({})
@@ -469,7 +470,8 @@ def facts(rng: Rng, case: Case) -> tuple[list[Fact], list[list[FloatArray]]]:
 def fact(rng: Rng, shape: Shape) -> tuple[Fact, list[FloatArray]]:
     """Facts that three random values of the shape satisfy, and these values.
 
-    Norm, box, runs and columns are each stated exactly, loosely, or not at all.
+    Norm, box, runs and columns are each stated exactly, loosely, or not at all; the spreads where
+    the first number has an even digit.
     """
     scale = 10.0 ** rng.integers(-3, 4)
     values = [rng.normal(size=shape) * scale for _ in range(3)]
@@ -488,4 +490,8 @@ def fact(rng: Rng, shape: Shape) -> tuple[Fact, list[FloatArray]]:
     ]
     kept = [value * (1 + 1e-12) if rng.random() < 0.5 else math.inf for value in norms]
     known = box if rng.random() < 0.6 or kept[0] == math.inf else None
-    return Fact.of(shape, kept[0], known, kept[1], kept[2]), list(stack)
+    spreads = [math.inf, math.inf]
+    if stack.size and int(abs(stack.flat[0]) / scale * 1e6) % 2 == 0:
+        groups = zip(*map(grouped, stack), strict=True)
+        spreads = [max(distances(each)[1] for each in row) * (1 + 1e-12) for row in groups]
+    return Fact.of(shape, kept[0], known, kept[1], kept[2], *spreads), list(stack)

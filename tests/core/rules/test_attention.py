@@ -1,4 +1,4 @@
-"""Attention: tokens without bounds, equal tokens, shared heads."""
+"""Attention: tokens without bounds, equal tokens, shared heads, and attacks on its constants."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from lipcert.core.interval import exact
 from lipcert.core.program import Attention, Operand
@@ -48,3 +49,80 @@ def test_attention_heads_that_share_their_keys_have_no_rule() -> None:
     facts = [Fact.of(shape, 1.0) for shape in shapes]
     assert output(Attention(1.0), facts, shapes, (2, 2, 3)).norm == INF
     assert stretch(Attention(1.0), 2, facts, shapes, (2, 2, 3)) == INF
+
+
+def test_equal_queries_attain_what_squares_of_probabilities_allow() -> None:
+    """Probabilities 1/2 and three times 1/6: the largest squares among those no further apart."""
+    shapes = ((5, 1), (1, 4), (4, 2))
+    half = 0.5 * math.log(3.0)
+    facts = [Fact.of(shapes[0], row_norm=1.0), Fact.of(shapes[1], column_norm=half),
+             Fact.of(shapes[2])]  # fmt: skip
+    p = torch.softmax(torch.tensor([[half, -half, -half, -half]] * 5), dim=1)
+    true = float(torch.linalg.matrix_norm(p, 2))
+    assert stretch(Attention(1.0), 2, facts, shapes, (5, 2)) == pytest.approx(true, rel=1e-6)
+
+
+def test_tokens_near_one_point_count_from_there() -> None:
+    shapes = ((3, 2), (2, 4), (4, 2))
+    far = [Fact.of(shapes[0], row_norm=1.0), Fact.of(shapes[1], column_norm=9.0),
+           Fact.of(shapes[2], row_norm=9.0)]  # fmt: skip
+    near = [far[0], Fact.of(shapes[1], column_norm=9.0, column_spread=0.5),
+            Fact.of(shapes[2], row_norm=9.0, row_spread=0.5)]  # fmt: skip
+    by_far, by_near = (
+        [stretch(Attention(1.0), place, facts, shapes, (3, 2)) for place in range(3)]
+        for facts in (far, near)
+    )
+    assert by_near[0] == pytest.approx(0.25)
+    assert all(one < other for one, other in zip(by_near, by_far, strict=True))
+    assert output(Attention(1.0), near, shapes, (3, 2)).row_spread == 0.5
+    hidden = [*near, Fact.of((3, 4), box=exact(np.ones((3, 4))))]
+    assert output(Attention(1.0), hidden, (*shapes, (3, 4)), (3, 2)).row_spread > 0.5
+
+
+@pytest.mark.sample(seed=4)
+@pytest.mark.parametrize("seed", range(16))
+def test_no_ascent_exceeds_the_constants_of_attention(seed: int) -> None:
+    """Ascent on the norm of each Jacobian, over tokens near points of each head: one token, equal
+    tokens, masks, and scales from none to overwhelming."""
+    rng, heads = np.random.default_rng(seed), 2
+    torch.manual_seed(seed)
+    n, m, d = int(rng.integers(1, 5)), int(rng.integers(1, 5)), int(rng.integers(1, 4))
+    scale = float(rng.choice([0.1, 1.0, 8.0]))
+    mask = np.zeros((n, m))
+    if seed % 3 == 0:
+        mask[rng.random((n, m)) < 0.4] = -INF
+        mask[:, 0] = 0.0
+    radii = [float(r) for r in rng.choice([0.0, 0.3, 1.0, 3.0], size=3)]
+    middles = torch.tensor(rng.normal(size=(3, heads, 1, d)) * rng.choice([0.0, 1.0, 4.0]))
+    counts = (n, m, m)
+    frees = [torch.randn(heads, k, d, dtype=torch.float64, requires_grad=True) for k in counts]
+
+    def tokens() -> list[torch.Tensor]:
+        return [
+            c + r * t / t.norm(dim=-1, keepdim=True).clamp_min(1.0)
+            for c, r, t in zip(middles, radii, frees, strict=True)
+        ]
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return torch.softmax(scale * q @ k.mT + torch.tensor(mask), dim=-1) @ v
+
+    lengths = [float(c.norm(dim=-1).max()) + r for c, r in zip(middles, radii, strict=True)]
+    shapes = ((heads, n, d), (heads, d, m), (heads, m, d))
+    facts = [Fact.of(shapes[0], row_norm=lengths[0], row_spread=radii[0]),
+             Fact.of(shapes[1], column_norm=lengths[1], column_spread=radii[1]),
+             Fact.of(shapes[2], row_norm=lengths[2], row_spread=radii[2])]  # fmt: skip
+    op = Attention(scale, Operand(mask, mask) if seed % 3 == 0 else None)
+    size = heads * n * d
+    for place in range(3):
+        limit = stretch(op, place, facts, shapes, (heads, n, d))
+        ascent = torch.optim.Adam(frees, lr=0.2)
+        for _ in range(25):
+            known = tokens()
+            jacobian = torch.autograd.functional.jacobian(attend, tuple(known), create_graph=True)
+            norm = torch.linalg.matrix_norm(jacobian[place].reshape(size, -1), 2)
+            assert float(norm.detach()) <= limit * (1 + 1e-9) + 1e-12
+            ascent.zero_grad()
+            if not norm.requires_grad:
+                break
+            (-norm).backward()
+            ascent.step()

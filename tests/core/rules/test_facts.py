@@ -53,9 +53,9 @@ def test_reduced_facts_keep_their_members(seed: int) -> None:
     assert all(holds(found, member, 1e-12) for member in members)
     assert len(found.box.shape) == len(shape)
     other, _ = fact(rng, shape)
-    both = Fact.of(shape, found.norm, found.box, found.row_norm, found.column_norm).meet(
-        found, shape
-    )
+    stated = Fact.of(shape, found.norm, found.box, found.row_norm, found.column_norm)
+    both = stated.meet(found, shape)
+    assert (both.row_spread, both.column_spread) == (found.row_spread, found.column_spread)
     assert both.norm <= found.norm
     assert other.norm >= 0.0
 

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core.program import DivideByNorm, FloatArray, Operand, operands
+from lipcert.core.program import DivideByNorm, FloatArray, Operand, Scale, operands
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.weights import Weights
 from tests.core.rules.attack import SLACK, holds, members
-from tests.core.rules.cases import KINDS, Case, facts, rule
+from tests.core.rules.cases import KINDS, Case, facts, ones, rule
 from tests.core.rules.evaluate import apply, operands_of, spectral
 
 Compute = Callable[..., torch.Tensor]
@@ -63,8 +63,18 @@ def test_nothing_leaves_the_fact_or_is_steeper(kind: str, seed: int) -> None:
                 true = spectral(jacobian)
                 assert true <= asked.lipschitz(index) * (1 + SLACK) + 1e-12
                 gradient = torch.randn(len(jacobian), dtype=torch.float64)
-                received = asked.pulled(index, Cotangent(float(gradient.norm())))
-                assert (jacobian.T @ gradient).norm() <= received.norm * (1 + SLACK) + 1e-9
+                peaks = _peaks(gradient, case.shape)
+                received = asked.pulled(index, Cotangent(float(gradient.norm()), peaks=peaks))
+                below = jacobian.T @ gradient
+                assert below.norm() <= received.norm * (1 + SLACK) + 1e-9
+                assert _peaks(below, case.shapes[index]) <= received.peak * (1 + SLACK) + 1e-9
+
+
+def _peaks(gradient: torch.Tensor, shape: Sequence[int]) -> float:
+    """The root of the sum of the squares of the largest entries of runs along the last axis."""
+    if not gradient.numel():
+        return 0.0
+    return float(gradient.reshape(-1, *shape[-1:]).abs().amax(-1).norm())
 
 
 @pytest.mark.sample(seed=4)
@@ -118,6 +128,32 @@ def test_no_gradient_of_an_operand_is_larger(kind: str, seed: int) -> None:
                 continue
             true = 2.0 * _reach(case, xs, fixed, operand)
             assert true <= found[name] * (1 + 1e-9) + 1e-300
+
+
+@pytest.mark.sample(seed=4)
+@pytest.mark.parametrize("seed", range(40))
+def test_no_gradient_of_factors_is_larger_than_peaks_allow(seed: int) -> None:
+    """Runs and cotangents with few large entries, and with many."""
+    rng = np.random.default_rng(seed)
+    shape = (int(rng.integers(1, 4)), int(rng.integers(1, 4)), int(rng.integers(1, 5)))
+    factor = ones((1, 1, shape[-1]) if seed % 4 else shape, "s")
+    x, g = (rng.choice([-1.0, 0.0, 1.0, 0.01], size=shape) for _ in range(2))
+    if seed % 3 == 0:
+        g = x / np.maximum(np.abs(x), 1e-9)  # the worst for equal entries
+    peaks = _peaks(torch.tensor(g), shape)
+    asked = rule(Scale(factor), [Fact.of(shape, float(np.linalg.norm(x)))], [shape], shape)
+    found = dict(asked.gradients(Cotangent(float(np.linalg.norm(g)), peaks=peaks)))["s"]
+    axes = tuple(axis for axis in range(3) if factor.shape[axis] == 1)
+    assert np.linalg.norm((x * g).sum(axis=axes)) <= found * (1 + 1e-12)
+
+
+def test_equal_runs_under_flat_cotangents_attain_what_peaks_allow() -> None:
+    shape = (1, 4, 9)
+    x, g = np.tile(np.eye(9)[0], (1, 4, 1)) + 1.0, np.ones(shape)
+    found = rule(Scale(ones((1, 1, 9), "s")), [Fact.of(shape, float(np.linalg.norm(x)))], [shape],
+                 shape).gradients(Cotangent(6.0, peaks=2.0))  # fmt: skip
+    true = float(np.linalg.norm((x * g).sum(axis=(0, 1))))
+    assert true * (1 - 1e-12) <= dict(found)["s"] <= true * (1 + 1e-12)
 
 
 def _reach(

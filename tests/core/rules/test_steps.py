@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +14,12 @@ from lipcert.core.interval import symmetric
 from lipcert.core.program import (
     Activation,
     Add,
+    Attention,
     Concat,
     Conv,
     Dense,
     Move,
+    Normalize,
     Op,
     Operand,
     Place,
@@ -25,6 +27,7 @@ from lipcert.core.program import (
     ReduceSum,
     Scale,
     Shape,
+    Shift,
     Step,
     Window,
 )
@@ -133,6 +136,53 @@ def _image_network(rng: np.random.Generator) -> Program:
     return b.program()
 
 
+def _encoder(rng: np.random.Generator) -> Program:
+    """A pre-norm block of one attention of two heads: of one matrix, cut up, or of three, with
+    biases of any size; tokens along any axis."""
+    n, d = int(rng.integers(1, 5)), 4
+    wide = 10.0 ** rng.integers(-2, 2)
+    shape: Shape = (1, n, d) if rng.random() < 0.5 else (n, 1, d)
+    b = _Builder(rng, shape)
+
+    def drawn(name: str, *sizes: int) -> Operand:
+        array = rng.normal(size=sizes) * wide
+        return Operand(array, array, {name: 1.0})
+
+    there = b.step(Shift(drawn("position", *shape)), ("x",), shape)
+    epsilon = float(rng.choice([1e-3, 0.1, 1.0]))
+    normal = b.step(Normalize((2,), epsilon, centred=True), (there,), shape)
+    scaled = b.step(Scale(drawn("gamma", 1, 1, d)), (normal,), shape)
+    token = b.step(Shift(drawn("beta", 1, 1, d)), (scaled,), shape)
+    tokens = np.arange(n * d).reshape(n, 2, 2)
+    orders = ((1, 0, 2), (1, 2, 0), (1, 0, 2))
+    if rng.random() < 0.5:
+        whole = b.step(Dense(b.operand("qkv", 3 * d, d), drawn("b", 3 * d)), (token,),
+                       (*shape[:2], 3 * d))  # fmt: skip
+        cut = np.arange(3 * n * d).reshape(n, 3, 2, 2).transpose(1, 0, 2, 3)
+        sources = [(whole, part) for part in cut]
+    else:
+        sources = [
+            (b.step(Dense(b.operand(f"w{k}", d, d), drawn(f"b{k}", d)), (token,), shape), tokens)
+            for k in "qkv"
+        ]
+    parts = []
+    for (value, part), order in zip(sources, orders, strict=True):
+        moved = np.ascontiguousarray(part.transpose(order))
+        parts.append(b.step(Move(moved), (value,), moved.shape))
+    mixed = b.step(Attention(float(rng.choice([-1.0, 0.5]))), tuple(parts), (2, n, 2))
+    back = np.arange(n * d).reshape(2, n, 2).transpose(1, 0, 2).reshape(shape)
+    merged = b.step(Move(np.ascontiguousarray(back)), (mixed,), shape)
+    out = b.step(Dense(b.operand("o", d, d), drawn("ob", d)), (merged,), shape)
+    total = b.step(Add((1, 1)), (there, out), shape)
+    last = b.step(Normalize((2,), epsilon, centred=True), (total,), shape)
+    scores = b.step(Scale(drawn("gamma2", 1, 1, d)), (last,), shape)
+    axis = 1 if shape[0] == 1 else 0
+    mean = b.step(ReduceSum((axis,), mean=True), (scores,), (1, 1, d))
+    flat = b.step(Move(np.arange(d).reshape(1, d)), (mean,), (1, d))
+    b.step(Dense(b.operand("head", 3, d), None), (flat,), (1, 3))
+    return b.program()
+
+
 def _point(program: Program, rng: np.random.Generator) -> Weights:
     """With the true norms of half of the linear steps."""
     tensors = tensors_of(program)
@@ -168,10 +218,12 @@ def _input(shape: Shape, rng: np.random.Generator) -> tuple[Fact, list[np.ndarra
 
 @pytest.mark.sample(seed=4)
 @pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("make", [_network, _image_network])
-def test_no_value_and_no_gradient_is_larger(make: object, seed: int) -> None:
+@pytest.mark.parametrize("make", [_network, _image_network, _encoder])
+def test_no_value_and_no_gradient_is_larger(
+    make: Callable[[np.random.Generator], Program], seed: int
+) -> None:
     rng = np.random.default_rng(seed)
-    program = _network(rng) if make is _network else _image_network(rng)
+    program = make(rng)
     weights = _point(program, rng)
     _attack(program, weights, rng, {})
 
@@ -322,3 +374,24 @@ def test_a_program_of_no_steps() -> None:
     facts = forward(program, {program.input: Fact.of((1, 2), 1.0)}, Weights({}))
     assert backward(program, facts, Weights({}), Cotangent(2.0))["x"].norm == 2.0
     assert input_lipschitz(program, facts, Weights({})) == 1.0
+
+
+def test_moves_that_read_apart_are_perpendicular() -> None:
+    """Two halves of four numbers; a third reader of one of them is added."""
+    halves = [Step(Move(np.arange(2) + 2 * k), ("x",), f"h{k}", (2,), k) for k in (0, 1)]
+    again = Step(Move(np.arange(1)), ("x",), "again", (1,), 2)
+    shapes: dict[str, Shape] = {"x": (4,), "h0": (2,), "h1": (2,), "again": (1,)}
+    program = Program("x", "h1", shapes, (*halves, again), place=Place(0), covered=())
+    above = {"h0": Cotangent(3.0), "h1": Cotangent(4.0), "again": Cotangent(2.0)}
+    facts = {"x": Fact.of((4,), 1.0)}
+
+    def norm(*readers: Step) -> float:
+        return received(program, "x", readers, facts, Weights({}), above, {}).norm
+
+    assert norm(*halves) == pytest.approx(5.0, rel=1e-15)
+    assert norm(*halves) >= 5.0
+    assert norm(*halves, again) == pytest.approx(9.0)
+    held = {("x", "h1"): 1.0}
+    assert received(program, "x", halves, facts, Weights({}), above, held).norm == pytest.approx(
+        math.sqrt(10.0)
+    )
