@@ -276,7 +276,7 @@ def _squeeze(_: Attributes, x: Tensor, axes: Tensor | None = None) -> Tensor:
 def _cumulative_sum(a: Attributes, x: Tensor, axis: Tensor) -> Tensor:
     along = int(axis)
     source = x.flip(along) if a.get("reverse", 0) else x
-    found = source.cumsum(along) - (source if a.get("exclusive", 0) else 0.0)
+    found = source.cumsum(along) - (source if a.get("exclusive", 0) else 0)
     return found.flip(along) if a.get("reverse", 0) else found
 
 
@@ -323,6 +323,11 @@ OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Transpose": lambda a, x: x.permute(a.get("perm", list(reversed(range(x.ndim))))),
     "Slice": _slice,
     "Gather": _gather,
+    "CastLike": lambda _, x, like: x.to(like.dtype),
+    "GatherElements": lambda a, x, at: torch.take_along_dim(x, at % x.shape[a["axis"]], a["axis"]),
+    "GatherND": lambda _, x, at: x[tuple(at.unbind(-1))],
+    "Range": lambda _, start, stop, step: torch.arange(int(start), int(stop), int(step)),
+    "Shape": lambda a, x: torch.tensor(x.shape[a.get("start", 0) : a.get("end", x.ndim)]),
     "Constant": lambda a: _floating(torch.from_numpy(numpy_helper.to_array(a["value"]).copy())),
     "Equal": lambda _, x, y: x == y,
     "Greater": lambda _, x, y: x > y,

@@ -214,11 +214,10 @@ COMPUTED = {
     **{op: [node(op, "x", "i")] for op in ("Abs", "Neg", "Relu", "Sign", "Trilu", "Dropout")},
     **{
         f"Cast to {kind}": [node("Cast", "x", "n", to=kind), node("Cast", "n", "i", to=T.INT64)]
-        for kind in (T.BOOL, T.INT8, T.UINT8, T.UINT64, T.FLOAT)
+        for kind in (T.INT8, T.UINT8, T.UINT64, T.FLOAT)
     },
     "Equal": [node("Equal", I, "c"), node("Where", "c x k", "i")],
     "Greater": [node("Greater", I, "c"), node("Where", "c x k", "i")],
-    "CastLike": [node("CastLike", "x k", "i")],
     "Clip": [node("Clip", "x k k", "i")],
     "Concat": [node("Concat", "x x", "i", axis=1)],
     "CumSum": [node("CumSum", I, "i")],

@@ -30,6 +30,17 @@ MASKS = {
     "cast": [node("Cast", "x", "m", to=T.BOOL)],
     "and": [node("Greater", "x k", "a"), node("Less", "x high", "b"), node("And", "a b", "m")],
     "or": [node("Greater", "x k", "a"), node("Less", "x low", "b"), node("Or", "a b", "m")],
+    "and a constant": [node("Greater", "x k", "a"), node("And", "odd a", "m")],
+    "or a constant": [node("Greater", "x k", "a"), node("Or", "a odd", "m")],
+    "of its own row": [
+        node("Equal", "x k", "e"), node("Shape", "x", "size", start=0, end=1),
+        node("Squeeze", "size", "n_"), node("Range", "start n_ k1", "r"),
+        node("Unsqueeze", "r last", "r1"), node("Max", "r1 places", "both"),
+        node("Shape", "both", "sizes"), node("Expand", "r1 sizes", "r2"),
+        node("Expand", "places sizes", "p2"), node("Unsqueeze", "r2 last", "r3"),
+        node("Unsqueeze", "p2 last", "p3"), node("Concat", "r3 p3", "at", axis=-1),
+        node("GatherND", "e at", "m"),
+    ],
 }  # fmt: skip
 """a truth value m of each position, from ids x"""
 USES = {
@@ -55,6 +66,20 @@ USES = {
         node("Add", "s u", "q"), node("Softmax", "q", "p"), node("MatMul", "p t_x", "v"),
         node("ReduceMean", "v", "h", axes=[1], keepdims=0),
     ],
+    "counted positions": [
+        node("Cast", "m", "i", to=T.INT32), node("CumSum", "i k1", "c"), node("Mul", "c i", "d"),
+        node("Cast", "d", "l", to=T.INT64), node("CastLike", "l x", "l_"),
+        node("Add", "l_ k1", "r_"), node("Gather", "tp r_", "q_r"),
+        node("Add", "t_x q_r", "s"), node("ReduceMean", "s", "h", axes=[1], keepdims=0),
+    ],
+    "one type for all": [
+        node("Shape", "x", "size_", start=0, end=1), node("Concat", "size_ four", "both_", axis=0),
+        node("Expand", "types both_", "y_"), node("Cast", "m", "i", to=T.INT64),
+        node("GatherElements", "y_ i", "y_i", axis=1), node("Gather", "tp y_i", "q_0"),
+        node("Gather", "tp y_", "q_1"), node("Gather", "tp i", "q_2"),
+        node("Sum", "t_x q_0 q_1 q_2", "s"),
+        node("ReduceMean", "s", "h", axes=[1], keepdims=0),
+    ],
     "nearly hidden": [
         node("Transpose", "t_x", "k_", perm=[0, 2, 1]), node("MatMul", "t_x k_", "s"),
         node("Unsqueeze", "m one", "u"), node("Where", "u s far", "q"),
@@ -77,7 +102,9 @@ def network(
         "k": np.int64(rng.integers(-1, 2)), "low": np.int64(1), "high": np.int64(3),
         "k1": np.int64(1), "one": [1], "last": [-1], "zero": np.float32(0.0),
         "floor": np.float32(rng.choice([1e-9, 1.0])), "never": np.float32(-np.inf),
-        "far": np.float32(-1e9),
+        "far": np.float32(-1e9), "start": np.int64(0), "odd": np.arange(POSITIONS) % 2 > 0,
+        "places": [[3, 0, 2, 1]], "four": [POSITIONS], "types": np.ones((1, POSITIONS), int),
+        "tp": rng.standard_normal((POSITIONS + 2, WIDTH)),
     }  # fmt: skip
     used = {name for item in nodes for name in item.input}
     constants = {name: value for name, value in constants.items() if name in used}
@@ -93,7 +120,7 @@ def test_no_ids_exceed_a_bound(seed: int, mask: str, use: str) -> None:
     """Ids drawn, ids that are all equal, and so examples of padding alone."""
     rng = np.random.default_rng(seed)
     proto = network(MASKS[mask], USES[use], rng)
-    weights = {name: w for name, w in stored(proto).items() if name in {"t", "w", "row"}}
+    weights = {name: w for name, w in stored(proto).items() if name in {"t", "w", "row", "tp"}}
     trained = tuple(sorted(weights))
     limit = bounds(proto, ScopeClaim("point", trained, ()), None, "cross-entropy")
     assert all(np.isfinite(list(limit.values())))
@@ -116,6 +143,11 @@ def test_masks_are_read_as_onnxruntime_reads_them(mask: str) -> None:
         for x in np.random.default_rng(2).integers(-ROWS, ROWS, size=(12, 1, POSITIONS)):
             (y,) = session.run(["y"], {"x": x})
             np.testing.assert_allclose(output_of(found, x), y, rtol=1e-4, atol=1e-4)
+        assert found.batch_proved
+        many = np.random.default_rng(3).integers(-ROWS, ROWS, size=(5, POSITIONS))
+        (y,) = session.run(["y"], {"x": many})
+        alone = np.concatenate([output_of(found, x[None]) for x in many])
+        np.testing.assert_allclose(alone, y, rtol=1e-4, atol=1e-4)
 
 
 def test_a_mean_over_what_is_shown_is_attained_by_one_token() -> None:
@@ -215,13 +247,41 @@ REFUSED = {
     "masked ids": (MASKS["greater"], [node("Where", "m x k", "i"), node("Gather", "t i", "h_"),
                                       node("ReduceMean", "h_", "h", axes=[1], keepdims=0)]),
     "products of counts": (MASKS["greater"], [
-        node("Cast", "m", "i", to=T.INT64), node("Mul", "i i", "c"),
+        node("Cast", "m", "i", to=T.INT64), node("CumSum", "i k1", "j"), node("Mul", "j j", "c"),
         node("Cast", "c", "f", to=T.FLOAT),
         node("MatMul", "f t4", "h")]),
     "sums of sums": (MASKS["greater"], [
         node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=1),
         node("ReduceSum", "c one", "d", keepdims=1), node("Cast", "d", "f", to=T.FLOAT),
         node("MatMul", "f t1", "h")]),
+    "positions as numbers": (MASKS["greater"], [
+        *USES["counted positions"][:6], node("Cast", "r_", "f", to=T.FLOAT),
+        node("MatMul", "f t4", "h")]),
+    "the row of another example": ([
+        *(node("Range", "k1 n_ k1", "r") if item.op_type == "Range" else item
+          for item in MASKS["of its own row"])], USES["mean"]),
+    "every second example": ([
+        *(node("Range", "start n_ two", "r") if item.op_type == "Range" else item
+          for item in MASKS["of its own row"])], USES["mean"]),
+    "the row before": ([
+        *MASKS["of its own row"][:4], node("Add", "r minus", "r0"),
+        node("Unsqueeze", "r0 last", "r1"), *MASKS["of its own row"][5:]], USES["mean"]),
+    "the examples the other way round": ([
+        *MASKS["of its own row"][:4], node("Sub", "start r", "r0"),
+        node("Unsqueeze", "r0 last", "r1"), *MASKS["of its own row"][5:]], USES["mean"]),
+    "the number of an example as its position": ([
+        *MASKS["of its own row"][:-2], node("Concat", "p3 r3", "at", axis=-1),
+        MASKS["of its own row"][-1]], USES["mean"]),
+    "the number of an example as a number": (MASKS["greater"], [
+        *MASKS["of its own row"][1:5], node("Cast", "r1", "f", to=T.FLOAT),
+        node("Mul", "f w3", "h")]),
+    "the number of an example as an id": (MASKS["greater"], [
+        *MASKS["of its own row"][1:4], node("Gather", "t r", "h")]),
+    "the larger of two numbers of examples": (MASKS["greater"], [
+        *MASKS["of its own row"][1:4], node("Max", "r k1", "b"), node("Gather", "t b", "h")]),
+    "types that differ": (MASKS["greater"], [
+        item if item.op_type != "Expand" else node("Expand", "many both_", "y_")
+        for item in USES["one type for all"]]),
     "hidden outside of attention": (MASKS["greater"], [
         node("Unsqueeze", "m last", "u"), node("Where", "u t_x never", "s"),
         node("ReduceMax", "s", "h", axes=[1], keepdims=0)]),
@@ -240,8 +300,9 @@ def refused(mask: list[NodeProto], use: list[NodeProto], ids: str = "x") -> None
     proto = network(mask, use, np.random.default_rng(0), ids)
     used = {name for item in proto.graph.node for name in item.input}
     more = {"huge": np.int64(2**60), "ever": np.float32(np.inf), "t4": np.ones((4, WIDTH)),
+            "two": np.int64(2), "minus": np.int64(-1), "many": np.arange(4)[None],
             "t1": np.ones((1, WIDTH)), "k32": np.int64(0),
-            "k41": np.zeros((4, 1), np.int64), "odd": np.arange(POSITIONS) % 2 > 0, "first": [0],
+            "w3": np.ones(WIDTH), "k41": np.zeros((4, 1), np.int64), "first": [0],
             "nevers": np.full((1, POSITIONS, 1), -np.inf)}  # fmt: skip
     more = {name: value for name, value in more.items() if name in used}
     proto.graph.initializer.extend(model([], ["N"], more).graph.initializer)

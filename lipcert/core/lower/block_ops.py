@@ -10,7 +10,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_kept, normal_axes
 from lipcert.core.lower.moves import arrange, indices, move
-from lipcert.core.lower.values import FIXED, Array, Constant, Value, check_size
+from lipcert.core.lower.values import FIXED, PLUS, Array, Constant, Data, Value, check_size
 from lipcert.core.program import IndexArray, Place, Shape
 
 
@@ -65,10 +65,9 @@ def triangle(call: Call) -> Value:
     return move(call, value, np.where(kept, indices(value.shape), -1), value.place)
 
 
-def _places(call: Call) -> tuple[Constant, IndexArray]:
-    constant = call.constant(1)
+def _places(constant: Constant) -> IndexArray:
     entries = replace(constant, place=None).whole()
-    return constant, np.asarray(entries, dtype=np.int64).reshape(constant.shape)
+    return np.asarray(entries, dtype=np.int64).reshape(constant.shape)
 
 
 def _counted(places: IndexArray, sizes: IndexArray | int) -> IndexArray:
@@ -79,9 +78,16 @@ def _counted(places: IndexArray, sizes: IndexArray | int) -> IndexArray:
 
 
 def gather_elements(call: Call) -> Value:
-    """Entries at constant places along one axis."""
-    value, (constant, places) = call.value(0), _places(call)
+    """Entries at constant places along one axis; of a constant that is one number, at any."""
+    value, chosen = call.value(0), call.value(1)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    if isinstance(value, Constant) and isinstance(chosen, Data):
+        if value.sources or value.uniform() is None:
+            raise Unsupported("it selects by numbers that are computed from the data")
+        same = np.broadcast_to(value.lo.flat[0], check_size(chosen.shape))
+        return Constant(same, same, {}, chosen.place)
+    constant = call.constant(1)
+    places = _places(constant)
     check_kept(value, (axis,))
     if len(places.shape) != len(value.shape):
         raise Unsupported("its indices have another rank")
@@ -94,21 +100,42 @@ def gather_elements(call: Call) -> Value:
 
 
 def gather_nd(call: Call) -> Value:
-    """Entries, or slices behind them, at constant places; leading axes may have their own."""
-    value, (constant, places) = call.value(0), _places(call)
-    leading = call.integer("batch_dims", 0)
+    """Entries, or slices behind them, at constant places; leading axes may have their own.
+
+    Proof where the first number of every place is that of its example, as in x[i, k]: what example
+    i reads is in row i, which is its own, and lies where the place of it lay.
+    """
+    value, constant, leading = call.value(0), call.constant(1), call.integer("batch_dims", 0)
+    is_own = leading == 0 and _names_own(value, constant)
+    places = _places(replace(constant, varies=None) if is_own else constant)
     depth, shape = places.shape[-1], value.shape
     if leading < 0 or leading + depth > len(shape) or places.shape[:leading] != shape[:leading]:
         raise Unsupported("its indices do not fit")
-    check_kept(value, range(leading, leading + depth))
     place = value.place
-    if constant.place != (place if place is not None and place.axis < leading else None):
-        raise Unsupported(FIXED)
+    if not is_own:
+        check_kept(value, range(leading, leading + depth))
+        if constant.place != (place if place is not None and place.axis < leading else None):
+            raise Unsupported(FIXED)
     check_size((*places.shape[:-1], *shape[leading + depth :]))
     where = _counted(places, np.asarray(shape[leading : leading + depth], dtype=np.int64))
     outer = np.indices(shape[:leading], sparse=True)
     inner = [item.reshape(*item.shape, *(1,) * (places.ndim - 1 - leading)) for item in outer]
     index = indices(shape)[(*inner, *np.moveaxis(where, -1, 0))]
-    if place is not None and place.axis >= leading:
+    if is_own:
+        place = constant.place
+    elif place is not None and place.axis >= leading:
         place = Place(place.axis - leading - depth + places.ndim - 1, place.before)
     return move(call, value, index, place)
+
+
+def _names_own(value: Value, places: Constant) -> bool:
+    """Whether the first number of every place is that of the example to which the place belongs.
+
+    Axis 0 of the value has one row for each example then.
+    """
+    if places.place is None or places.varies is None or places.place.axis == places.lo.ndim - 1:
+        return False
+    if value.place != Place(0) or value.shape[0] != 1:
+        return False
+    first, rest = places.varies[..., 0], places.varies[..., 1:]
+    return bool((first == PLUS).all()) and not places.lo[..., 0].any() and not rest.any()

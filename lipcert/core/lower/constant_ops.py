@@ -24,9 +24,20 @@ from lipcert.core.lower.jump_ops import JUMPS, exactly
 from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
-from lipcert.core.lower.size_ops import marks
+from lipcert.core.lower.size_ops import grown, marks
 from lipcert.core.lower.spelling import reduced_axes, without_axes
-from lipcert.core.lower.values import FIXED, Constant, Data, Value, check_size, is_finite
+from lipcert.core.lower.values import (
+    FIXED,
+    SAME,
+    TIMES,
+    UNKNOWN,
+    VARIES,
+    Constant,
+    Data,
+    Value,
+    check_size,
+    is_finite,
+)
 from lipcert.core.lower.whole_numbers import ARITHMETIC, whole, within
 from lipcert.core.program import Acts, then
 from lipcert.core.reader.records import Model, Tensor, with_nested
@@ -48,8 +59,8 @@ _HALVES: Final = frozenset({"float16", "bfloat16"})
 _HALF_CODES: Final = frozenset({10, 16})
 
 
-def _plain(array: Array, grows: Array | None = None) -> Constant:
-    return Constant(array, array, grows=grows)
+def _plain(array: Array) -> Constant:
+    return Constant(array, array)
 
 
 def _is_finite(known: Interval) -> bool:
@@ -57,14 +68,14 @@ def _is_finite(known: Interval) -> bool:
 
 
 def _by_ends(
-    constants: Sequence[Constant], act: Callable[..., Array], grows: Array | None = None
+    constants: Sequence[Constant], act: Callable[..., Array], varies: Array | None = None
 ) -> Constant:
     """A function that increases in all its arguments, on intervals, entry by entry."""
     _, place = broadcast(constants)
     low = np.asarray(act(*(item.lo for item in constants)))
     is_exact = all(item.lo is item.hi for item in constants)
     high = low if is_exact else np.asarray(act(*(item.hi for item in constants)))
-    return Constant(low, high, sum_of_sources(*constants), place, grows)
+    return Constant(low, high, sum_of_sources(*constants), place, varies)
 
 
 # real numbers ---------------------------------------------------------------------------------
@@ -109,10 +120,17 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
 def _exact_result(
     operation: str, first: Interval, second: Interval, shape: tuple[int, ...]
 ) -> Interval | None:
-    """Of few exact numbers, such as sizes: the exact result, where float64 holds it."""
-    if math.prod(shape) > _FEW or first.lo is not first.hi or second.lo is not second.hi:
+    """Of few exact numbers, or whole ones: the exact result, where float64 holds it."""
+    if first.lo is not first.hi or second.lo is not second.hi:
         return None
     if not (_is_finite(first) and _is_finite(second)):
+        return None
+    if operation in ARITHMETIC and all(
+        (np.trunc(item.lo) == item.lo).all() and (np.abs(item.lo) <= _EXACT).all()
+        for item in (first, second)
+    ):
+        return exact(np.asarray(ARITHMETIC[operation](first.lo, second.lo)))
+    if math.prod(shape) > _FEW:
         return None
     if operation == "Div" and not second.lo.all():
         return None
@@ -221,9 +239,9 @@ def _cast(call: Call) -> Value:
     sources, acts = constant.sources, constant.acts
     if not same:
         sources, acts = sum_of_sources(constant), None
-    if not constant.is_float and not same and constant.grows is not None:
+    if not constant.is_float and not same and constant.varies is not None:
         constant.check_fixed()
-    return Constant(low, high, sources, constant.place, constant.grows, acts)
+    return Constant(low, high, sources, constant.place, constant.varies, acts)
 
 
 def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
@@ -237,7 +255,7 @@ def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
         return Constant(flags, flags, {}, constant.place)
     numbers = np.asarray([int(item) for item in constant.lo.flat], dtype=object)
     cast = within(numbers.reshape(constant.shape), dtype)
-    return Constant(cast, cast, {}, constant.place, constant.grows)
+    return Constant(cast, cast, {}, constant.place, constant.varies)
 
 
 def cast_like(call: Call) -> Value:
@@ -249,6 +267,10 @@ def cast_like(call: Call) -> Value:
     """
     call.integer("saturate", 1), call.text("round_mode", "up")
     value, like = call.value(0), call.value(1)
+    if any(isinstance(item, Data) and not item.is_real for item in (value, like)):
+        from lipcert.core.lower.truth import as_other_type  # noqa: PLC0415  for such values only
+
+        return as_other_type(value, like)
     if isinstance(like, Constant) and not like.is_float:
         if isinstance(value, Data):
             raise Unsupported("it rounds to whole numbers")
@@ -279,8 +301,8 @@ def _where(call: Call) -> Value:
     condition.check_fixed()
     if condition.lo.dtype.kind != "b" or first.lo.dtype.kind != second.lo.dtype.kind:
         raise Unsupported("constants of different types are combined")
-    grows = np.where(condition.lo, marks(first), marks(second))
-    found = _by_ends((first, second), lambda *ends: np.where(condition.lo, *ends), grows)
+    varies = np.where(condition.lo, marks(first), marks(second))
+    found = _by_ends((first, second), lambda *ends: np.where(condition.lo, *ends), varies)
     return replace(found, place=broadcast((condition, first, second))[1])
 
 
@@ -310,14 +332,17 @@ def _absolute(call: Call) -> Value:
 
 
 def _extremum(call: Call) -> Value:
-    """The largest or smallest of several constants, entry by entry."""
+    """The largest or smallest of several constants, entry by entry.
+
+    Of what depends on the batch only the shape is known, which exporters read off it.
+    """
     choose = np.minimum if call.node.op_type == "Min" else np.maximum
     found = [call.constant(place) for place in range(len(call))]
-    for item in found:
-        item.check_fixed()
     if len({item.lo.dtype for item in found}) > 1:
         raise Unsupported("constants of different types are combined")
-    return _by_ends(found, lambda *ends: reduce(choose, ends))
+    varies = reduce(np.maximum, map(marks, found))
+    varies = np.where(varies == SAME, varies, np.uint8(UNKNOWN))
+    return _by_ends(found, lambda *ends: reduce(choose, ends), varies)
 
 
 def _product(call: Call) -> Value:
@@ -357,17 +382,17 @@ def _reduction(call: Call) -> Value:
     axes, keeps = reduced_axes(call, constant)
     if axes is None:
         raise Unsupported("a reduction over no axis")
-    grows = None
-    if kind == "ReduceProd" and constant.grows is not None:
-        count = np.sum(constant.grows, axis=axes, keepdims=True)
+    varies = None
+    if kind == "ReduceProd" and constant.varies is not None:
+        count = np.sum(grown(constant), axis=axes, keepdims=True)
         if (count > 1).any():
-            raise Unsupported("it computes with the size of the batch")
-        grows = count > 0
+            raise Unsupported(VARIES)
+        varies = np.where(count > 0, np.uint8(TIMES), np.uint8(SAME))
     else:
         constant.check_fixed()
     if constant.lo.dtype.kind in "iu":
         whole_numbers = _reduced_whole(kind, constant.lo, axes)
-        reduced = Constant(whole_numbers, whole_numbers, {}, constant.place, grows)
+        reduced = Constant(whole_numbers, whole_numbers, {}, constant.place, varies)
     else:
         known = _reduced_reals(kind, interval(constant), axes)
         high = known.lo if np.array_equal(known.lo, known.hi) else known.hi

@@ -25,10 +25,10 @@ def _sum(call: Call) -> Value:
     if call.node.op_type == "Sum":
         check_alike(call)
     values = call.values()
-    if any(isinstance(item, Data) and item.kind == "hiding" for item in values):
-        from lipcert.core.lower.truth import hidden_sum  # noqa: PLC0415  for such masks only
+    if any(isinstance(item, Data) and not item.is_real for item in values):
+        from lipcert.core.lower.truth import other_sum  # noqa: PLC0415  for such values only
 
-        return hidden_sum(call)
+        return other_sum(call)
     return combined(call, values, (1,) * len(call))
 
 

@@ -44,7 +44,7 @@ def of_one_example(node: Node, inputs: list[Value | None], count: int) -> list[V
 
 def _first_of(value: Constant, axis: int, length: int, count: int) -> Constant | None:
     """The part for the first of so many examples, if it is that for all of them."""
-    if value.shape[axis] != length * count or (value.grows is not None and value.grows.any()):
+    if value.shape[axis] != length * count or (value.varies is not None and value.varies.any()):
         return None
     split = (*value.shape[:axis], count, length, *value.shape[axis + 1 :])
     for end in (value.lo, value.hi):

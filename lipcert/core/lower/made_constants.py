@@ -11,7 +11,15 @@ from lipcert.core.interval import exact
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import gathered
-from lipcert.core.lower.values import FIXED, Constant, Value, check_size, is_of_batch
+from lipcert.core.lower.values import (
+    FIXED,
+    PLUS,
+    VARIES,
+    Constant,
+    Value,
+    check_size,
+    is_of_batch,
+)
 from lipcert.core.program import Place
 
 
@@ -35,9 +43,18 @@ def filled(call: Call) -> Value:
 
 
 def numbers_from(call: Call) -> Value:
-    """Numbers from, to, step: whole ones, or reals start + i·step."""
+    """Numbers from, to, step: whole ones, or reals start + i·step.
+
+    From 0 to N in steps of 1, the number i of each example.
+    """
     if not call.constant(0).is_float:
-        start, stop, step = (call.whole(place)[0] for place in range(3))
+        (stop,), (grows,) = call.constant(1).sizes()
+        start, step = call.whole(0)[0], call.whole(2)[0]
+        if grows:
+            if (start, stop, step) != (0, 1, 1):
+                raise Unsupported(VARIES)
+            zero = np.zeros(1, dtype=np.int64)
+            return Constant(zero, zero, {}, Place(0), np.full(1, PLUS, dtype=np.uint8))
         check_size((len(range(start, stop, step)),))
         array = np.arange(start, stop, step, dtype=np.int64)
         return Constant(array, array)

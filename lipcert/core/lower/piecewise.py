@@ -443,7 +443,7 @@ class Reader:
         """A stored number; a symbol for several."""
         if not self.fits(value) or value.lo.dtype.kind not in "fiu":
             return None
-        if value.grows is not None and value.grows.any():
+        if value.varies is not None and value.varies.any():
             return None
         found = value.uniform()
         if value.lo.size != 1 and (value.sources or found is None):

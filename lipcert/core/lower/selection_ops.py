@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -11,8 +12,8 @@ from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes
 from lipcert.core.lower.moves import arrange, indices, move
-from lipcert.core.lower.values import Arrange, Constant, Data, Value, check_size
-from lipcert.core.program import Embedding, IndexArray, Operand, Place, Shift, Sort
+from lipcert.core.lower.values import FIXED, Arrange, Constant, Data, Value, check_size
+from lipcert.core.program import Embedding, IndexArray, Move, Operand, Place, Shift, Sort
 
 _ENDLESS = 2**31 - 1
 """the end of a slice that stands for the end of the axis"""
@@ -95,7 +96,11 @@ def split(call: Call) -> list[Value]:
 
 
 def gather(call: Call) -> Value:
-    """Entries of an axis at constant places, whose axes replace it; or rows of a table."""
+    """Entries of an axis at constant places, whose axes replace it; or rows of a table.
+
+    Proof, of places that are repeated for every example: each entry of the result lies where its
+    place lay, behind the axes in front of the one that is read.
+    """
     value, chosen = call.value(0), call.value(1)
     if isinstance(value, Constant) and isinstance(chosen, Data):
         return _embedded(call, value, chosen)
@@ -103,11 +108,15 @@ def gather(call: Call) -> Value:
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     check_kept(value, (axis,))
     size = value.shape[axis]
-    wanted = np.asarray(places.whole(), dtype=np.int64).reshape(places.shape)
-    if places.place is not None or ((wanted < -size) | (wanted >= size)).any():
+    wanted = np.asarray(replace(places, place=None).whole(), dtype=np.int64).reshape(places.shape)
+    if ((wanted < -size) | (wanted >= size)).any():
         raise Unsupported("an index is out of range")
     place = value.place
-    if place is not None and place.axis > axis:
+    if places.place is not None:
+        if place is not None:
+            raise Unsupported(FIXED)
+        place = Place(axis + places.place.axis, places.place.before)
+    elif place is not None and place.axis > axis:
         place = Place(place.axis + wanted.ndim - 1, place.before)
     return _taken(call, value, axis, wanted % size, place)
 
@@ -116,6 +125,8 @@ def _note_rows(sink: Sink, name: str, rows: int) -> None:
     """Note that whole numbers, which steps only move, choose rows of a table with so many."""
     makers = {step.output: step for step in sink.steps}
     while name in makers:
+        if not isinstance(makers[name].op, Move):
+            return  # they are computed, so that those of the data are others
         (name,) = makers[name].inputs
     sink.ids[name] = min(rows, sink.ids.get(name, rows))
 
@@ -126,7 +137,7 @@ def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
     Proof that examples stay apart: a row stands for each entry, behind all axes there were.
     """
     is_table = len(table.shape) > 1 and table.place is None and call.integer("axis", 0) == 0
-    if chosen.kind not in {"whole", "row"} or not is_table:
+    if chosen.kind not in {"whole", "row", "flag", "count"} or not is_table:
         raise Unsupported("it selects by numbers that are computed from the data")
     width = table.shape[1:]
     rows = table.rearranged(lambda entries: entries.reshape(len(entries), -1), None)

@@ -1,7 +1,7 @@
 """Sizes of tensors, which are whole numbers or multiples c·N of the batch size.
 
-An entry that grows is c·N for every N ≥ 1. What is computed from it is followed where it is known
-for every N to be such a multiple again, or not to depend on N, and refused elsewhere.
+An entry that grows is c·N for every N ≥ 1 (`TIMES`). What is computed from it is followed where it
+is known for every N to be such a multiple again, or not to depend on N, and refused elsewhere.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import normal_axes
 from lipcert.core.lower.reals import sum_of_sources
-from lipcert.core.lower.values import FIXED, Constant, Value, check_size
+from lipcert.core.lower.values import FIXED, SAME, TIMES, VARIES, Constant, Value, check_size
 
 Array = npt.NDArray[Any]
 
 
-def _plain(array: Array, grows: Array | None = None) -> Constant:
-    return Constant(array, array, grows=grows)
+def _plain(array: Array, varies: Array) -> Constant:
+    return Constant(array, array, varies=varies)
 
 
 def shape_of(call: Call) -> Value:
@@ -30,17 +30,17 @@ def shape_of(call: Call) -> Value:
     value = call.value(0)
     rank = len(value.shape)
     chosen = slice(call.integer("start", 0), call.integer("end", rank))
-    grows = np.zeros(rank, dtype=bool)
+    varies = np.full(rank, SAME, dtype=np.uint8)
     if value.place is not None:
-        grows[value.place.axis] = True
-    return _plain(np.asarray(value.shape, dtype=np.int64)[chosen], grows[chosen])
+        varies[value.place.axis] = TIMES
+    return _plain(np.asarray(value.shape, dtype=np.int64)[chosen], varies[chosen])
 
 
 def size_of(call: Call) -> Value:
     """Size: the number of entries."""
     value = call.value(0)
     count = np.asarray(math.prod(value.shape), dtype=np.int64)
-    return _plain(count, np.asarray(value.place is not None))
+    return _plain(count, np.asarray(SAME if value.place is None else TIMES, dtype=np.uint8))
 
 
 def joined(call: Call) -> Value:
@@ -54,11 +54,20 @@ def joined(call: Call) -> Value:
     low = np.concatenate([part.lo for part in parts], axis)
     exact = all(part.lo is part.hi for part in parts)
     high = low if exact else np.concatenate([part.hi for part in parts], axis)
-    grows = np.concatenate([marks(part) for part in parts], axis)
+    varies = np.concatenate([marks(part) for part in parts], axis)
     sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
-    return Constant(low, high, sources, parts[0].place, grows)
+    return Constant(low, high, sources, parts[0].place, varies)
 
 
 def marks(constant: Constant) -> Array:
-    """Which entries grow with the batch."""
-    return np.zeros(constant.shape, dtype=bool) if constant.grows is None else constant.grows
+    """Which entries depend on the batch, and how."""
+    varies = constant.varies
+    return np.full(constant.shape, SAME, dtype=np.uint8) if varies is None else varies
+
+
+def grown(constant: Constant) -> npt.NDArray[np.bool_]:
+    """Which entries are multiples of N; Unsupported where some depend on the batch otherwise."""
+    varies = marks(constant)
+    if (varies > TIMES).any():
+        raise Unsupported(VARIES)
+    return np.asarray(varies == TIMES)

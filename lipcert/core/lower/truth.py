@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.entry_ops import times
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.operators import JUMPS, REALS
@@ -24,13 +26,16 @@ _BOOL, _INT32, _INT64 = 9, 6, 7
 _INTEGERS = frozenset({_INT32, _INT64})
 _MOST_EXACT = 1 << 53
 _TRUTHS = frozenset({"truth", "untruth"})
+_COUNTED = frozenset({"flag", "count", "row"})
+_WHOLE = _COUNTED | {"whole"}
 _MOVES = frozenset(
-    {"DepthToSpace", "Expand", "Flatten", "Gather", "Identity", "Reshape", "Slice"}
+    {"DepthToSpace", "Expand", "Flatten", "Gather", "GatherND", "Identity", "Reshape", "Slice"}
     | {"SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 """operators that leave whole numbers as they are, wherever they put them"""
 _JUDGED = frozenset(
-    {"And", "Cast", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Not", "Or"}
+    {"And", "Cast", "CastLike", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
+    | {"Not", "Or"}
 )
 """operators whose rules say themselves what becomes of whole numbers and truth values"""
 
@@ -45,14 +50,19 @@ def kind_made(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
     if node.op_type in {"Shape", "Size"}:
         return None
     name, first = "" if node.domain else node.op_type, kinds[0]
-    if name in _JUDGED or (name == "Gather" and not isinstance(inputs[0], Data)):
+    is_table = name in {"Gather", "GatherElements"} and not isinstance(inputs[0], Data)
+    if name in _JUDGED or is_table:
         return None
     if name == "Where" and first in _TRUTHS:
         return None
     if name in _MOVES and first != "real":
         return first
-    if name == "ReduceSum" and first == "flag":
+    if name in {"CumSum", "ReduceSum"} and first == "flag":
         return "count"
+    if name == "Mul" and "flag" in kinds and _COUNTED.issuperset(kinds):
+        return next((kind for kind in kinds if kind != "flag"), "flag")
+    if name == "Add" and sorted(kinds) in (["count", "real"], ["real", "row"]):
+        return "row"
     if name == "Add" and sorted(kinds) == ["hiding", "real"]:
         return None
     if name in {"Clip", "Max"} and all(
@@ -79,7 +89,7 @@ def cast_whole(call: Call) -> Value:
             return number_of(call, value)
         case "truth" | "untruth" if target in _INTEGERS:
             return replace(number_of(call, value), kind="flag")
-        case "whole" if target == _INT32:
+        case "whole" | "count" if target == _INT32:
             return replace(value, kind="row")
         case "row" | "flag" if target in _INTEGERS:
             return value
@@ -90,6 +100,14 @@ def cast_whole(call: Call) -> Value:
         case "whole" | "flag" | "count" if target == _BOOL:
             return _opposite(_compared(call, value, np.zeros(()), above=False))
     raise Unsupported("it rounds to whole numbers, or to fewer of them")
+
+
+def as_other_type(value: Value, like: Value) -> Value:
+    """Whole numbers of the data as some type of whole numbers, which may wrap them around."""
+    is_whole = like.kind in _WHOLE if isinstance(like, Data) else like.lo.dtype.kind in "iu"
+    if not is_whole or not isinstance(value, Data) or value.kind not in _WHOLE:
+        raise Unsupported("it computes with whole numbers that depend on the data")
+    return value if value.kind == "flag" else replace(value, kind="row")
 
 
 def _compared(call: Call, value: Data, limits: np.ndarray, *, above: bool) -> Data:
@@ -137,13 +155,30 @@ def opposite(call: Call) -> Value:
 
 def both(call: Call) -> Value:
     """And, Or: the product of two truth values, or the opposite of that of their opposites."""
-    values = [_only_truth(value) for value in call.values()]
-    if call.node.op_type == "Or":
-        values = [_opposite(value) for value in values]
-    numbers = [number_of(call, value) for value in values]
-    shape, place = broadcast(numbers)
-    found = call.step(Multiply(), *numbers, shape=shape, place=place)
-    return replace(found, kind="truth" if call.node.op_type == "And" else "untruth")
+    is_and, numbers, known = call.node.op_type == "And", [], None
+    for value in call.values():
+        if isinstance(value, Constant):
+            known = value
+        else:
+            truth = _only_truth(value)
+            numbers.append(number_of(call, truth if is_and else _opposite(truth)))
+    shape, place = broadcast(call.values())
+    if known is None:
+        found = call.step(Multiply(), *numbers, shape=shape, place=place)
+    else:
+        flags = _truths(known) if is_and else ~_truths(known)
+        factor = Constant(*2 * (flags.astype(np.float64),), {}, known.place)
+        (number,) = numbers
+        is_same = bool(flags.all())
+        found = expanded(call, number, shape, place) if is_same else times(call, number, factor)
+    return replace(found, kind="truth" if is_and else "untruth")
+
+
+def _truths(known: Constant) -> npt.NDArray[np.bool_]:
+    known.check_fixed()
+    if known.lo.dtype.kind != "b":
+        raise Unsupported("it computes with truth values and others")
+    return known.lo
 
 
 def number_of(call: Call, value: Data) -> Data:
@@ -166,11 +201,28 @@ def _hidden(call: Call, value: Value, mask: Data) -> Data:
     return call.step(Hide(), value, mask, shape=shape, place=place)
 
 
-def hidden_sum(call: Call) -> Value:
-    """A value plus 0 or −inf."""
-    first, second = call.data(0), call.data(1)
-    value, mask = (second, first) if first.kind == "hiding" else (first, second)
-    return _hidden(call, value, replace(mask, kind="real"))
+def other_sum(call: Call) -> Value:
+    """A value plus 0 or −inf; a constant whole number added to some that are read as rows."""
+    first, second = call.value(0), call.value(1)
+    for value, mask in ((second, first), (first, second)):
+        if isinstance(mask, Data) and mask.kind == "hiding":
+            return _hidden(call, value, replace(mask, kind="real"))
+    return combined(call, [_as_reals(value) for value in (first, second)], (1, 1))
+
+
+def _as_reals(value: Value) -> Value:
+    """Whole numbers as the real numbers that they are."""
+    if isinstance(value, Data):
+        if value.is_real:
+            raise Unsupported("it computes with whole numbers that depend on the data")
+        return value
+    if (
+        value.lo.dtype.kind not in "iu"
+        or (np.abs(value.lo.astype(np.float64)) >= _MOST_EXACT).any()
+    ):
+        raise Unsupported("a whole number is too large, or it is none")
+    real = value.lo.astype(np.float64)
+    return Constant(real, real, {}, value.place, value.varies)
 
 
 def chosen(call: Call) -> Value:

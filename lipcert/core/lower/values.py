@@ -25,6 +25,10 @@ from lipcert.core.program import Acts, Operand, Place, Shape, then
 from lipcert.core.reader.records import Tensor
 
 FIXED = "it has sizes that fit one batch size only"
+VARIES = "it computes with the size of the batch"
+SAME, TIMES, PLUS, UNKNOWN = range(4)
+"""An entry of a constant is what it is kept as, for every N and example; or N times that; or that
+plus the number i < N of the example that it belongs to; or in some other way a function of these"""
 MAX_SIZE = 1 << 25
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -66,15 +70,16 @@ class Data:
 class Constant:
     """A tensor that does not depend on the input: every entry lies in [lo, hi].
 
-    Of whole numbers and truth values lo is hi. sources: as of an `Operand`. grows: entries that
-    are to be multiplied by N, for sizes read off other tensors (None: none). acts: on the source.
+    Of whole numbers and truth values lo is hi. sources: as of an `Operand`. acts: on the source.
+    varies: which entries are not the same for every N and example, by `TIMES`, `PLUS` and
+    `UNKNOWN` (None: all are `SAME`).
     """
 
     lo: Array
     hi: Array
     sources: Mapping[str, float] = field(default_factory=dict)
     place: Place | None = None
-    grows: npt.NDArray[np.bool_] | None = None
+    varies: npt.NDArray[np.uint8] | None = None
     acts: Acts = None
 
     def __post_init__(self) -> None:
@@ -92,9 +97,9 @@ class Constant:
         return self.lo.dtype.kind == "f"
 
     def check_fixed(self) -> None:
-        """Refuse entries that are multiples of N."""
-        if self.grows is not None and self.grows.any():
-            raise Unsupported("it computes with the size of the batch")
+        """Refuse entries that depend on N, or on which example it is."""
+        if self.varies is not None and self.varies.any():
+            raise Unsupported(VARIES)
 
     def sizes(self) -> tuple[list[int], list[bool]]:
         """The entries as integers, as many for every N, and which are to be multiplied by N."""
@@ -102,8 +107,10 @@ class Constant:
             raise Unsupported("a size or an index is not a whole number")
         if self.place is not None:
             raise Unsupported(FIXED)
-        grows = [False] * self.lo.size if self.grows is None else self.grows.reshape(-1).tolist()
-        return [int(item) for item in self.lo.reshape(-1)], grows
+        marks = np.zeros(self.shape, np.uint8) if self.varies is None else self.varies
+        if (marks > TIMES).any():
+            raise Unsupported(VARIES)
+        return [int(item) for item in self.lo.reshape(-1)], (marks.reshape(-1) == TIMES).tolist()
 
     def whole(self) -> list[int]:
         """The entries as integers that do not depend on N, as many for every N."""
@@ -135,15 +142,15 @@ class Constant:
         """
         low = act(self.lo)
         high = low if self.lo is self.hi else act(self.hi)
-        grows = None if self.grows is None else act(self.grows)
-        return Constant(low, high, self._spread(copies), place, grows, then(self.acts, act))
+        varies = None if self.varies is None else act(self.varies)
+        return Constant(low, high, self._spread(copies), place, varies, then(self.acts, act))
 
     def negative(self) -> Constant:
         """The same entries with the other sign."""
         low = -self.hi
         high = low if self.lo is self.hi else -self.lo
         acts = then(self.acts, np.negative)
-        return Constant(low, high, self.sources, self.place, self.grows, acts)
+        return Constant(low, high, self.sources, self.place, self.varies, acts)
 
     def _spread(self, copies: int) -> Mapping[str, float]:
         if not self.sources or copies == 1:

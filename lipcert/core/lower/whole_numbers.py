@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import broadcast
-from lipcert.core.lower.size_ops import marks
-from lipcert.core.lower.values import Constant
+from lipcert.core.lower.size_ops import grown
+from lipcert.core.lower.values import SAME, TIMES, VARIES, Constant
 
 Array = npt.NDArray[Any]
 
@@ -39,7 +39,7 @@ def whole(operation: str, first: Constant, second: Constant) -> Constant:
     if math.prod(shape) > _MOST:
         raise Unsupported(f"it computes with more than {_MOST} whole numbers")
     a, b = (np.broadcast_to(item.lo, shape).astype(object) for item in (first, second))
-    left, right = (np.broadcast_to(marks(item), shape) for item in (first, second))
+    left, right = (np.broadcast_to(grown(item), shape) for item in (first, second))
     both, either = left & right, left | right
     if operation == "Div" and ((b <= 0).any() or (a < 0).any()):
         raise Unsupported("a quotient of numbers that are not positive")
@@ -49,5 +49,6 @@ def whole(operation: str, first: Constant, second: Constant) -> Constant:
         divides = np.asarray(result * b == a, dtype=bool)
         allowed, grows = ~either | (left & divides), left & ~right
     if not np.asarray(allowed, dtype=bool).all():
-        raise Unsupported("it computes with the size of the batch")
-    return Constant(*2 * (within(np.asarray(result), first.lo.dtype),), {}, place, grows)
+        raise Unsupported(VARIES)
+    varies = np.where(grows, np.uint8(TIMES), np.uint8(SAME))
+    return Constant(*2 * (within(np.asarray(result), first.lo.dtype),), {}, place, varies)
