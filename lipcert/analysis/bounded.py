@@ -195,7 +195,7 @@ class Bounded:
         facts = self.derived.facts
         bounds = {value: claim.bound for value, claim in self.norms.steps.items()}
         weights = weights_in(self.scope, bounds)
-        rule = rule_at(self.program, step, facts, weights)
+        rule = rule_at(self.program.shapes, step, facts, weights)
         return [rule.lipschitz(index) for index in range(len(step.inputs))]
 
     @property

@@ -20,8 +20,7 @@ from lipcert.core.engines import Engine
 from lipcert.core.interval import Array, norm_up
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norms.claim import NormWitness, frobenius_at_most
-from lipcert.core.norms.steps import step_norm_at_most
+from lipcert.core.norms.claim import NormWitness, frobenius_at_most, step_norm_at_most
 from lipcert.core.program import Conv, Dense, Embedding, Op, Operand, Program, Step, operands
 from lipcert.core.reader.records import Model, shown
 from lipcert.core.rules.facts import lengths_up

@@ -18,7 +18,7 @@ import numpy as np
 
 from lipcert.core.coverage import is_relu
 from lipcert.core.forms.chain import at_the_bottom
-from lipcert.core.forms.descent import unknown_slopes, unknowns
+from lipcert.core.forms.descent import unknowns
 from lipcert.core.forms.links import Diagonal, Matrix, links_of
 from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger.premises import Premises
@@ -367,7 +367,7 @@ class _Search:
         """
         if any(len(step.inputs) != 1 for step in steps):
             return False
-        rules = [rule_at(self._program, step, facts, self._proof.weights) for step in steps]
+        rules = [rule_at(self._program.shapes, step, facts, self._proof.weights) for step in steps]
         product = math.prod(rule.lipschitz(0) for rule in rules)
         jacobian = linked.steepest
         return jacobian is not None and product <= _NEARLY * spectral_norm(jacobian)
@@ -448,7 +448,7 @@ class _Search:
             slopes = self._slopes[step.output].broadcast(step.shape)
             low, high = slopes.lo.reshape(runs, -1), slopes.hi.reshape(runs, -1)
             together = Diagonal(Slopes(low.min(axis=0), high.max(axis=0)), weighed=True)
-            self._counts[key] = int(np.count_nonzero(unknown_slopes(together)))
+            self._counts[key] = int(np.count_nonzero(together.unknown))
         return self._counts[key]
 
     def _linked(

@@ -19,7 +19,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.forms.descent import Block, Descent, descent_of, unknown_slopes, unknowns
+from lipcert.core.forms.descent import Block, Descent, descent_of, unknowns
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
 from lipcert.core.interval import exact
 from lipcert.search.eigenvalues import eigenvalues, largest_eigenvalue
@@ -139,7 +139,7 @@ def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ..
     for edge in edges:
         if not (isinstance(edge.link, Diagonal) and edge.link.weighed):
             continue
-        unknown = unknown_slopes(edge.link)
+        unknown = edge.link.unknown
         numbers = np.ones(unknown.size)
         stop = first + int(np.count_nonzero(unknown))
         numbers[unknown] = found[first:stop]

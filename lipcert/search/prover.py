@@ -440,7 +440,7 @@ class Prover:
         for step in proof.program.steps:
             if not isinstance(step.op, Conv) or not step.op.weight.sources:
                 continue
-            rule = rule_at(proof.program, step, proof.facts, proof.weights)
+            rule = rule_at(proof.program.shapes, step, proof.facts, proof.weights)
             cotangent = proof.passes[LOSS].cotangents.get(step.output, Cotangent(math.inf))
             (_, known), *_ = rule.operand_gradients(cotangent)
             self._log.read = self._by_signs

@@ -71,7 +71,7 @@ NORMS = [
         test_steps.test_an_interval_operand_costs_its_radius),
     by("norms.kernels:Kernel.norm_at_most", "sqrt_up(float(self.frame.overlap()))", "0.0",
         test_steps.test_an_interval_operand_costs_its_radius),
-    by("norms.steps:matrix_of", "return Interval(op.weight.lo, op.weight.hi)",
+    by("norms.claim:matrix_of", "return Interval(op.weight.lo, op.weight.hi)",
         "return Interval(0.9 * op.weight.lo, 0.9 * op.weight.hi)",
         test_steps.test_matrices, norm_at_most_float, 3),
     by("norms.claim:frobenius_at_most", "norm_up(array)", "0.9 * norm_up(array)",

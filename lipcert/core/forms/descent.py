@@ -24,10 +24,6 @@ from lipcert.core.forms.links import Diagonal, Edge, Matrix
 from lipcert.core.interval import Array, norm_up, up
 from lipcert.core.rules.facts import lengths_up
 
-_KNOWN: Final = 2.0**-44
-_COMPUTED: Final = 2.0**-20
-"""relative widths of slopes that are known: with a multiplier; and without, as of a scale that is a
-root or a quotient, of which float32 arithmetic has another number"""
 _TINY: Final = 2.0**-1000
 _SAFE: Final = 1.0 + 2.0**-20
 _LARGEST_EXPONENT: Final = 200
@@ -118,49 +114,10 @@ class Rows:
         return Rows(self.rows[which], self.errors[which], self.first)
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Slopes:
-    """A diagonal: slopes known up to an error, and unknown ones with their multipliers."""
-
-    link: Diagonal
-    unknown: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, link: Diagonal) -> _Slopes:
-        """Unknown are those of which the interval is wide."""
-        width = _KNOWN if link.weighed else _COMPUTED
-        return cls(link, link.slopes.hi - link.slopes.lo > width * link.slopes.magnitude())
-
-    def known(self, above: Rows) -> Rows:
-        """Ds as if all slopes were known."""
-        return above.below_known(*self.link.slopes.ball())
-
-    def multipliers(self) -> tuple[Array, npt.NDArray[np.int64]] | None:
-        """t = f·4^e with ½ ≤ f < 2, for the unknown slopes; None unless all are of use."""
-        if not self.unknown.any():
-            return _NOTHING
-        weights = self.link.weights
-        if weights is None or weights.shape != self.unknown.shape:
-            return None
-        chosen = weights[self.unknown]
-        if not (np.isfinite(chosen).all() and (chosen > 0.0).all()):
-            return None
-        exponents = np.frexp(chosen)[1].astype(np.int64) // 2
-        if (np.abs(exponents) > _LARGEST_EXPONENT).any():
-            return None
-        return np.ldexp(chosen, -2 * exponents), exponents
-
-
 def unknowns(edges: Sequence[Edge]) -> int:
     """Number of variables below g."""
-    diagonals = (_Slopes.of(edge.link) for edge in edges if isinstance(edge.link, Diagonal))
-    return sum(int(np.count_nonzero(slopes.unknown)) for slopes in diagonals)
-
-
-def unknown_slopes(link: Diagonal) -> npt.NDArray[np.bool_]:
-    """Which slopes are not known."""
-    return _Slopes.of(link).unknown
+    diagonals = (edge.link for edge in edges if isinstance(edge.link, Diagonal))
+    return sum(int(np.count_nonzero(link.unknown)) for link in diagonals)
 
 
 @final
@@ -227,15 +184,14 @@ def descent_of(
         if isinstance(edge.link, Matrix):
             below = above.below_matrix(edge.link)
         else:
-            slopes = _Slopes.of(edge.link)
-            below = slopes.known(above)
-            if slopes.unknown.any():
-                own = slice(first - int(np.count_nonzero(slopes.unknown)), first)
+            slopes, unknown = edge.link.slopes, edge.link.unknown
+            below = above.below_known(*slopes.ball())
+            if unknown.any():
+                own = slice(first - int(np.count_nonzero(unknown)), first)
                 first, own_exponents = own.start, exponents[own]
-                kept = above.chosen(slopes.unknown).scaled(own_exponents)
-                ends = edge.link.slopes.lo[slopes.unknown], edge.link.slopes.hi[slopes.unknown]
-                blocks.append(Block(kept, own, *ends))
-                below = _replaced(below, slopes.unknown, own_exponents, first)
+                kept = above.chosen(unknown).scaled(own_exponents)
+                blocks.append(Block(kept, own, slopes.lo[unknown], slopes.hi[unknown]))
+                below = _replaced(below, unknown, own_exponents, first)
         met = found.get(edge.source)
         found[edge.source] = below if met is None else met.plus(below)
     return Descent(tuple(blocks), found[edges[0].source], total, size)
@@ -246,13 +202,29 @@ def inequality_of(edges: Sequence[Edge], size: int, exponent: int) -> Inequality
 
     size: length of g. Variables are scaled by powers of two, so that t is near 1.
     """
-    found = [_Slopes.of(e.link).multipliers() for e in edges if isinstance(e.link, Diagonal)]
+    found = [_multipliers(e.link) for e in edges if isinstance(e.link, Diagonal)]
     weighed = [item for item in found if item is not None]
     if len(weighed) < len(found):
         return None
     factors, exponents = (np.concatenate(part) for part in zip(_NOTHING, *weighed, strict=True))
     descent = descent_of(edges, size, exponent, exponents)
     return None if descent is None else descent.inequality(factors)
+
+
+def _multipliers(link: Diagonal) -> tuple[Array, npt.NDArray[np.int64]] | None:
+    """t = f·4^e with ½ ≤ f < 2, for the unknown slopes; None unless all are of use."""
+    unknown, weights = link.unknown, link.weights
+    if not unknown.any():
+        return _NOTHING
+    if weights is None or weights.shape != unknown.shape:
+        return None
+    chosen = weights[unknown]
+    if not (np.isfinite(chosen).all() and (chosen > 0.0).all()):
+        return None
+    exponents = np.frexp(chosen)[1].astype(np.int64) // 2
+    if (np.abs(exponents) > _LARGEST_EXPONENT).any():
+        return None
+    return np.ldexp(chosen, -2 * exponents), exponents
 
 
 def _constraint(matrix: Array, block: Block, factors: Array) -> tuple[Fraction, Fraction]:

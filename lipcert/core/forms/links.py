@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias, final
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.core.budget import spend
 from lipcert.core.interval import Array, Interval, exact, up
@@ -39,6 +40,10 @@ from lipcert.core.program import (
 
 MAX_ENTRIES: Final = 1 << 24
 """entries of a matrix"""
+_KNOWN: Final = 2.0**-44
+_COMPUTED: Final = 2.0**-20
+"""relative widths of slopes that are known: with a multiplier; and without, as of a scale that is a
+root or a quotient, of which float32 arithmetic has another number"""
 ROUNDING: Final = 2.0**-51
 """more than two roundings, relative to an entry"""
 
@@ -63,6 +68,15 @@ class Diagonal:
     slopes: Interval
     weights: Array | None = None
     weighed: bool = False
+
+    @property
+    def unknown(self) -> npt.NDArray[np.bool_]:
+        """Which slopes are not known: those of which the interval is wide."""
+        width = _KNOWN if self.weighed else _COMPUTED
+        wide: npt.NDArray[np.bool_] = (
+            self.slopes.hi - self.slopes.lo > width * self.slopes.magnitude()
+        )
+        return wide
 
 
 Link: TypeAlias = Matrix | Diagonal

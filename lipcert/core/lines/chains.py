@@ -18,7 +18,7 @@ from lipcert.core.lines.proof import Proof
 from lipcert.core.paths import steps_between, steps_on_ways
 from lipcert.core.program import Activation, PRelu, Program, Step
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.table import rule_class
+from lipcert.core.rules.steps import rule_at
 from lipcert.core.rules.weights import Weights
 
 VALUES: Final = "values"
@@ -133,18 +133,11 @@ def slopes_between(
     for step in steps:
         if not isinstance(step.op, Activation | PRelu):
             continue
-        below = facts[step.inputs[0]]
+        (name,) = step.inputs
+        below = facts[name]
         if points is not None:
-            box = hull(below.box, points[step.inputs[0]].box)
-            below = replace(below, box=box)
-        known = rule_class(type(step.op))(
-            op=step.op,
-            inputs=(below,),
-            shapes=(step.shape,),
-            shape=step.shape,
-            weights=Weights({}),
-            output=step.output,
-        ).slopes()
+            below = replace(below, box=hull(below.box, points[name].box))
+        known = rule_at({name: step.shape}, step, {name: below}, Weights({})).slopes()
         if known is None:
             return None
         found[step.output] = known

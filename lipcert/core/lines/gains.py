@@ -18,9 +18,8 @@ from lipcert.core.interval import Array, exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.claim import NormWitness, all_at_most
+from lipcert.core.norms.claim import NormWitness, all_at_most, matrix_of
 from lipcert.core.norms.raised import raised_entries
-from lipcert.core.norms.steps import matrix_of
 from lipcert.core.program import Dense, Shape, Step
 from lipcert.core.rules.facts import Fact
 

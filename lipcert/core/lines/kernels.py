@@ -155,7 +155,7 @@ def kernel_at(proof: Proof, value: str, stop: str) -> Kernel:
     top = path[zone - 1].output if zone else value
     hull = proof.passes[LOSS].cotangents[stop].hull
     differences = differences_at(proof, top, stop)
-    rule = rule_at(proof.program, step, proof.facts, proof.weights)
+    rule = rule_at(proof.program.shapes, step, proof.facts, proof.weights)
     axes = convolution_axes(step.op, rule.before, step.shape)
     reach = next(iter(rule.reaches()))[1]
     if hull is None or not (math.isfinite(reach) and math.isfinite(rule.x.norm)):

@@ -11,8 +11,7 @@ from lipcert.core.budget import spend
 from lipcert.core.coverage import tensors_read
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.claim import NormCheck, NormWitness
-from lipcert.core.norms.steps import step_norm_at_most
+from lipcert.core.norms.claim import NormCheck, NormWitness, step_norm_at_most
 from lipcert.core.program import Conv, Dense, Shape, Step
 
 
@@ -71,7 +70,7 @@ class StepNorm(NormLine):
     value: str
 
     def evaluate(self, proof: Proof) -> float:
-        """The bound, if `norms.steps` proves it."""
+        """The bound, if `norms.claim` proves it."""
         return self._proved((proof.step(self.value),), proof)
 
     def keep(self, proof: Proof, found: float) -> None:

@@ -176,10 +176,11 @@ class Proof:
         Asked once facts and cotangents are settled.
         """
         if step.output not in self._shares:
+            shapes = self.program.shapes
             before, behind = self.steps.get(step.inputs[0]), None
             if before is not None and len(before.inputs) == 1:
-                behind = rule_at(self.program, before, self.facts, self.weights)
-            rule = rule_at(self.program, step, self.facts, self.weights, behind)
+                behind = rule_at(shapes, before, self.facts, self.weights)
+            rule = rule_at(shapes, step, self.facts, self.weights, behind)
             cotangent = self.passes[LOSS].cotangents[step.output]
             first = self.kernels.get(step.output, math.inf)
             self._shares[step.output] = tuple(rule.gradients(cotangent, first))

@@ -7,14 +7,21 @@ constant follows as the cotangent of the input.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
+import numpy as np
+
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
+from lipcert.core.budget import spend
 from lipcert.core.line import Line, NotProved
-from lipcert.core.lines.proof import LOSS, Proof, Seed
+from lipcert.core.lines.proof import LOSS, Pass, Proof, Seed
 from lipcert.core.losses.base import loss_cotangent, read_loss
-from lipcert.core.rules.facts import Cotangent
-from lipcert.core.rules.steps import received
+from lipcert.core.program import Move, Step
+from lipcert.core.rules.facts import Cotangent, Fact
+from lipcert.core.rules.steps import rule_at
+from lipcert.core.rules.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -70,20 +77,51 @@ class ValuePull(PullLine):
     rule: Literal["pull/value"] = "pull/value"
 
     def evaluate(self, proof: Proof) -> Cotangent:
-        """What `rules.steps.received` says of it."""
+        """What `received` says of it."""
         own = proof.passes[self.of]
         if self.value not in proof.program.shapes:
             raise NotProved("there is no such value")
         if self.value == proof.program.output:
             raise NotProved("the loss reads the output, too")
-        found = received(
-            own.program,
-            self.value,
-            own.readers.get(self.value, ()),
-            proof.facts,
-            proof.weights,
-            own.cotangents,
-            own.edges,
-        )
+        found = received(own, self.value, proof.facts, proof.weights)
         total = own.totals.get(self.value, math.inf)
         return replace(found, norm=min(found.norm, total))
+
+
+def received(own: Pass, value: str, facts: Mapping[str, Fact], weights: Weights) -> Cotangent:
+    """The cotangent of a value, from those of what its readers compute.
+
+    Proof: the chain rule. A value's cotangent is the sum, over the steps that read it, of the
+    transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
+    Jacobians. What comes from entries that no other `Move` reads is 0 at all others, so that these
+    shares are perpendicular. A value that nothing reads has cotangent 0. What it receives through
+    one step is no longer than a line before says, where that step reads it once.
+    """
+    found: Cotangent | None = None
+    readers, square = own.readers.get(value, ()), 0.0
+    apart = _reads_apart(readers, own.program.size(value))
+    for step in readers:
+        rule = rule_at(own.program.shapes, step, facts, weights)
+        places = [index for index, name in enumerate(step.inputs) if name == value]
+        for index in places:
+            spend()
+            share = rule.pulled(index, own.cotangents[step.output])
+            if len(places) == 1:
+                known = own.edges.get((value, step.output), math.inf)
+                share = replace(share, norm=min(share.norm, known))
+            if apart and isinstance(step.op, Move):
+                square = add_up(square, multiply_up(share.norm, share.norm))
+                share = Cotangent(0.0)
+            found = share if found is None else found.plus(share)
+    if found is None:
+        return Cotangent(0.0)
+    return found.plus(Cotangent(sqrt_up(square))) if apart else found
+
+
+def _reads_apart(readers: Sequence[Step], size: int) -> bool:
+    """Whether several of these steps are moves, and no two of them read the same entry."""
+    moves = [step.op for step in readers if isinstance(step.op, Move)]
+    if len(moves) < 2:
+        return False
+    read = [np.bincount(op.sources[op.sources >= 0], minlength=size) > 0 for op in moves]
+    return bool(np.sum(read, axis=0).max(initial=0) <= 1)

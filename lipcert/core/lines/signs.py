@@ -101,7 +101,7 @@ def _below(proof: Proof, path: Sequence[Step], stop: str) -> Differences:
         vectors = None
     if vectors is None or not np.isfinite(vectors.magnitude()).all():
         raise NotProved(f"differences of classes are not pulled through {step.output}")
-    norm = rule_at(proof.program, step, proof.facts, proof.weights).lipschitz(0)
+    norm = rule_at(proof.program.shapes, step, proof.facts, proof.weights).lipschitz(0)
     if not math.isfinite(norm):
         raise NotProved(f"no norm of {step.output} is known")
     found = above.through_matrix(vectors, norm)

@@ -1,4 +1,5 @@
-"""Claims ‖W‖₂ ≤ c: what names a proof of one, and one of a matrix brought to a common scale.
+"""Claims ‖W‖₂ ≤ c: what names a proof of one, those of steps of a program, and one of a matrix
+brought to a common scale.
 
 Of the latter, input: a matrix of float64 numbers taken as exact, and a finite claim c ≥ 0. Output:
 the decision, where that takes no proof, or the matrix, transposed if that makes its Gram matrix
@@ -18,6 +19,7 @@ import numpy.typing as npt
 
 from lipcert.core.arithmetic import multiply_up, round_down
 from lipcert.core.interval import Array, Interval, largest_magnitude, norm_up
+from lipcert.core.program import Conv, Dense, Shape
 
 FloatMatrix: TypeAlias = npt.NDArray[np.float64]
 
@@ -93,3 +95,29 @@ def all_at_most(entries: Interval, stretch: float, claim: float, check: NormChec
     error = multiply_up(stretch, norm_up(radius))
     rest = round_down(Fraction(claim) - Fraction(error)) if error < claim or not error else -1.0
     return rest >= 0.0 and check(middle, rest)
+
+
+def step_norm_at_most(  # noqa: PLR0917 (a map has two shapes)
+    op: Dense | Conv,
+    shape_in: Shape,
+    shape_out: Shape,
+    claim: float,
+    witness: NormWitness,
+    check: NormCheck,
+) -> bool:
+    """Whether ‖A‖₂ ≤ claim could be proved, A the linear part of the step for one example.
+
+    ValueError where the step does not fit its shapes, or is beyond the limits of the check.
+    """
+    if isinstance(op, Dense) and witness.method == "dense":
+        return all_at_most(matrix_of(op, shape_in, shape_out), 1.0, claim, check)
+    from lipcert.core.norms.kernels import Kernel  # noqa: PLC0415  convolutions only
+
+    return Kernel.of(op, shape_in, shape_out).norm_at_most(claim, witness, check)
+
+
+def matrix_of(op: Dense, shape_in: Shape, shape_out: Shape) -> Interval:
+    """The entries of a matrix that acts on the last axis; ValueError where it does not fit."""
+    if (shape_out[-1], shape_in[-1]) != op.weight.shape or shape_in[:-1] != shape_out[:-1]:
+        raise ValueError("a matrix does not fit the shapes of its step")
+    return Interval(op.weight.lo, op.weight.hi)

@@ -11,9 +11,8 @@ from typing import final
 
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Array, Interval
-from lipcert.core.norms.claim import NormCheck, NormWitness, all_at_most
+from lipcert.core.norms.claim import NormCheck, NormWitness, all_at_most, matrix_of
 from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.steps import matrix_of
 from lipcert.core.program import Conv, Dense, Shape, Window
 
 

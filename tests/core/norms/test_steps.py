@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.norms.claim import NormWitness, frobenius_at_most
+from lipcert.core.norms.claim import NormWitness, frobenius_at_most, step_norm_at_most
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
-from lipcert.core.norms.steps import step_norm_at_most
 from lipcert.core.program import Conv, Dense, Operand, Window
 
 from .convolutions import convolutions, window_of

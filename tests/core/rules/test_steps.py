@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from lipcert.core.interval import symmetric
+from lipcert.core.lines.proof import Pass, Table
+from lipcert.core.lines.pulls import received
 from lipcert.core.program import (
     Activation,
     Add,
@@ -33,7 +35,7 @@ from lipcert.core.program import (
 )
 from lipcert.core.rules.constrained import Constrained
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.core.rules.steps import received, rule_at, step_fact
+from lipcert.core.rules.steps import rule_at, step_fact
 from lipcert.core.rules.weights import Constraint, Weights
 from tests.core.rules.attack import holds
 from tests.core.rules.evaluate import run, spectral, tensors_of
@@ -53,11 +55,15 @@ def backward(
     above: Cotangent,
     edges: Mapping[tuple[str, str], float] | None = None,
 ) -> dict[str, Cotangent]:
-    found = {program.output: above}
+    readers = {
+        value: [step for step in reversed(program.steps) if value in step.inputs]
+        for value in program.shapes
+    }
+    found = Table("a cotangent", {program.output: above})
+    own = Pass(program, readers, found, Table("an edge", edges), Table("a total"))
     for value in (*(step.output for step in reversed(program.steps)), program.input):
         if value not in found:
-            readers = [step for step in reversed(program.steps) if value in step.inputs]
-            found[value] = received(program, value, readers, facts, weights, found, edges or {})
+            found[value] = received(own, value, facts, weights)
     return found
 
 
@@ -69,7 +75,7 @@ def gradients(
 ) -> dict[str, float]:
     found: dict[str, float] = {}
     for step in program.steps:
-        rule = rule_at(program, step, facts, weights)
+        rule = rule_at(program.shapes, step, facts, weights)
         for name, share in rule.gradients(cotangents[step.output]):
             found[name] = found.get(name, 0.0) + share
     return found
