@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -391,13 +391,12 @@ def test_moves_that_read_apart_are_perpendicular() -> None:
     above = {"h0": Cotangent(3.0), "h1": Cotangent(4.0), "again": Cotangent(2.0)}
     facts = {"x": Fact.of((4,), 1.0)}
 
-    def norm(*readers: Step) -> float:
-        return received(program, "x", readers, facts, Weights({}), above, {}).norm
+    def norm(readers: Sequence[Step], held: Mapping[tuple[str, str], float] | None = None) -> float:
+        edges, totals = Table("an edge", held), Table[str, float]("a total")
+        own = Pass(program, {"x": readers}, Table("a cotangent", above), edges, totals)
+        return received(own, "x", facts, Weights({})).norm
 
-    assert norm(*halves) == pytest.approx(5.0, rel=1e-15)
-    assert norm(*halves) >= 5.0
-    assert norm(*halves, again) == pytest.approx(9.0)
-    held = {("x", "h1"): 1.0}
-    assert received(program, "x", halves, facts, Weights({}), above, held).norm == pytest.approx(
-        math.sqrt(10.0)
-    )
+    assert norm(halves) == pytest.approx(5.0, rel=1e-15)
+    assert norm(halves) >= 5.0
+    assert norm([*halves, again]) == pytest.approx(9.0)
+    assert norm(halves, {("x", "h1"): 1.0}) == pytest.approx(math.sqrt(10.0))
