@@ -62,6 +62,7 @@ from lipcert.settings.gates import (
     GateResult,
 )
 from lipcert.settings.loss_spec import loss_words
+from lipcert.text.numbers import first_of
 from lipcert.upper import INFINITE, Upper, finite
 
 _MOST_NAMES = 4
@@ -322,14 +323,14 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
 def _untried(report: AuditReport) -> str:
     """Which bounds could be wrong by how much without being noticed."""
     groups = sorted(report.untried_groups, key=lambda group: -_factor(group))
-    named = ", ".join(
+    named = [
         f"{group.name} ({_factor(group):.3g})" if math.isfinite(_factor(group)) else group.name
-        for group in groups[:_MOST_NAMES]
-    )
-    more = f" and {len(groups) - _MOST_NAMES} more" if len(groups) > _MOST_NAMES else ""
+        for group in groups
+    ]
     return (
         f"in {len(groups)} of {len(report.groups)} groups a bound wrong by a factor over "
-        f"{report.max_detectable_factor:.6g} would not have been noticed: {named}{more}"
+        f"{report.max_detectable_factor:.6g} would not have been noticed: "
+        f"{first_of(named, _MOST_NAMES)}"
     )
 
 
@@ -388,9 +389,8 @@ def _mode(layers: tuple[EvalLayer, ...]) -> Mapping[str, str]:
     """What is assumed of layers that compute something else in train mode."""
     if not layers:
         return {}
-    names = ", ".join(f"{layer.name} ({layer.kind})" for layer in layers[:_MOST_NAMES])
-    more = f" and {len(layers) - _MOST_NAMES} more" if len(layers) > _MOST_NAMES else ""
-    return {"eval mode": f"training keeps {names}{more} in eval mode; the replay does"}
+    names = first_of([f"{layer.name} ({layer.kind})" for layer in layers], _MOST_NAMES)
+    return {"eval mode": f"training keeps {names} in eval mode; the replay does"}
 
 
 def _usefulness(ready: Ready) -> Usefulness | None:

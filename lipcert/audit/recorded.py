@@ -41,6 +41,7 @@ from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import is_shown
 from lipcert.settings.settings import Settings
+from lipcert.text.numbers import first_of
 from lipcert.upper import FloatArray
 
 Snapshot: TypeAlias = Mapping[str, npt.NDArray[Any]]
@@ -135,24 +136,20 @@ def _refuse_folded(graph: Graph) -> None:
     folded = [name for name, item in graph.parameters.items() if item.folded and item.trainable]
     if folded:
         raise NoVerdictError(
-            f"[LC319] the file holds {_listed(folded)} computed from trained tensors, so weights "
-            "of a run cannot be put in their place; train plain weights "
-            f"(torch.nn.utils.parametrize.remove_parametrizations), and export with {EXPORT}"
+            f"[LC319] the file holds {first_of([*map(repr, folded)], _NAMED)} computed from "
+            "trained tensors, so weights of a run cannot be put in their place; train plain "
+            "weights (torch.nn.utils.parametrize.remove_parametrizations), and export with "
+            f"{EXPORT}"
         )
 
 
 def _unmatched(graph: Graph, names: list[str], why: str) -> NoVerdictError:
     shapes = [f"{name} {list(graph.parameters[name].shape)}" for name in names]
     return NoVerdictError(
-        f"[LC319] the trace cannot be matched with the parameters {_listed(shapes)} of the model: "
-        f"{why}; export with {EXPORT}, or record the "
-        "run that starts from the exported weights"
+        "[LC319] the trace cannot be matched with the parameters "
+        f"{first_of([*map(repr, shapes)], _NAMED)} of the model: {why}; export with {EXPORT}, or "
+        "record the run that starts from the exported weights"
     )
-
-
-def _listed(names: list[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(repr(name) for name in names[:_NAMED]) + more
 
 
 INPUT: Final = "input"

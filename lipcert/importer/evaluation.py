@@ -24,6 +24,7 @@ from lipcert.diagnostics import Diagnostic, Level
 from lipcert.graph.ir import EvalLayer
 from lipcert.importer.metadata import NAMESPACE, statistic_owner
 from lipcert.importer.nodes import call_of, label, needed_nodes
+from lipcert.text.numbers import first_of
 
 _BATCH_NORM: Final = "BatchNormalization"
 _DROPOUT: Final = "Dropout"
@@ -51,11 +52,10 @@ def eval_notes(layers: Sequence[EvalLayer]) -> tuple[Diagnostic, ...]:
     """LC026, which names the layers."""
     if not layers:
         return ()
-    listed = ", ".join(f"{layer.name!r} ({layer.kind})" for layer in layers[:_MOST_NAMES])
-    more = f" and {len(layers) - _MOST_NAMES} more" if len(layers) > _MOST_NAMES else ""
+    listed = first_of([f"{layer.name!r} ({layer.kind})" for layer in layers], _MOST_NAMES)
     message = (
         "these layers were exported in eval mode and compute something else in train mode, for "
-        f"which no bound holds: {listed}{more}"
+        f"which no bound holds: {listed}"
     )
     remedy = (
         "train with these layers in eval mode (batch statistics frozen, nothing dropped), or "

@@ -23,6 +23,7 @@ from lipcert.core.losses.base import Loss
 from lipcert.errors import NoVerdictError
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.network import LoweredNetwork
+from lipcert.text.numbers import first_of
 
 _CONSTANTS: Final = 1e-6
 """relative; a file rounds the constants of the architecture to float32, by 6e-8 each"""
@@ -66,9 +67,8 @@ class Agreement:
         """Why it does not hold, in one line; empty where it does."""
         reasons = []
         if self.differing:
-            shown = ", ".join(repr(name) for name in self.differing[:3])
-            more = f" and {len(self.differing) - 3} more" if len(self.differing) > 3 else ""
-            reasons.append(f"the module has other numbers in {shown}{more}")
+            shown = first_of([*map(repr, self.differing)], 3)
+            reasons.append(f"the module has other numbers in {shown}")
         if not self._same_values:
             reasons.append(
                 f"relative to their size its logits differ by {self.logits:.2g} and its losses by "

@@ -41,6 +41,7 @@ from lipcert.settings.gates import GateOutcome
 from lipcert.text.numbers import (
     at_most,
     beside,
+    counted,
     measured,
     share_text,
     times,
@@ -314,12 +315,11 @@ def _gradient(report: AuditReport) -> Rows:
         return []
     limit, largest = beside(found.grad_norm_bound, found.grad_norm_max)
     kind = "replayed" if report.examples else "attacked"
-    examples = "example" if found.examples == 1 else "examples"
     slack = "not known" if found.slack is None else f"G is {at_most(found.slack, _DIGITS)} times"
     return [
         ("bound G", limit),
         (
-            f"in {found.examples:,} {kind} {examples}",
+            f"in {counted(found.examples, f'{kind} example')}",
             f"median {measured(found.grad_norm_median)}, largest {largest}",
         ),
         ("slack", slack if found.slack is None else f"{slack} the largest"),
@@ -380,8 +380,7 @@ def _rounding(report: AuditReport) -> str:
 def _tried(report: AuditReport) -> str:
     parts = []
     if report.examples:
-        examples = "example" if report.examples == 1 else "examples"
-        parts.append(f"{report.examples:,} {examples} replayed")
+        parts.append(f"{counted(report.examples, 'example')} replayed")
     if report.modes.attack_steps:
         parts.append(f"{report.modes.attack_steps} steps of attack")
     return ", ".join(parts) or "nothing was replayed"

@@ -25,7 +25,7 @@ from lipcert.audit.records import (
 from lipcert.diagnostics import CODES, Level
 from lipcert.report.ci import Finding, by_level, gate_findings
 from lipcert.report.document import Tone
-from lipcert.text.numbers import at_most, beside, measured
+from lipcert.text.numbers import at_most, beside, counted, measured
 
 TONES: Final[Mapping[Verdict, Tone]] = MappingProxyType(
     {
@@ -156,8 +156,8 @@ def _of_held(item: Held, untried: Collection[str]) -> Iterator[Finding]:
         code = item.code if finite else "LC306"
         yield _finding(item, code, Level.ERROR, f"{text}{_worst(item)}")
     if item.audit.undecided:
-        examples = "example" if item.audit.undecided == 1 else "examples"
-        text = f"{item.subject} is undecided for {item.audit.undecided:,} {examples}{_beside(item)}"
+        examples = counted(item.audit.undecided, "example")
+        text = f"{item.subject} is undecided for {examples}{_beside(item)}"
         yield _finding(item, "LC305", Level.ERROR, text)
     if item.kind != "group":
         return
@@ -197,8 +197,7 @@ def _beside(item: Held) -> str:
 
 def _worst(item: Held) -> str:
     where = "" if item.audit.worst_example is None else f", at {item.audit.worst_example}"
-    violations = "violation" if item.audit.violations == 1 else "violations"
-    return f"{where}; {item.audit.violations:,} {violations}"
+    return f"{where}; {counted(item.audit.violations, 'violation')}"
 
 
 def _of_checks(report: AuditReport) -> Iterator[Finding]:

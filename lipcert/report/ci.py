@@ -33,7 +33,7 @@ from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.report.document import Statement, Statements, Tone
 from lipcert.report.json import JsonObject, dump
 from lipcert.settings.gates import LIMITED, GateOutcome, GateResult
-from lipcert.text.numbers import at_most, rounded_up
+from lipcert.text.numbers import at_most, counted, rounded_up
 from lipcert.text.safe import safe, shortened
 from lipcert.version import __version__
 
@@ -166,8 +166,8 @@ def github_annotations(report: CiReport) -> str:
         lines = [_command("notice", report.file, f"lipcert {report.verb}", report.headline)]
     more = len(report.findings) - _MOST
     if more > 0:
-        findings = "finding" if more == 1 else "findings"
-        lines.append(f"and {more:,} further {findings}, no worse: the other formats list all")
+        findings = counted(more, "further finding")
+        lines.append(f"and {findings}, no worse: the other formats list all")
     return "\n".join([*lines, f"lipcert {report.verb}: {safe(report.headline)}"]) + "\n"
 
 

@@ -30,7 +30,7 @@ from lipcert.privacy.account import Account
 from lipcert.report import document as doc
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.sources import ANALYSIS, read_analysis
-from lipcert.text.numbers import NO_BOUND, at_most
+from lipcert.text.numbers import NO_BOUND, at_most, counted
 
 Number: TypeAlias = float | Fraction
 
@@ -355,10 +355,9 @@ def _answer(comparison: Comparison) -> str:
     kinds = ("grew", "shrank", "disappeared", "appeared")
     counts = [(kind, comparison.counts[kind]) for kind in kinds]
     first, *rest = [(kind, count) for kind, count in counts if count or kind in {"grew", "shrank"}]
-    words = [f"{first[1]} {'bound' if first[1] == 1 else 'bounds'} {first[0]}"]
+    words = [f"{counted(first[1], 'bound')} {first[0]}"]
     words += [f"{count} {kind}" for kind, count in rest]
-    found = len(comparison.assumptions)
-    words.append(f"{found} {'assumption' if found == 1 else 'assumptions'} changed")
+    words.append(f"{counted(len(comparison.assumptions), 'assumption')} changed")
     verdict = "a regression" if comparison.regression else "no regression"
     return f"{', '.join(words)}: {verdict}"
 

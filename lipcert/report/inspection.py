@@ -27,7 +27,7 @@ from lipcert.report import document as doc
 from lipcert.report.document import Commands, Listing, diagnostics_told, refusals_told
 from lipcert.report.json import DOCUMENT, dump
 from lipcert.report.statements import kept_rows
-from lipcert.text.numbers import shape_text
+from lipcert.text.numbers import counted, shape_text
 
 _TORCH: Final = "pytorch"
 _TORCHSCRIPT: Final = (
@@ -296,10 +296,9 @@ def inspection_document(inspection: Inspection) -> doc.Document:
                 diagnostics,
             ),
         )
-    count = len(inspection.refusals)
     outline = inspection.outline
     answers.append(
-        doc.Answer(f"refused, for {count} reason{'s' if count > 1 else ''}", doc.Tone.BAD)
+        doc.Answer(f"refused, for {counted(len(inspection.refusals), 'reason')}", doc.Tone.BAD)
     )
     reasons = doc.Findings(refusals_told(inspection.refusals))
     more = doc.explained(min(refusal.code for refusal in inspection.refusals))

@@ -18,6 +18,7 @@ from lipcert.audit.trace.spelling import spelled_number
 from lipcert.audit.trace.summary import TraceSummary
 from lipcert.report.document import Answer, Document, Statements, Tone
 from lipcert.report.json import JsonObject, dump
+from lipcert.text.numbers import counted
 
 _MOST_FAULTS: Final = 20
 _MOST_GROUPS: Final = 8
@@ -38,17 +39,17 @@ def summary_document(path: str, summary: TraceSummary) -> Document:
     steps = sum(summary.steps)
     ranks = f" on {len(summary.steps)} ranks" if len(summary.steps) > 1 else ""
     redacted = ", redacted" if summary.manifest.redaction else ""
-    head = f"{_counted(steps, 'step')}{ranks} recorded{redacted}" if steps else "no step recorded"
+    head = f"{counted(steps, 'step')}{ranks} recorded{redacted}" if steps else "no step recorded"
     rows = [
         ("end", _end_text(summary)),
         ("time", _times_text(summary.times)),
         ("batches", _batches_text(summary)),
-        ("weights", f"before {_counted(summary.steps_with_weights, 'step')}"),
-        ("detail", f"tensors of {_counted(summary.steps_with_detail, 'step')}"),
+        ("weights", f"before {counted(summary.steps_with_weights, 'step')}"),
+        ("detail", f"tensors of {counted(summary.steps_with_detail, 'step')}"),
         ("examples", _examples_text(summary)),
         *_noise_rows(summary),
         *(("arithmetic", _arithmetic_text(used)) for used in summary.arithmetic),
-        ("tensors", f"{_counted(summary.blobs, 'file')}, {filesize.decimal(summary.blob_bytes)}"),
+        ("tensors", f"{counted(summary.blobs, 'file')}, {filesize.decimal(summary.blob_bytes)}"),
         ("model", _model_text(summary)),
         *_declared_rows(summary),
         ("versions", ", ".join(f"{k} {v}" for k, v in summary.manifest.versions.items())),
@@ -93,14 +94,14 @@ def verification_document(path: str, found: Verification) -> Document:
         rows.append(("", f"and {len(found.faults) - _MOST_FAULTS} more: --format json has all"))
     rows += [
         ("steps", ", ".join(f"{item.steps} of rank {item.rank}" for item in found.ranks)),
-        ("tensors", f"{_counted(found.blobs, 'file')}, {filesize.decimal(found.blob_bytes)}"),
+        ("tensors", f"{counted(found.blobs, 'file')}, {filesize.decimal(found.blob_bytes)}"),
         *([("orphans", f"{found.orphans} files that no line refers to")] if found.orphans else []),
         *((f"head {item.rank}", item.head) for item in found.ranks),
     ]
     if not found.faults and not all(item.closed for item in found.ranks):
         rows.append(("end", "not closed: steps may be missing at the end"))
     if found.faults:
-        return _page(path, _counted(len(found.faults), "fault"), Tone.BAD, rows)
+        return _page(path, counted(len(found.faults), "fault"), Tone.BAD, rows)
     intact = "intact" if found.steps else "intact, but without a step"
     return _page(path, intact, Tone.GOOD, rows)
 
@@ -126,7 +127,7 @@ def redaction_document(path: str, found: Verification) -> Document:
     """What `lipcert trace redact` says to people."""
     state = "intact" if not found.faults else str(found.faults[0])
     answer = (
-        f"{path}: {_counted(found.steps, 'step')} without the data, {state}. What is kept "
+        f"{path}: {counted(found.steps, 'step')} without the data, {state}. What is kept "
         "(losses, norms, sizes) was computed from private data and is not differentially private."
     )
     return Document("LipCert trace", (Answer(answer, Tone.SUBJECT),))
@@ -172,7 +173,7 @@ def _page(path: str, head: str, tone: Tone, rows: Rows) -> Document:
 def _examples_text(summary: TraceSummary) -> str:
     """Whether the raw data are in it."""
     if summary.steps_with_examples:
-        steps = _counted(summary.steps_with_examples, "step")
+        steps = counted(summary.steps_with_examples, "step")
         return f"raw inputs and labels of {steps}: private data"
     if summary.manifest.examples_key is not None:
         return "not in it; audits find them in the data set with the key beside the trace"
@@ -185,7 +186,7 @@ def _end_text(summary: TraceSummary) -> str:
         "closed" if summary.closed_ranks == ranks else f"{ranks - summary.closed_ranks} not closed"
     ]
     if summary.resumes:
-        parts.append(f"{_counted(summary.resumes, 'resume')}, {summary.cut_bytes} bytes cut")
+        parts.append(f"{counted(summary.resumes, 'resume')}, {summary.cut_bytes} bytes cut")
     if summary.torn_bytes:
         parts.append(f"{summary.torn_bytes} bytes of unfinished lines")
     return "; ".join(parts)
@@ -194,7 +195,7 @@ def _end_text(summary: TraceSummary) -> str:
 def _batches_text(summary: TraceSummary) -> str:
     drawn = ", ".join(f"{name or 'not stated'} {n}" for name, n in summary.samplers.items())
     return (
-        f"{_counted(summary.batches, 'batch', 'batches')}, {summary.examples:,} examples; drawn: "
+        f"{counted(summary.batches, 'batch', 'batches')}, {summary.examples:,} examples; drawn: "
         f"{drawn or 'none'}; {summary.batches_with_index} with indices"
     )
 
@@ -202,7 +203,7 @@ def _batches_text(summary: TraceSummary) -> str:
 def _noise_rows(summary: TraceSummary) -> Rows:
     if not summary.steps_with_noise:
         return [("noise", "none recorded")]
-    rows = [("noise", f"stated for {_counted(summary.steps_with_noise, 'step')}")]
+    rows = [("noise", f"stated for {counted(summary.steps_with_noise, 'step')}")]
     for group, (low, high) in list(summary.noise.items())[:_MOST_GROUPS]:
         spread = f"{low:.6g}" if low == high else f"{low:.6g} to {high:.6g}"
         rows.append(("", f"{group}: standard deviation {spread}"))
@@ -227,7 +228,7 @@ def _model_text(summary: TraceSummary) -> str:
     manifest = summary.manifest
     numbers = sum(math.prod(shape) for shape in manifest.parameters.values())
     file = f"; ONNX file {manifest.model_sha256}" if manifest.model_sha256 else ""
-    return f"{_counted(len(manifest.parameters), 'parameter')}, {numbers:,} numbers{file}"
+    return f"{counted(len(manifest.parameters), 'parameter')}, {numbers:,} numbers{file}"
 
 
 def _declared_rows(summary: TraceSummary) -> Rows:
@@ -242,10 +243,6 @@ def _declared_rows(summary: TraceSummary) -> Rows:
 def _short(value: object) -> str:
     text = str(value)
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-
-
-def _counted(count: int, one: str, many: str = "") -> str:
-    return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 
 def _times_text(times: list[float]) -> str:

@@ -19,6 +19,7 @@ from lipcert.graph.ir import Graph, Node, Use, is_arrangement
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.records import ModuleEdit
 from lipcert.suggestions.written import number
+from lipcert.text.numbers import first_of
 
 _BENDS: Final = frozenset(
     {"relu", "leaky_relu", "elu", "selu", "celu", "gelu", "gelu_tanh", "silu", "quick_gelu", "mish"}
@@ -253,5 +254,4 @@ def _loop(what: str, names: Iterable[str], code: str) -> Iterator[ModuleEdit]:
 def _named(places: list[str]) -> str:
     """Names as a comment, of many the first ones."""
     unique = [name for name in dict.fromkeys(places) if name]
-    more = f" and {len(unique) - _NAMED} more" if len(unique) > _NAMED else ""
-    return f"  # {', '.join(unique[:_NAMED])}{more}" if unique else ""
+    return f"  # {first_of(unique, _NAMED)}" if unique else ""

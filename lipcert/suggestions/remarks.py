@@ -14,7 +14,7 @@ from lipcert.gradient_stats.measure import signal_words
 from lipcert.graph.ir import Graph
 from lipcert.suggestions.mechanisms import HELD
 from lipcert.suggestions.records import TOPIC, Outcome, Recipe, Rehearsal, Suggestion
-from lipcert.text.numbers import times
+from lipcert.text.numbers import counted, first_of, times
 
 _BATCH_NORM: Final = "BatchNormalization"
 _NAMED: Final = 8
@@ -22,19 +22,19 @@ _NAMED: Final = 8
 
 def stops_of(graph: Graph, recipe: Recipe) -> Iterator[str]:
     """Layers because of which a run of the file as it was trained would not be private."""
-    mixing = [layer.name for layer in graph.eval_layers if layer.kind == _BATCH_NORM]
+    mixing = dict.fromkeys(layer.name for layer in graph.eval_layers if layer.kind == _BATCH_NORM)
     if mixing:
         yield (
-            f"BatchNorm ({_named(mixing)}) mixes the examples of a batch, so that no bound per "
-            "example holds in train mode. Replace it by GroupNorm, as "
+            f"BatchNorm ({first_of([*mixing], _NAMED)}) mixes the examples of a batch, so that no "
+            "bound per example holds in train mode. Replace it by GroupNorm, as "
             "lipcert.training.make_trainable(module) does in a copy, or freeze it in eval mode. "
             "All numbers here are those of eval mode."
         )
-    dropping = [layer.name for layer in graph.eval_layers if layer.is_dropout]
+    dropping = dict.fromkeys(layer.name for layer in graph.eval_layers if layer.is_dropout)
     if dropping and not recipe.settings.enforced.clips_gradients:
         yield (
-            f"Dropout ({_named(dropping)}): bounds of the network hold in eval mode. Remove it, "
-            "or clip gradients, under which dropout may stay."
+            f"Dropout ({first_of([*dropping], _NAMED)}): bounds of the network hold in eval mode. "
+            "Remove it, or clip gradients, under which dropout may stay."
         )
 
 
@@ -55,11 +55,11 @@ def remarks_of(
         return
     parts = []
     if attentions:
-        parts.append(f"{attentions} attention layer{'s' * (attentions > 1)}")
+        parts.append(counted(attentions, "attention layer"))
     if epsilons:
         least, count = min(epsilons), len(epsilons)
         stretch = f", which may stretch by 1/√ε = {least**-0.5:.3g}" if least else ""
-        parts.append(f"{count} normalisation{'s' * (count > 1)}{stretch}{' each' * (count > 1)}")
+        parts.append(f"{counted(count, 'normalisation')}{stretch}{' each' * (count > 1)}")
     bound = "unknown" if plain.outcome.grad_norm is None else times(plain.outcome.grad_norm)
     yield (
         f"No useful bound by weights alone exists for this network as it is: G is {bound} within "
@@ -101,10 +101,3 @@ def _numbers(outcome: Outcome, *, of_norms: bool) -> str:
     if outcome.noise_to_signal is None:
         return bound
     return f"{bound}, noise {times(outcome.noise_to_signal)} × {signal_words(of_norms=of_norms)}"
-
-
-def _named(names: Sequence[str]) -> str:
-    """Names in a row, of many the first ones."""
-    unique = list(dict.fromkeys(names))
-    more = f" and {len(unique) - _NAMED} more" if len(unique) > _NAMED else ""
-    return ", ".join(unique[:_NAMED]) + more

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import decimal
 import math
+from collections.abc import Sequence
 from typing import Final
 
 _LARGE: Final = 1e6
@@ -64,6 +65,17 @@ def at_least(value: float, digits: int = _DIGITS) -> str:
 def rounded_up(value: float, digits: int = _DIGITS) -> decimal.Decimal:
     """The number that `at_most` writes, of a finite one."""
     return rounded(value, digits, decimal.ROUND_CEILING)
+
+
+def counted(count: int, one: str, many: str = "") -> str:
+    """`1 step`, `1,200 steps`."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
+def first_of(names: Sequence[str], most: int) -> str:
+    """Names in a row; of many the first ones, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def percent(share: float | None) -> str:

@@ -20,6 +20,7 @@ from lipcert.graph.ir import Graph, Node, Operand, PlaceArray
 from lipcert.graph.viewed import parameters_of
 from lipcert.measure.lowering.dispatch import function_of, obstacle
 from lipcert.measure.lowering.functions import Function, Tensors
+from lipcert.text.numbers import first_of
 from lipcert.upper import FloatArray
 
 
@@ -35,13 +36,14 @@ def replaced(graph: Graph, weights: Mapping[str, FloatArray] | None) -> Mapping[
     unknown = sorted(weights.keys() - own.keys())
     if unknown:
         raise NoVerdictError(
-            f"weights: the model has no parameter {_listed(unknown)}; "
-            f"it has {_listed(sorted(own))}: give the weights of this model"
+            f"weights: the model has no parameter {first_of([*map(repr, unknown)], 5)}; "
+            f"it has {first_of([*map(repr, sorted(own))], 5)}: give the weights of this model"
         )
     trainable = {name for name, parameter in graph.parameters.items() if parameter.trainable}
     missing = sorted(trainable - weights.keys())
     if missing:
-        raise NoVerdictError(f"weights: no numbers for the trained parameter {_listed(missing)}")
+        listed = first_of([*map(repr, missing)], 5)
+        raise NoVerdictError(f"weights: no numbers for the trained parameter {listed}")
     return {name: _checked(name, array, weights.get(name)) for name, array in own.items()}
 
 
@@ -96,11 +98,6 @@ def _checked(name: str, own: FloatArray, given: FloatArray | None) -> FloatArray
     if not np.all(np.isfinite(array)):
         raise NoVerdictError(f"weights: {name!r} holds NaN or infinity; repair the checkpoint")
     return array
-
-
-def _listed(names: list[str]) -> str:
-    shown = ", ".join(repr(name) for name in names[:5])
-    return shown if len(names) <= 5 else f"{shown} and {len(names) - 5} more"
 
 
 Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
