@@ -11,9 +11,9 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias, final
 
 from lipcert.analysis.records import Analysis
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
@@ -54,12 +54,8 @@ _NUMBER_COLUMNS: Final = (
 )
 
 
-class Place(NamedTuple):
-    """Where a number stands. section: "network", "privacy", "group" or "parameter"."""
-
-    section: str
-    name: str
-    quantity: str
+Place: TypeAlias = tuple[str, str, str]
+"""where a number stands: "network", "privacy", "group" or "parameter", a name, and what it is"""
 
 
 @final
@@ -115,7 +111,7 @@ def _certified(path: str, certificate: Certificate) -> Statement:
         item.id: Assumed(item.text, item.status == "checked") for item in certificate.assumptions
     }
     if not premises.input_parts:
-        slack = (_radius(premises.input_norm), *_width(premises.input_box))
+        slack = _slack(premises.input_norm, premises.input_box)
         assumptions["A-INPUT"] = replace(assumptions["A-INPUT"], slack=slack)
     assumptions["scope"] = Assumed(", ".join([scope.kind, *constraints]))
     return Statement(
@@ -123,9 +119,7 @@ def _certified(path: str, certificate: Certificate) -> Statement:
         kind="certificate",
         sha256=certificate.model.sha256,
         structure=certificate.model.structure,
-        numbers=dict(
-            _numbers(certificate, certificate.network.noise_multiplier, certificate.privacy)
-        ),
+        numbers=_numbers(certificate, certificate.network.noise_multiplier, certificate.privacy),
         assumptions=assumptions,
     )
 
@@ -139,21 +133,19 @@ def _analysed(path: str, document: Mapping[str, object]) -> Statement:
     assumptions = {
         name: Assumed(_words(value)) for name, value in members.items() if name not in _NOT_ASSUMED
     }
-    for name, slack in (
-        ("input_norm", (_radius(facts.input_norm),)),
-        ("input_box", _width(facts.input_box)),
-    ):
+    norm, *box = _slack(facts.input_norm, facts.input_box)
+    for name, slack in (("input_norm", (norm,)), ("input_box", tuple(box))):
         assumptions[name] = replace(assumptions[name], slack=slack)
     assumptions["batch"] = replace(assumptions["batch"], checked=facts.batch == "proved")
     if run is not None:
-        assumptions["run"] = Assumed(_run_words(asdict(run)))
+        assumptions["run"] = Assumed(_words({name: getattr(run, name) for name in _SAMPLING}))
     multiplier = facts.noise_multiplier if run is None else run.noise_multiplier
     return Statement(
         path=path,
         kind="analysis",
         sha256=analysis.model.sha256,
         structure=None,
-        numbers=dict(_numbers(analysis, multiplier, run)),
+        numbers=_numbers(analysis, multiplier, run),
         assumptions=assumptions,
     )
 
@@ -162,37 +154,32 @@ def _numbers(
     found: Certificate | Analysis,
     multiplier: float | None,
     privacy: PrivacyClaim | Account | None,
-) -> Iterator[tuple[Place, Number | None]]:
+) -> Mapping[Place, Number | None]:
     """Every number that is compared; ValueError for one that bounds nothing."""
-    for name in ("lipschitz", "grad_norm", "sensitivity"):
-        yield Place("network", "", name), _bound(getattr(found.network, name))
-    yield Place("network", "", _MULTIPLIER), _bound(multiplier)
+    numbers: dict[Place, Number | None] = {
+        ("network", "", name): getattr(found.network, name)
+        for name in ("lipschitz", "grad_norm", "sensitivity")
+    }
+    numbers["network", "", _MULTIPLIER] = multiplier
     if privacy is not None:
         delta = privacy.delta if isinstance(privacy, PrivacyClaim) else repr(privacy.delta)
-        yield Place("privacy", "", "epsilon"), _bound(privacy.epsilon)
-        yield Place("privacy", "", "delta"), _bound(Fraction(delta), 1)
+        numbers["privacy", "", "epsilon"] = privacy.epsilon
+        numbers["privacy", "", "delta"] = Fraction(delta)
     for group in found.groups:
         for name in ("grad_norm", "sensitivity", _NOISE):
-            yield Place("group", group.name, name), _bound(getattr(group, name))
+            numbers["group", group.name, name] = getattr(group, name)
     for parameter in found.parameters:
         if getattr(parameter, "trainable", True):
-            yield Place("parameter", parameter.name, "grad_norm"), _bound(parameter.grad_norm)
+            numbers["parameter", parameter.name, "grad_norm"] = parameter.grad_norm
+    for place, value in numbers.items():
+        if value is not None and not 0 <= value <= (1 if place[2] == "delta" else math.inf):
+            raise ValueError(f"{value!r} is not a bound")
+    return numbers
 
 
-def _bound(value: Number | None, most: float = math.inf) -> Number | None:
-    """A number that bounds something; None: no bound."""
-    if value is not None and not 0 <= value <= most:
-        raise ValueError(f"{value!r} is not a bound")
-    return value
-
-
-def _radius(norm: float | None) -> float:
-    return math.inf if norm is None else norm
-
-
-def _width(box: tuple[float, float] | None) -> tuple[float, float]:
+def _slack(norm: float | None, box: tuple[float, float] | None) -> tuple[float, ...]:
     low, high = box or (-math.inf, math.inf)
-    return -low, high
+    return math.inf if norm is None else norm, -low, high
 
 
 def _words(value: Any) -> str:
@@ -205,11 +192,6 @@ def _words(value: Any) -> str:
         case None:
             return "none"
     return str(value)
-
-
-def _run_words(run: Mapping[str, object]) -> str:
-    """How the batches of a run are drawn, and how many."""
-    return _words({name: run[name] for name in _SAMPLING})
 
 
 @final
@@ -302,10 +284,10 @@ def _changes(old: Statement, new: Statement, tolerance: Fraction) -> Iterator[Ch
         else:
             kind = "grew" if after > before else "shrank"
             less, more = Fraction(before), Fraction(after)
-            if place.quantity == _MULTIPLIER:
+            if place[2] == _MULTIPLIER:
                 less, more = more, less
             is_worse = more > less * (1 + tolerance)
-        is_worse = is_worse and place.quantity != _NOISE
+        is_worse = is_worse and place[2] != _NOISE
         yield Change(*place, kind, _float(before), _float(after), is_worse)
 
 
@@ -379,16 +361,13 @@ def _row(change: Change) -> tuple[str, ...]:
 
 def _changed(item: AssumptionChange) -> Iterator[doc.Statement]:
     """What was assumed, and what is."""
-    status = f"{item.change} (worse)" if item.regression else item.change
-    told = [("old", item.old), ("new", item.new)]
-    words = [f"{name}: {_status(assumed)}" for name, assumed in told if assumed is not None]
-    tone = doc.Tone.BAD if item.regression else doc.Tone.PLAIN
-    yield doc.Statement(item.id, words[0], status, tone)
-    yield from (doc.Statement("", text) for text in words[1:])
-
-
-def _status(assumed: Assumed) -> str:
-    return f"{assumed.text} (checked)" if assumed.checked else assumed.text
+    topic, status = item.id, f"{item.change} (worse)" if item.regression else item.change
+    for name, found in (("old", item.old), ("new", item.new)):
+        if found is not None:
+            tone = doc.Tone.BAD if item.regression and status else doc.Tone.PLAIN
+            text = f"{name}: {found.text}{' (checked)' * found.checked}"
+            yield doc.Statement(topic, text, status, tone)
+            topic = status = ""
 
 
 def _float(number: Number | None) -> float | None:
