@@ -101,12 +101,14 @@ def read_analysis(document: Mapping[str, object]) -> Analysis:
 @final
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What a report is made of. command: that writes it. model: the digest of the model that it
-    names, "" where it names none."""
+    """What a report is made of. command: that writes it. show: what its verb says, in tables of at
+    most so many rows, beside the others of a study. model: the digest of the model that it names,
+    "" where it names none."""
 
     command: str
     read: Callable[[Mapping[str, object], bytes], Any]
-    model: Callable[[Any], str]
+    show: Callable[[Any, Study, int | None], Document]
+    model: Callable[[Any], str] = lambda _: ""
 
 
 KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
@@ -114,32 +116,42 @@ KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
         ANALYSIS: _Kind(
             "lipcert analyze --format json",
             lambda document, _: read_analysis(document),
+            lambda found, study, most: analysis_document(found, most).charted(
+                analysis_figures(found, None if PRIVACY in study.by_kind else found.privacy)
+            ),
             lambda found: found.model.sha256,
         ),
         CERTIFICATE: _Kind(
             "lipcert certify",
             lambda _, data: Claimed.read(data),
+            lambda found, study, most: certificate_document(
+                found, most, is_checked=CHECK in study.by_kind
+            ).charted(() if ANALYSIS in study.by_kind else certificate_figures(found)),
             lambda found: found.certificate.model.sha256,
         ),
         CHECK: _Kind(
             "lipcert check --format json",
             lambda document, _: DOCUMENT.read(Check, document, "check"),
-            lambda _: "",
+            lambda found, _, __: check_document(found),
         ),
         BOUND: _Kind(
             "lipcert explain MODEL --bound NAME --format json",
             lambda document, _: DOCUMENT.read(BoundReport, document, "bound"),
+            lambda found, _, most: bound_document(found, most),
             lambda found: found.sha256,
         ),
         AUDIT: _Kind(
             "lipcert audit --format json",
             lambda document, _: audit_from_document(document),
+            lambda found, _, most: audit_document(found, most).charted(audit_figures(found)),
             lambda found: found.model_sha256,
         ),
         PRIVACY: _Kind(
             "lipcert privacy --format json",
             lambda document, _: DOCUMENT.read(PrivacyReport, document, "privacy"),
-            lambda _: "",
+            lambda found, _, __: privacy_document(found).charted(
+                privacy_figures(found.privacy, found.curves)
+            ),
         ),
     }
 )
@@ -241,31 +253,12 @@ def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
     """
     for schema, source in study.by_kind.items():
         try:
-            yield _document(study, schema, most)
+            yield KINDS[schema].show(source.record, study, most)
         except (LookupError, TypeError, ValueError) as error:
             raise NoVerdictError(
                 f"{source.path}: not a complete document ({error}); write it again with "
                 f"`{KINDS[schema].command}`"
             ) from error
-
-
-def _document(study: Study, schema: str, most: int | None) -> Document:
-    found = study.record(schema)
-    match schema:
-        case "lipcert.analysis/1":
-            run = None if PRIVACY in study.by_kind else found.privacy
-            return analysis_document(found, most).charted(analysis_figures(found, run))
-        case "lipcert.bound/1":
-            return bound_document(found, most)
-        case "lipcert.certificate/2":
-            document = certificate_document(found, most, is_checked=CHECK in study.by_kind)
-            is_alone = ANALYSIS not in study.by_kind
-            return document.charted(certificate_figures(found) if is_alone else ())
-        case "lipcert.check/1":
-            return check_document(found)
-        case "lipcert.audit/1":
-            return audit_document(found, most).charted(audit_figures(found))
-    return privacy_document(found).charted(privacy_figures(found.privacy, found.curves))
 
 
 def study_object(study: Study) -> JsonObject:

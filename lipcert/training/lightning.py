@@ -20,6 +20,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from functools import partial
+from inspect import signature
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, final
@@ -31,15 +32,12 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from lipcert.audit.lightning import callback_class
-from lipcert.audit.recorder import Chosen
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.settings.values import AccountantName, SamplingName
 from lipcert.training.assembly import make_private
 from lipcert.training.hooks import apart
 from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import TrainingMechanism
 from lipcert.training.private import Private
-from lipcert.training.world import PATIENCE
 
 _PRECISIONS: Final = ("32-true", "64-true", "32", "64", 32, 64)
 _STATE: Final = "lipcert"
@@ -121,7 +119,7 @@ class PrivateEpochs:
 
 
 class PrivateTrainingHooks:
-    """The hooks of the callback; the arguments are those of `make_private`.
+    """The hooks of the callback; arguments that are not named here are those of `make_private`.
 
     network: name of the module's attribute that is trained privately, an nn.Module from examples to
     logits. criterion: name under which the module finds the loss while the fit runs; it takes the
@@ -137,20 +135,11 @@ class PrivateTrainingHooks:
         *,
         network: str,
         folder: str | os.PathLike[str],
-        delta: float,
-        target_epsilon: float | None = None,
-        noise_multiplier: float | None = None,
         epochs: float | None = None,
         steps: int | None = None,
-        dataset_size: int | None = None,
-        sampling: SamplingName = "poisson",
-        accountant: AccountantName | None = None,
         criterion: str = "criterion",
-        model_file: str | os.PathLike[str] | None = None,
         resume: bool = False,
-        record_every: Chosen | None = 200,
-        record_data: bool = False,
-        patience: float = PATIENCE,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.private: Private | None = None
@@ -159,22 +148,9 @@ class PrivateTrainingHooks:
         self._folder = Path(folder)
         self._epochs, self._steps = epochs, steps
         self._resume = resume
-        self._make = partial(
-            make_private,
-            mechanism=mechanism,
-            delta=delta,
-            target_epsilon=target_epsilon,
-            noise_multiplier=noise_multiplier,
-            dataset_size=dataset_size,
-            sampling=sampling,
-            accountant=accountant,
-            folder=self._folder,
-            model_file=model_file,
-            record_every=record_every,
-            record_data=record_data,
-            patience=patience,
-            progress=False,
-        )
+        options |= {"folder": self._folder, "progress": False}
+        signature(make_private).bind(None, None, None, mechanism, **options)  # now, not in a fit
+        self._make: Callable[..., Private] = partial(make_private, mechanism=mechanism, **options)
         self._loaded: Mapping[str, Any] | None = None
         self._restored = ExitStack()
 
