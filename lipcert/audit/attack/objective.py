@@ -2,166 +2,36 @@
 
 Rows are examples with their labels; the field has ‖g‖ of every objective at every row, and the
 slopes of one of them per row. Unlike the norm engine of the replay, which is made to be fast and
-bounds its own error, `GradientSquares` computes norms as functions that autograd differentiates
-once more. Everything outside is float64 numpy; a few rows at a time are evaluated, so that memory
-stays bounded.
+bounds its own error, it computes norms as functions that autograd differentiates once more.
+Everything outside is float64 numpy; a few rows at a time are evaluated, so that memory stays
+bounded.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.func import vjp, vmap
+from torch.func import grad, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lipcert.audit.attack.labels import Labels
 from lipcert.audit.bounds import Claims
-from lipcert.core.program import Dense
-from lipcert.graph.ir import Graph, Node
 from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.measure.lowering.dispatch import function_of
 from lipcert.measure.lowering.functions import Tensors
 from lipcert.measure.lowering.network import LoweredNetwork, operand_tensor
-from lipcert.upper import ONE, FloatArray
+from lipcert.upper import FloatArray
 
-_Losses = Callable[[Tensor], Tensor]
-_Gradients = Mapping[str, Tensor]
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Use:
-    """A node that uses trained parameters, evaluated."""
-
-    node: Node
-    inputs: tuple[Tensor, ...]
-    output: Tensor
-
-
-@final
-class GradientSquares:
-    """Evaluates a graph at any parameters."""
-
-    def __init__(self, graph: Graph, like: Tensor) -> None:
-        self._graph = graph
-        self._like = like
-        self._functions = {node.name: function_of(node, like) for node in graph.nodes}
-        self._trained = {node.name: _trained(graph, node) for node in graph.nodes}
-
-    def logits(self, parameters: Tensors, x: Tensor) -> Tensor:
-        """The output of every example."""
-        return self._forward(parameters, x)[1]
-
-    def squares(
-        self, parameters: Tensors, x: Tensor, losses_of: _Losses, *, differentiable: bool
-    ) -> Mapping[str, Tensor]:
-        """‖∂loss/∂θ‖² of every trained parameter that is used.  # [examples] each
-
-        x must require its gradient. losses_of: from outputs to the loss of every example.
-        """
-        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels cannot be differentiated twice
-            uses, logits = self._forward(parameters, x)
-            cotangents = torch.autograd.grad(
-                losses_of(logits).sum(),
-                [use.output for use in uses],
-                create_graph=differentiable,
-                allow_unused=True,
-            )
-        short: dict[str, Tensor] = {}
-        whole: dict[str, Tensor] = {}
-        for evaluated, cotangent in zip(uses, cotangents, strict=True):
-            if cotangent is None:
-                continue
-            use = evaluated if differentiable else _detached(evaluated)
-            upstream = cotangent if differentiable else cotangent.detach()
-            name = self._product_weight(use)
-            if name is not None:
-                short[name] = _squares(use.inputs[0]) * _squares(upstream)
-            for other, gradient in self._gradients(parameters, use, upstream, name).items():
-                whole[other] = whole[other] + gradient if other in whole else gradient
-        return {**short, **{name: _squares(gradient) for name, gradient in whole.items()}}
-
-    def _forward(self, parameters: Tensors, x: Tensor) -> tuple[list[_Use], Tensor]:
-        values, uses = {self._graph.input_name: x}, []
-        for node in self._graph.nodes:
-            inputs = tuple(values[name] for name in node.inputs)
-            output = self._lowered(node, inputs, parameters)
-            if self._trained[node.name] and not output.requires_grad:
-                output = output.requires_grad_()  # rows of a table, which do not move with x
-            values[node.output] = output
-            if self._trained[node.name]:
-                uses.append(_Use(node, inputs, output))
-        return uses, values[self._graph.output_name]
-
-    def _lowered(self, node: Node, inputs: tuple[Tensor, ...], parameters: Tensors) -> Tensor:
-        operands = {
-            slot: operand_tensor(operand, parameters, self._like)
-            for slot, operand in node.operands.items()
-        }
-        return self._functions[node.name](inputs, operands)
-
-    def _gradients(
-        self, parameters: Tensors, use: _Use, cotangent: Tensor, known: str | None
-    ) -> _Gradients:
-        """∂loss/∂θ of every example through one use, by parameter.  # [examples, *shape] each"""
-        names = [name for name in self._trained[use.node.name] if name != known]
-        if not names:
-            return {}
-
-        def of_one(cotangent: Tensor, *inputs: Tensor) -> Mapping[str, Tensor]:
-            batch = tuple(x.unsqueeze(0) for x in inputs)
-
-            def output(moving: Tensors) -> Tensor:
-                return self._lowered(use.node, batch, {**parameters, **moving})
-
-            pull = vjp(output, {name: parameters[name] for name in names})[1]
-            (gradients,) = pull(cotangent.unsqueeze(0))
-            found: Mapping[str, Tensor] = gradients
-            return found
-
-        per_example: _Gradients = vmap(of_one)(cotangent, *use.inputs)
-        return per_example
-
-    def _product_weight(self, use: _Use) -> str | None:
-        """The weight of a dense layer at one position, whose gradient is a product of vectors."""
-        if not isinstance(use.node.op, Dense) or use.inputs[0].dim() != 2:
-            return None
-        weight = use.node.operands["weight"]
-        name = weight.parameter
-        if name is None:
-            return None
-        plain = (
-            len(list(self._graph.uses(name))) == 1 and weight.gain == ONE and weight.scale == 1.0
-        )
-        if not plain or weight.array.size != self._graph.parameters[name].size:
-            return None
-        return name if name in self._trained[use.node.name] else None
-
-
-def _trained(graph: Graph, node: Node) -> tuple[str, ...]:
-    """The trained parameters that a node reads, each once."""
-    names = dict.fromkeys(use.parameter for use in node.uses())
-    return tuple(name for name in names if graph.parameters[name].trainable)
-
-
-def _detached(use: _Use) -> _Use:
-    return _Use(use.node, tuple(x.detach() for x in use.inputs), use.output.detach())
-
-
-def _squares(x: Tensor) -> Tensor:
-    """‖·‖² of every example."""
-    return x.unsqueeze(-1).flatten(1).square().sum(dim=1)
-
-
-NETWORK: Final = "network"
 _Rows = npt.NDArray[np.int64]
+NO_TENSORS: Final[Tensors] = MappingProxyType({})
 _MEMORY: Final = 1 << 29
 _COPIES: Final = 6
 _MOST_ROWS: Final = 64
@@ -195,13 +65,13 @@ class Field:
         device: torch.device,
         dtype: torch.dtype = torch.float32,
     ) -> None:
-        graph = claims.engine.graph
+        self._graph = graph = claims.engine.graph
         network = LoweredNetwork.of(graph, dtype, device, weights)
         self._loss = claims.engine.loss
         self._loss_clip = claims.settings.loss_clip
         self._like = torch.empty((), dtype=dtype, device=device)
         self._parameters = dict(network.parameters)
-        self._squares = GradientSquares(graph, self._like)
+        self._functions = [(node, function_of(node, self._like)) for node in graph.nodes]
         self._members = [group.parameters for group in claims.groups]
         if len(self._members) > 1:
             self._members.append(tuple(name for members in self._members for name in members))
@@ -228,7 +98,7 @@ class Field:
         """The outputs of the network for these examples."""
         with torch.no_grad():
             parts = [
-                self._squares.logits(self._parameters, self._tensor(x[rows])).cpu().double().numpy()
+                self._output(self._parameters, self._tensor(x[rows])).cpu().double().numpy()
                 for rows in self._chunks(len(x))
             ]
         return np.concatenate(parts)
@@ -237,11 +107,9 @@ class Field:
         """‖g‖ of every objective.  # [objectives, rows]"""
         parts = []
         for rows in self._chunks(len(x)):
-            inputs = self._tensor(x[rows]).requires_grad_()
-            squares = self._objective_squares(
-                inputs, self._labels(labels[rows]), differentiable=False
-            )
-            parts.append(torch.sqrt(squares).detach().cpu().double().numpy())
+            with torch.no_grad():
+                squares = self._squares(self._tensor(x[rows]), self._labels(labels[rows]))
+            parts.append(torch.sqrt(squares).cpu().double().numpy())
         return np.concatenate(parts, axis=1)
 
     def slopes(self, x: FloatArray, labels: Labels, wanted: _Rows) -> Slopes:
@@ -253,10 +121,7 @@ class Field:
     ) -> Mapping[str, FloatArray]:
         """The slopes of the logarithm of an objective at one row, by parameter."""
         moving = {name: self._parameters[name].clone().requires_grad_() for name in names}
-        inputs = self._tensor(x[None]).requires_grad_()
-        squares = self._objective_squares(
-            inputs, self._labels(labels[None]), differentiable=True, moving=moving
-        )
+        squares = self._squares(self._tensor(x[None]), self._labels(labels[None]), moving)
         found = torch.autograd.grad(
             _log(squares[wanted]).sum(), list(moving.values()), allow_unused=True
         )
@@ -269,7 +134,7 @@ class Field:
         inputs, targets = self._tensor(x).requires_grad_(), self._labels(labels)
         moves = targets.dtype.is_floating_point
         variables = [inputs, targets.requires_grad_()] if moves else [inputs]
-        squares = self._objective_squares(inputs, targets, differentiable=True)
+        squares = self._squares(inputs, targets)
         chosen = squares[torch.from_numpy(wanted), torch.arange(len(x))]
         found: Sequence[Tensor | None] = [None] * len(variables)
         if chosen.requires_grad:  # rows of a table do not move with their numbers
@@ -281,32 +146,37 @@ class Field:
             labels=np.zeros(labels.shape) if not moves or slopes[1] is None else slopes[1],
         )
 
-    def _objective_squares(
-        self,
-        inputs: Tensor,
-        targets: Tensor,
-        *,
-        differentiable: bool,
-        moving: Mapping[str, Tensor] | None = None,
-    ) -> Tensor:
-        """[objectives, rows]"""
+    def _squares(self, inputs: Tensor, targets: Tensor, moving: Tensors = NO_TENSORS) -> Tensor:
+        """‖∂loss/∂θ‖² over the parameters of each objective.  # [objectives, rows]"""
+        parameters = {**self._parameters, **moving}
+        trained = {name: parameters[name] for name in self._members[-1]}
 
-        def losses_of(logits: Tensor) -> Tensor:
+        def loss_of_one(trained: Tensors, x: Tensor, target: Tensor) -> Tensor:
+            logits = self._output({**parameters, **trained}, x.unsqueeze(0))
             clip = self._loss_clip
             clipped = logits if clip is None else clipped_gradient(logits, clip)
-            return per_example_loss(self._loss, clipped, targets)
+            return per_example_loss(self._loss, clipped, target.unsqueeze(0)).sum()
 
-        parameters = {**self._parameters, **(moving or {})}
-        squares = self._squares.squares(
-            parameters, inputs, losses_of, differentiable=differentiable
-        )
-        nothing = torch.zeros(len(inputs), dtype=self._like.dtype, device=self._like.device)
+        with sdpa_kernel(SDPBackend.MATH):  # the fused kernels cannot be differentiated twice
+            found = vmap(grad(loss_of_one), (None, 0, 0))(trained, inputs, targets)
+        squares = {name: item.flatten(1).square().sum(dim=1) for name, item in found.items()}
         return torch.stack(
             [
-                sum((squares[name] for name in members if name in squares), start=nothing)
+                torch.stack([squares[name] for name in members]).sum(dim=0)
                 for members in self._members
             ]
         )
+
+    def _output(self, parameters: Tensors, x: Tensor) -> Tensor:
+        """What the network makes of examples."""
+        values = {self._graph.input_name: x}
+        for node, function in self._functions:
+            operands = {
+                slot: operand_tensor(operand, parameters, self._like)
+                for slot, operand in node.operands.items()
+            }
+            values[node.output] = function(tuple(values[name] for name in node.inputs), operands)
+        return values[self._graph.output_name]
 
     def _chunks(self, rows: int) -> list[slice]:
         return [slice(at, at + self._rows) for at in range(0, rows, self._rows)]
