@@ -53,16 +53,17 @@ class ScaleRule(Entrywise[Scale]):
         return kept.times(largest)
 
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
-        """The longest part of x that one factor multiplies, times the norm; along the last axis
-        also ‖x‖ times the peaks.
+        """The longest part of x that one factor multiplies, times the norm; also ‖x‖ times the
+        peaks, where each entry of a run along the last axis has a factor of its own.
 
-        Proof: the gradient is Σ_r x_r∘g_r over runs, at most Σ ‖x_r‖·max|g_r|, and Cauchy–Schwarz.
+        Proof: the gradient is a sum of x_r∘g_r over runs, some side by side, no longer than
+        Σ ‖x_r‖·max|g_r|, and Cauchy–Schwarz.
         Attained: the first by equal runs of one entry, the other by equal runs whose cotangents
         have entries of one magnitude.
         """
         ((factor, reach),) = self.reaches()
         found = multiply_up(reach, cotangent.norm)
-        if math.prod(factor.shape[:-1]) == 1:
+        if factor.shape[-1:] == self.shape[-1:]:
             found = min(found, multiply_up(self.x.norm, cotangent.peak))
         yield factor, found
 
