@@ -1,4 +1,4 @@
-"""Networks with several outputs, and torch's losses on them, for the tests of sums of losses."""
+"""Networks with several outputs, and plain losses of them, for the tests of sums of losses."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import numpy as np
 import onnx
 import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
-from torch.nn import functional
 
 from lipcert.core.ledger.entries import LossParameter
 from lipcert.core.ledger.parts import LossPart
-from lipcert.core.losses.base import parameters_of
+from lipcert.core.losses.base import parameters_of, read_loss
+from tests.plain_losses import loss_value, one_hot
 
 PARAMETERS: dict[str, dict[str, float | str]] = {
     "cross-entropy": {"temperature": 0.5, "label_smoothing": 0.0},
@@ -31,18 +31,10 @@ def part(output: str, kind: str, weight: float) -> LossPart:
 
 
 def torch_loss(kind: str, z: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
-    """Of one example, by torch. label: a class, or a target of the shape of z."""
-    given = PARAMETERS[kind]
-    match kind:
-        case "cross-entropy":
-            return functional.cross_entropy(z.reshape(-1) / given["temperature"], label)
-        case "nll":
-            return -z.reshape(-1)[label]
-        case "mse":
-            return functional.mse_loss(z, label, reduction="sum")
-        case "mae":
-            return functional.l1_loss(z, label, reduction="sum")
-    return functional.binary_cross_entropy_with_logits(z / given["temperature"], label)
+    """Of one example. label: a class, or a target of the shape of z."""
+    scores = z.reshape(-1)
+    target = label.reshape(-1) if label.ndim else one_hot(label, scores)
+    return loss_value(read_loss(kind, PARAMETERS[kind]), scores, target)
 
 
 def random_label(kind: str, z: torch.Tensor, random: torch.Generator) -> torch.Tensor:

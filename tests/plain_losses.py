@@ -50,7 +50,8 @@ TARGET_LOSSES: list[Loss] = [
 
 
 def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
-    """The loss of one example. label: [outputs]; class losses take one-hot labels."""
+    """The loss of one example. label: [outputs]; class losses take one-hot labels, or −1 or 1 of a
+    single score."""
     z, y = output.reshape(-1), label
     match loss:
         case CrossEntropy():
@@ -87,11 +88,18 @@ def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
     raise NotImplementedError(type(loss).__name__)
 
 
+def one_hot(label: int | Tensor, like: Tensor) -> Tensor:
+    """A class as a label of these scores."""
+    return (torch.arange(len(like)) == label).to(like.dtype)
+
+
 def _reduced(loss, terms: Tensor) -> Tensor:
     return terms.mean() if loss.output_reduction == "mean" else terms.sum()
 
 
 def _hinge(margin: float, reduction: str, z: Tensor, y: Tensor) -> Tensor:
+    if len(z) == 1:
+        return torch.relu(0.5 * margin - y * z).sum()
     hinges = torch.relu(0.5 * margin - (2.0 * y - 1.0) * z)
     if reduction == "sum":
         return hinges.sum()
@@ -100,4 +108,6 @@ def _hinge(margin: float, reduction: str, z: Tensor, y: Tensor) -> Tensor:
 
 
 def _kr(z: Tensor, y: Tensor) -> Tensor:
+    if len(z) == 1:
+        return -(z * y).sum()
     return (z * (1.0 - y)).sum() / (len(z) - 1) - (z * y).sum()

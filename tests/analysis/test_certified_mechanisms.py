@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import numpy_helper
 
 from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
@@ -21,10 +20,8 @@ from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
-from tests.analysis.clipped_attack import excesses
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
-from tests.core.random_models import random_model
 
 RUN = {
     "dataset_size": 1000,
@@ -329,30 +326,3 @@ def test_weight_clipping_over_its_constraints_says_what_it_is(tmp_path) -> None:
     assert "A-PROJ" in found.report.open_assumptions
     assert bounds(found) == bounds(clipless)
     settings_kept(found, mechanism="weight-clipping", scope="constraint-set")
-
-
-@pytest.mark.sample(seed=2)
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("mechanism", ["backprop-clipping", "weight-clipping"])
-def test_random_networks_keep_what_is_certified(tmp_path, seed: int, mechanism: str) -> None:
-    torch.set_num_threads(1)
-    rng = np.random.default_rng(seed)
-    path = tmp_path / "random.onnx"
-    path.write_bytes(random_model(seed).SerializeToString())
-    radius, clip = (float(number) for number in 10.0 ** rng.uniform(-2, 0.5, size=2))
-    own: dict[str, object] = {
-        "input_clip": radius,
-        "cotangent_clip": clip,
-        "conv_clip": str(rng.choice(["l1.5", "l2"])),
-    }
-    if mechanism == "weight-clipping":
-        own = {"constraint": ConstraintSpec("frobenius", 100.0), "bias_norm": 100.0}
-    own |= {"mechanism": mechanism, "tier": "quick"}
-    settings = Settings(input_norm=1.0, **own)  # type: ignore[arg-type]
-    try:
-        model = load_model(path, trusted=True, as_exported=True)
-        found = certify(model, settings)
-    except NoVerdictError as error:
-        pytest.skip(str(error)[:80])
-    assert found.report.verdict in {Verdict.VALID, Verdict.CONDITIONAL}
-    assert not excesses(model, settings, found, seed, starts=2)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from onnx import ModelProto, TensorProto, helper
 from torch import Tensor
-from torch.nn import functional
 
 from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import Constraint, ScopeClaim, read_certificate, write_certificate
@@ -39,6 +38,7 @@ from tests.core.mutants.assumptions import rewritten
 from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 from tests.core.test_embeddings import admitted, length, of_numbers
+from tests.plain_losses import loss_value, one_hot
 
 SLACK = 1e-7
 KINDS = {
@@ -53,40 +53,12 @@ KINDS = {
 }
 
 
-def of_token(kind: str, z: Tensor, y: Tensor) -> Tensor:
-    """The losses of rows of scores, by torch or by their definitions."""
-    given = KINDS[kind]
-    match kind:
-        case "cross-entropy" | "smoothed":
-            return functional.cross_entropy(
-                z / given["temperature"],
-                y,
-                label_smoothing=given["label_smoothing"],
-                reduction="none",
-            )
-        case "nll":
-            return functional.nll_loss(z, y, reduction="none")
-        case "focal":
-            p = z.log_softmax(1).gather(1, y[:, None])[:, 0]
-            return -((1.0 - p.exp()) ** given["focal_gamma"]) * p
-        case "multi-margin":
-            terms = functional.multi_margin_loss(z, y, margin=given["margin"], reduction="none")
-            return terms * z.shape[1]
-    own = functional.one_hot(y, z.shape[1]).to(z.dtype)
-    hinges = torch.relu(0.5 * given.get("margin", 0.0) + (1.0 - 2.0 * own) * z)
-    if kind == "multiclass-hinge":
-        return hinges.sum(1)
-    margins = (z * (1.0 - own)).sum(1) / (z.shape[1] - 1) - (z * own).sum(1)
-    if kind == "kr":
-        return margins
-    weights = 1.0 + (z.shape[1] - 2.0) * own
-    return margins + given["hkr_weight"] * (hinges * weights).sum(1) / z.shape[1]
-
-
 def of_example(kind: str, reduction: str, z: Tensor, y: Tensor) -> Tensor:
     """The loss of scores [tokens, classes]; tokens without label count in the mean."""
-    known = y != NO_LABEL
-    return of_token(kind, z[known], y[known]).sum() / (len(y) if reduction == "mean" else 1)
+    loss = read_loss("cross-entropy" if kind == "smoothed" else kind, KINDS[kind])
+    known = [(row, one_hot(own, row)) for row, own in zip(z, y, strict=True) if own != NO_LABEL]
+    total = sum((loss_value(loss, *own) for own in known), 0.0 * z.sum())
+    return total / (len(y) if reduction == "mean" else 1)
 
 
 @dataclass(frozen=True)

@@ -34,7 +34,6 @@ def test_there_are_documents() -> None:
     assert KEPT
 
 
-@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", COMMANDS)
 @pytest.mark.parametrize("folder", KEPT, ids=lambda path: path.parent.name)
 def test_every_name_is_still_there_and_means_something_of_its_type(folder: Path, name: str) -> None:

@@ -13,11 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lipcert.core.interval import Interval
-from lipcert.core.losses.base import loss_cotangent, read_loss
+from lipcert.core.losses.base import Loss, loss_cotangent, read_loss
 from lipcert.core.losses.softmax import domain_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules.facts import Fact
 from lipcert.losses import Parameter
+from tests.plain_losses import loss_value, one_hot
 
 ONE = 1.0
 MEAN = {"output_reduction": "mean"}
@@ -56,51 +57,17 @@ def fact(shape: tuple[int, ...], radius: float, bias: float = 0.0, width: float 
     return Fact.of(shape, radius, box)
 
 
-def gradients(kind: str, p: dict, z: torch.Tensor, y: int, target: torch.Tensor) -> torch.Tensor:
-    """∂loss/∂z by autograd, of losses as torch defines them."""
+def gradients(loss: Loss, z: torch.Tensor, y: int, target: torch.Tensor) -> torch.Tensor:
+    """∂loss/∂z by autograd. target: any numbers, made admissible."""
     z = z.clone().requires_grad_(True)
-    mean = p.get("output_reduction") == "mean"
-    reduction = "mean" if mean else "sum"
-    label = torch.tensor(y)
-    f = torch.nn.functional
-    match kind:
-        case "cross-entropy":
-            loss = f.cross_entropy(
-                z / float(p["temperature"]), label, label_smoothing=float(p["label_smoothing"])
-            )
-        case "nll":
-            loss = -z[y]
-        case "focal":
-            logp = torch.log_softmax(z, 0)[y]
-            loss = -((1 - logp.exp()) ** float(p["focal_gamma"])) * logp
-        case "bce":
-            loss = f.binary_cross_entropy_with_logits(
-                z / float(p["temperature"]), (target > 0).double(), reduction=reduction
-            )
-        case "mse":
-            aim = target / target.norm() * float(p["label_norm"])
-            loss = f.mse_loss(z, aim, reduction=reduction) * (0.5 if p["half"] else 1.0)
-        case "mae":
-            loss = f.l1_loss(z, target, reduction=reduction)
-        case "huber":
-            aim = target / target.norm() * float(p.get("label_norm", 7))
-            loss = f.huber_loss(z, aim, reduction=reduction, delta=float(p["huber_delta"]))
-        case "multi-margin":
-            loss = f.multi_margin_loss(z, label, margin=float(p["margin"]), reduction="mean")
-            loss = loss if mean else loss * len(z)
-        case "kr" | "hkr" | "multiclass-hinge":
-            others = torch.arange(len(z)) != y
-            sign = torch.where(others, -1.0, 1.0).double()
-            hinges = torch.relu(float(p.get("margin", 1)) / 2 - sign * z)
-            share = torch.where(others, 1.0, float(len(z) - 1)) / len(z)
-            hinge = (hinges * share).sum() if kind == "hkr" or mean else hinges.sum()
-            kr = z[others].mean() - z[y]
-            weight = float(p.get("hkr_weight", 0))
-            loss = hinge if kind == "multiclass-hinge" else kr + weight * hinge
-        case _:
-            floor = float(p["cosine_floor"])
-            loss = -(z * target / target.norm()).sum() / torch.clamp(z.norm(), min=floor)
-    (gradient,) = torch.autograd.grad(loss, z)
+    if loss.kind in {"mse", "huber", "cosine"}:
+        norm = getattr(loss, "label_norm", 1.0)
+        target = target / target.norm() * (7.0 if norm is None else norm)
+    elif loss.kind == "bce":
+        target = (target > 0).double()
+    elif loss.of_classes:
+        target = one_hot(y, z)
+    (gradient,) = torch.autograd.grad(loss_value(loss, z, target), z)
     return gradient
 
 
@@ -111,7 +78,8 @@ def test_sampled_gradients(kind: str, parameters: dict, radius: float, width: fl
     """No admissible logits and labels exceed norm and hull."""
     classes = 4
     found = fact((1, classes), radius, 0.0, width)
-    bound = loss_cotangent(read_loss(kind, parameters), found, (1, classes))
+    loss = read_loss(kind, parameters)
+    bound = loss_cotangent(loss, found, (1, classes))
     generator = torch.Generator().manual_seed(1)
     for _ in range(60):
         z = torch.randn(classes, generator=generator, dtype=torch.float64)
@@ -120,7 +88,7 @@ def test_sampled_gradients(kind: str, parameters: dict, radius: float, width: fl
         z = z * min(1.0, radius / float(z.norm()))
         target = torch.randn(classes, generator=generator, dtype=torch.float64)
         for y in range(classes):
-            gradient = gradients(kind, parameters, z, y, target).numpy()
+            gradient = gradients(loss, z, y, target).numpy()
             assert np.linalg.norm(gradient) <= bound.norm * (1 + 1e-9)
             if bound.hull is not None:
                 _assert_in_hull(gradient, bound.hull.scale, bound.hull.smoothing)
