@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -55,15 +54,6 @@ def group_norm(
         return ops
     own = None if bias is None else by_channel(bias, shape)
     return [*ops, Scale(by_channel(scale, shape), own)]
-
-
-def in_steps(name: str, ops: Sequence[Maker], source: str) -> list[Step]:
-    """One after the other, the last under this name."""
-    names = [source, *(f"{name}{number}" for number in range(1, len(ops))), name]
-    return [
-        (after, op, (before,))
-        for op, (before, after) in zip(ops, itertools.pairwise(names), strict=True)
-    ]
 
 
 def dag(input_shape: tuple[int, ...], steps: list[Step]) -> Graph:

@@ -26,9 +26,8 @@ from lipcert.core.losses.margins import (
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.labels import checked_labels
-from lipcert.losses import worst_gradients
 from lipcert.measure.losses import clipped_gradient, per_example_loss
-from tests.plain_losses import BOTH, CLASS_LOSSES, TARGET_LOSSES, loss_value
+from tests.plain_losses import CLASS_LOSSES, TARGET_LOSSES, loss_value
 
 RNG = np.random.default_rng(2)
 EXAMPLES, CLASSES = 6, 5
@@ -105,27 +104,6 @@ def test_torchs_own_losses():
         same(per_example_loss(loss, z, t), expected)
     cosine = -functional.cosine_similarity(z, t, dim=1) * t.norm(dim=1)
     same(per_example_loss(Cosine(), z, t), cosine)
-
-
-@pytest.mark.parametrize("loss", [CrossEntropy(), CrossEntropy(0.3, 0.2)], ids=str)
-def test_gradients_of_the_record(loss):
-    by_label = worst_gradients(loss, LOGITS)
-    _, found = values_and_gradients(loss, LOGITS, NUMBERS)
-    np.testing.assert_allclose(
-        found.numpy(), by_label[NUMBERS, np.arange(EXAMPLES)], rtol=1e-12, atol=1e-14
-    )
-
-
-@pytest.mark.parametrize("reduction", BOTH)
-def test_worst_gradients_of_the_record(reduction):
-    bce = BinaryCrossEntropy(0.5, reduction)
-    _, found = values_and_gradients(bce, LOGITS, np.where(LOGITS < 0.0, 1.0, 0.0))
-    np.testing.assert_allclose(found.numpy(), worst_gradients(bce, LOGITS)[0], rtol=1e-12)
-    square = SquaredError(2.0, reduction, half=True)
-    wrong = -2.0 * LOGITS / np.linalg.norm(LOGITS, axis=1, keepdims=True)
-    labels = checked_labels(square, wrong, (CLASSES,))
-    _, found = values_and_gradients(square, LOGITS, labels)
-    np.testing.assert_allclose(found.numpy(), worst_gradients(square, LOGITS)[0], rtol=1e-12)
 
 
 def test_a_single_output():

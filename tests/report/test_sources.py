@@ -19,7 +19,6 @@ from lipcert.report.sources import (
     PRIVACY,
     Source,
     joined,
-    read_analysis,
     read_source,
     study_documents,
 )
@@ -55,17 +54,6 @@ def privacy_source(**members: object) -> Source:
         "diagnostics": [],
     }
     return read_source("p.json", {**document, **members})
-
-
-@pytest.mark.parametrize("name", ["conv1", "", "<b>", "\u202e"])
-def test_an_analysis_is_read_back_as_it_was(name: str) -> None:
-    document = json.loads(analysis_json(sample(name)))
-    assert read_analysis(document) == sample(name)
-
-
-def test_an_audit_is_read_back_as_it_was() -> None:
-    report = audit_samples.violated()
-    assert joined([audit_source(report)]).record(AUDIT) == report
 
 
 def test_the_parts_of_one_model_are_joined() -> None:
