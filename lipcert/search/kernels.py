@@ -21,7 +21,7 @@ from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.program import Conv, Dense
 from lipcert.settings.values import TierName
 
-_RATIOS: Final = (0.7, 1.0, 1.4, 2.0)
+_RATIOS: Final = (0.7, 1.0, 1.4, 1.7, 2.0)
 _ROOMS: Final = (1.0 + 1e-5, 1.01, 1.05)
 _WORTH: Final = 0.99
 """of the bound that is known, what must be possible"""
@@ -51,10 +51,22 @@ def kernel_lines(
         return
     with np.errstate(over="ignore", divide="ignore"):
         limit = _WORTH * known / np.float64(kernel.scale * kernel.norm)
-    ratio, level = _level(kernel, _WORK[tier], float(limit))
+    weights: tuple[tuple[float, ...], ...] = ()
+    part = None
+    if tier == "tight":
+        from lipcert.search.weights import weights_found  # noqa: PLC0415  where effort is tight
+
+        weights, part = weights_found(proof, kernel, stop)
+    ratio, level = _level(kernel, _WORK[tier], float(limit), part)
     for room in _ROOMS:
         if level * room < limit:
-            yield KernelGradient(value=value, stop=stop, ratio=ratio, claim=level * room)
+            yield KernelGradient(
+                value=value,
+                stop=stop,
+                ratio=ratio,
+                claim=level * room,
+                weights=weights,
+            )
 
 
 def stop_above(proof: Proof, value: str, tier: TierName) -> str | None:
@@ -74,7 +86,9 @@ def stop_above(proof: Proof, value: str, tier: TierName) -> str | None:
             work += math.prod(op.weight.shape) * places
 
 
-def _level(kernel: Kernel, work: float, limit: float) -> tuple[float, float]:
+def _level(
+    kernel: Kernel, work: float, limit: float, added: Array | None = None
+) -> tuple[float, float]:
     """A ratio, and the level of all pairs; inf where that is not below the limit.
 
     σ is found of the pairs that may have the largest, as far as the work allows.
@@ -82,13 +96,17 @@ def _level(kernel: Kernel, work: float, limit: float) -> tuple[float, float]:
     one, other = np.triu_indices(len(kernel.differences.rests), 1)
     stretch = kernel.stretch * kernel.steepest
     sizes = stretch * kernel.differences.sizes[one, other]
-    rests = stretch * kernel.differences.rests[one, other]
+    rests = kernel.rests(added)[0][one, other]
     order = np.argsort(-sizes)
     channels, windows = kernel.slopes.shape
     most = int(work / _cost(2 * channels, windows))
     left = float(sizes[order[most]]) if most < len(order) else 0.0
     if not (len(order) and 0.0 < sizes.max() < math.inf and max(left, rests.max()) < limit):
         return 1.0, math.inf
+
+    def whole(part: Array, ratio: float) -> float:
+        return _norm(laid_out(_rows(part, ratio), kernel.reads, kernel.pixels)) * _weight(ratio)
+
     few = order[:most]
     parts = [_parts(kernel, int(one[pair]), int(other[pair])) for pair in few]
     times = math.sqrt(np.bincount(kernel.reads[kernel.reads >= 0]).max())
@@ -96,6 +114,9 @@ def _level(kernel: Kernel, work: float, limit: float) -> tuple[float, float]:
     by_rows = times * _weight(ratio) * np.array([_norm(_rows(part, ratio)) for part in parts])
     upper = np.minimum(sizes[few], rests[few] + by_rows)
     most = int(work / _cost(2 * channels * kernel.reads.shape[1], kernel.pixels))
+    if most > len(_RATIOS):
+        part = parts[int(np.argmax(upper))]
+        ratio = min(_RATIOS, key=lambda a: whole(part, a))
     level = left
     for count, place in enumerate(np.argsort(-upper)):
         if upper[place] <= level:
@@ -103,8 +124,7 @@ def _level(kernel: Kernel, work: float, limit: float) -> tuple[float, float]:
         if count >= most:
             level = float(upper[place])
             break
-        whole = laid_out(_rows(parts[place], ratio), kernel.reads, kernel.pixels)
-        found = float(rests[few[place]]) + _norm(whole) * _weight(ratio)
+        found = float(rests[few[place]]) + whole(parts[place], ratio)
         level = max(level, min(found, float(upper[place])))
         if level >= limit:
             break

@@ -43,6 +43,7 @@ from lipcert.core.program import (
     Step,
     Window,
 )
+from lipcert.core.rules.facts import Fact
 from lipcert.search.norms import find_norms
 from tests.core.mutants.truth import follow
 
@@ -185,8 +186,7 @@ def attained(
         pair[0, one], pair[0, other] = 1.0, -1.0
         for _ in range(starts):
             x = torch.randn(shapes[below], dtype=torch.float64)
-            x = x.abs() if signless else x
-            at = {"": x * (fact.norm / x.norm())}
+            at = {"": brightest(x.abs() if signless else x, fact)}
             for name, (low, high) in ends.items():
                 at[name] = torch.where(torch.rand(low.shape) < 0.5, low, high)
             for turn in range(rounds):
@@ -200,8 +200,27 @@ def attained(
                     at[name] = torch.where(rise > 0.0, high, low)
                     continue
                 rise = rise.clamp(min=0.0) if signless else rise
-                at[name] = rise * (fact.norm / rise.norm()) if rise.any() else at[name]
+                at[name] = brightest(rise, fact) if rise.any() else at[name]
     return largest * hull.scale
+
+
+def brightest(rise: torch.Tensor, fact: Fact) -> torch.Tensor:
+    """A multiple of an image, up to the ends of the box, of the norm that is allowed, or nearly."""
+    low, high = (
+        torch.tensor(np.broadcast_to(end, rise.shape)) for end in (fact.box.lo, fact.box.hi)
+    )
+    factor = fact.norm / rise.norm()
+    for _ in range(40):
+        more = (2.0 * factor * rise).clamp(low, high)
+        if more.norm() > fact.norm or not (more != (factor * rise).clamp(low, high)).any():
+            break
+        factor = 2.0 * factor
+    below, above = factor, 2.0 * factor
+    for _ in range(40):
+        middle = 0.5 * (below + above)
+        is_within = (middle * rise).clamp(low, high).norm() <= fact.norm
+        below, above = (middle, above) if is_within else (below, middle)
+    return (below * rise).clamp(low, high)
 
 
 def squared(

@@ -82,7 +82,9 @@ LINES: tuple[Line[Any], ...] = (
     FormPull(of="loss", form=7, by="hull", bound=0.5),
     ValuePull(of="output", value="x", bound=0.125),
     SignPull(value="y", stop="z", bound=0.5),
-    KernelGradient(value="y", stop="z", ratio=1.0, claim=0.5, bound=1.0),
+    KernelGradient(
+        value="y", stop="z", ratio=1.0, claim=0.5, weights=((1.0,), (0.5, 2.0)), bound=1.0
+    ),
     TensorGradient(tensor="w", bound=1.0),
 )
 SAMPLE = Certificate(
@@ -98,7 +100,9 @@ SAMPLE = Certificate(
     network=NetworkClaim(1.0, 2.0, 3.0, 4.0),
     privacy=PrivacyClaim("pld", 3.0, Fraction(1, 100000), "recomputed"),
 )
-OPTIONAL = {"privacy", "lipschitz", "grad_norm", "sensitivity", "noise_multiplier", "bound"}
+OPTIONAL = {
+    "privacy", "lipschitz", "grad_norm", "sensitivity", "noise_multiplier", "bound", "weights",
+}  # fmt: skip
 REQUIRED = (("outputs", "parameters"), ("outputs", "groups"))
 """where a bound is a claim, it may be left out; a parameter or group is listed for its bounds"""
 DATA = {"data", "opset"}

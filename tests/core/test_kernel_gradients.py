@@ -26,6 +26,7 @@ from lipcert.core.program import (
     Conv,
     Dense,
     Move,
+    Op,
     Scale,
     Shift,
     Step,
@@ -45,6 +46,7 @@ from tests.weakenings.oracles import PREMISES
 
 IMAGES = replace(PREMISES, input_norm=1.0, input_box=(0.0, 1.0))
 SIGNED = replace(PREMISES, input_norm=1.0)
+BRIGHT = replace(PREMISES, input_norm=4.0, input_box=(0.0, 1.0))
 LINEAR = AveragePool | BatchNorm | Conv | Dense | Move | Scale
 
 
@@ -67,6 +69,44 @@ def no_kernel_has_a_larger_gradient(premises, seed):
 @pytest.mark.parametrize("seed", range(12))
 def test_of_images_without_signs(seed):
     no_kernel_has_a_larger_gradient(IMAGES, seed)
+
+
+@pytest.mark.parametrize("seed", range(400, 416))
+def test_of_images_whose_pixels_are_as_bright_as_can_be(seed):
+    no_kernel_has_a_larger_gradient(BRIGHT, seed)
+
+
+def weighted(premises, seed) -> tuple[Chain, KernelGradient]:
+    """A chain, and its best line, which has weights."""
+    found = chain(seed, premises)
+    line, _ = bound_of(found)
+    assert line.weights
+    return found, line
+
+
+@pytest.mark.parametrize("seed", [415, 416, 420])
+def test_weights_say_more_than_norms(seed):
+    found, line = weighted(BRIGHT, seed)
+    with pytest.raises(NotProved):
+        replace(line, weights=()).evaluate(found.proof)
+
+
+@pytest.mark.parametrize("row", range(2))
+def test_weights_that_prove_nothing_are_refused(row):
+    found, line = weighted(BRIGHT, 416)
+    numbers = line.weights[row]
+    for other in (
+        [1.01 * n for n in numbers],
+        numbers[1:],
+        [0.0, *numbers[1:]],
+        [1e308] * len(numbers),
+    ):
+        rows = [*line.weights]
+        rows[row] = tuple(other)
+        with pytest.raises(NotProved):
+            replace(line, weights=tuple(rows)).evaluate(found.proof)
+    with pytest.raises(NotProved):
+        replace(line, weights=line.weights[:1]).evaluate(found.proof)
 
 
 def no_cotangent_is_longer(premises, seed):
@@ -138,23 +178,40 @@ def test_rows_are_pulled_through_linear_steps(seed):
             assert np.all(high - low <= 1e-12)
 
 
-def test_attained_by_single_entries():
-    """x ↦ 4·relu(−2·relu(3·x)): that of the kernel 3 is −8·x·(e_i − e_j) at most."""
-    kernels = (operand(np.full((1, 1, 1), weight)) for weight in (3.0, -2.0))
-    window = windows((1,), 1, 1, 0, 1)
-    ops = [*(Conv(each, None, window, 1, transposed=False) for each in kernels)]
-    scores = Dense(operand(np.array([[4.0], [0.0], [0.0]])), None)
+def of_one_pixel(*factors: float) -> Chain:
+    """x ↦ relu(3x) at one pixel, then relu(fx ± 3) for each factor f, and four times that."""
+    window, one = windows((1,), 1, 1, 0, 1), np.ones((1, 1, 1))
     relu, flat = Activation("relu"), Move(np.zeros((1, 1), dtype=np.int64))
-    row = [ops[0], relu, Shift(operand(np.full((1, 1, 1), 0.5))), ops[1]]
-    row += [Shift(operand(np.full((1, 1, 1), 3.0))), relu, flat, scores]
+    scores = Dense(operand(np.array([[4.0], [0.0], [0.0]])), None)
+    row: list[Op] = [Conv(operand(3.0 * one), None, window, 1, transposed=False), relu]
+    for factor in factors:
+        row.append(Conv(operand(factor * one), None, window, 1, transposed=False))
+        row += [Shift(operand(np.copysign(3.0, -factor) * one)), relu]
+    row += [flat, scores]
     shapes, steps = {"x": (1, 1, 1)}, []
     for number, op in enumerate(row):
         shape = {flat: (1, 1), scores: (1, CLASSES)}.get(op, (1, 1, 1))
         steps.append(Step(op, (f"v{number - 1}" if number else "x",), f"v{number}", shape, number))
         shapes[f"v{number}"] = shape
-    found = proved(shapes, steps, SIGNED, "v0")
+    return proved(shapes, steps, SIGNED, "v0")
+
+
+@pytest.mark.parametrize("factors", [(), (-2.0,), (-2.0, 2.0)])
+def test_attained_by_single_entries(factors):
+    """The gradient is 4·Πf·x·(e_i − e_j) at most."""
+    found = of_one_pixel(*factors)
     _, bound = bound_of(found)
     assert bound == pytest.approx(attained(found, 20, 1, 0), rel=1e-4)
+
+
+@pytest.mark.parametrize("factors", [(-2.0,), (-2.0, 2.0)])
+def test_weights_of_single_entries_attain_the_same(factors):
+    found = of_one_pixel(*factors)
+    line, bound = bound_of(found)
+    weighted = replace(line, weights=((1.0,), (0.49999,)))
+    assert weighted.evaluate(found.proof) == pytest.approx(bound, rel=1e-4)
+    with pytest.raises(NotProved):
+        replace(weighted, claim=0.99 * line.claim).evaluate(found.proof)
 
 
 def test_what_unknown_slopes_add_counts():
@@ -162,7 +219,7 @@ def test_what_unknown_slopes_add_counts():
     zeros, ones = exact(np.zeros((CLASSES, 1))), np.ones((CLASSES, CLASSES))
     differences = Differences(zeros, ones, 2.0 * ones)
     reads, slopes = np.zeros((1, 1), dtype=np.int64), exact(np.ones((1, 1)))
-    kernel = Kernel(differences, slopes, 1.0, reads, 1, True, 1.0, 1.0, 1.0)
+    kernel = Kernel(differences, slopes, 1.0, reads, 1, True, 1.0, 1.0, 1.0, np.ones((1, 1)), 1, ())
     assert kernel.bound(chain(0, IMAGES).proof, 1.0, 1.5) >= 1.0
 
 

@@ -8,6 +8,7 @@ from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.program import Activation
 from tests.core import test_inputs, test_kernel_gradients
 from tests.core.forms import test_forms, test_links, test_products, test_regions
+from tests.core.forms.test_weights import test_without_a_box
 from tests.core.norms import (
     test_convolution,
     test_definite,
@@ -203,8 +204,16 @@ KERNELS = [
         test_kernel_gradients.test_a_claim_that_is_too_low_is_refused),
     by_seeds("lines.kernels:kernel_at", "bool((rule.x.box.lo >= 0.0).all())", "True",
         test_kernel_gradients.no_kernel_has_a_larger_gradient, SIGNED),
-    by("lines.kernels:Kernel.bound", "multiply_up(self.reach, rest)", "0.0",
+    by("lines.kernels:Kernel.bound", "float(wholes[place])", "0.0",
         test_kernel_gradients.test_what_unknown_slopes_add_counts),
+    by("lines.kernels:Added.part",
+        "not is_contraction(self.matrix, inner, outer, proof.engine.norms)", "False",
+        test_kernel_gradients.test_weights_that_prove_nothing_are_refused, 0),
+    by("lines.kernels:added_below", "up(multiply_up(norm, most) * differences.rests)",
+        "0.0 * differences.rests",
+        test_kernel_gradients.test_weights_of_single_entries_attain_the_same, (-2.0, 2.0)),
+    by("forms.weights:weighted_reach", "add_up(multiply_up(level, total), rest)", "rest",
+        test_without_a_box),
     by_seeds("forms.signs:Differences.through_slopes", "up(radius * self.sizes) + ", "",
         test_kernel_gradients.no_kernel_has_a_larger_gradient, IMAGES),
     by("lines.signs:path_between", "proof.reads[value] != 1 or ", "",

@@ -51,10 +51,7 @@ class Differences:
 
     def through_slopes(self, slopes: Interval) -> Differences:
         """slopes: of all entries. One μ and one ρ serve for all."""
-        low, high = float(np.min(slopes.lo)), float(np.max(slopes.hi))
-        middle = low if low == high else 0.5 * low + 0.5 * high
-        radius = max(add_up(high, -middle), add_up(middle, -low))
-        most = max(abs(low), abs(high))
+        middle, radius, most = ball_of(slopes)
         rests = up(up(radius * self.sizes) + up(abs(middle) * self.rests))
         return self._limited(self.vectors * exact(middle), rests, up(most * self.sizes))
 
@@ -66,6 +63,13 @@ class Differences:
     def _limited(self, vectors: Interval, rests: Array, sizes: Array) -> Differences:
         """‖q‖ ≤ ‖u‖ + ‖d‖, too."""
         return Differences(vectors, rests, np.minimum(sizes, up(distances(vectors) + rests)))
+
+
+def ball_of(slopes: Interval) -> tuple[float, float, float]:
+    """μ and ρ for all entries, and the largest magnitude."""
+    low, high = float(np.min(slopes.lo)), float(np.max(slopes.hi))
+    middle = low if low == high else 0.5 * low + 0.5 * high
+    return middle, max(add_up(high, -middle), add_up(middle, -low)), max(abs(low), abs(high))
 
 
 def distances(vectors: Interval) -> Array:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import ClassVar, Literal, final
 
@@ -11,11 +12,13 @@ import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, round_down
 from lipcert.core.budget import spend
-from lipcert.core.codec import Bound
+from lipcert.core.codec import Bound, member
 from lipcert.core.forms.correlation import kernel_factor_at_most
 from lipcert.core.forms.links import Diagonal, link_of
-from lipcert.core.forms.signs import Differences
-from lipcert.core.interval import Interval, exact, up
+from lipcert.core.forms.pulled import pulled
+from lipcert.core.forms.signs import Differences, ball_of, distances
+from lipcert.core.forms.weights import MAX_ENTRIES, is_contraction, weighted_reach
+from lipcert.core.interval import Array, Interval, exact, up
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
 from lipcert.core.lines.proof import LOSS, Proof
@@ -49,7 +52,9 @@ class KernelGradient(Line[float]):
     and nothing else, and is fixed; nothing else reads it; the convolution is not transposed.
     Proof: a gradient of the kernel is linear in the cotangent, which lies in a hull whose vertices
     are convex combinations of differences e_i − e_j: its norm is largest at one of these. That of
-    u + d is at most σ‖x‖ of u, and R·h·‖d‖ of d, R the norm of kernel ↦ value.
+    u + d is at most σ‖x‖ of u, and R·h·‖d‖ of d, R the norm of kernel ↦ value. By `forms.weights`,
+    what the lowest unknown slopes add to a vector is bounded by a and b, and d is no more than that
+    and what they and the linear steps below them make of the d above.
     """
 
     rule: Literal["grad/kernel"] = "grad/kernel"
@@ -58,11 +63,18 @@ class KernelGradient(Line[float]):
     stop: str
     ratio: Bound
     claim: Bound
+    weights: tuple[tuple[Bound, ...], ...] = field(default=(), metadata=member(optional=True))
 
     def evaluate(self, proof: Proof) -> float:
         """Over all pairs of classes."""
         kernel = kernel_at(proof, self.value, self.stop)
-        return kernel.bound(proof, self.ratio, self.claim)
+        if len(self.weights) not in {0, 2}:
+            raise NotProved("its weights are not two rows")
+        part = None
+        if self.weights:
+            inner, outer = (np.array(row, dtype=np.float64) for row in self.weights)
+            part = added_below(proof, kernel, self.stop).part(kernel, inner, outer, proof)
+        return kernel.bound(proof, self.ratio, self.claim, part)
 
     def least(self, found: float) -> float:
         """The largest of all pairs."""
@@ -82,7 +94,8 @@ class Kernel:
 
     differences: where they are, `slopes` above the value it computes, [channels, windows]; scale:
     of the hull. reads, pixels, nonnegative: as in `forms.correlation`. norm: of what it reads;
-    reach: of kernel ↦ value; stretch: κ.
+    largest: magnitudes of that, [input channels, pixels], of so many groups. reach: of kernel ↦
+    value; stretch: κ. above: the steps from the differences up to the stop.
     """
 
     differences: Differences
@@ -94,6 +107,9 @@ class Kernel:
     norm: float
     reach: float
     stretch: float
+    largest: Array
+    groups: int
+    above: Sequence[Step]
 
     @property
     def steepest(self) -> float:
@@ -123,21 +139,93 @@ class Kernel:
         except ValueError:
             return False
 
-    def bound(self, proof: Proof, ratio: float, level: float) -> float:
+    def rests(self, part: Array | None) -> tuple[Array, Array]:
+        """What d adds to a gradient, for every pair of classes: over ‖x‖, and whole.
+
+        part: another bound of the whole.
+        """
+        rests = up(self.steepest * self.differences.rests)
+        shares, wholes = up(self.stretch * rests), up(self.reach * rests)
+        if part is None or not self.norm:
+            return shares, wholes
+        return np.minimum(shares, up(part / self.norm)), np.minimum(wholes, part)
+
+    def bound(self, proof: Proof, ratio: float, level: float, part: Array | None = None) -> float:
         """What follows from σ + κ·h·‖d‖ ≤ level, as far as it has to be proved; NotProved where
-        it is not."""
+        it is not. part: as of `rests`."""
         pairs = np.triu_indices(len(self.differences.rests), 1)
         sizes = up(self.steepest * self.differences.sizes[pairs])
-        rests = up(self.steepest * self.differences.rests[pairs])
+        shares, wholes = (rests[pairs] for rests in self.rests(part))
         is_small = up(self.stretch * sizes) <= level
         found = multiply_up(self.reach, float(np.max(sizes[is_small], initial=0.0)))
         for place in np.flatnonzero(~is_small):
-            pair, rest = (int(pairs[0][place]), int(pairs[1][place])), float(rests[place])
-            claim = round_down(Fraction(level) - Fraction(multiply_up(self.stretch, rest)))
+            pair = int(pairs[0][place]), int(pairs[1][place])
+            claim = round_down(Fraction(level) - Fraction(float(shares[place])))
             if not self.proves(proof, pair, ratio, claim):
                 raise NotProved(f"it is not proved of the classes {pair[0]} and {pair[1]}")
-            found = max(found, add_up(multiply_up(self.norm, claim), multiply_up(self.reach, rest)))
+            found = max(found, add_up(multiply_up(self.norm, claim), float(wholes[place])))
         return multiply_up(self.scale, found)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Added:
+    """What the lowest unknown slopes add, and the linear steps between them and the kernel.
+
+    matrix: A of `forms.weights`, [above, below]; vectors: ρu, [classes, above]; rests: what is left
+    of ‖d‖ for each pair.
+    """
+
+    matrix: Interval
+    vectors: Interval
+    rests: Array
+
+    def part(self, kernel: Kernel, inner: Array, outer: Array, proof: Proof) -> Array:
+        """What d adds to a gradient, for every pair of classes, by a and b; NotProved where they
+        prove nothing."""
+        spend()
+        if (len(outer), len(inner)) != self.matrix.shape:
+            raise NotProved("its weights do not fit the steps above")
+        if not is_contraction(self.matrix, inner, outer, proof.engine.norms):
+            raise NotProved("its weights prove nothing")
+        with np.errstate(over="ignore", invalid="ignore"):
+            slopes = kernel.slopes.magnitude()
+            shares = up(slopes / inner.reshape(slopes.shape))
+            reach = weighted_reach(shares, kernel.reads, kernel.largest, kernel.norm, kernel.groups)
+            sizes = distances(self.vectors * exact(outer).reciprocal())
+            rests = up(multiply_up(kernel.reach, kernel.steepest) * self.rests)
+            found = up(up(reach * sizes) + rests)
+        if not np.isfinite(found).all():
+            raise NotProved("its weights prove nothing")
+        return found
+
+
+def added_below(proof: Proof, kernel: Kernel, stop: str) -> Added:
+    """NotProved where no unknown slopes are above linear steps, or these are too large."""
+    shapes, steps = proof.program.shapes, kernel.above
+    bends = (k for k, step in enumerate(steps) if isinstance(step.op, Activation | PRelu))
+    count = next(bends, 0)
+    linear, bent = steps[:count], steps[count] if count else None
+    slopes = None if bent is None else slopes_between((bent,), proof.facts)
+    if bent is None or slopes is None:
+        raise NotProved("there are no linear steps below unknown slopes")
+    size = math.prod(bent.shape)
+    if size * max(size, *(math.prod(shapes[step.inputs[0]]) for step in linear)) > MAX_ENTRIES:
+        raise NotProved("the linear steps below unknown slopes are too large")
+    matrix, norm = exact(np.eye(size)), 1.0
+    for step in reversed(linear):
+        try:
+            rows = pulled(matrix, step, shapes[step.inputs[0]], {})
+        except ValueError:
+            rows = None
+        if rows is None or not np.isfinite(rows.magnitude()).all():
+            raise NotProved(f"{step.output} is not known as a matrix")
+        matrix, rule = rows, rule_at(proof.program, step, proof.facts, proof.weights)
+        norm = multiply_up(norm, rule.lipschitz(0))
+    _, radius, most = ball_of(slopes[bent.output])
+    differences = differences_at(proof, bent.output, stop)
+    rests = up(multiply_up(norm, most) * differences.rests)
+    return Added(matrix, differences.vectors * exact(radius), rests)
 
 
 def kernel_at(proof: Proof, value: str, stop: str) -> Kernel:
@@ -172,6 +260,9 @@ def kernel_at(proof: Proof, value: str, stop: str) -> Kernel:
         rule.x.norm,
         reach,
         root_up(kernel_square(axes)),
+        rule.x.box.broadcast(rule.before).magnitude().reshape(rule.before[1], -1),
+        step.op.groups,
+        path[zone:],
     )
 
 
