@@ -210,6 +210,7 @@ def test_weights_of_single_entries_attain_the_same(factors):
     line, bound = bound_of(found)
     weighted = replace(line, weights=((1.0,), (0.49999,)))
     assert weighted.evaluate(found.proof) == pytest.approx(bound, rel=1e-4)
+    assert bound >= attained(found, 20, 1, 0)
     with pytest.raises(NotProved):
         replace(weighted, claim=0.99 * line.claim).evaluate(found.proof)
 

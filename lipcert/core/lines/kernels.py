@@ -220,7 +220,7 @@ def added_below(proof: Proof, kernel: Kernel, stop: str) -> Added:
             rows = None
         if rows is None or not np.isfinite(rows.magnitude()).all():
             raise NotProved(f"{step.output} is not known as a matrix")
-        matrix, rule = rows, rule_at(proof.program, step, proof.facts, proof.weights)
+        matrix, rule = rows, rule_at(shapes, step, proof.facts, proof.weights)
         norm = multiply_up(norm, rule.lipschitz(0))
     _, radius, most = ball_of(slopes[bent.output])
     differences = differences_at(proof, bent.output, stop)
