@@ -74,6 +74,8 @@ def without_fast_path() -> Iterator[None]:
 
 def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Path:
     plain = _bare_copy(unwrapped(module)).cpu().eval()
+    # with channels last, exporters write views by strides and the size of the batch
+    plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     for part in dropouts(plain).values():
         part.inplace = False  # type: ignore[assignment]  # in place, the file shows nothing of it
     _take_masks_as_they_are(plain)

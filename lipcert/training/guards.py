@@ -316,7 +316,10 @@ class StepGuard:
                 own = own.to(parameter)
             total = self._sums.get(name)
             self._sums[name] = own if total is None else total + own
-            parameter.grad = own.clone() if parameter.grad is None else parameter.grad.add_(own)
+            if parameter.grad is None:  # as it lies: fused optimizers ask for it
+                parameter.grad = torch.empty_like(parameter).copy_(own)
+            else:
+                parameter.grad.add_(own)
 
     def stepping(self, unmanaged: Sequence[str]) -> None:
         """The optimizer is about to step. unmanaged: what else it would move, by name."""

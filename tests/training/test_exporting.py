@@ -93,6 +93,19 @@ def test_the_file_is_the_module_in_evaluation_mode(name: str, tmp_path: Path) ->
             np.testing.assert_allclose(own, other.detach().numpy(), rtol=1e-5, atol=1e-6)
 
 
+def test_how_kernels_lie_in_memory_does_not_show(tmp_path: Path) -> None:
+    """Of images with channels last, exporters write views by strides and the size of the batch."""
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.MaxPool2d(3, 2, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+    )
+    plain = lipcert.export(module, torch.zeros(1, 2, 8, 8), tmp_path / "plain.onnx").read_bytes()
+    module = module.to(memory_format=torch.channels_last)
+    found = lipcert.export(module, torch.zeros(1, 2, 8, 8), tmp_path / "last.onnx").read_bytes()
+    assert found == plain
+    assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
 def test_inputs_and_outputs_are_called_as_in_the_module(tmp_path: Path) -> None:
     """But for names that parameters have, which an ONNX file cannot give twice."""
     module, batch = CASES["several"]

@@ -116,6 +116,28 @@ def test_noise_of_weight_clipping_is_that_of_the_analysis_within_its_radii(tmp_p
             run.step(x, y)
 
 
+class Image(nn.Module):
+    """The features as an image of 2 × 3 pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(1, 4, 2), nn.Conv2d(4, 3, (1, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(self.first(x.unflatten(1, (1, 2, 3))).relu()).flatten(1)
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_gradients_lie_in_memory_as_their_parameters_do(order: torch.memory_format) -> None:
+    """Fused optimizers on a GPU refuse others, also where one channel leaves a choice."""
+    mechanism = GradientClipping(clip_norm=1.0, input_norm=1.0)
+    with private_run(None, mechanism, network=lambda: Image().to(memory_format=order)) as run:
+        for x, y in run.loader:
+            run.step(x, y)
+            for parameter in run.model.parameters():
+                assert parameter.grad.stride() == parameter.stride()
+
+
 class Silent(SGD):
     """Keeps what it was given."""
 

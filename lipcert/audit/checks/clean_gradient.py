@@ -5,7 +5,9 @@ network, loss and mechanism make it, over the batches of all ranks, which record
 no example was drawn. Compared: d, the distance of the two, with
 
     a   8 times the distance between this sum in the recorded precision and in float64, plus what
-        adding n gradients one after another may round, n·u·Σ‖g_i‖, plus what a clip may leave out
+        adding n gradients one after another may round, n·u·Σ‖g_i‖, in the type of the parameters,
+        plus one rounding of the products in every pass, 16 where this device has no such products,
+        plus what a clip may leave out
         that divides by the upper end of a norm in the recorded precision: d ≤ a passes. With the
         decay inside the clip, f_i∇ℓ_i and f_iλθ are added up apart, f_i being the factor of the
         clip, and may cancel: what is added is then as long as ‖f_i∇ℓ_i‖ + f_iλ‖θ‖ ≤
@@ -52,6 +54,7 @@ from lipcert.audit.checks.recorded_run import (
 )
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
+from lipcert.core.program import Conv
 from lipcert.measure.measured import Precision, joint
 from lipcert.upper import FloatArray
 
@@ -60,6 +63,8 @@ _CHECK: Final = Check("LC317", _NAME)
 _CONTRIBUTED: Final = Check("LC312", _NAME, "clip the gradient of each example before the sum")
 _FACTOR: Final = 8.0
 _KINKS: Final = 1.0 / 16.0
+_UNSEEN: Final = 16
+"""roundings of products that this device cannot do again; three of TF32 were measured"""
 _LARGEST: Final = 1 << 24
 _SHORT: Final = 2.0**-24
 """of the longest gradient, or of the largest singular value"""
@@ -172,7 +177,10 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     clips = clips_of(run, run.claims)
     exact = Gradients(run.claims, weights, run.device, decay=decay, clips=clips)
     passes = _passes(exact, release)
-    used = first.step.arithmetic.precision if first.step.arithmetic is not None else None
+    used = stored = None
+    if (arithmetic := first.step.arithmetic) is not None:
+        convolves = any(isinstance(node.op, Conv) for node in run.graph.nodes)
+        used, stored = arithmetic.products(convolves=convolves), arithmetic.stored
     own = _comparable(used, run.device)
     ours = _flat(run, _total(passes))
     near, rounded = passes, ours
@@ -190,15 +198,12 @@ def _distance(run: RecordedRun, release: Release, clean: Blob, decay: float) -> 
     known = {match.recorded for match in run.names.values()}
     extra = [name for name, item in snapshot.items() if name not in known and np.any(item)]
     lengths = sum(float(np.sum(joint([*p.contributions().values()]).norm)) for p in passes)
-    unit = (used or own).unit
+    roundings = len(release.batches) + (0 if used in (None, own) else _UNSEEN)
+    share = release.examples * (stored or own).unit + roundings * (used or own).unit
     added = lengths + 2.0 * sum(part.decayed() for part in passes)
     alpha = _ratio(theirs, ours)
     d = norm_of(theirs - ours)
-    a = (
-        _FACTOR * norm_of(rounded - ours)
-        + release.examples * unit * added
-        + sum(part.clip_slack() for part in near)
-    )
+    a = _FACTOR * norm_of(rounded - ours) + share * added + sum(part.clip_slack() for part in near)
     residual = norm_of(theirs - alpha * ours)
     is_factor = abs(alpha - 1.0) * norm_of(ours) > _FACTOR * (residual + a)
     is_explained = d <= a or is_factor or extra

@@ -208,10 +208,16 @@ class Arithmetic:
     deterministic: bool
 
     @property
-    def precision(self) -> Precision | None:
-        """The arithmetic of products; None for a type that audits do not know."""
+    def stored(self) -> Precision | None:
+        """The arithmetic in which parameters are stored, and gradients added up; None for a type
+        that audits do not know."""
+        return next((item for item in Precision if item.value == self.dtype), None)
+
+    def products(self, *, convolves: bool) -> Precision | None:
+        """The arithmetic of products, of a network that has convolutions or not; None as above."""
         name = self.autocast or self.dtype
-        if name == "float32" and self.device == "cuda" and (self.tf32_matmul or self.tf32_conv):
+        is_short = self.tf32_matmul or (convolves and self.tf32_conv)
+        if name == "float32" and self.device == "cuda" and is_short:
             return Precision.TF32
         return next((item for item in Precision if item.value == name), None)
 

@@ -156,6 +156,11 @@ def _celu(x: Tensor, alpha: float) -> Tensor:
     return alpha * functional.elu(x / alpha)
 
 
+def _hard_swish(x: Tensor) -> Tensor:
+    # torch's own hardswish rounds 1/6 to float32 on a GPU, even in float64
+    return x * torch.clamp(x / 6.0 + 0.5, 0.0, 1.0)
+
+
 FUNCTIONS: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
     {
         "relu": torch.relu,
@@ -163,7 +168,7 @@ FUNCTIONS: Final[Mapping[str, Callable[..., Tensor]]] = MappingProxyType(
         "abs": torch.abs,
         "clip": torch.clamp,
         "hard_sigmoid": lambda x, slope, offset: torch.clamp(slope * x + offset, 0.0, 1.0),
-        "hard_swish": functional.hardswish,
+        "hard_swish": _hard_swish,
         "elu": functional.elu,
         "selu": lambda x, alpha, gain: gain * functional.elu(x, alpha),
         "celu": _celu,

@@ -11,11 +11,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from lipcert.audit import observation
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.checks import Checked, check_recorded_run, clean_gradient
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
 from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.records import Arithmetic
 from lipcert.settings.settings import Settings
 from tests.audit.checks.runs import array_of
 from tests.networks import dag, trained
@@ -107,6 +109,26 @@ def test_one_example_that_is_left_out_shows_next_to_a_long_decay(
         checked = audited(tmp_path / str(left_out), weight, count=count, left_out=left_out)
         (report,) = (r for r in checked.reports if r.name == "agreement")
         assert (report.verdict is Verdict.PASS) is is_right
+
+
+@pytest.mark.parametrize("autocast", [None, "bfloat16"])
+@pytest.mark.parametrize(
+    ("left_out", "verdict"), [(0, Verdict.PASS), (COUNT // 4, Verdict.VIOLATION)]
+)
+def test_short_products_do_not_explain_examples_that_are_left_out_of_many(
+    left_out: int,
+    verdict: Verdict,
+    autocast: str | None,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Products of 10 or 7 bits, of which 4000 roundings are more than the sum; sums have 23."""
+    device = "cuda" if autocast is None else "cpu"
+    used = Arithmetic(device, "float32", autocast, True, True, False)
+    monkeypatch.setattr(observation, "arithmetic_of", lambda _: used)
+    checked = audited(tmp_path / "t", RIDGE + 5.0, left_out=left_out)
+    (report,) = (r for r in checked.reports if r.name == "agreement")
+    assert report.verdict is verdict, report
 
 
 class Known:

@@ -249,8 +249,14 @@ def test_a_full_disk_leaves_whole_lines(tmp_path: Path, monkeypatch) -> None:
         ("cpu", "float8_e4m3fn", None, False, None),
     ],
 )
-def test_precision(device, dtype, autocast, tf32, expected) -> None:
-    assert Arithmetic(device, dtype, autocast, False, tf32, False).precision is expected
+def test_the_arithmetic_of_products(device, dtype, autocast, tf32, expected) -> None:
+    """TF32 of convolutions, which torch allows by default, is none of other layers."""
+    used = Arithmetic(device, dtype, autocast, False, tf32, False)
+    assert used.products(convolves=True) is expected
+    plain = expected if expected is not Precision.TF32 else Precision.FLOAT32
+    assert used.products(convolves=False) is plain
+    assert dataclasses.replace(used, tf32_matmul=tf32).products(convolves=False) is expected
+    assert used.stored is {"float32": Precision.FLOAT32, "float64": Precision.FLOAT64}.get(dtype)
 
 
 def test_reading_and_writing_load_no_torch(tmp_path: Path) -> None:

@@ -109,6 +109,23 @@ def check_gradients_and_vmap(case):
     torch.testing.assert_close(torch.func.vmap(one)(*tensors), found, rtol=1e-10, atol=1e-11)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no GPU")
+def test_a_gpu_computes_the_same_in_float64():
+    """Also where kernels of torch keep constants in float32."""
+
+    def on(device, case):
+        tensors = [
+            torch.tensor(x, device=device) for x in values(case.inputs, case.box, examples=2)
+        ]
+        weights = {slot: item.to(device) for slot, item in operands(case.node).items()}
+        found, slopes = gradients(lambda *x: lowered(case.node, x, weights), tensors)
+        return [item.cpu() for item in (found, *slopes)]
+
+    for case in CASES:
+        for here, there in zip(on("cpu", case), on("cuda", case), strict=True):
+            torch.testing.assert_close(there, here, rtol=1e-11, atol=1e-12, msg=case.name)
+
+
 def gradients(function, inputs, example=None):
     """The value, and the gradients of its product with fixed random numbers."""
     leaves = [x.detach().requires_grad_() for x in inputs]
