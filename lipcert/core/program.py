@@ -486,17 +486,12 @@ def needed_steps(steps: Sequence[Step], output: str) -> tuple[Step, ...]:
 
 
 def kept_entries(step: Step) -> int:
-    """Entries that a step holds besides the kernels and matrices of the file."""
-    match step.op:
-        case Move(sources):
-            return sources.size if sources.flags.writeable else 0  # else a view of shared numbers
-        case Scale(operand) | Shift(operand) | PRelu(operand):
-            return operand.lo.size
-        case Compare(limits):
-            return limits.size if limits.flags.owndata else 0
-        case Attention(_, mask) if mask is not None:
-            return mask.lo.size
-    return 0
+    """Entries that a step holds besides kernels, matrices, and views of shared numbers."""
+    if isinstance(step.op, Dense | Conv | Embedding | BatchNorm):
+        return 0
+    held = (getattr(step.op, item.name) for item in fields(step.op))
+    arrays = (item.lo if isinstance(item, Operand) else item for item in held)
+    return sum(x.size for x in arrays if isinstance(x, np.ndarray) and x.flags.writeable)
 
 
 @final

@@ -18,7 +18,7 @@ from lipcert.core.forms.form import Form
 from lipcert.core.interval import Array, Interval, exact, norm_up, up
 from lipcert.core.norms.definite import MAX_SIZE, room_for
 from lipcert.core.program import Program, Shape
-from lipcert.core.rules.facts import Fact, lengths_up
+from lipcert.core.rules.facts import Fact
 
 LARGEST_SQUARED: Final = 1e100
 """far below numbers whose squares overflow"""
@@ -58,8 +58,8 @@ def is_allowed(centre: Array, program: Program, known: Mapping[str, Fact]) -> bo
 def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
     """The ball around (1 − share)·middle of the box, for 0 ≤ share ≤ 1; None if none is known.
 
-    None also where squares might overflow, or where the centre is not known to satisfy the fact
-    itself, all parts of it.
+    fact: of an input, its norm and its box. None also where squares might overflow, or where the
+    centre is not known to satisfy the fact itself.
     Proof: for 0 ≤ t ≤ 1 and ‖x‖ ≤ R, ‖x − c‖² ≤ tR² + Σ((x_i − c_i)² − t·x_i²), and each term is
     convex in x_i, hence largest at an end of the box.
     Attained: for cubes [0, a]^n, and for t = 0 or 1.
@@ -71,9 +71,8 @@ def enclosing_ball(fact: Fact, shape: Shape, share: Fraction) -> Ball | None:
     if not _satisfies(centre, fact):
         return None
     weight = Interval(np.array(round_down(share)), np.array(round_up(share)))
-    ends = [
-        _square(exact(end) - exact(centre)) - weight * _square(exact(end)) for end in _ends(box)
-    ]
+    rows = [(end - exact(centre), end) for end in (exact(box.lo), exact(box.hi))]
+    ends = [far * far - weight * (end * end) for far, end in rows]
     worst = exact(np.maximum(ends[0].hi, ends[1].hi).reshape(-1)).sum((0,))
     square = Fraction(float(worst.hi[0])) + share * Fraction(fact.norm) ** 2
     return Ball(centre, sqrt_up(max(square, Fraction(0))))
@@ -157,22 +156,7 @@ def _corner(form: Form, level: float, offsets: Array) -> Fraction | None:
 
 
 def _satisfies(centre: Array, fact: Fact) -> bool:
-    """Whether a point satisfies a fact, all parts of it."""
-    runs = float(np.max(lengths_up(centre), initial=0.0))
-    columns = (
-        centre.ndim < 2
-        or float(np.max(lengths_up(np.swapaxes(centre, -1, -2)), initial=0.0)) <= fact.column_norm
-    )
+    """Whether a point is as long and lies where the premises say, from which the rest follows."""
     box = fact.box.broadcast(centre.shape)
     inside = bool((centre >= box.lo).all() and (centre <= box.hi).all())
-    return bool(
-        inside and norm_up(centre) <= fact.norm < np.inf and runs <= fact.row_norm and columns
-    )
-
-
-def _ends(box: Interval) -> tuple[Array, Array]:
-    return box.lo, box.hi
-
-
-def _square(interval: Interval) -> Interval:
-    return interval * interval
+    return inside and norm_up(centre) <= fact.norm < np.inf

@@ -299,7 +299,6 @@ def test_enclosing_balls() -> None:
         assert ball.radius >= expected * (1 - 1e-15)
         assert ball.point().norm == pytest.approx(1.5 * (1 - t))
     assert enclosing_ball(Fact.of(shape, 1.0, cube), shape, Fraction(0)) is None
-    assert enclosing_ball(Fact.of(shape, 3.0, cube, row_norm=1.0), shape, Fraction(0)) is None
     assert enclosing_ball(Fact.of(shape, 3.0), shape, Fraction(0)) is not None
     assert enclosing_ball(Fact.of(shape), shape, Fraction(0)) is None
     assert enclosing_ball(Fact.of(shape, 1e160), shape, Fraction(0)) is None
