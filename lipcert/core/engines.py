@@ -42,7 +42,7 @@ def _loaded(name: str) -> Any:
 ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
     {
         "float": Engine("float_engine.norm_at_most_float", "definite.definite_float"),
-        "exact": Engine("integer_engine.norm_at_most_exact", "definite.definite_exact"),
+        "exact": Engine("integer_engine.norm_at_most_exact", "integer_engine.definite_exact"),
     }
 )
 """by the names that users give them"""

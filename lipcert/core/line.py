@@ -78,7 +78,7 @@ RULES: Final[Mapping[str, str]] = {
     "fact/gain": "gains.GainFact",
     "fact/products": "products.ProductFact",
     "fact/ball": "balls.BallFact",
-    "fact/zero": "balls.ZeroFact",
+    "fact/zero": "moved_balls.ZeroFact",
     "ball/input": "balls.InputBall",
     "ball/form": "moved_balls.MovedBall",
     "form/chain": "chains.ChainForm",

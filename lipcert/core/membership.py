@@ -20,7 +20,7 @@ from lipcert.core.engines import Engine
 from lipcert.core.interval import Array, norm_up
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norms.claim import NormWitness, frobenius_at_most, step_norm_at_most
+from lipcert.core.norms.claim import NormWitness, step_norm_at_most
 from lipcert.core.program import Conv, Dense, Embedding, Op, Operand, Program, Step, operands
 from lipcert.core.reader.records import Model, shown
 from lipcert.core.rules.facts import lengths_up
@@ -180,6 +180,11 @@ def _has_norm(
         np.max(np.maximum(-item.lo, item.hi), initial=0.0) <= radius
         for item in _entrywise(op, constraint.tensor)
     )
+
+
+def frobenius_at_most(array: Array, radius: float) -> bool:
+    """Whether ‖array‖_F ≤ radius could be proved: membership in a ball."""
+    return norm_up(array) <= radius
 
 
 def _has_rows(table: Operand, radius: float) -> bool:

@@ -21,7 +21,7 @@ from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
-from lipcert.core.lines.balls import BallFact, InputBall, NearFact, ZeroFact
+from lipcert.core.lines.balls import BallFact, InputBall, NearFact
 from lipcert.core.lines.chains import (
     CHORDS,
     COTANGENTS,
@@ -35,7 +35,7 @@ from lipcert.core.lines.chains import (
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact
 from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
-from lipcert.core.lines.moved_balls import MovedBall
+from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunPull

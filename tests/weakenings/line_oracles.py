@@ -26,12 +26,12 @@ from lipcert.core.ledger.parts import InputPart
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
-from lipcert.core.lines.balls import BallFact, InputBall, ZeroFact
+from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, slopes_between
 from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.gradients import TensorGradient
-from lipcert.core.lines.moved_balls import MovedBall
+from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof

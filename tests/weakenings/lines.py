@@ -64,7 +64,7 @@ FORMS = [
     _of("balls:NearFact.evaluate", "chain.stop != self.value", "False", by.a_form_of_another_value),
     _of("balls:of_values", "chain.use == COTANGENTS", "False",
         by.a_form_that_holds_some_values_still),
-    _of("balls:ZeroFact.middle", "chain.use != CHORDS and not chain.allows(",
+    _of("moved_balls:ZeroFact.middle", "chain.use != CHORDS and not chain.allows(",
         "False and not chain.allows(", by.values_far_from_zero),
     _of("chains:Chain.allows",
         "np.all(self.slopes[name].lo <= found.lo) and np.all(found.hi <= self.slopes[name].hi)",

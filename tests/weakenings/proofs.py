@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lipcert.core.norms.definite import definite_exact, definite_float
+from lipcert.core.norms.definite import definite_float
 from lipcert.core.norms.float_engine import norm_at_most_float
-from lipcert.core.norms.integer_engine import norm_at_most_exact
+from lipcert.core.norms.integer_engine import definite_exact, norm_at_most_exact
 from lipcert.core.program import Activation
 from tests.core import test_inputs, test_kernel_gradients
 from tests.core.forms import test_forms, test_links, test_products, test_regions
@@ -59,7 +59,7 @@ NORMS = [
         oracles.wrong_factors, norm_at_most_exact),
     by("norms.definite:definite_float", "Fraction(shift) - least", "Fraction(shift)",
         oracles.wrong_lowest_eigenvalue, definite_float),
-    by("norms.definite:definite_exact", "<= -least", "<= 0",
+    by("norms.integer_engine:definite_exact", "<= -least", "<= 0",
         oracles.wrong_lowest_eigenvalue, definite_exact),
     by("norms.convolution:Convolution.by_windows", "sqrt_up(float(self.overlap()))", "1.0",
         test_convolution.test_claims_about_convolutions),
@@ -75,7 +75,7 @@ NORMS = [
     by("norms.claim:matrix_of", "return Interval(op.weight.lo, op.weight.hi)",
         "return Interval(0.9 * op.weight.lo, 0.9 * op.weight.hi)",
         test_steps.test_matrices, norm_at_most_float, 3),
-    by("norms.claim:frobenius_at_most", "norm_up(array)", "0.9 * norm_up(array)",
+    by("membership:frobenius_at_most", "norm_up(array)", "0.9 * norm_up(array)",
         test_steps.test_membership_in_a_ball),
     by("norms.torus:torus_at_most", "if not all(fit)", "if False",
         oracles.a_torus_of_a_single_frequency),

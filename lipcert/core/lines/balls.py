@@ -1,4 +1,4 @@
-"""ball/… and fact/ball, fact/zero: values near that of one example, or near the image of 0."""
+"""ball/input and fact/ball: values near that of one example."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import ClassVar, Literal, final
 
 from lipcert.core.codec import Bound
 from lipcert.core.forms.centred import (
-    LARGEST_SQUARED,
     Ball,
     enclosing_ball,
     fact_around,
@@ -19,7 +18,7 @@ from lipcert.core.forms.centred import (
 )
 from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
-from lipcert.core.lines.chains import CHORDS, COTANGENTS, Chain, slopes_between
+from lipcert.core.lines.chains import COTANGENTS, Chain
 from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
 from lipcert.core.rules.facts import Fact
@@ -116,28 +115,6 @@ class BallFact(NearFact):
         """The image of the centre."""
         radius = proof.radii[self.ball, chain.start]
         return proof.carried(proof.balls[self.ball], chain.steps)[chain.stop].box, radius
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class ZeroFact(NearFact):
-    """Of f(x) near f(0), whether 0 is one of the values at the start of the form or not.
-
-    Hypotheses (checked): the form is proved for slopes of chords from 0.
-    """
-
-    rule: Literal["fact/zero"] = "fact/zero"
-
-    def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
-        """The image of 0, and the norm of the value at the start."""
-        images, radius = proof.images(chain.steps, chain.start), proof.facts[chain.start].norm
-        if chain.use != CHORDS and not chain.allows(
-            slopes_between(chain.steps, proof.facts, images)
-        ):
-            raise NotProved("the form is not proved for the slopes of chords from 0")
-        if not radius <= LARGEST_SQUARED:
-            raise NotProved("the value at the start of the form is not bounded")
-        return images[chain.stop].box, radius
 
 
 def of_values(proof: Proof, number: int) -> Chain:

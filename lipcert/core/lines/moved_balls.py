@@ -1,4 +1,5 @@
-"""ball/form: how far a value is from that of the example in the middle, by a form."""
+"""ball/form and fact/zero: how far a value is, by a form, from that of the example in the middle,
+or from the image of 0."""
 
 from __future__ import annotations
 
@@ -7,8 +8,11 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.line import Line
-from lipcert.core.lines.balls import of_values
+from lipcert.core.forms.centred import LARGEST_SQUARED
+from lipcert.core.interval import Interval
+from lipcert.core.line import Line, NotProved
+from lipcert.core.lines.balls import NearFact, of_values
+from lipcert.core.lines.chains import CHORDS, Chain, slopes_between
 from lipcert.core.lines.proof import Proof
 
 
@@ -43,3 +47,25 @@ class MovedBall(Line[float]):
         proof.carried(points, chain.steps)
         known = proof.radii.get((self.ball, chain.stop), math.inf)
         proof.radii[self.ball, chain.stop] = min(known, self.stated)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class ZeroFact(NearFact):
+    """Of f(x) near f(0), whether 0 is one of the values at the start of the form or not.
+
+    Hypotheses (checked): the form is proved for slopes of chords from 0.
+    """
+
+    rule: Literal["fact/zero"] = "fact/zero"
+
+    def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
+        """The image of 0, and the norm of the value at the start."""
+        images, radius = proof.images(chain.steps, chain.start), proof.facts[chain.start].norm
+        if chain.use != CHORDS and not chain.allows(
+            slopes_between(chain.steps, proof.facts, images)
+        ):
+            raise NotProved("the form is not proved for the slopes of chords from 0")
+        if not radius <= LARGEST_SQUARED:
+            raise NotProved("the value at the start of the form is not bounded")
+        return images[chain.stop].box, radius

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.arithmetic import multiply_up, round_down
-from lipcert.core.interval import Array, Interval, largest_magnitude, norm_up
+from lipcert.core.interval import Interval, largest_magnitude, norm_up
 from lipcert.core.program import Conv, Dense, Shape
 
 FloatMatrix: TypeAlias = npt.NDArray[np.float64]
@@ -76,11 +76,6 @@ class NormWitness:
     method: str
     twists: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
-
-
-def frobenius_at_most(array: Array, radius: float) -> bool:
-    """Whether ‖array‖_F ≤ radius could be proved: membership in a ball."""
-    return norm_up(array) <= radius
 
 
 def all_at_most(entries: Interval, stretch: float, claim: float, check: NormCheck) -> bool:

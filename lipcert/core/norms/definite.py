@@ -12,7 +12,6 @@ To be expected where λ_min(M) ≥ c + n·2^-41, for n ≤ 4096 and diagonals be
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from fractions import Fraction
 from typing import Final, TypeAlias
@@ -28,12 +27,11 @@ Definite: TypeAlias = Callable[[FloatMatrix, Fraction], bool]
 """whether λ_min(M) ≥ c could be proved"""
 
 MAX_SIZE: Final = 1 << 12
-_ROUNDED: Final = Fraction(1, 1 << 64)
 
 
 def definite_float(matrix: FloatMatrix, least: Fraction) -> bool:
     """Whether `definite` holds, proved in float64."""
-    shift = _shift(matrix, least)
+    shift = shift_of(matrix, least)
     if shift is None:
         return False
     B = matrix.copy()
@@ -42,25 +40,12 @@ def definite_float(matrix: FloatMatrix, least: Fraction) -> bool:
     return rest is not None and rest + residual.U <= Fraction(shift) - least
 
 
-def definite_exact(matrix: FloatMatrix, least: Fraction) -> bool:
-    """Whether `definite` holds, proved in integers."""
-    from lipcert.core.norms import layers  # noqa: PLC0415  for this engine only
-
-    shift = _shift(matrix, least)
-    if shift is None:
-        return False
-    n, unit = len(matrix), 1 << 2 * layers.BITS
-    level = math.ceil(Fraction(shift) * unit)
-    rest = layers.unexplained(layers.Layers.nearest(matrix) - layers.Layers.diagonal(level, n))
-    return rest is not None and Fraction(rest - level, unit) + n * _ROUNDED <= -least
-
-
 def room_for(size: int) -> Fraction:
     """How far above c the lowest eigenvalue should be, for a proof."""
     return Fraction(size, 1 << 41)
 
 
-def _shift(matrix: FloatMatrix, least: Fraction) -> float | None:
+def shift_of(matrix: FloatMatrix, least: Fraction) -> float | None:
     """s; None unless 0 ≤ s < 1 and the matrix is symmetric, of entries below 1, not too large."""
     spend()
     if len(matrix) > MAX_SIZE or not (np.abs(matrix) < 1.0).all() or (matrix != matrix.T).any():

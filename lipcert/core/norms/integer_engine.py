@@ -1,4 +1,4 @@
-"""‖W‖₂ ≤ c in exact integers.
+"""‖W‖₂ ≤ c in exact integers, and λ_min(M) ≥ c, of which `definite` holds the proof.
 
 Contract: True only if the real number ‖W‖₂ is at most c. False says nothing.
 
@@ -24,12 +24,18 @@ residual in integers is elementary.
 from __future__ import annotations
 
 import math
+from fractions import Fraction
+from typing import Final
 
 import numpy as np
 
 from lipcert.core.budget import spend
 from lipcert.core.norms.claim import FloatMatrix, NormClaim
+from lipcert.core.norms.definite import shift_of
 from lipcert.core.norms.layers import BITS, Layers, unexplained
+
+_ROUNDED: Final = Fraction(1, 1 << 64)
+"""of an entry of M"""
 
 
 def norm_at_most_exact(matrix: FloatMatrix, claim: float) -> bool:
@@ -51,3 +57,14 @@ def norm_at_most_exact(matrix: FloatMatrix, claim: float) -> bool:
     level = (target >> 22) - margin
     rest = unexplained(Layers.diagonal(level, columns) - gram)
     return rest is not None and (level + rest) << 22 <= target
+
+
+def definite_exact(matrix: FloatMatrix, least: Fraction) -> bool:
+    """Whether λ_min(M) ≥ c could be proved in integers."""
+    shift = shift_of(matrix, least)
+    if shift is None:
+        return False
+    n, unit = len(matrix), 1 << 2 * BITS
+    level = math.ceil(Fraction(shift) * unit)
+    rest = unexplained(Layers.nearest(matrix) - Layers.diagonal(level, n))
+    return rest is not None and Fraction(rest - level, unit) + n * _ROUNDED <= -least

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.norms.claim import NormWitness, frobenius_at_most, step_norm_at_most
+from lipcert.core.membership import frobenius_at_most
+from lipcert.core.norms.claim import NormWitness, step_norm_at_most
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
