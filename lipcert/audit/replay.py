@@ -31,7 +31,8 @@ from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies
 from lipcert.audit.unit_results import UnitResult
 from lipcert.gradient_stats.examples import Examples, Readable
 from lipcert.gradient_stats.labels import checked_labels
-from lipcert.measure.measured import Decision, Precision, decide
+from lipcert.measure.measured import Decision, decide
+from lipcert.measure.precision import Precision
 from lipcert.upper import FloatArray
 
 _NAMED: Final = 3

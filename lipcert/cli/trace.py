@@ -26,8 +26,7 @@ def info(folder: Path, result: Output) -> ExitCode:
     """Say what the trace in DIR holds: steps, sampling, noise, tensors."""
     paths.require_folder(folder)
     from lipcert.audit.trace.reading import read_trace
-    from lipcert.audit.trace.summary import summary_of
-    from lipcert.report.trace import summary_document, summary_json
+    from lipcert.report.trace import summary_document, summary_json, summary_of
 
     summary = summary_of(read_trace(folder))
     result.show(summary_document, str(folder), summary, json=summary_json)

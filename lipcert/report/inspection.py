@@ -22,7 +22,7 @@ from lipcert.diagnostics import CODES, EXPORT, Diagnostic
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.graph.ir import BatchProof, EvalLayer, Graph, Node
 from lipcert.importer.model import ImportedModel, MacroLayer, Verification
-from lipcert.importer.outline import Outline
+from lipcert.importer.reading import Outline
 from lipcert.report import document as doc
 from lipcert.report.document import Commands, Listing, diagnostics_told, refusals_told
 from lipcert.report.json import DOCUMENT, dump

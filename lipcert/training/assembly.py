@@ -66,9 +66,7 @@ from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
 from lipcert.training.modes import Rest
 from lipcert.training.network import Example, TrainedNetwork, trained_network
 from lipcert.training.noise_warning import warn_of_noise
-from lipcert.training.private import Private
-from lipcert.training.release import NoiseSource, Release
-from lipcert.training.run_folder import (
+from lipcert.training.private import (
     CERTIFICATE,
     CHECKPOINT,
     LEDGER,
@@ -76,10 +74,12 @@ from lipcert.training.run_folder import (
     SETTINGS,
     TRACE,
     UNCERTIFIED,
+    Private,
     copy_file,
     opened,
     usable,
 )
+from lipcert.training.release import NoiseSource, Release
 from lipcert.training.same_network import SameNetwork, require_gradients
 from lipcert.training.sampling import Sampler, Seed
 from lipcert.training.world import PATIENCE, World, checksum

@@ -19,7 +19,7 @@ from lipcert.errors import Refusal
 from lipcert.gradient_stats.measure import Observed, ObservedGroup
 from lipcert.graph.ir import BatchProof, BatchStatus
 from lipcert.importer.model import MacroLayer, Verification
-from lipcert.importer.outline import Outline
+from lipcert.importer.reading import Outline
 from lipcert.report.inspection import InspectedNode, InspectedParameter, InspectedValue, Inspection
 
 

@@ -16,17 +16,15 @@ from lipcert.training.layers.activations import GroupSort, Householder, MaxMin, 
 from lipcert.training.layers.blocks import (
     AddBias,
     BoundedSelfAttention,
+    ColourSpace,
     HalfResidual,
+    InputClip,
+    InputNormalization,
     LayerCentering,
+    LossGradientClip,
     MixerBlock,
     Residual,
     ScaledResidual,
-)
-from lipcert.training.layers.ends import (
-    ColourSpace,
-    InputClip,
-    InputNormalization,
-    LossGradientClip,
 )
 from lipcert.training.layers.normalization import (
     BoundedGroupNorm,

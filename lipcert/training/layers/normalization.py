@@ -21,7 +21,7 @@ from torch.nn import functional
 
 from lipcert.errors import UsageError
 from lipcert.settings.values import check_positive
-from lipcert.training.layers.axes import divided, unflattened
+from lipcert.training.layers.activations import divided, unflattened
 
 
 @final

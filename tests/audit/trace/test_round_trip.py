@@ -27,7 +27,7 @@ from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, 
 from lipcert.audit.trace.spelling import FormError
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from tests.audit.trace.made import MANIFEST, made, opened, step
 
 TYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
@@ -261,7 +261,7 @@ def test_the_arithmetic_of_products(device, dtype, autocast, tf32, expected) -> 
 
 def test_reading_and_writing_load_no_torch(tmp_path: Path) -> None:
     code = (
-        "import sys; from lipcert.audit.trace import writing, reading, redaction, summary\n"
+        "import sys; from lipcert.audit.trace import writing, reading, redaction\n"
         "import lipcert.cli.trace, lipcert.report.trace\n"
         "print('torch' in sys.modules, 'safetensors' in sys.modules)"
     )
