@@ -24,7 +24,6 @@ from lipcert.core.certificate import (
     SEMANTICS,
     Assumption,
     Certificate,
-    ExternalFile,
     GroupClaim,
     ModelIdentity,
     NetworkClaim,
@@ -236,7 +235,7 @@ class _Draft:
         return ModelIdentity(
             sha256=model.sha256,
             size=model.size,
-            external=tuple(ExternalFile(f.location, f.sha256, f.size) for f in model.external),
+            external=model.external,
             structure=structural_digest(model),
             semantics=SEMANTICS,
             opset=dict(model.opset),

@@ -18,7 +18,6 @@ from typing import Any, Final, Literal, TypeVar, cast, final
 
 from lipcert.core.canonical import (
     FORMS,
-    MAX_INTEGER,
     CanonicalFormError,
     Json,
     read_canonical,
@@ -193,14 +192,12 @@ def _read_line(value: object) -> Line[Any]:
     return cast("Line[Any]", _CODEC.form(line_class(rule)).read(value))
 
 
-def _write_line(line: Line[Any]) -> Json:
-    return cast("Json", _CODEC.form(type(line)).write(line))
+def _write_line(line: Line[Any]) -> Any:
+    return _CODEC.write(line)
 
 
 _LINES: Final = Form(_write_line, _read_line)
-_CODEC: Final[Codec] = Codec(
-    CertificateFormatError, {**FORMS, Line[Any]: _LINES}, largest=MAX_INTEGER
-)
+_CODEC: Final[Codec] = Codec(CertificateFormatError, {**FORMS, Line[Any]: _LINES})
 
 
 def read_certificate(data: bytes) -> Certificate:

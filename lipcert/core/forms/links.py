@@ -15,28 +15,9 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core import program as p
 from lipcert.core.budget import spend
 from lipcert.core.interval import Array, Interval, exact, up
-from lipcert.core.program import (
-    Activation,
-    Add,
-    AveragePool,
-    BatchNorm,
-    Centre,
-    Concat,
-    Conv,
-    Dense,
-    MaxPool,
-    Move,
-    PRelu,
-    ReduceMax,
-    ReduceSum,
-    Scale,
-    Shape,
-    Shift,
-    Sort,
-    Step,
-)
 
 MAX_ENTRIES: Final = 1 << 24
 """entries of a matrix"""
@@ -96,8 +77,8 @@ class Edge:
 
 def links_of(
     start: str,
-    steps: Sequence[Step],
-    shapes: Mapping[str, Shape],
+    steps: Sequence[p.Step],
+    shapes: Mapping[str, p.Shape],
     slopes: Mapping[str, Interval],
     multipliers: Sequence[Sequence[float]],
 ) -> tuple[tuple[Edge, ...], int] | None:
@@ -141,24 +122,24 @@ def links_of(
 
 
 def edges_of(
-    step: Step, before: Sequence[Shape], slopes: Mapping[str, Interval]
+    step: p.Step, before: Sequence[p.Shape], slopes: Mapping[str, Interval]
 ) -> list[tuple[Edge, int]] | None:
     """The edges of a step, each with the number of blocks that it keeps apart."""
-    if isinstance(step.op, Add | Concat):
+    if isinstance(step.op, p.Add | p.Concat):
         from lipcert.core.forms.joins import joined  # noqa: PLC0415  for these only
 
         return joined(step, before)
     if len(step.inputs) != 1:
         return None
     (name,), (shape,) = step.inputs, before
-    if isinstance(step.op, MaxPool | ReduceMax | Sort):
+    if isinstance(step.op, p.MaxPool | p.ReduceMax | p.Sort):
         from lipcert.core.forms.extremes import ordered  # noqa: PLC0415  for these only
 
         return ordered(step, shape)
     link = link_of(step, shape, slopes)
     if link is None:
         return None
-    if isinstance(step.op, Activation | PRelu) and isinstance(link, Diagonal):
+    if isinstance(step.op, p.Activation | p.PRelu) and isinstance(link, Diagonal):
         link = replace(link, weighed=True)
     columns = link.centre.shape[1] if isinstance(link, Matrix) else 1
     return [(Edge((name, 0), (step.output, 0), link), math.prod(shape) // max(columns, 1))]
@@ -185,36 +166,36 @@ def _repeated(matrix: Array, blocks: int) -> Array:
     return whole.reshape(blocks * rows, blocks * columns)
 
 
-def link_of(step: Step, shape: Shape, slopes: Mapping[str, Interval]) -> Link | None:
+def link_of(step: p.Step, shape: p.Shape, slopes: Mapping[str, Interval]) -> Link | None:
     """The Jacobian of a step that reads a value of this shape, in row-major order."""
     match step.op:
-        case Activation() | PRelu():
+        case p.Activation() | p.PRelu():
             return _diagonal(slopes[step.output], shape) if step.output in slopes else None
-        case Scale(factor):
+        case p.Scale(factor):
             return _diagonal(Interval(factor.lo, factor.hi), shape)
-        case BatchNorm(scale, _, _, inverse):
+        case p.BatchNorm(scale, _, _, inverse):
             factors = Interval(scale.lo, scale.hi) * Interval(inverse.lo, inverse.hi)
             per_channel = (-1, *[1] * (len(shape) - 2))
             ends = factors.lo.reshape(per_channel), factors.hi.reshape(per_channel)
             return _diagonal(Interval(*ends), shape)
-        case Shift():
+        case p.Shift():
             return _diagonal(exact(1.0), shape)
-        case Dense(weight):
+        case p.Dense(weight):
             return matrix_within(Interval(weight.lo, weight.hi))
         case _ if math.prod(shape) * math.prod(step.shape) > MAX_ENTRIES:
             return None
-        case Conv() | AveragePool():
+        case p.Conv() | p.AveragePool():
             from lipcert.core.forms.windows import over_windows  # noqa: PLC0415  for these only
 
             return over_windows(step.op, shape, step.shape)
-        case Move() | ReduceSum() | Centre():
+        case p.Move() | p.ReduceSum() | p.Centre():
             from lipcert.core.forms.moves import of_entries  # noqa: PLC0415  for these only
 
             return of_entries(step.op, shape, step.shape)
     return None
 
 
-def _diagonal(slopes: Interval, shape: Shape) -> Diagonal | None:
+def _diagonal(slopes: Interval, shape: p.Shape) -> Diagonal | None:
     whole = slopes.broadcast(shape)
     flat = Interval(whole.lo.ravel(), whole.hi.ravel())
     known = np.isfinite(flat.lo).all() and np.isfinite(flat.hi).all()

@@ -6,8 +6,9 @@ import hashlib
 from pathlib import Path
 from typing import Final, final
 
+from lipcert.core.certificate import ExternalFile
 from lipcert.core.files import read_regular
-from lipcert.core.reader.records import ExternalFile, ModelReadError, shown
+from lipcert.core.reader.records import ModelReadError, shown
 
 MAX_BYTES: Final = 1 << 30
 """bytes of a model with its external data"""

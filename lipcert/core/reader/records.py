@@ -16,6 +16,8 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.certificate import ExternalFile
+
 
 @final
 class ModelReadError(ValueError):
@@ -191,16 +193,6 @@ class Input:
     name: str
     dtype: str
     dims: tuple[int | str, ...] | None
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class ExternalFile:
-    """A file beside the model that tensors were read from."""
-
-    location: str
-    sha256: str
-    size: int
 
 
 @final

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from onnx import TensorProto, numpy_helper
 
+from lipcert.core.certificate import ExternalFile
 from lipcert.core.reader.external import external_content
 from lipcert.core.reader.files import Folder
 from lipcert.core.reader.model import read_model
-from lipcert.core.reader.records import ExternalFile, ModelReadError
+from lipcert.core.reader.records import ModelReadError
 from tests.core.models import gated, read, saved_outside
 
 
