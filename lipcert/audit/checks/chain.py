@@ -38,7 +38,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, final
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -50,6 +49,7 @@ from lipcert.audit.checks.recorded_run import (
     exact,
     norm_of,
     run_check,
+    stored_roundoff,
 )
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Array, Blob
@@ -184,7 +184,6 @@ _CHECK: Final = Check(
 )
 _FACTOR: Final = 8.0
 _ROUNDINGS: Final = 16.0
-_UNITS: Final = {"float64": 2.0**-53, "float32": 2.0**-24, "float16": 2.0**-11, "bfloat16": 2.0**-8}
 
 
 @final
@@ -316,7 +315,7 @@ class _Rank:
             if name not in expected or not np.any(found):
                 continue
             update = expected[name]
-            slack = _slack(update, update.exact, _unit(step, array))
+            slack = _slack(update, update.exact, stored_roundoff(step, array))
             off = norm_of(found - update.exact) if found.shape == update.exact.shape else math.inf
             if off > slack:
                 key, _, parameter = name.partition("@")
@@ -338,7 +337,8 @@ class _Rank:
             if first[name].tobytes() == second[name].tobytes():
                 continue
             source, target = exact(first[name]), exact(second[name])
-            if name in self._kinds and is_projection(source, target, _unit(step, second[name])):
+            unit = stored_roundoff(step, second[name])
+            if name in self._kinds and is_projection(source, target, unit):
                 self._found.projected += 1
                 continue
             off = norm_of(target - source)
@@ -366,7 +366,7 @@ class _Rank:
         for name in self._run.trace.manifest.parameters:
             if name in skipped:
                 continue
-            unit = _unit(step, second[name])
+            unit = stored_roundoff(step, second[name])
             source, target = exact(first[name]), exact(second[name])
             slack = 0.0
             if name in updates:
@@ -459,10 +459,3 @@ def _updated(step: Step) -> Collection[str]:
     """What its optimizer trains, as far as it is recorded."""
     groups = () if step.optimizer is None else step.optimizer.groups
     return {name for group in groups for name in group.parameters}
-
-
-def _unit(step: Step, array: npt.NDArray[Any]) -> float:
-    """Unit roundoff of the type of a tensor; bfloat16 is read as float32."""
-    own = _UNITS.get(array.dtype.name, 2.0**-53)
-    dtype = "" if step.arithmetic is None else step.arithmetic.dtype
-    return max(own, _UNITS["bfloat16"]) if dtype == "bfloat16" else own

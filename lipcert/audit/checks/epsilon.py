@@ -51,7 +51,6 @@ from lipcert.audit.bounds import claimed_epsilon
 from lipcert.audit.checks.bins import Epochs
 from lipcert.audit.checks.chance import SHARE
 from lipcert.audit.checks.gradients import Pass, gradients_at, passes_of
-from lipcert.audit.checks.noise import storage_unit
 from lipcert.audit.checks.recorded_run import (
     NO_DECAY,
     Batch,
@@ -62,6 +61,7 @@ from lipcert.audit.checks.recorded_run import (
     noise_stds,
     run_check,
     scale_of,
+    stored_roundoff,
 )
 from lipcert.audit.checks.sampling import members_of, resumed_steps
 from lipcert.audit.records import Check, EpsilonInterval, ExampleReference
@@ -229,7 +229,7 @@ def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mappin
             std = by_tensor.get(match.recorded, 0.0)
             if std > 0.0 and match.recorded in clean.keys() & noised.keys():
                 first, second = match.numbers(clean), match.numbers(noised)
-                unit = 2.0 * storage_unit(step, noised[match.recorded])
+                unit = 2.0 * stored_roundoff(step, noised[match.recorded])
                 stds[name] = std
                 noises.append(np.ravel(second - first) / std)
                 moved.append(unit * np.ravel(np.abs(first) + np.abs(second)) / std)

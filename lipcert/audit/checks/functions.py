@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.audit.checks.recorded_run import roundoff
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.errors import UsageError
 
@@ -59,7 +60,7 @@ def leave_one_out(
     if not chosen or not all(0 <= index < len(x) for index in chosen):
         raise UsageError(f"leave-one-out: give examples from 0 to {len(x) - 1}, at least one")
     whole = _copied(function(x, y))
-    unit = max((_unit(item) for item in whole.values()), default=2.0**-53)
+    unit = max((roundoff(item) for item in whole.values()), default=2.0**-53)
     moves = {}
     for index in chosen:
         others = np.arange(len(x)) != index
@@ -93,10 +94,6 @@ def _distance(first: Mapping[str, _Array], second: Mapping[str, _Array]) -> floa
     ]
     total = math.hypot(*(float(part) for part in parts))
     return total if math.isfinite(total) else math.inf
-
-
-def _unit(array: _Array) -> float:
-    return float(np.finfo(array.dtype).eps) / 2.0 if array.dtype.kind == "f" else 2.0**-53
 
 
 def batch_independence(function: Callable[[_Array], _Array], x: _Array) -> CheckReport:

@@ -48,7 +48,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
-from typing import Any, Final, final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -63,9 +63,9 @@ from lipcert.audit.checks.recorded_run import (
     noise_stds,
     run_check,
     shortened,
+    stored_roundoff,
 )
 from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.audit.trace.records import Step
 from lipcert.upper import FloatArray
 
 _CHECK: Final = Check(
@@ -74,7 +74,6 @@ _CHECK: Final = Check(
     "add independent Gaussian noise of the stated deviation to every tensor that is released, and "
     "record the gradients directly before and after it",
 )
-_BFLOAT16: Final = 2.0**-8
 _SHAPE_FROM: Final = 1000
 _ALL: Final = "all tensors"
 _CELLS: Final = 1 << 12
@@ -125,7 +124,7 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
         clean, noised = before.tensors(), after.tensors()
         stds = noise_stds(run, step)
         for name in sorted(clean.keys() & noised.keys()):
-            unit = storage_unit(step, noised[name])
+            unit = stored_roundoff(step, noised[name])
             first, second = (exact(part[name]).reshape(-1) for part in (clean, noised))
             yield AddedNoise(
                 run.name(step),
@@ -137,12 +136,6 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
                 2.0 * unit * (np.abs(first) + np.abs(second)),
                 stds.get(name),
             )
-
-
-def storage_unit(step: Step, recorded: npt.NDArray[Any]) -> float:
-    """Relative error of storing an entry of a recorded gradient; bfloat16 is read as float32."""
-    halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
-    return max(float(np.finfo(recorded.dtype).eps), _BFLOAT16 if halved else 0.0)
 
 
 @final

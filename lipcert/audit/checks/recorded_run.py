@@ -213,6 +213,17 @@ def exact(recorded: _Array) -> FloatArray:
     return np.asarray(recorded, dtype=np.float64)
 
 
+def roundoff(array: _Array) -> float:
+    """Unit roundoff of the type of a tensor, 2^-53 where it is no float."""
+    return float(np.finfo(array.dtype).eps) / 2.0 if array.dtype.kind == "f" else 2.0**-53
+
+
+def stored_roundoff(step: Step, recorded: _Array) -> float:
+    """Unit roundoff of the type in which a run stores a tensor; bfloat16 is read as float32."""
+    halved = step.arithmetic is not None and step.arithmetic.dtype == "bfloat16"
+    return max(roundoff(recorded), 2.0**-8 if halved else 0.0)
+
+
 def norm_of(tensor: FloatArray) -> float:
     """Its Euclidean norm, as one vector."""
     return float(np.linalg.norm(tensor.reshape(-1)))

@@ -32,7 +32,6 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks.noise import storage_unit
 from lipcert.audit.checks.recorded_run import (
     FEW,
     Finding,
@@ -40,6 +39,7 @@ from lipcert.audit.checks.recorded_run import (
     exact,
     norm_of,
     run_check,
+    stored_roundoff,
 )
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
@@ -186,7 +186,7 @@ def _faults(
 ) -> Iterator[CheckReport]:
     yield from _never_noised(run, step, clean, noised, applied)
     names = sorted(noised.keys() & applied.keys())
-    units = [storage_unit(step, item[name]) for item in (noised, applied) for name in names]
+    units = [stored_roundoff(step, item[name]) for item in (noised, applied) for name in names]
     unit = max(units, default=0.0)
     wide = {name: (exact(applied[name]), exact(noised[name])) for name in names}
     factor = _factor(list(wide.values()))
