@@ -23,9 +23,9 @@ from lipcert.core.line import RULES
 from lipcert.core.losses.base import parameters_of
 from lipcert.core.losses.kinds import KINDS
 from lipcert.core.main import EXIT_CODES
-from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.rules.functions import FUNCTIONS
 from lipcert.core.rules.table import FAMILIES
+from lipcert.core.text import NOT_CHECKED
 from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES
 from lipcert.privacy.account import account_for

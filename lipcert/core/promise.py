@@ -1,19 +1,12 @@
-"""The promise: what a certificate proves, in words, and what remains unchecked."""
+"""The promise: what a certificate proves, in words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger.entries import EVALUATION
 from lipcert.core.ledger.mechanism import MECHANISMS
-
-NOT_CHECKED: Final = (
-    "that training followed the algorithm, the random numbers, the data pipeline, the hardware, "
-    "the rounding of the training run"
-)
-"""what lies outside every certificate"""
 
 
 def promise(certificate: Certificate, assumptions: Sequence[Assumption]) -> tuple[str, ...]:

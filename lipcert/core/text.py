@@ -9,13 +9,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
-from lipcert.core.promise import NOT_CHECKED
 from lipcert.core.verdict import STAGES, Report, Verdict
 
 if TYPE_CHECKING:
     from lipcert.core.trusted import TrustedFile
 
 TOKEN: Final = "LIPCERT-CHECK:"
+NOT_CHECKED: Final = (
+    "that training followed the algorithm, the random numbers, the data pipeline, the hardware, "
+    "the rounding of the training run"
+)
+"""what lies outside every certificate"""
 _MOST_REASONS: Final = 20
 _ANSWERS: Final = {
     Verdict.VALID: "Valid: all claims are proved.",

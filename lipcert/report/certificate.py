@@ -15,7 +15,7 @@ from lipcert.analysis.records import stated_values
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lines.facts import StepFact
-from lipcert.core.promise import NOT_CHECKED
+from lipcert.core.text import NOT_CHECKED
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import CODES, Level
 from lipcert.privacy.account import plan_of

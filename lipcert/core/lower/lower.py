@@ -14,9 +14,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, final
 
+from lipcert.core import program as p
 from lipcert.core.budget import spend
 from lipcert.core.lower.call import Call, Sink, refused
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
@@ -31,17 +32,6 @@ from lipcert.core.lower.values import (
     literal,
     made_entries,
 )
-from lipcert.core.program import (
-    Attention,
-    Head,
-    Hide,
-    Operand,
-    Place,
-    Program,
-    Step,
-    kept_entries,
-    needed_steps,
-)
 from lipcert.core.reader.records import Input, Model, Node, shown, with_nested
 
 if TYPE_CHECKING:
@@ -52,7 +42,7 @@ _SPELT: Final = frozenset({"untruth", "hiding"})
 """kinds of values of which a step has others than the tensor of the file"""
 
 
-def lower(model: Model, *outputs: str) -> Program:
+def lower(model: Model, *outputs: str) -> p.Program:
     """The program of one output, or of several, joined; `Unsupported` with the node and why."""
     version = model.opset.get("", 0)
     if version not in _VERSIONS:
@@ -127,10 +117,10 @@ def _starts(sources: Sequence[Input], *, batched: bool) -> Iterator[Data]:
         size = first if isinstance(first, int) and not batched else 1
         dims = [item for item in rest if isinstance(item, int)]
         kind: Kind = "whole" if source.dtype.startswith(("int", "uint")) else "real"
-        yield Data(source.name, (size, *dims), Place(0) if batched else None, kind)
+        yield Data(source.name, (size, *dims), p.Place(0) if batched else None, kind)
 
 
-def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
+def _lowered(walk: Walk, outputs: Sequence[str]) -> p.Program:
     model, sink, starts = walk.model, walk.sink, walk.starts
     for position, node in walk.nodes:
         walk.node(node, position)
@@ -143,18 +133,18 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> Program:
         raise Unsupported("the output does not depend on the input")
     if any(not value.is_real for value in results):
         raise Unsupported("the output holds whole numbers or truth values, and has no gradient")
-    heads: tuple[Head, ...] = ()
+    heads: tuple[p.Head, ...] = ()
     result = results[0]
     if len(results) > 1:
         from lipcert.core.lower.joining import joined_outputs  # noqa: PLC0415  for such alone
 
         heads, result = joined_outputs(results, outputs, walk.nodes, sink)
-    raw = needed_steps(sink.steps, result.name)
+    raw = p.needed_steps(sink.steps, result.name)
     steps = rewritten(raw, starts, result.name, sink)
     for step in steps:
         _check_finite(step, model)
     start, *more = starts
-    program = Program(
+    program = p.Program(
         input=start.name,
         output=result.name,
         shapes={start.name: start.shape, **{step.output: step.shape for step in steps}},
@@ -177,7 +167,8 @@ class Walk:
     """The values of the nodes so far, beginning with initializers and, optionally, inputs.
 
     nodes: those that are to be walked, with their positions in the file. count: the fixed size of
-    the batch, if examples are read as ones of it.
+    the batch, if examples are read as ones of it. guards: of values that jump, and of the functions
+    that are written with such.
     """
 
     def __init__(
@@ -198,11 +189,11 @@ class Walk:
             if name in model.initializers:
                 with suppress(Unsupported):  # which `known` says of one that matters
                     self.values[name] = literal(model.initializers[name], name)
-        self._guards: Guards | None = None
+        self.guards: Guards | None = None
         if any(not x.domain and x.op_type in JUMPING for x in with_nested(model.nodes)):
             from lipcert.core.lower.guards import Guards  # noqa: PLC0415  for such models only
 
-            self._guards = Guards(self.values, self.sink)
+            self.guards = Guards(self.values, self.sink)
 
     @classmethod
     def of(cls, model: Model, *outputs: str, batched: bool) -> Walk:
@@ -220,27 +211,22 @@ class Walk:
         starts = _starts([item for item in model.inputs if not _fault(item)], batched=batched)
         return cls(model, enumerate(model.nodes), *starts, batched=batched, count=None)
 
-    @property
-    def parts(self) -> Set[str]:
-        """The values that jump, or are parts of functions that are written with such."""
-        return set() if self._guards is None else self._guards.parts
-
     def node(self, node: Node, position: int) -> None:
         """Add the outputs of a node, or of the branch that a constant condition chooses."""
         if node.op_type == "If" and not node.domain:
             from lipcert.core.lower.branches import lower_branch  # noqa: PLC0415  for such alone
 
             lower_branch(self, node, position)
-        elif self._guards is None:
+        elif self.guards is None:
             self._lower(node, position)
         else:
-            self._guards.lower(node, lambda made: self._lower(made, position))
+            self.guards.lower(node, lambda made: self._lower(made, position))
 
     def known(self, name: str) -> Value:
         """A value, or why there is none."""
         if name not in self.values:
-            if self._guards is not None and name in self._guards.jumps:
-                raise refused(self._guards.jumps[name], Unsupported(JUMPS))
+            if self.guards is not None and name in self.guards.jumps:
+                raise refused(self.guards.jumps[name], Unsupported(JUMPS))
             if name in self.model.initializers:
                 try:
                     return literal(self.model.initializers[name], name)
@@ -278,7 +264,7 @@ class Walk:
             results = [
                 replace(value, kind=kind) if isinstance(value, Data) else value for value in results
             ]
-        spend(sum(map(kept_entries, sink.steps[start:])))
+        spend(sum(map(p.kept_entries, sink.steps[start:])))
         if node.op_type != "Constant":  # which the file holds
             given = [value for value in inputs if isinstance(value, Constant)]
             spend(made_entries([value for value in results if isinstance(value, Constant)], given))
@@ -312,35 +298,33 @@ def _check_stated(name: str, value: Value, stated: Sequence[int], count: int | N
         )
 
 
-def _check_finite(step: Step, model: Model) -> None:
+def _check_finite(step: p.Step, model: Model) -> None:
     """Refuse infinities: only a mask, which is part of an attention, may hold infinities."""
-    if isinstance(step.op, Attention):
+    if isinstance(step.op, p.Attention):
         return
-    if isinstance(step.op, Hide):
+    known = all(is_finite(x.lo) and is_finite(x.hi) for x in p.operands(step.op))
+    if isinstance(step.op, p.Hide) or not known:
         raise refused(model.nodes[step.node], Unsupported("a constant is not finite"))
-    operands = [getattr(step.op, item.name) for item in fields(step.op)]
-    for operand in operands:
-        if isinstance(operand, Operand) and not (is_finite(operand.lo) and is_finite(operand.hi)):
-            raise refused(model.nodes[step.node], Unsupported("a constant is not finite"))
 
 
-def _covered(raw: Sequence[Step], steps: Sequence[Step], walk: Walk) -> tuple[str, ...]:
+def _covered(raw: Sequence[p.Step], steps: Sequence[p.Step], walk: Walk) -> tuple[str, ...]:
     """What became of each node; of one that jumps, a part of the function around it."""
     final, used = {step.node for step in steps}, {step.node for step in raw}
     read = {*(step.output for step in raw[-1:]), *(name for step in raw for name in step.inputs)}
     result = []
     needed = {position for position, _ in walk.nodes}
+    parts = frozenset[str]() if walk.guards is None else walk.guards.parts
     for position, node in enumerate(walk.model.nodes):
-        outputs = [walk.values.get(name) for name in node.outputs]
+        outputs = (walk.values.get(name) for name in node.outputs)
+        made = [value for value in outputs if isinstance(value, Data)]
         if position not in needed:
             result.append("unused")
         elif position in final:
             result.append("step")
-        elif position in used or not walk.parts.isdisjoint(node.outputs):
+        elif position in used or not parts.isdisjoint(node.outputs):
             result.append("part")
-        elif all(not isinstance(value, Data) for value in outputs):
-            result.append("constant")
+        elif made:
+            result.append("part" if any(value.name in read for value in made) else "unused")
         else:
-            alias = any(isinstance(v, Data) and (v.name in read) for v in outputs)
-            result.append("part" if alias else "unused")
+            result.append("constant")
     return tuple(result)

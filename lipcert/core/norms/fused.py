@@ -2,18 +2,23 @@
 
 Input: steps of the program. Output: one interval kernel in their place, or whether its norm is
 within a claim. A run of maps can have a far smaller norm than the product of their norms.
+
+T_K is the convolution by K, for every K in an interval kernel; what is folded into it leaves the
+kernel of the composed map. For a transposed convolution, all of it in the adjoint: what stands
+before it acts on the outputs of the kernel.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from lipcert.core.interval import Interval
 from lipcert.core.norms.claim import NormCheck, NormWitness
-from lipcert.core.norms.compose import plus_identity, scaled
+from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.program import (
     Add,
@@ -21,6 +26,7 @@ from lipcert.core.program import (
     BatchNorm,
     Conv,
     Dense,
+    IndexArray,
     Move,
     Scale,
     Shape,
@@ -51,7 +57,7 @@ def fused_kernel(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel |
     input of the run; exactly one is a Dense or Conv; the others are a Scale or BatchNorm with a
     factor per channel, a Shift, and around a Conv a Move of whole positions before it or
     an AveragePool behind it.
-    Proof: each step is affine, and `compose` folds it into the kernel.
+    Proof: each step is affine, and is folded into the kernel.
     """
     places = [i for i, step in enumerate(steps) if isinstance(step.op, Dense | Conv)]
     if len(places) != 1 or not _is_chain(steps):
@@ -129,3 +135,54 @@ def _factors(kernel: Kernel, step: Step, shape: Shape) -> Interval | None:
         case BatchNorm(scale, _, _, inverse) if axis == 1:
             return Interval(scale.lo, scale.hi) * Interval(inverse.lo, inverse.hi)
     return None
+
+
+def scaled(kernel: Kernel, factors: Interval, outputs: bool) -> Kernel | None:
+    """Factors [channels] on the outputs of the map, or on its inputs; None if they do not fit.
+
+    Proof: diag(b)·T_K has the kernel b_o·K[o, i], T_K·diag(a) the kernel K[o, i]·a_i, i counted
+    through all groups.
+    """
+    groups, entries = kernel.frame.groups, kernel.entries
+    rows, inputs, *taps = entries.shape
+    on_rows = outputs is not kernel.adjoint
+    if factors.shape != ((rows,) if on_rows else (inputs * groups,)):
+        return None
+    split = (groups, rows // groups, inputs, *taps)
+    ones = [1] * len(taps)
+    shape = (groups, rows // groups, 1, *ones) if on_rows else (groups, 1, inputs, *ones)
+    product = _reshaped(entries, split) * _reshaped(factors, shape).broadcast(split)
+    return replace(kernel, entries=_reshaped(product, entries.shape))
+
+
+def plus_identity(kernel: Kernel, through: int, around: int) -> Kernel | None:
+    """through·T_K x + around·x for signs ±1; None where no tap fits.
+
+    Proof: the identity is a convolution by 1 at a tap through which every output reads the entry
+    of its own place, for the channel of the output within its group.
+    """
+    rows, inputs = kernel.entries.shape[:2]
+    own = [_own_tap(kernel.frame, axis) for axis in range(len(kernel.frame.size))]
+    taps = tuple(tap for tap in own if tap is not None)
+    if rows != inputs * kernel.frame.groups or len(taps) != len(own) or {through, around} - {1, -1}:
+        return None
+    channels = np.arange(rows, dtype=np.int64)
+    where: tuple[IndexArray, ...] = (channels, channels % inputs, *map(np.array, taps))
+    ends = np.full(rows, float(around))
+    signed = kernel.entries if through > 0 else -kernel.entries
+    lo, hi = signed.lo.copy(), signed.hi.copy()
+    total = Interval(lo[where], hi[where]) + Interval(ends, ends)
+    lo[where], hi[where] = total.lo, total.hi
+    return replace(kernel, entries=Interval(lo, hi))
+
+
+def _own_tap(frame: Convolution, axis: int) -> int | None:
+    """A tap through which output o reads entry o, for every entry."""
+    if frame.window.outputs[axis] != frame.size[axis]:
+        return None
+    own = (frame.reads(axis) == np.arange(frame.size[axis])[:, None]).all(axis=0)
+    return int(np.argmax(own)) if own.any() else None
+
+
+def _reshaped(interval: Interval, shape: tuple[int, ...]) -> Interval:
+    return Interval(interval.lo.reshape(shape), interval.hi.reshape(shape))
