@@ -317,7 +317,7 @@ class Tape:
             or not self.loaders
             or self.loaders[-1].examples != self.size
             or not index.isdisjoint(self.marked)
-            or any(item.is_cuda for item in clean.values())
+            or _rounds_anew(clean)
         )
         if not may_differ and not self.keeps_noised:
             return None
@@ -361,6 +361,8 @@ class Tape:
         what = next(_unlike(first.std, second.std), None)
         if what is not None:
             self.differ(f"the deviation of the noise: {what}")
+        if has is False and first.clean == second.clean and first.noised != second.noised:
+            self.differ(f"the noise: {_OTHER_NOISE}")
         for name, gradient in noised.items():
             gradient.copy_(injected[name])
 
@@ -395,8 +397,7 @@ class Tape:
         if first.clean != second.clean:
             self.differ(_OTHER_SUM.format("the batch", ""), is_of_sums=True)
         if first.noised != second.noised:
-            what = next(_unlike(first.std, second.std), "it is not drawn from the same generator")
-            self.differ(f"the noise: {what}")
+            self.differ(f"the noise: {next(_unlike(first.std, second.std), _OTHER_NOISE)}")
 
     def _compare_sums(
         self,
@@ -484,6 +485,7 @@ class Tape:
 
 _OTHER_START: Final = "the run begins with other weights"
 _OTHER_WEIGHTS: Final = "weights changed between this step and the one before"
+_OTHER_NOISE: Final = "it is not drawn from the same generator"
 _OTHER_SUM: Final = (
     "the clean gradient of {} differs{}, although the example is not in it, and weights and inputs "
     "are the same: a weight of the loss, a label or something else within the step depends on the "
@@ -526,6 +528,11 @@ def _bytes(tensor: Tensor) -> Any:
     """The bits of a tensor as an array, which is not copied where it lies in memory already."""
     flat = tensor.detach().cpu().contiguous()
     return flat.view(torch.uint8).numpy() if flat.numel() else np.empty((len(flat), 0), np.uint8)
+
+
+def _rounds_anew(tensors: Mapping[str, Tensor]) -> bool:
+    """Whether kernels may add up in another order each time."""
+    return any(item.is_cuda for item in tensors.values())
 
 
 def digest_of(tensors: Iterable[Tensor]) -> str:

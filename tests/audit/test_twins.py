@@ -26,10 +26,12 @@ from torch.utils.data import (
 import lipcert
 from benchmarks import twins
 from benchmarks.twins import MECHANISMS, RELATIONS, Data
+from lipcert.audit import tape
 from lipcert.audit.opacus import attach_opacus
 from lipcert.audit.records import Verdict
 from lipcert.errors import UsageError
 from lipcert.training import GradientClipping, TrainingMechanism, make_private
+from tests.audit import private_loops
 
 SIZE, BATCH, STEPS = 64, 12, 8
 
@@ -219,6 +221,47 @@ def test_what_depends_on_the_example_is_found(name: str) -> None:
     assert re.search(says, str(report)), report
     repaired = lipcert.audit.twin(right, examples())
     assert repaired.passed, repaired
+
+
+@pytest.fixture
+def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums are kept, and compared up to rounding, as where kernels add up in any order."""
+    monkeypatch.setattr(tape, "_rounds_anew", lambda _: True)
+
+
+class Rounded(private_loops.Loop):
+    """Sums whose last bits are others in every run, as atomic additions leave them."""
+
+    def clean(self, x: Tensor, y: Tensor) -> dict[str, Tensor]:
+        exact = super().clean(x, y).items()
+        return {name: g * (1.0 + (secrets.randbits(3) - 4) * 2.0**-23) for name, g in exact}
+
+
+class NoiseByTheData(private_loops.Loop):
+    """In every step, whoever is in the batch."""
+
+    def begins(self, data: Data) -> None:
+        self.scale = len(data[0]) / private_loops.POOL
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        return self.scale * super().draw(like, name, step)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.parametrize("kind", [Rounded, NoiseByTheData])
+def test_rounding_on_a_gpu_is_not_blamed_and_hides_no_noise(
+    kind: type[private_loops.Loop], tmp_path: Path
+) -> None:
+    report = lipcert.audit.twin(lambda data: kind()(data, tmp_path), private_loops.examples())
+    assert report.passed is (kind is Rounded), report
+    assert report.passed or "the noise: it is not drawn from the same generator" in str(report)
+
+
+@pytest.mark.usefixtures("on_a_gpu")
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", list(FAULTS))
+def test_faults_are_found_on_a_gpu(name: str) -> None:
+    test_what_depends_on_the_example_is_found(name)
 
 
 def test_early_stopping_on_a_private_loss_is_found() -> None:
