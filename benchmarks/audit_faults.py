@@ -2,6 +2,7 @@
 
     python -m benchmarks.audit_faults                    all tables, about five minutes on one core
     python -m benchmarks.audit_faults --section runs     one of: loops, claims, runs, batches
+    python -m benchmarks.audit_faults --section loops --device cuda     trained there
 
 Loops: plain loops of training are wrong in one thing; a cell says whether an audit of the recorded
 run, a twin run and other auditors (see `audit_peers`) find it, and the rows below, how often each
@@ -70,11 +71,13 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     sections = ("loops", "claims", "runs", "batches", "all")
     parser.add_argument("--section", choices=sections, default="all")
+    parser.add_argument("--device", default=Loop.device, help="of loops")
     parser.add_argument("--dp-recorder", metavar="FOLDER")
     parser.add_argument("--jax-privacy", metavar="PYTHON")
     parser.add_argument("--opake", metavar="PYTHON")
     given = vars(parser.parse_args(arguments))
     section, start, wrong = given.pop("section"), time.perf_counter(), 0
+    Loop.device = given.pop("device")
     if section in ("loops", "all"):
         wrong += loops_table({name: place for name, place in given.items() if place})
     if section in ("claims", "all"):

@@ -1,10 +1,12 @@
 """Private runs and audits on a GPU, beside the same on the processor.
 
-    python -m benchmarks.gpu [--device cuda] [--tables runs norms]
+    python -m benchmarks.gpu [--device cuda] [--tables runs twins norms]
 
 runs: every mechanism trains a small network on the device and records the run, which is audited in
-every precision that the device knows, and on the processor in float64. A cell is the verdict and
-the seconds by the clock.
+every precision that the device knows, and on the processor in float64. A cell is the verdict, the
+lower end of ε, and the seconds by the clock.
+twins: twin runs of the same, under settings of torch that change how kernels round: the verdict,
+the largest difference over what one example may move, and the seconds. Right runs must pass.
 norms: by how much norms of gradients and values that are measured in a precision are smaller than
 those of float64 on the processor, as a share of the norm, at most and at the 99th percentile, over
 shipped networks; and the margin that `lipcert.measure.measured` states. Norms below the floor of
@@ -23,12 +25,13 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from torch.optim import SGD
 from torch.utils.data import DataLoader, TensorDataset
@@ -64,6 +67,8 @@ MECHANISMS: Final[dict[str, TrainingMechanism]] = {
 }
 STEPS: Final = 30
 BATCH: Final = 256
+EXAMPLES: Final = 1437
+Data = tuple[Tensor, Tensor]
 MODELS: Final = Path(__file__).resolve().parent.parent / "models"
 SHIPPED: Final = ("digits_mlp", "digits_cnn", "digits_resnet_groupnorm", "digits_vit")
 REFERENCE: Final = Arithmetic(torch.device("cpu"), Precision.FLOAT64)
@@ -90,25 +95,66 @@ def head(*cells: str) -> None:
     line("---", *["---:"] * (len(cells) - 1))
 
 
-def trained(mechanism: TrainingMechanism, device: torch.device, folder: Path) -> float:
-    """Leave a recorded run in a folder; the seconds of its steps by the clock."""
-    torch.manual_seed(0)
-    digits = digit_images((1, 8, 8))
+@contextmanager
+def switched(switch: Any, name: str, value: object) -> Iterator[None]:
+    """A switch of torch as it is within a block."""
+    before = getattr(switch, name)
+    setattr(switch, name, value)
+    try:
+        yield
+    finally:
+        setattr(switch, name, before)
+
+
+def rounding(device: torch.device) -> dict[str, Callable[[], AbstractContextManager[object]]]:
+    """Settings by which kernels round otherwise, and what they hold for."""
+    matrices, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    return {
+        "as torch has it": nullcontext,
+        "TF32": lambda: switched(matrices, "fp32_precision", "tf32"),
+        "cudnn.benchmark": lambda: switched(cudnn, "benchmark", True),
+        CHANNELS_LAST: nullcontext,
+        AUTOCAST: lambda: torch.autocast(device.type, torch.bfloat16),
+    }
+
+
+CHANNELS_LAST: Final = "channels last"
+AUTOCAST: Final = "autocast to bfloat16"
+
+
+def train(
+    mechanism: TrainingMechanism,
+    device: torch.device,
+    data: Data,
+    how: str = "as torch has it",
+    *,
+    folder: Path | None = None,
+    seed: int | None = None,
+) -> nn.Module:
+    """A run on the device, recorded where there is a folder."""
     model = digits_cnn().to(device)
-    optimizer = SGD(model.parameters(), lr=0.05)
-    loader = DataLoader(TensorDataset(digits.images, digits.labels), batch_size=BATCH)
+    order = torch.channels_last if how == CHANNELS_LAST else torch.contiguous_format
+    model.to(memory_format=order)  # type: ignore[call-overload]
+    optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
     with make_private(
-        model, optimizer, loader, mechanism,
-        delta=1e-5, target_epsilon=8.0, steps=STEPS, dataset_size=len(digits.labels),
-        folder=folder, record_every=1, record_data=True, seed=0,
+        model, optimizer, DataLoader(TensorDataset(*data), batch_size=BATCH), mechanism,
+        delta=1e-5, target_epsilon=8.0, steps=STEPS, dataset_size=EXAMPLES, folder=folder,
+        record_every=1 if folder else None, record_data=folder is not None, seed=seed,
+        progress=False,
     ) as private:  # fmt: skip
-        start = time.perf_counter()
         for x, y in private.loader:
             optimizer.zero_grad()
-            private.criterion(model(x.to(device)), y.to(device)).backward()
+            with rounding(device)[how]():
+                loss = private.criterion(model(x.to(device, memory_format=order)), y.to(device))
+            loss.backward()
             optimizer.step()
-        Arithmetic(device, Precision.FLOAT32).synchronise()
-        return time.perf_counter() - start
+    Arithmetic(device, Precision.FLOAT32).synchronise()
+    return model
+
+
+def examples() -> Data:
+    digits = digit_images((1, 8, 8))
+    return digits.images[:EXAMPLES], digits.labels[:EXAMPLES]
 
 
 def audited(folder: Path, way: Arithmetic) -> str:
@@ -118,7 +164,8 @@ def audited(folder: Path, way: Arithmetic) -> str:
         folder / "model.lipcert.json", model=folder / "model.onnx", trace=folder / "trace",
         device=str(way.device), precision=way.precision,
     )  # fmt: skip
-    return f"{report.verdict.value}, {time.perf_counter() - start:.1f} s"
+    least = "" if report.epsilon is None else f"ε ≥ {report.epsilon.lower:.2g}, "
+    return f"{report.verdict.value}, {least}{time.perf_counter() - start:.1f} s"
 
 
 def runs_table(device: torch.device) -> None:
@@ -129,10 +176,30 @@ def runs_table(device: torch.device) -> None:
         with tempfile.TemporaryDirectory() as kept:
             folder = Path(kept) / "run"
             try:
-                seconds = trained(mechanism, device, folder)
+                torch.manual_seed(0)
+                start = time.perf_counter()
+                train(mechanism, device, examples(), folder=folder, seed=0)
+                seconds = time.perf_counter() - start
                 line(name, f"{seconds:.1f}", *(audited(folder, way) for way in ways))
             except LipCertError as error:
                 line(name, str(error))
+
+
+def twins_table(device: torch.device) -> None:
+    """Right runs that are done again without an example."""
+    head(f"twins on {device}", *rounding(device))
+    for name, mechanism in MECHANISMS.items():
+        line(name, *(twin_of(mechanism, device, how) for how in rounding(device)))
+
+
+def twin_of(mechanism: TrainingMechanism, device: torch.device, how: str) -> str:
+    """What a twin run says, in how many seconds."""
+    if how == AUTOCAST and not isinstance(mechanism, GradientClipping):
+        return "–"
+    start = time.perf_counter()
+    report = lipcert.audit.twin(lambda data: train(mechanism, device, data, how), examples())
+    seconds = time.perf_counter() - start
+    return f"{report.verdict.value}, {report.largest:.3f}, {seconds:.1f} s"
 
 
 def norms_of(network: str, way: Arithmetic, x: Tensor, y: Tensor) -> dict[str, np.ndarray]:
@@ -179,6 +246,7 @@ def norms_table(device: torch.device) -> None:
 
 TABLES: Final[dict[str, Callable[[torch.device], None]]] = {
     "runs": runs_table,
+    "twins": twins_table,
     "norms": norms_table,
 }
 

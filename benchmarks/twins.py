@@ -3,6 +3,7 @@
     python -m benchmarks.twins cost      CPU seconds of two runs, and of a twin run, side by side
     python -m benchmarks.twins alarms    right runs of all mechanisms and samplings, and of Opacus
 
+Data and networks lie on the CPU, or on `--device cuda`.
 A right run that is blamed is an error: the second command then exits with 1.
 """
 
@@ -55,12 +56,12 @@ _RATE: Final = 0.1
 _ROUNDS: Final = 5
 
 
-def examples(count: int, width: int) -> Data:
+def examples(count: int, width: int, device: str = "cpu") -> Data:
     """Of norm 4 at most, in three classes."""
     generator = torch.Generator().manual_seed(3)
     x = torch.randn(count, width, generator=generator)
     x = 4.0 * x / x.norm(dim=1, keepdim=True).clamp(min=4.0)
-    return x, torch.randint(0, 3, (count,), generator=generator)
+    return x.to(device), torch.randint(0, 3, (count,), generator=generator).to(device)
 
 
 def network(width: int, hidden: int) -> nn.Module:
@@ -77,7 +78,7 @@ def by_lipcert(
     own = replace(mechanism, neighbours=RELATIONS[sampling])  # type: ignore[type-var]
 
     def train(data: Data) -> object:
-        model = network(data[0].shape[1], hidden)
+        model = network(data[0].shape[1], hidden).to(data[0].device)
         optimizer = torch.optim.SGD(model.parameters(), lr=_RATE, momentum=0.9)
         loader = DataLoader(TensorDataset(*data), batch_size=batch)
         with make_private(
@@ -97,7 +98,7 @@ def by_opacus(*, hidden: int, batch: int, epochs: int) -> Train:
     def train(data: Data) -> object:
         from opacus import PrivacyEngine
 
-        model = network(data[0].shape[1], hidden)
+        model = network(data[0].shape[1], hidden).to(data[0].device)
         private, optimizer, loader = PrivacyEngine().make_private(
             module=model, optimizer=torch.optim.SGD(model.parameters(), lr=_RATE),
             data_loader=DataLoader(TensorDataset(*data), batch_size=batch),
@@ -119,7 +120,7 @@ def _folder() -> str:
     return f"{tempfile.mkdtemp()}/trace"
 
 
-def cost() -> int:
+def cost(device: str) -> int:
     """Medians of the CPU seconds of two runs, and of a twin run of two runs, taken in turn."""
     small, large = (2048, 64), (2048, 256)
     words: dict[str, Any] = {"batch": 256, "steps": 40, "n": 2048}
@@ -135,7 +136,7 @@ def cost() -> int:
     }  # fmt: skip
     print(f"{'run':32} {'two runs':>9} {'twin':>9} {'ratio':>6}")
     for name, (train, shape) in cases.items():
-        data = examples(*shape)
+        data = examples(*shape, device)
         pairs = []
         for _ in range(_ROUNDS):
             plain = _seconds(lambda: (train(data), train(data)))  # noqa: B023
@@ -155,9 +156,9 @@ def _seconds(work: Callable[[], object]) -> float:
     return time.process_time() - start
 
 
-def alarms(seeds: int) -> int:
+def alarms(seeds: int, device: str) -> int:
     """Right runs of every mechanism under every sampling, and of Opacus; how many are blamed."""
-    data = examples(64, 6)
+    data = examples(64, 6, device)
     words: dict[str, Any] = {"hidden": 8, "batch": 12, "steps": 8, "n": 64}
     loops = {
         f"{name}, {sampling}": by_lipcert(mechanism, sampling, **words)
@@ -183,9 +184,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("what", choices=("cost", "alarms"))
     parser.add_argument("--seeds", type=int, default=5, help="of each loop (default 5)")
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    return cost() if options.what == "cost" else alarms(options.seeds)
+    if options.what == "cost":
+        return cost(options.device)
+    return alarms(options.seeds, options.device)
 
 
 if __name__ == "__main__":

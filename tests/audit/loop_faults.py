@@ -77,7 +77,7 @@ class Weighted(Poisson):
 
     def __iter__(self) -> Iterator[list[int]]:
         for _ in range(self.steps):
-            yield (torch.rand(self.size) < self.rates).nonzero().flatten().tolist()
+            yield (torch.rand(self.size) < self.rates.cpu()).nonzero().flatten().tolist()
 
 
 class WeightedSampler(Loop):
@@ -376,7 +376,7 @@ class Copies(Loop):
     """Examples of a class are in the data twice."""
 
     def loader(self, data: Data) -> DataLoader[Any]:
-        rows = torch.cat([torch.arange(len(data[1])), (data[1] == 1).nonzero().flatten()])
+        rows = torch.cat([torch.arange(len(data[1])), (data[1] == 1).cpu().nonzero().flatten()])
         return super().loader((data[0][rows], data[1][rows]))
 
 
@@ -391,7 +391,7 @@ class NoiseOnce(Loop):
     def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
         if step % 2 == 0:
             self.drawn = {n: self.draw(g, n, step) for n, g in clean.items()}
-        return {name: g + std * self.drawn[name] for name, g in clean.items()}
+        return {name: g + std * self.drawn[name].to(g.device) for name, g in clean.items()}
 
 
 class TwiceTheRate(Loop):
@@ -649,7 +649,7 @@ class NoiseOfOwnNorm(Loop):
     def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
         whole = float(norm(clean))
         return {
-            name: g + std * float(g.norm()) / whole * self.draw(g, name, step)
+            name: g + std * float(g.norm()) / whole * self.draw(g, name, step).to(g.device)
             for name, g in clean.items()
         }
 

@@ -75,9 +75,11 @@ class Watch:
 
 
 class Loop:
-    """A run, by its name; right. account: what differs from the usual account."""
+    """A run, by its name; right. account: what differs from the usual account; device: where it
+    trains, and the data lie."""
 
     radius, sigma, account_steps = RADIUS, SIGMA, STEPS
+    device = "cpu"
     sampler = "poisson"
     account: ClassVar[Mapping[str, Any]] = {}
     every = 1
@@ -85,8 +87,9 @@ class Loop:
     def __call__(self, data: Data, folder: Path, watch: Watch | None = None) -> object:
         torch.manual_seed(12)
         watch = watch or Watch()
-        data = self.prepared(data)
-        self.model = model = self.network().train()
+        x, y = self.prepared(data)
+        data = x.to(self.device), y.to(self.device)
+        self.model = model = self.network().to(self.device).train()
         self.optimizer = torch.optim.SGD(model.parameters(), lr=self.rate(data), momentum=0.5)
         self.generator = torch.Generator().manual_seed(6)
         self.begins(data)
@@ -101,7 +104,8 @@ class Loop:
             )
             loss_fn = recorder.wrap_loss(functional.cross_entropy)
             loader = recorder.wrap_loader(self.loader(data))
-            for step, (x, y) in enumerate(loader):
+            for step, batch in enumerate(loader):
+                x, y = (item.to(self.device) for item in batch)  # an empty one is not there
                 watch.weights.append(copy.deepcopy(dict(model.state_dict())))
                 rate = {"rate": RATE} if self.sampler == "poisson" else {}
                 recorder.batch(sampler=self.sampler, divisor=self.stated_divisor(x), **rate)
@@ -192,7 +196,7 @@ class Loop:
 
     def noised(self, clean: Tensors, std: float, step: int) -> Tensors:
         return {
-            name: gradient + std * self.draw(gradient, name, step)
+            name: gradient + std * self.draw(gradient, name, step).to(gradient.device)
             for name, gradient in clean.items()
         }
 
@@ -219,7 +223,7 @@ class Loop:
 
 
 def flat(tensor: Tensor) -> Any:
-    return tensor.detach().double().numpy().ravel()
+    return tensor.detach().double().cpu().numpy().ravel()
 
 
 def norm(gradients: Tensors) -> Tensor:
