@@ -86,12 +86,13 @@ class Head:
 class Part:
     """One of several inputs: its name and shape in the file, for one example.
 
-    ids: as of a `Program`, for this input alone.
+    ids: as of a `Program`, for this input alone. whole: whether the file reads whole numbers.
     """
 
     name: str
     shape: Shape
     ids: int | None = None
+    whole: bool = False
 
     @property
     def size(self) -> int:

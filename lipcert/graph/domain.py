@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.interval import norm_up
-from lipcert.core.program import Compare, Embedding, FloatArray, Move, Program
+from lipcert.core.program import Compare, Embedding, FloatArray, Move, Part, Program
 from lipcert.core.rules.facts import Fact, box_norm
 from lipcert.graph.ir import places_of
 
@@ -246,3 +246,12 @@ def _radius(fact: Fact, shape: tuple[int, ...]) -> float:
 def lengths(x: FloatArray) -> FloatArray:
     """The Euclidean norm of every example: [examples]."""
     return np.asarray(np.linalg.norm(x.reshape(len(x), math.prod(x.shape[1:])), axis=1))
+
+
+def whole_numbers(part: Part, shape: tuple[int, ...], rng: np.random.Generator) -> npt.NDArray[Any]:
+    """Ids, or where none choose rows a mask, which shows and hides some of each example."""
+    drawn = rng.integers(2 if part.ids is None else part.ids, size=shape)
+    if part.ids is None:
+        flat = drawn.reshape(len(drawn), -1)
+        flat[:, 0], flat[:, 1:][:, -1:] = 1, 0
+    return drawn

@@ -356,7 +356,8 @@ class Graph:
     @property
     def inputs(self) -> tuple[p.Part, ...]:
         """The inputs of the file."""
-        return self.parts or (p.Part(self.input_name, (1, *self.input_shape), self.ids),)
+        shape, is_whole = (1, *self.input_shape), self.ids is not None
+        return self.parts or (p.Part(self.input_name, shape, self.ids, is_whole),)
 
     @property
     def arrays(self) -> tuple[tuple[str, Shape], ...]:

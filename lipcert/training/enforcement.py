@@ -165,7 +165,9 @@ def _clipped(
 ) -> Enforcement:
     run, tensors = planned.bounds, network.tensors()
     decay = mechanism.weight_decay if mechanism.decay == "inside" else None
-    masked = tuple(name for name, part in dropouts(network.module).items() if part not in still)
+    masked = tuple(
+        name for name, part in dropouts(network.module).items() if part not in still and part.p
+    )
     if masked and not run.graph.drops:
         raise UsageError(
             f"training: the model file does not contain {', '.join(masked)}, so its bounds are "
@@ -177,7 +179,7 @@ def _clipped(
         masks = DropoutMasks(network.module)
         names = {name: match.recorded for name, match in network.matches.items()}
         rule = ClipRule.of(run, mechanism.weight_decay)
-        singly = SingleGradients(network.module, rule, names, masks, network.outputs.joined)
+        singly = SingleGradients(network, rule, names, masks)
         return Enforcement(
             _nothing,
             lambda: planned,

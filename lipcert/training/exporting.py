@@ -77,7 +77,7 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Pa
     # with channels last, exporters write views by strides and the size of the batch
     plain.to(memory_format=torch.contiguous_format)  # type: ignore[call-overload]
     for part in dropouts(plain).values():
-        part.inplace = False  # type: ignore[assignment]  # in place, the file shows nothing of it
+        part.inplace = False  # in place, the file shows nothing of it
     _take_masks_as_they_are(plain)
     arguments = list(inspect.signature(plain.forward).parameters.values())
     names = (*_input_names(arguments, len(inputs)), *_output_names(plain, inputs))

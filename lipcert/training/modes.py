@@ -29,6 +29,7 @@ from typing import Any, Final, final
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.utils.hooks import RemovableHandle
 
@@ -122,9 +123,10 @@ MASKED: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 """what multiplies its input by a mask, and does nothing else"""
 
 
-def dropouts(module: nn.Module) -> dict[str, nn.Module]:
+def dropouts(module: nn.Module) -> dict[str, _DropoutNd]:
     """By name, those whose masks can be drawn once and used twice."""
-    return {name: part for name, part in module.named_modules() if type(part) in MASKED}
+    found = ((name, part) for name, part in module.named_modules() if type(part) in MASKED)
+    return {name: part for name, part in found if isinstance(part, _DropoutNd)}
 
 
 def refused_parts(module: nn.Module, *, masks: bool) -> Iterator[tuple[str, str]]:
@@ -163,7 +165,7 @@ class DropoutMasks:
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._names = {part: name for name, part in dropouts(module).items()}
+        self._names: dict[nn.Module, str] = {part: name for name, part in dropouts(module).items()}
         self._passes: list[bool] = []  # under way, the innermost last: whether it remembers
         self._drawn: list[tuple[nn.Module, Tensor]] = []
         self._again: deque[tuple[nn.Module, Tensor]] = deque()

@@ -23,6 +23,7 @@ from lipcert.audit.observation import named_buffers, side_by_side, unwrapped
 from lipcert.audit.recorded import Match, matched
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.graph.domain import whole_numbers
 from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
@@ -212,8 +213,8 @@ def _compare(network: TrainedNetwork, example: Example) -> None:
     parts = []
     for item, part in zip(given, network.graph.inputs, strict=True):
         shape = (_EXAMPLES, *item.shape[1:])
-        rows = part.ids
-        drawn = generator.random(shape) if rows is None else generator.integers(rows, size=shape)
+        is_whole = part.whole
+        drawn = whole_numbers(part, shape, generator) if is_whole else generator.random(shape)
         parts.append(torch.from_numpy(drawn).to(item.dtype))
     x = parts[0].double() if len(parts) == 1 else side_by_side(parts).double()
     with torch.no_grad(), at_rest(network.module), without_fast_path():

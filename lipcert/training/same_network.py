@@ -44,8 +44,9 @@ _NOT_EVALUATED: Final = (
 )
 _OTHER_NETWORK: Final = (
     "is not that of the network that was bounded: the module behaves differently in training mode, "
-    "draws random numbers, was changed, or has a hook or an autograd function whose backward pass "
-    "is not the derivative of its forward pass"
+    "draws random numbers (as dropout inside an attention does: set its probability to 0, in "
+    "Hugging Face attention_probs_dropout_prob or attention_dropout), was changed, or has a hook "
+    "or an autograd function whose backward pass is not the derivative of its forward pass"
 )
 _MIXED: Final = (
     "for a batch of {count} examples is not what it is for its first {half} and for the others "

@@ -59,6 +59,43 @@ class Pairs(Dataset):
         return (self.ids[i], self.numbers[i]), self.labels[i]
 
 
+class Masked(nn.Module):
+    """Words, and which of them are shown, as whole numbers; masks are indexed by example."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.words, self.dropout = nn.Embedding(ROWS, 4), nn.Dropout(dropout)
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, ids: Tensor, mask: Tensor) -> Tensor:
+        rows, columns = (torch.arange(size) for size in mask.shape)
+        shown = mask.bool()[rows[:, None], columns].unsqueeze(-1).float()
+        words = self.dropout(self.words(ids)).tanh()
+        logits: Tensor = self.head((words * shown).sum(1) / shown.sum(1).clamp(min=1.0))
+        return logits
+
+
+class Texts(Pairs):
+    """Of different lengths."""
+
+    def __getitem__(self, i: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        return (self.ids[i], (torch.arange(5) <= i % 5).long()), self.labels[i]
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+def test_masks_of_whole_numbers_are_read_as_such(dropout: float, tmp_path: Path) -> None:
+    """With dropout, which needs the module itself, its inputs have the types of the batch."""
+    folder, network = tmp_path / "run", lambda: Masked(dropout)
+    mechanism = GradientClipping(clip_norm=0.5, loss=Loss("cross-entropy"))
+    with private_run(folder, mechanism, network=network, examples=Texts()) as private:
+        for x, y in private.loader:
+            private.step(x, y)
+    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
+    done = lipcert(["audit", *target, "--trace", str(folder / "trace"), "--format", "json"])
+    assert done.exit_code == 0, done.output
+    assert json.loads(done.stdout)["verdict"] == "pass"
+
+
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", MECHANISMS)
 def test_a_run_is_certified_and_passes_its_audit(kind: str, tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def with_joined_inputs(
     entries = indices((1, total))[0]
     steps, parts, begin = [], [], 0
     for start in starts:
-        part = Part(start.name, start.shape, sink.ids.get(start.name))
+        part = Part(start.name, start.shape, sink.ids.get(start.name), start.kind == "whole")
         if start.name not in readers:
             raise Unsupported("the output does not depend on one of the inputs")
         sources = entries[begin : begin + part.size].reshape(part.shape)

@@ -25,6 +25,7 @@ from torch.func import functional_call
 
 from lipcert.audit.recorded import Match
 from lipcert.errors import NoVerdictError
+from lipcert.graph.domain import whole_numbers
 from lipcert.graph.ir import Graph, Node, example
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.training.clipping.backprop import HookedLayer, hooked_layers
@@ -192,8 +193,8 @@ def random_numbers(graph: Graph, rng: np.random.Generator) -> Tensor:
     flat, start = numbers.reshape(EXAMPLES, -1), 0
     for part in graph.inputs:
         own, start = flat[:, start : start + part.size], start + part.size
-        if part.ids is not None:
-            own[:] = rng.integers(part.ids, size=own.shape)
+        if part.whole:
+            own[:] = whole_numbers(part, own.shape, rng)
     return torch.from_numpy(flat.reshape(numbers.shape))
 
 
@@ -201,7 +202,7 @@ def as_read(x: Tensor, graph: Graph) -> tuple[Tensor, ...]:
     """The inputs of the module, from those of the graph."""
     parts = [x] if not graph.parts else torch.split(x, [part.size for part in graph.parts], dim=1)
     return tuple(
-        own.reshape(len(x), *example(part.shape)).to(x.dtype if part.ids is None else torch.long)
+        own.reshape(len(x), *example(part.shape)).to(torch.long if part.whole else x.dtype)
         for own, part in zip(parts, graph.inputs, strict=True)
     )
 

@@ -19,7 +19,9 @@ from torch.func import functional_call, grad, vmap
 from lipcert.errors import NoVerdictError
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.training.clipping.gradients import OUTWARD, ClipRule, factors_of
+from lipcert.training.clipping.probe import as_read
 from lipcert.training.modes import DropoutMasks
+from lipcert.training.network import TrainedNetwork
 
 _CHUNK: Final = 2**26
 """so many numbers of gradients are held at once"""
@@ -27,18 +29,17 @@ _CHUNK: Final = 2**26
 
 @final
 class SingleGradients:
-    """Of one module under one rule. names: from the rule's names of parameters to the module's.
-    read: the tensor of what the module returns that the loss is of."""
+    """Of one module under one rule. names: from the rule's names of parameters to the module's."""
 
     def __init__(
         self,
-        module: nn.Module,
+        network: TrainedNetwork,
         rule: ClipRule,
         names: Mapping[str, str],
         masks: DropoutMasks,
-        read: Callable[[object], Tensor | None],
     ) -> None:
-        self._whole = _Whole(module, read)
+        module, self._graph = network.module, network.graph
+        self._whole = _Whole(module, network.outputs.joined)
         self._rule = rule
         self._masks = masks
         self._groups = [[names[item] for item in group.parameters] for group in rule.groups]
@@ -86,7 +87,8 @@ class SingleGradients:
             weights: Mapping[str, Tensor], example: Tensor, label: Tensor, own: Sequence[Tensor]
         ) -> Tensor:
             with self._masks.again(parts, own):
-                logits = functional_call(self._whole, dict(weights), (example[None],))
+                inputs = as_read(example[None], self._graph)
+                logits = functional_call(self._whole, dict(weights), inputs)
             return self._rule.losses(logits, label[None]).sum()
 
         try:
@@ -128,8 +130,8 @@ class _Whole(nn.Module):
         self.inner = inner
         self._read = read
 
-    def forward(self, x: Tensor) -> Tensor | None:
-        return self._read(self.inner.forward(x))
+    def forward(self, *x: Tensor) -> Tensor | None:
+        return self._read(self.inner.forward(*x))
 
 
 def _placed(factors: Tensor, like: Tensor) -> Tensor:
