@@ -90,15 +90,9 @@ def member(
     return {"name": name, "optional": optional, "apart": apart}
 
 
-def exactly(kind: type[_T], what: str) -> Form:
+def exactly(kind: type[Any], what: str) -> Form:
     """Values that stand for themselves."""
-
-    def read(value: Any) -> _T:
-        if type(value) is not kind:
-            raise CodecError(f"is not {what}")
-        return value
-
-    return Form(ANYTHING.write, read)
+    return _limited(ANYTHING, Limit(what, lambda value: type(value) is kind))
 
 
 class Codec:
@@ -176,7 +170,7 @@ class Codec:
             self._plans[kind] = [
                 _Member(
                     item.name,
-                    tuple((more["name"] or item.name).split(".")),
+                    f".{more['name'] or item.name}",
                     hints[item.name],
                     None if item.default is MISSING else item.default,
                     more["optional"],
@@ -230,15 +224,15 @@ class _Member:
     """A field of a record, and its place in the object."""
 
     field: str
-    path: tuple[str, ...]
+    place: str
     hint: Any
     default: Any
     optional: bool
 
     @property
-    def place(self) -> str:
-        """Its path, as the texts of errors name it."""
-        return "".join(f".{name}" for name in self.path)
+    def path(self) -> tuple[str, ...]:
+        """Its name, behind that of the object around it if there is one."""
+        return tuple(self.place.split(".")[1:])
 
 
 def inside(step: str, read: Callable[[Any], Any], value: Any) -> Any:
