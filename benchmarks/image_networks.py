@@ -70,6 +70,16 @@ class ImageNetwork:
     def radius(self) -> float:
         return math.ceil(float(self.images.norm(dim=1).max()) * 1e4) / 1e4
 
+    def tiled(self, count: int, size: int) -> torch.Tensor:
+        """Random images that repeat a small one, some with few bright pixels, as bright as may
+        be."""
+        channels, height, width = self.shape
+        tiles = torch.rand(count, channels, size, size) ** 3
+        tiles *= torch.rand(tiles.shape) < 0.1 + 0.9 * torch.rand(count, 1, 1, 1)
+        times = -(-max(height, width) // size)
+        found = tiles.repeat(1, 1, times, times)[:, :, :height, :width].flatten(1)
+        return found * (self.radius / found.norm(dim=1, keepdim=True).clamp_min(1e-9))
+
     def run(
         self,
         x: torch.Tensor,
