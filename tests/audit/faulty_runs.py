@@ -30,6 +30,19 @@ from lipcert.errors import NoVerdictError
 from lipcert.measure.agreement import agreement
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.settings.settings import ConstraintSpec, Settings
+from tests.audit.checks.test_sampling import (
+    BATCH,
+    POOL,
+    RATE,
+    STEPS,
+    Draw,
+    alike_sizes,
+    fixed,
+    from_a_fifth,
+    poisson,
+    the_same_again,
+    with_some_always,
+)
 from tests.audit.faults import CPU, Subject, report_of
 from tests.models.shipped import module
 
@@ -45,8 +58,7 @@ __all__ = [
     "found_by",
 ]
 
-POOL, BATCH, STEPS, SIGMA = 400, 40, 20, 1.5
-RATE = BATCH / POOL
+SIGMA = 1.5
 DETAIL = 3
 """every third step is recorded with its tensors; faults of one step are planted at the fourth"""
 PLANTED = 3
@@ -120,41 +132,6 @@ LOOSE_RUN = Run(
     torch.linalg.vector_norm,
     4.0,
 )
-
-
-Draw = Callable[[np.random.Generator, int], np.ndarray]
-"""random numbers of the run, and the step → members of the batch"""
-
-
-def poisson(random: np.random.Generator, _: int) -> np.ndarray:
-    return np.flatnonzero(random.random(POOL) < RATE)
-
-
-def fixed_size(random: np.random.Generator, _: int) -> np.ndarray:
-    return np.sort(random.choice(POOL, BATCH, replace=False))
-
-
-def some_always(random: np.random.Generator, step: int) -> np.ndarray:
-    """The first five examples, in every batch."""
-    return np.union1d(poisson(random, step), np.arange(5))
-
-
-def a_fifth(random: np.random.Generator, _: int) -> np.ndarray:
-    return np.flatnonzero(random.random(POOL // 5) < 5 * RATE)
-
-
-def almost_the_same(random: np.random.Generator, step: int) -> np.ndarray:
-    """Sizes as they should be; all but a tenth from the beginning of one order."""
-    size = max(1, random.binomial(POOL, RATE))
-    order = np.random.default_rng(3).permutation(POOL)
-    kept = size - size // 10
-    others = random.choice(order[kept:], size - kept, replace=False)
-    return np.sort(np.concatenate([order[:kept], others]))
-
-
-def alike_sizes(random: np.random.Generator, step: int) -> np.ndarray:
-    """One more or one less."""
-    return np.sort(random.choice(POOL, BATCH + step % 3 - 1, replace=False))
 
 
 def unchanged(value: Tensor, _: int) -> Tensor:
@@ -435,11 +412,11 @@ RUN_FAULTS = (
     ),
     RunFault("BatchNorm in training mode", changed=normalise_by_batch),
     RunFault("module differs from its export", changed=stretch_logits),
-    RunFault("batches of fixed size said to be Poisson", draw=fixed_size),
+    RunFault("batches of fixed size said to be Poisson", draw=fixed),
     RunFault("sizes of Poisson batches vary too little", draw=alike_sizes),
-    RunFault("some examples in every batch", draw=some_always),
-    RunFault("all batches from a fifth of the data", draw=a_fifth),
-    RunFault("the same batch again, a tenth exchanged", draw=almost_the_same),
+    RunFault("some examples in every batch", draw=with_some_always(poisson)),
+    RunFault("all batches from a fifth of the data", draw=from_a_fifth),
+    RunFault("the same batch again, a tenth exchanged", draw=the_same_again(poisson)),
     RunFault("shuffled, accounted as Poisson", sampler="shuffle"),
     RunFault("one step more than accounted for", steps=STEPS + 1),
     RunFault("NaN in one gradient", after_backward=spoil_gradient),
