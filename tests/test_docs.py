@@ -466,6 +466,7 @@ def test_the_run_of_the_page_is_that_of_the_script_and_of_the_workflow() -> None
     assert [" ".join(command.split()) for command in commands][-1] in " ".join(audit.split())
 
 
+@pytest.mark.nightly
 def test_what_the_page_says_of_a_wrong_rate_is_said(tmp_path: Path) -> None:
     """On the same data and in the same words, in a shorter run."""
     pytest.importorskip("sklearn")

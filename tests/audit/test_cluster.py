@@ -61,8 +61,11 @@ def client() -> Iterator[Client]:
             Client(local, set_as_default=False) as found,
         ):
             yield found
-    distributed.utils._offload_executor.shutdown()  # beside threads no model is read in a fork
+    # beside threads no model is read in a fork; a client without a scheduler leaves one, too
+    distributed.utils._offload_executor.shutdown()
     distributed.utils._offload_executor = ThreadPoolExecutor(1)
+    for _, runner in list(distributed.utils.LoopRunner._all_loops.values()):
+        runner.stop()
 
 
 @pytest.fixture(scope="module")

@@ -48,7 +48,7 @@ def test_every_fault_is_documented_and_found() -> None:
         assert (shown[fault.name] == ("no", "no")) == fault.is_right, fault.name
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> None:
     cells = [
@@ -58,6 +58,7 @@ def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> Non
     assert tuple(cells) == documented()[fault.name]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -93,7 +94,7 @@ def test_a_type_of_few_bits_for_gradients_too_hides_all_of_them(tmp_path: Path) 
     assert "bits" not in " ".join(report.reasons)
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("kind", list(REPAIRED), ids=lambda kind: kind.__name__)
 def test_a_repaired_loop_is_left_alone(kind: type[Loop], tmp_path: Path) -> None:
     data = REPAIRED[kind].data()
@@ -148,6 +149,7 @@ def clipped_sum(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Tensors:
     return total
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "generator",
     [

@@ -70,6 +70,7 @@ def test_one_trial_in_the_mean_of_a_geometric_law_is_one() -> None:
     assert alone <= selection_epsilon(RUN, 1.1, Law.GEOMETRIC) <= 1.002 * alone
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("plan", [RUN, BINS, replace(RUN, delta=1e-9)], ids=str)
 @pytest.mark.parametrize("law", Law)
 def test_more_trials_cost_more(plan: TrainingPlan, law: Law) -> None:

@@ -230,6 +230,7 @@ def test_the_longest_way_to_the_output_may_be_longer_than_others(
         assert (("x", program.output) in ends) == is_whole
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_tier_that_looks_longer_finds_more(residual: bool) -> None:
     """Nothing becomes looser, but for what ends a search, and something becomes tighter."""

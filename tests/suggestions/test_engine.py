@@ -153,6 +153,7 @@ def test_other_mechanisms_than_that_of_the_settings_are_tried_too() -> None:
     assert result.recipe.outcome.score <= result.baseline.score
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("neighbours", ["zero-out", "replace-one"])
 def test_a_shuffle_is_told_what_balls_in_bins_would_save(neighbours: str) -> None:
     """In the recipe where the relation stays, beside it where it would be another."""

@@ -150,6 +150,7 @@ class Usual(nn.Sequential):
         return super().forward(x)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("mechanism", [
     clipless(), HELD, BACKPROP, GradientClipping(clip_norm=0.5),
 ], ids=["clipless", "weight-clipping", "backprop", "gradient"])  # fmt: skip

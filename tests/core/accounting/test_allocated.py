@@ -78,6 +78,7 @@ def _losses(bins: int, sigma: float, *, present: bool) -> np.ndarray:
     return np.log(np.exp(normals / sigma - 0.5 / sigma**2).mean(axis=1))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("bins", "sigma"), [(5, 0.8), (30, 1.5), (300, 0.7)])
 def test_no_simulated_run_exceeds_it(bins: int, sigma: float) -> None:
     found = allocated_epsilon(sigma, bins, 1, Fraction(1, 100))
