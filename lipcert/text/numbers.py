@@ -68,7 +68,7 @@ def rounded_up(value: float, digits: int = _DIGITS) -> decimal.Decimal:
 
 
 def counted(count: int, one: str, many: str = "") -> str:
-    """`1 step`, `1,200 steps`."""
+    """A number with its noun, as in `1 step` and `1,200 steps`."""
     return f"{count:,} {one if count == 1 else many or one + 's'}"
 
 

@@ -214,7 +214,7 @@ def exact(recorded: _Array) -> FloatArray:
 
 
 def roundoff(array: _Array) -> float:
-    """Unit roundoff of the type of a tensor, 2^-53 where it is no float."""
+    """Unit roundoff of the type of a tensor, 2^-53 for any but a float."""
     return float(np.finfo(array.dtype).eps) / 2.0 if array.dtype.kind == "f" else 2.0**-53
 
 
