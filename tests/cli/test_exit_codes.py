@@ -93,22 +93,6 @@ def test_an_unknown_verb_names_the_nearest(verb: str, hint: str) -> None:
     assert f"there is no verb '{verb}'; {hint}" in result.stderr
 
 
-@pytest.mark.parametrize(
-    ("words", "hint"),
-    [
-        (["trace", "inf", "run"], "'info'"),
-        (["config", "shw"], "'show'"),
-        (["analyze", "m.onnx", "--los", "mse"], "--loss?"),
-        (["analyze", "m.onnx", "--scope", "pont"], "'point'"),
-    ],
-)
-def test_other_wrong_words_name_the_nearest(words: list[str], hint: str) -> None:
-    result = run(*words)
-    assert result.exit_code == 2
-    assert "id you mean" in result.stderr
-    assert hint in result.stderr
-
-
 @pytest.mark.parametrize("words", [[], ["trace"], ["config"]])
 def test_no_verb_at_all_is_answered_with_the_help(words: list[str]) -> None:
     result = run(*words)

@@ -55,19 +55,6 @@ def test_gain_of_a_view(tmp_path, kind, attributes, control, shape, gain):
     assert operand.gain.value >= gain
 
 
-@pytest.mark.parametrize("factor", [0.1, -2.5, 3.0])
-@pytest.mark.parametrize("kind", ["Mul", "Div"])
-def test_scaled_weight_is_a_view(tmp_path, kind, factor):
-    constant = node("Constant", [], ["c"], value_float=factor)
-    nodes = [constant, node(kind, ["w", "c"], ["v"]), node("MatMul", ["x", "v"], ["y"])]
-    proto = model(nodes, ("N", 4), {"w": weights(4, 3)})
-    (operand,) = operands(load_model(saved(proto, tmp_path)))
-    single = float(np.float32(factor))
-    exact = abs(single) if kind == "Mul" else 1.0 / abs(single)
-    assert operand.parameter == "w"
-    assert operand.gain.value == pytest.approx(exact, rel=1e-15)
-
-
 def test_tied_weights_are_one_parameter(tmp_path):
     nodes = [
         node("MatMul", ["x", "w"], ["h"]),

@@ -25,19 +25,6 @@ def test_assumptions_and_answer_come_first() -> None:
     assert places == sorted(places)
 
 
-def test_bounds_are_displayed_rounded_up() -> None:
-    report = text()
-    assert "31.21" in report
-    assert "1.4143" in report
-    assert "≤ 40.201" in report
-
-
-def test_an_absent_bound_is_named_with_its_remedy() -> None:
-    report = text()
-    assert "no bound" in report
-    assert "remedy: change conv1" in report
-
-
 def test_the_first_lines_answer_the_question() -> None:
     network = replace(sample().network, sensitivity=0.125)
     verdict, _, promise, *_ = text(network=network).splitlines()
@@ -119,12 +106,6 @@ def test_no_shares_without_all_bounds() -> None:
     lost = replace(analysis.parameters[1], grad_norm=None)
     analysis = replace(analysis, parameters=(analysis.parameters[0], lost))
     assert attribution.gradient_shares(analysis) == {}
-
-
-def test_allocations_are_compared() -> None:
-    report = text()
-    assert "per-layer (chosen)" in report
-    assert "2×" in report
 
 
 def test_csv_is_the_table_of_parameters() -> None:

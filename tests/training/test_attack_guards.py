@@ -32,11 +32,6 @@ def tensor_hook_inside(private: Private) -> None:
     step(private)
 
 
-def forward_hook(private: Private) -> None:
-    private.model.hidden.register_forward_hook(lambda m, x, output: 10.0 * output)
-    step(private)
-
-
 def one_half_twice(private: Private) -> None:
     x, y = first(private)
     half = len(x) // 2
@@ -101,11 +96,6 @@ def autocast(private: Private) -> None:
     private.optimizer.step()
 
 
-def other_submodule(private: Private) -> None:
-    private.model.hidden = nn.Sequential(private.model.hidden, nn.Hardtanh(0.0, 0.1))
-    step(private)
-
-
 def spectral_norm(private: Private) -> None:
     nn.utils.spectral_norm(private.model.hidden)
     step(private)
@@ -114,7 +104,6 @@ def spectral_norm(private: Private) -> None:
 ATTACKS: tuple[Callable[[Private], None], ...] = (
     backward_hook,
     tensor_hook_inside,
-    forward_hook,
     one_half_twice,
     one_output_twice,
     changed_output,
@@ -123,7 +112,6 @@ ATTACKS: tuple[Callable[[Private], None], ...] = (
     second_loss,
     loss_of_a_former_batch,
     autocast,
-    other_submodule,
     spectral_norm,
 )
 

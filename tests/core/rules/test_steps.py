@@ -369,19 +369,6 @@ def test_a_value_read_twice_by_one_step_is_counted_twice() -> None:
     assert found.hull is None
 
 
-def test_one_step_alone() -> None:
-    program = _line(2, 2)
-    found = step_fact(program, program.steps[0], {"x": Fact.of((1, 2), 1.5)}, Weights({"v0": 2.0}))
-    assert found.norm == 3.0
-
-
-def test_a_program_of_no_steps() -> None:
-    program = Program("x", "x", {"x": (1, 2)}, (), place=Place(0), covered=())
-    facts = forward(program, {program.input: Fact.of((1, 2), 1.0)}, Weights({}))
-    assert backward(program, facts, Weights({}), Cotangent(2.0))["x"].norm == 2.0
-    assert input_lipschitz(program, facts, Weights({})) == 1.0
-
-
 def test_moves_that_read_apart_are_perpendicular() -> None:
     """Two halves of four numbers; a third reader of one of them is added."""
     halves = [Step(Move(np.arange(2) + 2 * k), ("x",), f"h{k}", (2,), k) for k in (0, 1)]

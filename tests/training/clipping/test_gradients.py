@@ -133,20 +133,6 @@ def test_tied_weights(kind: str, decay: float) -> None:
         check(graph, oracle.flat(graph, 0.7, decay), *oracle.batch(graph, 3), dtype)
 
 
-def test_strided_grouped_and_transposed_convolutions() -> None:
-    even, odd = Window(6, 3, 1, 1, 1, 1), Window(6, 2, 2, 1, 0, 1)
-    up = (Window(6, 3, 2, 1, 1, 1), Window(7, 2, 2, 1, 0, 0))
-    graph = chain(
-        (4, 6, 6),
-        Conv(trained("k1", weights(8, 2, 3, 3)), trained("b1", weights(8)), (even, even), 2),
-        Conv(trained("k2", weights(4, 8, 2, 2)), None, (odd, odd)),
-        ConvTranspose(trained("k3", weights(4, 3, 3, 2)), trained("b3", weights(6)), up, 2),
-    )
-    for decay in DECAYS:
-        for dtype in ROUNDED:
-            check(graph, oracle.by_parameter(graph, 0.5, decay), *oracle.batch(graph, 3), dtype)
-
-
 def mlp() -> Graph:
     return chain(
         (5,),
