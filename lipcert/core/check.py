@@ -119,14 +119,16 @@ class _State:
 
     def report(self, verdict: Verdict, stages: tuple[Stage, ...]) -> Report:
         """The report of a check that ended with this verdict."""
-        proved = verdict in {Verdict.VALID, Verdict.CONDITIONAL}
+        sentences: Iterator[str] = iter(())
+        if verdict in {Verdict.VALID, Verdict.CONDITIONAL}:
+            sentences = promise(self.certificate, self.premises.mechanism, self.assumptions)
         return Report(
             verdict=verdict,
             sha256=hashlib.sha256(self.data).hexdigest(),
             stages=stages,
             assumptions=self.assumptions,
             open_assumptions=self.open_assumptions(),
-            promise=promise(self.certificate, self.assumptions) if proved else (),
+            promise=tuple(sentences),
             notes=tuple(self.notes),
             weights=self.weights,
         )

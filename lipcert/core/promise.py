@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger.entries import EVALUATION
-from lipcert.core.ledger.mechanism import MECHANISMS
+from lipcert.core.ledger.mechanism import Mechanism
 
 
-def promise(certificate: Certificate, assumptions: Sequence[Assumption]) -> tuple[str, ...]:
+def promise(
+    certificate: Certificate, mechanism: Mechanism, assumptions: Sequence[Assumption]
+) -> Iterator[str]:
     """Sentences, each of which holds if the assumptions do."""
     weights = "the weights of the file"
     if certificate.scope.kind == "constraint-set":
@@ -17,28 +19,23 @@ def promise(certificate: Certificate, assumptions: Sequence[Assumption]) -> tupl
         weights = f"every set of weights{held}"
     if any(item.id == EVALUATION for item in assumptions):
         weights += ", in eval mode"
-    data = next(item.data for item in certificate.assumptions if item.id == "A-MECHANISM")
-    mechanism = MECHANISMS[str(data["kind"])]
-    network = certificate.network
-    sentences = []
+    network, privacy = certificate.network, certificate.privacy
     if network.lipschitz is not None:
-        sentences.append(
+        yield (
             f"For {weights}, {mechanism.output} moves by at most {network.lipschitz!r} times as "
             "much as an admissible input."
         )
     if network.grad_norm is not None:
-        sentences.append(
+        yield (
             f"For every admissible example and {weights}, {mechanism.gradient} has a norm of "
             f"at most {network.grad_norm!r}, and per parameter of at most what is claimed there."
         )
     if network.sensitivity is not None:
-        sentences.append(
+        yield (
             f"Neighbouring data sets move what a step releases by at most {network.sensitivity!r}."
         )
-    if certificate.privacy is not None:
-        claim = certificate.privacy
-        sentences.append(
-            f"The run is ({claim.epsilon!r}, {claim.delta})-differentially private "
-            f"(epsilon {claim.status})."
+    if privacy is not None:
+        yield (
+            f"The run is ({privacy.epsilon!r}, {privacy.delta})-differentially private "
+            f"(epsilon {privacy.status})."
         )
-    return tuple(sentences)
