@@ -42,6 +42,7 @@ def grouped(x: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def distances(groups: FloatArray) -> tuple[float, float]:
     """The largest distance of two runs of a group, and that of a run from the mean."""
+    groups = np.asarray(groups, dtype=np.float64)  # of truth values, too
     apart = np.linalg.norm(groups[:, :, None] - groups[:, None], axis=-1)
     off = np.linalg.norm(groups - groups.mean(axis=1, keepdims=True), axis=-1)
     return float(np.max(apart, initial=0.0)), float(np.max(off, initial=0.0))
