@@ -29,6 +29,8 @@ from lipcert.core.lines.pulls import LossPull, PullLine
 from lipcert.core.lines.runs import RunPull
 from lipcert.core.lines.shares import FormPull, ShareLine
 from lipcert.core.lines.signs import SignPull
+from lipcert.core.lines.slices import SliceFact
+from lipcert.core.lines.stacks import StackPull
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
@@ -216,6 +218,8 @@ class _Tree:
                 step = next(x for x in self.found.program.steps if x.output == line.values[0])
                 below = (self.norm(step.inputs[0]),)
                 return f"{_grown(line.stated, below)}, by weights that were raised", below, ""
+            case SliceFact():
+                return self._of_slices(line)
             case ProductFact():
                 below = (self.norm(line.start),)
                 return f"{_grown(line.stated, below)}, by what ReLUs can do together", below, ""
@@ -227,6 +231,12 @@ class _Tree:
                 text = f"near its value at one example, others being {_number(ball.bound)} away"
                 return text, (ball,), ""
         return "", (), ""
+
+    def _of_slices(self, line: SliceFact) -> tuple[str, tuple[Reason, ...], str]:
+        steps = {step.output: step for step in self.found.program.steps}
+        maker = steps[steps[line.value].inputs[0]]
+        below = (self.norm(maker.inputs[0]),)
+        return f"{_grown(line.stated, below)}, by the rows of single heads", below, _LINEAR
 
     def _ball(self, number: int, value: str) -> Reason:
         """How far a value of any example is from that of the one in the middle."""
@@ -278,6 +288,8 @@ class _Tree:
         shares = [x for x in rests if isinstance(x, ShareLine) and x.stated <= line.stated]
         if shares:
             share = min(shares, key=lambda share: share.stated)
+            if isinstance(share, StackPull):
+                return self._stacked(of, value, line.stated, share)
             stop = share.values[-1] if isinstance(share, RunPull) else ""
             if isinstance(share, FormPull):
                 stop = self._form(share.form).stop
@@ -291,6 +303,14 @@ class _Tree:
         text = _grown(line.stated, received)
         remedy = _remedy(readers[0].op) if len(readers) == 1 else ""
         return Reason(what, value, line.stated, line.rule, text, received, remedy)
+
+    def _stacked(self, of: Seed, value: str, bound: float, share: StackPull) -> Reason:
+        """Through matrices that read one value, and through its other readers."""
+        what = "cotangent" if of == LOSS else "Lipschitz constant"
+        readers = [x for x in self.found.program.steps if value in x.inputs]
+        above = tuple(self.cotangent(of, step.output) for step in readers)
+        text = f"{_grown(bound, above)}, {len(share.values)} matrices together"
+        return Reason(what, value, bound, share.rule, text, above, _LINEAR)
 
 
 def _grown(bound: float, below: tuple[Reason, ...]) -> str:

@@ -13,6 +13,7 @@ from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
+from lipcert.core.lines.stacks import StackNorm
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
 
@@ -100,7 +101,8 @@ class Evidence:
     """What is known beforehand of a network.
 
     norms: of linear steps, by what they compute; steps: their lines, where they are proved; runs:
-    lines of affine steps in a row. chains: that may prove more. tier: how much work is worth it.
+    lines of affine steps in a row; stacks: of matrices that read one value. chains: that may prove
+    more. tier: how much work is worth it.
     """
 
     scope: ScopeClaim
@@ -109,6 +111,7 @@ class Evidence:
     chains: tuple[ChainWitness, ...] = ()
     engine: Engine = ENGINES["float"]
     steps: tuple[StepNorm, ...] = ()
+    stacks: tuple[StackNorm, ...] = ()
     tier: TierName = "fast"
 
     @property

@@ -16,8 +16,9 @@ from typing import Final, final
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
 from lipcert.core.engines import ENGINES
-from lipcert.core.lines.norms import StepNorm, norm_holds
+from lipcert.core.lines.norms import StepNorm, matrix_holds, norm_holds
 from lipcert.core.lines.runs import RunNorm
+from lipcert.core.lines.stacks import StackNorm, stacked
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.raised_kernels import kernel_of
@@ -28,6 +29,7 @@ from lipcert.core.program import (
     Conv,
     Dense,
     Move,
+    Operand,
     Program,
     Scale,
     Shift,
@@ -53,7 +55,7 @@ _EXACT: Final = (Shift, Dense, Conv)
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Norms:
-    """Proved claims: of steps, by the value that they compute, and of runs.
+    """Proved claims: of steps, by the value that they compute, of runs, and of stacks.
 
     unproved: the outputs of linear steps for which no claim could be proved.
     """
@@ -61,12 +63,14 @@ class Norms:
     steps: Mapping[str, NormClaim]
     runs: tuple[RunNorm, ...]
     unproved: tuple[str, ...]
+    stacks: tuple[StackNorm, ...] = ()
 
     def evidence(self, scope: ScopeClaim, tier: TierName = "fast") -> Evidence:
         """The evidence that a prover may use, with as much work as the tier allows."""
         bounds = {value: claim.bound for value, claim in self.steps.items()}
         lines = (StepNorm(value=value, **asdict(claim)) for value, claim in self.steps.items())
-        return Evidence(scope, bounds, self.runs, steps=tuple(lines), tier=tier)
+        steps = tuple(lines)
+        return Evidence(scope, bounds, self.runs, steps=steps, stacks=self.stacks, tier=tier)
 
 
 def find_norms(
@@ -90,6 +94,9 @@ def find_norms(
         def proved(row: tuple[Step, ...]) -> NormClaim | None:
             return proved_claim(row, program, tier, propose)
 
+        def stack(row: tuple[Step, ...]) -> StackNorm | None:
+            return proved_stack(row, program, tier, propose)
+
         for row, claim in zip(candidates, pool.map(proved, candidates), strict=True):
             output = row[-1].output
             observe(output)
@@ -101,7 +108,8 @@ def find_norms(
                 unproved.append(output)
             else:
                 steps[output] = claim
-    return Norms(steps, tuple(runs), tuple(unproved))
+        stacks = [line for line in pool.map(stack, _stacks(program, Evidence(scope).free)) if line]
+    return Norms(steps, tuple(runs), tuple(unproved), tuple(stacks))
 
 
 def proved_claim(
@@ -123,6 +131,32 @@ def proved_claim(
         if math.isfinite(bound) and norm_holds(row, program.shapes, bound, witness, check):
             return claim
     return None
+
+
+def proved_stack(
+    row: tuple[Step, ...], program: Program, tier: TierName, propose: Propose
+) -> StackNorm | None:
+    """The smallest norm of matrices that read one value which is proved; None where none is."""
+    rows, before = stacked(row), program.shapes[row[0].inputs[0]]
+    if rows is None:
+        return None
+    op = Dense(Operand(rows.lo, rows.hi), None)
+    kernel = Kernel.of(op, before, (*before[:-1], len(rows.lo)))
+    for claim in propose(kernel, tier):
+        for room in ROOMS:
+            bound = claim.bound * (1.0 + room)
+            if math.isfinite(bound) and matrix_holds(rows, bound, ENGINES["float"].norms):
+                return StackNorm(values=tuple(step.output for step in row), bound=bound)
+    return None
+
+
+def _stacks(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]]:
+    """All matrices that read one value, where there are several."""
+    rows: dict[str, list[Step]] = {}
+    for step in program.steps:
+        if isinstance(step.op, Dense) and not free & tensors_read([step]):
+            rows.setdefault(step.inputs[0], []).append(step)
+    yield from (tuple(row) for row in rows.values() if len(row) > 1)
 
 
 def proved_bound(kernel: Kernel, tier: TierName) -> float:

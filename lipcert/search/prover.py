@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final, TypeVar, final
 
-from lipcert.core.coverage import is_relu, rule_of
+from lipcert.core.coverage import is_relu, rule_of, tensors_read
 from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
@@ -41,10 +41,13 @@ from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunPull
 from lipcert.core.lines.shares import FormPull, ShareLine, first_reader
 from lipcert.core.lines.signs import SignPull
+from lipcert.core.lines.slices import SliceFact, row_sets
+from lipcert.core.lines.stacks import StackPull
 from lipcert.core.program import Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
 from lipcert.search.balls import shares_of_balls
+from lipcert.search.eigenvalues import spectral_norm
 from lipcert.search.evidence import ChainWitness, Evidence, Listed, Proposals
 from lipcert.search.forms import Spectra, ways
 from lipcert.search.kernels import kernel_lines, stop_above
@@ -52,6 +55,8 @@ from lipcert.search.kernels import kernel_lines, stop_above
 ROOM: Final = 2.0**-24
 """how much more a line of a certificate states than follows, relatively: matrix products differ in
 their last bits from machine to machine, and the exact number would hold on one of them only"""
+_LARGEST_SETS: Final = 256
+"""of rows of a matrix, whose norms are found one by one"""
 FoundT = TypeVar("FoundT")
 _Key = tuple[int, object]
 
@@ -189,7 +194,7 @@ class Prover:
         self._writers: defaultdict[_Key, list[int]] = defaultdict(list)
         self._read_by_step: dict[str, set[_Key]] = {}
         self.proof.norms.update(evidence.norms)
-        for norm in (*evidence.steps, *evidence.runs):
+        for norm in (*evidence.steps, *evidence.runs, *evidence.stacks):
             self._append(norm, norm.stated, set())
         self._spectra = Spectra()
         self._runs: dict[str, tuple[str, ...]] = {}
@@ -279,6 +284,9 @@ class Prover:
             self._add(StepFact(value=step.output, step=rule_of(step.op)))
             for values in self._affine_below(step):
                 self._add_if_it_tells(AffineFact(value=step.output, values=values))
+            slices = self._slices(step)
+            if slices is not None:
+                self._add_if_it_tells(slices)
             found = proof.facts[step.output]
             gains = proposals.of_relu(step.output, found, proof.facts)
             any(self._add_if_it_tells(line) for line in gains)
@@ -302,11 +310,27 @@ class Prover:
             met.norm < known.norm
             or met.row_norm < known.row_norm
             or met.column_norm < known.column_norm
+            or met.row_spread < known.row_spread
+            or met.column_spread < known.column_spread
             or (met.box.lo > known.box.lo).any()
             or (met.box.hi < known.box.hi).any()
         ):
             self._append(stated, found, read)
         return True
+
+    def _slices(self, step: Step) -> SliceFact | None:
+        """Of a move of parts of what a matrix computes."""
+        maker = self.proof.steps.get(step.inputs[0])
+        if maker is None or self.proof.free & tensors_read((maker,)):
+            return None
+        found = row_sets(step, maker)
+        if found is None or not isinstance(maker.op, Dense):
+            return None
+        weight, sets = maker.op.weight.lo, found[1]
+        if sets.shape[1] == len(weight) or len(sets) > _LARGEST_SETS:
+            return None
+        norms = tuple(spectral_norm(weight[rows]) * (1.0 + ROOM) for rows in sets)
+        return SliceFact(value=step.output, norms=norms)
 
     def _affine_below(self, step: Step) -> Iterator[tuple[str, ...]]:
         """The run that ends at a step; of a ReLU also the run, and the linear step, below it."""
@@ -379,6 +403,7 @@ class Prover:
         proof, runs = self.proof, defaultdict[str, list[tuple[str, ...]]](list)
         for row in proof.runs:
             runs[proof.steps[row[0]].inputs[0]].append(row)
+        stacks = {proof.steps[row[0]].inputs[0]: row for row in proof.stacks}
         program = proof.program
         values = [*(step.output for step in reversed(program.steps)), program.input]
         for value in values:
@@ -388,6 +413,7 @@ class Prover:
                 ValuePull(of=of, value=value),
                 [
                     *(RunPull(of=of, values=row) for row in runs[value]),
+                    *(StackPull(of=of, values=stacks[value]) for _ in range(value in stacks)),
                     *(pull for form in forms.get(value, ()) for pull in self._form_pulls(of, form)),
                     *(self._sign_pulls(value) if of == LOSS else ()),
                 ],

@@ -33,7 +33,7 @@ SLIGHTLY: Final = 2.0**-20
 """how much a claim is changed, relatively; `certify` claims 2^-24 more than what follows"""
 
 Entry = dict[str, Any]
-NORMS: Final = frozenset({"norm/step", "norm/run"})
+NORMS: Final = frozenset({"norm/step", "norm/run", "norm/stack"})
 """rules whose numbers are stated as they were found, and proved or not"""
 STAGES: Final = {"fact": 4, "ball": 4, "form": 4, "pull": 5, "epsilon": 7}
 """of a check, by the family of a rule or by the claim; all others are in stage 6"""
@@ -142,6 +142,16 @@ def _false_norms() -> Iterator[Entry]:
             f"false norm of {name}", model, model, "invalid", 3,
             "one vector is stretched further", patch=[_put(f"/lines/{k}/bound", norm.hex())],
         )  # fmt: skip
+    model, said = "heads", _read("heads")
+    tensors = {item.name: numpy_helper.to_array(item) for item in _onnx(model).graph.initializer}
+    stack = np.concatenate([tensors[name].T for name in ("query", "key", "value")])
+    norm = float(np.linalg.norm(stack.astype(np.float64), 2)) * (1.0 - SLIGHTLY)
+    k = next(k for k, line in enumerate(said["lines"]) if line["rule"] == "norm/stack")
+    assert norm < float.fromhex(said["lines"][k]["bound"])
+    yield _entry(
+        "false norm of a stack", model, model, "invalid", 3, "one vector is stretched further",
+        patch=[_put(f"/lines/{k}/bound", norm.hex())],
+    )  # fmt: skip
     model = "convolution"
     kernel = numpy_helper.to_array(_onnx(model).graph.initializer[0]).astype(np.float64)
     norm = 0.99 * float(np.linalg.norm(kernel[:, 0]))  # of the image of one entry in the middle

@@ -117,6 +117,7 @@ GOOD: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
     "convolution": ("convolution", SHUFFLED),
     "residual": ("residual", {**SHUFFLED, "loss": "multi-margin"}),
     "attention": ("attention", SHUFFLED),
+    "heads": ("heads", SHUFFLED),
     "constraint-set": ("perceptron", {**SHUFFLED, **HELD}),
     "gradient-clipping": ("perceptron", run("poisson", "add-remove")),
     "balls-in-bins": ("perceptron", run("balls-in-bins", "add-remove")),

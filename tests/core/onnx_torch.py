@@ -97,6 +97,12 @@ def _conv_transpose(a: Attributes, x: Tensor, w: Tensor, b: Tensor | None = None
     return y if b is None else y + _channels(b, y)
 
 
+def _attention(a: Attributes, *tokens: Tensor) -> Tensor:
+    """Of [N, tokens, features], without a mask."""
+    q, k, v = (x.unflatten(2, (a["q_num_heads"], -1)).transpose(1, 2) for x in tokens)
+    return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+
+
 def _channels(vector: Tensor, like: Tensor) -> Tensor:
     return vector.reshape(1, -1, *[1] * (like.ndim - 2))
 
@@ -301,6 +307,7 @@ OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Conv": _conv,
     "ConvTranspose": _conv_transpose,
     "BatchNormalization": _batch_norm,
+    "Attention": _attention,
     "LayerNormalization": _layer_norm,
     "InstanceNormalization": _instance_norm,
     "GroupNormalization": _group_norm,

@@ -45,12 +45,15 @@ from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.signs import SignPull
+from lipcert.core.lines.slices import SliceFact
+from lipcert.core.lines.stacks import StackNorm, StackPull
 from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES
 
 LINES: tuple[Line[Any], ...] = (
     StepNorm(value="y", bound=1.5, method="torus", twists=(0, 1), counts=(16, 16)),
     RunNorm(values=("y", "z"), bound=1.5, method="dense"),
+    StackNorm(values=("y", "z"), bound=1.5),
     InputFact(value="x", bound=1.0),
     InputBall(shares=(0.0, 0.5), bound=1.0),
     StepFact(value="y", step="conv/1", bound=2.0),
@@ -73,12 +76,14 @@ LINES: tuple[Line[Any], ...] = (
         cuts=(0.25, 0.0),
         bound=2.0,
     ),
+    SliceFact(value="z", norms=(0.5, 1.0), bound=2.0),
     ChainForm(use="values", start="x", stop="y", multipliers=((0.5, 1.0), (2.0,)), bound=2.0),
     MovedBall(ball=3, form=7, bound=1.0),
     BallFact(value="y", ball=3, form=7, level=4.5, bound=1.0),
     ZeroFact(value="y", form=7, bound=1.0),
     LossPull(of="loss", value="z", bound=0.25),
     RunPull(of="output", values=("y", "z"), bound=0.5),
+    StackPull(of="loss", values=("y", "z"), bound=0.5),
     FormPull(of="loss", form=7, by="hull", bound=0.5),
     ValuePull(of="output", value="x", bound=0.125),
     SignPull(value="y", stop="z", bound=0.5),

@@ -38,12 +38,15 @@ from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lines.shares import FormPull
+from lipcert.core.lines.slices import SliceFact
+from lipcert.core.lines.stacks import StackNorm, StackPull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import (
     Activation,
     Add,
     CotangentClip,
     Dense,
+    Move,
     Op,
     Operand,
     Part,
@@ -152,6 +155,27 @@ def a_run_of_no_steps() -> None:
         refused(proof, RunNorm(values=values, method="dense", bound=2.0))
 
 
+def a_stack_of_weights_that_may_change() -> None:
+    scope = ScopeClaim("constraint-set", ("w",), ())
+    proof = proof_about((dense(ONES, tensor="w"), "x", "a"), (dense(ONES), "x", "y"), scope=scope)
+    refused(proof, StackNorm(values=("a", "y"), bound=2.0))
+
+
+def a_stack_of_no_such_norm() -> None:
+    """[1; 1] has the norm √2."""
+    proof = proof_about((dense(ONES), "x", "a"), (dense(ONES), "x", "y"))
+    refused(proof, StackNorm(values=("a", "y"), bound=1.4))
+    follow(proof, [StackNorm(values=("a", "y"), bound=1.415)])
+    assert proof.stacks["a", "y"] == 1.415
+
+
+def a_stack_of_what_reads_other_values() -> None:
+    proof = proof_about((dense(ONES), "x", "a"), (dense(ONES), "a", "y"), (RELU, "x", "z"))
+    refused(proof, StackNorm(values=("a", "y"), bound=2.0))
+    refused(proof, StackNorm(values=("z",), bound=2.0))
+    refused(proof, StackNorm(values=(), bound=2.0))
+
+
 def a_number_below_what_follows() -> None:
     proof = proof_about((dense(ONES), "x", "y"))
     refused(proof, InputFact(value="x", bound=0.5))
@@ -166,6 +190,44 @@ def a_run_with_a_bias() -> None:
     follow(proof, [InputFact(value="x"), AffineFact(value="y", values=("a",))])
     assert norm_of(proof, "y") >= 6.0
     assert proof.facts["y"].row_norm >= 6.0
+
+
+SWAPPED = Move(np.array([[1, 0]]))
+
+
+def a_slice_of_weights_that_may_change() -> None:
+    scope = ScopeClaim("constraint-set", ("w",), ())
+    proof = proof_about((dense(ONES, tensor="w"), "x", "a"), (SWAPPED, "a", "y"), scope=scope)
+    refused(proof, SliceFact(value="y", norms=(2.0,)), *facts_of(proof))
+
+
+def a_slice_of_no_such_norm() -> None:
+    proof = proof_about((dense(ONES), "x", "a"), (SWAPPED, "a", "y"))
+    refused(proof, SliceFact(value="y", norms=(0.9,)), *facts_of(proof))
+    refused(proof, SliceFact(value="y", norms=(2.0, 2.0)), *facts_of(proof))
+
+
+def a_slice_with_a_bias() -> None:
+    """(x_2 + 4, x_1 + 3), around a point that nobody needs to know: within 1 of it."""
+    proof = proof_about((dense(ONES, np.array([3.0, 4.0])), "x", "a"), (SWAPPED, "a", "y"))
+    follow(proof, [*facts_of(proof)[:2], SliceFact(value="y", norms=(1.001,))])
+    found = proof.facts["y"]
+    assert found.row_norm >= 6.0
+    assert 1.0 <= found.row_spread < 1.01
+
+
+def a_slice_of_several_runs() -> None:
+    """Both numbers of y are of different runs of a matrix."""
+    square = Operand(ONES, ONES)
+    steps = (
+        Step(Move(np.array([[0, 1], [1, 0]])), ("x",), "p", (2, 2), 0),
+        Step(Dense(square, None), ("p",), "a", (2, 2), 1),
+        Step(Move(np.array([[0, 3]])), ("a",), "y", (1, 2), 2),
+    )
+    shapes = {"x": (1, 2), "p": (2, 2), "a": (2, 2), "y": (1, 2)}
+    program = Program("x", "y", shapes, steps, Place(0), ())
+    proof = Proof(program, PREMISES, POINT, ENGINES["float"])
+    refused(proof, SliceFact(value="y", norms=(1.001,)), *facts_of(proof))
 
 
 def an_affine_map_before_another() -> None:
@@ -467,6 +529,33 @@ def a_sum_whose_other_term_is_left_out() -> None:
     proof = proof_about(*steps)
     norm = RunNorm(values=("a", "y"), method="dense", bound=1e-9)
     follow(proof, [norm, *facts_of(proof), *pulls_of(proof, RunPull(values=("a", "y")))])
+    assert pulled(proof) <= 1e-8
+
+
+def a_stack_of_equal_matrices() -> None:
+    """x + x has twice the gradient of x: (−0.94, 0.94) at x = (−0.7, 0.7) for the first class."""
+    steps = (dense(ONES), "x", "a"), (dense(ONES), "x", "b"), (Add((1, 1)), "a b", "y")
+    proof = proof_about(*steps)
+    norm, pull = StackNorm(values=("a", "b"), bound=1.4143), StackPull(values=("a", "b"))
+    follow(proof, [norm, *facts_of(proof), *pulls_of(proof, pull)])
+    assert pulled(proof) >= 2.0 * 1.3
+
+
+def a_stack_beside_another_reader() -> None:
+    """0·x + 0·x + x."""
+    steps = (dense(ZEROS), "x", "a"), (dense(ZEROS), "x", "b"), (Add((1, 1, 1)), "a b x", "y")
+    proof = proof_about(*steps)
+    norm, pull = StackNorm(values=("a", "b"), bound=1e-9), StackPull(values=("a", "b"))
+    follow(proof, [norm, *facts_of(proof), *pulls_of(proof, pull)])
+    assert pulled(proof) >= HALF_A_PAIR
+
+
+def a_stack_that_is_no_share_of_one_matrix() -> None:
+    """What it brings is all that there is: nothing is added to it."""
+    steps = (dense(ONES), "x", "a"), (dense(-ONES), "x", "b"), (Add((1, 1)), "a b", "y")
+    proof = proof_about(*steps)
+    proof.stacks["a", "b"] = 1e-9
+    follow(proof, [*facts_of(proof), *pulls_of(proof, StackPull(values=("a", "b")))])
     assert pulled(proof) <= 1e-8
 
 

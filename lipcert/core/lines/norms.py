@@ -9,9 +9,10 @@ from typing import ClassVar, Literal, final
 
 from lipcert.core.budget import spend
 from lipcert.core.coverage import tensors_read
+from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.claim import NormCheck, NormWitness, step_norm_at_most
+from lipcert.core.norms.claim import NormCheck, NormWitness, all_at_most, step_norm_at_most
 from lipcert.core.program import Conv, Dense, Shape, Step
 
 
@@ -36,6 +37,15 @@ class NormLine(Line[float]):
         fixed = not proof.free & tensors_read(steps)
         holds = fixed and norm_holds(steps, shapes, self.stated, witness, check)
         return self.stated if holds else math.inf
+
+
+def matrix_holds(entries: Interval, bound: float, check: NormCheck) -> bool:
+    """Whether the norm of a matrix is proved; one beyond the limits of a proof proves nothing."""
+    spend()
+    try:
+        return all_at_most(entries, 1.0, bound, check)
+    except ValueError:
+        return False
 
 
 def norm_holds(

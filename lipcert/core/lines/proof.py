@@ -73,7 +73,8 @@ class Proof:
     """The tables of a proof about one program, under premises, for all weights in a scope.
 
     known: what the premises say of the inputs. norms: of linear steps, by what they compute; runs:
-    of affine steps in a row, by all that they compute. facts: of values. balls: facts of the values
+    of affine steps in a row, by all that they compute; stacks: of matrices that read one value,
+    likewise. facts: of values. balls: facts of the values
     of one allowed example; radii: how far those of any other are from them; forms: of chains; these
     by the numbers of their lines. passes: of the loss and of the output. kernels: gradients through
     convolutions, by what they compute; gradients: of tensors. differences: of classes, by the value
@@ -98,6 +99,7 @@ class Proof:
         self.known = input_facts(program, premises)
         self.norms: Table[str, float] = table("a norm")
         self.runs: Table[tuple[str, ...], float] = table("the norm of a run")
+        self.stacks: Table[tuple[str, ...], float] = table("the norm of a stack")
         self.weights = weights_in(scope, self.norms)
         self.facts: Table[str, Fact] = table("a bound")
         self.balls: Table[int, dict[str, Fact]] = table("a ball")

@@ -7,7 +7,7 @@ constant follows as the cotangent of the input.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
@@ -88,9 +88,16 @@ class ValuePull(PullLine):
         return replace(found, norm=min(found.norm, total))
 
 
-def received(own: Pass, value: str, facts: Mapping[str, Fact], weights: Weights) -> Cotangent:
+def received(
+    own: Pass,
+    value: str,
+    facts: Mapping[str, Fact],
+    weights: Weights,
+    but: Collection[str] = (),
+) -> Cotangent:
     """The cotangent of a value, from those of what its readers compute.
 
+    but: what readers compute through which nothing is to come.
     Proof: the chain rule. A value's cotangent is the sum, over the steps that read it, of the
     transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
     Jacobians. What comes from entries that no other `Move` reads is 0 at all others, so that these
@@ -98,7 +105,8 @@ def received(own: Pass, value: str, facts: Mapping[str, Fact], weights: Weights)
     one step is no longer than a line before says, where that step reads it once.
     """
     found: Cotangent | None = None
-    readers, square = own.readers.get(value, ()), 0.0
+    readers = [step for step in own.readers.get(value, ()) if step.output not in but]
+    square = 0.0
     apart = _reads_apart(readers, own.program.size(value))
     for step in readers:
         rule = rule_at(own.program.shapes, step, facts, weights)

@@ -25,6 +25,8 @@ from lipcert.core.lines.pulls import LossPull, PullLine, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.signs import SignPull
+from lipcert.core.lines.slices import SliceFact
+from lipcert.core.lines.stacks import StackNorm, StackPull
 from lipcert.core.program import Program
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
@@ -237,6 +239,8 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
     raised = [line for line in lines if isinstance(line, GainFact)]
     products = [line for line in lines if isinstance(line, ProductFact)]
     listed = [line.multipliers for line in lines if isinstance(line, ChainForm)]
+    slices = [line for line in lines if isinstance(line, SliceFact)]
+    stacks = [line.values for line in lines if isinstance(line, StackNorm)]
     rows = {(v,) for v in values} | {(a, v) for v in inputs for a in inputs[v]} | set(runs)
     for value in values:
         yield InputFact(value=value)
@@ -251,6 +255,7 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
         for line, level in itertools.product(products, (1e-3, 1e3)):
             yield replace(line, value=value, level=level)
             yield from (replace(line, value=value, start=start, level=level) for start in values)
+        yield from (replace(line, value=value) for line in slices)
         for form in forms:
             for level in (None, 1e-3, 1e3):
                 yield ZeroFact(value=value, form=form, level=level)
@@ -263,6 +268,9 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
         yield RunNorm(values=row, method="dense", bound=1e6)
         yield RunNorm(values=row, method="dense")
         yield from (RunPull(of=of, values=row) for of in (LOSS, OUTPUT))
+    for row in [*stacks, *(row[:2] for row in stacks), *sorted(rows)[:3]]:
+        yield StackNorm(values=row, bound=1e6)
+        yield from (StackPull(of=of, values=row) for of in (LOSS, OUTPUT))
     for form in forms:
         yield from (FormPull(of=of, form=form, by=by) for of in (LOSS, OUTPUT) for by in _WAYS)
         yield from (MovedBall(ball=ball, form=form) for ball in balls)

@@ -55,7 +55,7 @@ def network(shapes: Mapping[str, tuple[int, ...]], size: tuple[int, ...], *layer
     result = helper.make_tensor_value_info(nodes[-1].output[0], TensorProto.FLOAT, None)
     graph = helper.make_graph(nodes, "network", [given], [result], tensors)
     model: ModelProto = helper.make_model(
-        graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+        graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=10
     )
     content: bytes = model.SerializeToString()
     return content
@@ -135,18 +135,15 @@ def _transformer() -> bytes:
         ("MatMul", ["v0", "query"], {}),
         ("MatMul", ["v0", "key"], {}),
         ("MatMul", ["v0", "value"], {}),
-        ("Transpose", ["v2"], {"perm": [0, 2, 1]}),
-        ("MatMul", ["v1", "v4"], {}),
-        ("Softmax", ["v5"], {"axis": -1}),
-        ("MatMul", ["v6", "v3"], {}),
-        ("MatMul", ["v7", "mix"], {}),
-        ("Add", ["x", "v8"], {}),
-        ("MatMul", ["v9", "w0"], {}),
-        ("Gelu", ["v10"], {}),
-        ("MatMul", ["v11", "w1"], {}),
-        ("Add", ["v9", "v12"], {}),
-        ("Flatten", ["v13"], {}),
-        ("MatMul", ["v14", "w2"], {}),
+        ("Attention", ["v1", "v2", "v3"], {"q_num_heads": 2, "kv_num_heads": 2}),
+        ("MatMul", ["v4", "mix"], {}),
+        ("Add", ["x", "v5"], {}),
+        ("MatMul", ["v6", "w0"], {}),
+        ("Gelu", ["v7"], {}),
+        ("MatMul", ["v8", "w1"], {}),
+        ("Add", ["v6", "v9"], {}),
+        ("Flatten", ["v10"], {}),
+        ("MatMul", ["v11", "w2"], {}),
     )
 
 

@@ -21,6 +21,8 @@ from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.norms import NormLine, StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
+from lipcert.core.lines.slices import SliceFact
+from lipcert.core.lines.stacks import StackNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from tests.core.mutants.networks import Case
@@ -48,6 +50,16 @@ def witness_mutants(case: Case) -> Iterator[Mutant]:
             yield from _gains(case.certificate, place, line)
         if isinstance(line, ProductFact):
             yield from _products(case.certificate, place, line)
+        if isinstance(line, StackNorm):
+            for bound in (0.5 * line.stated, line.stated * (1.0 - 1e-6), None):
+                item = _put(case.certificate, place, replace(line, bound=bound))
+                yield mutant("stack: norm lowered", _WEAK, item, {3})
+        if isinstance(line, SliceFact):
+            least = tuple(norm * (1.0 - 1e-6) for norm in line.norms)
+            for norms in ((), line.norms[1:], least, (0.0,) * len(least), line.norms[::-1]):
+                effect = _EITHER if norms == line.norms[::-1] else _WEAK
+                item = _put(case.certificate, place, replace(line, norms=norms))
+                yield mutant("norms of slices", effect, item, {4} if effect is _WEAK else None)
         if isinstance(line, KernelGradient):
             for changes in ({"ratio": 0.0}, {"ratio": 5e-324}, {"ratio": 1e300}, {"ratio": 4.0},
                             {"claim": 0.0}, {"claim": 0.99 * line.claim}, {"claim": 1e300},

@@ -36,6 +36,8 @@ def test_tokens_near_one_point_stay_so_in_heads() -> None:
     assert moved(np.flip(places.reshape(1, 6, 8), 1))[0] == 2.0
     rolled = np.stack([np.roll(np.arange(8), k) + 8 * k for k in range(6)])[None]
     assert moved(rolled)[0] == 20.0
+    apart = fact_behind(Move(np.arange(48).reshape(1, 6, 8)), x, (6, 1, 8), (1, 6, 8), {})
+    assert apart.row_spread == 2.0
     other = Fact.of((2, 3, 8), 30.0, row_norm=20.0, row_spread=2.0)
     mixed = np.arange(48).reshape(1, 6, 8)
     assert fact_behind(Move(mixed), other, (2, 3, 8), (1, 6, 8), {}).row_spread == 20.0
