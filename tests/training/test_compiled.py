@@ -83,6 +83,26 @@ def test_a_compiled_run_is_audited(tmp_path: Path) -> None:
     assert done.exit_code == 0, done.output
 
 
+def test_only_the_modules_own_pass_is_compiled() -> None:
+    """Not the one in its place, which compilers do not all bring through."""
+    graphs: list[Any] = []
+
+    def backend(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph.forward
+
+    with private_run(None, MECHANISMS["gradient-clipping"], steps=8, record_every=None) as private:
+        model = torch.compile(private.model, backend=backend)
+        counts = []
+        for x, y in private.loader:
+            private.optimizer.zero_grad()
+            private.criterion(model(x), y).backward()
+            private.optimizer.step()
+            counts.append(len(graphs))
+    assert counts[0] > 0
+    assert counts[-1] == counts[2], counts
+
+
 def test_a_part_in_another_wrapper_is_refused_with_the_remedy() -> None:
     private = private_run(record_every=None)
     x, y = next(iter(private.loader))
