@@ -16,7 +16,9 @@ from collections.abc import Container
 from dataclasses import dataclass
 from typing import Any, Final, final
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 from torch.nn.modules.dropout import _DropoutNd
 from torch.nn.modules.instancenorm import _InstanceNorm
@@ -176,7 +178,42 @@ class _Replacing:
             old = getattr(part, name)
             parameter.requires_grad_(old is None or old.requires_grad)
         again = "; scale and shift begin anew" if part.affine else ""
+        behind = _applied_behind(part)
+        if behind:
+            new = nn.Sequential(new, *behind)
         return new, f"each example is normalised by itself, not by its batch{again}"
+
+
+def _applied_behind(part: Any) -> list[nn.Module]:
+    """What a kind of BatchNorm with its own `forward` does to what it has normalised.
+
+    Its children, one after another, if that is what it computes of random numbers with statistics
+    that are none of a beginning; a `UsageError` otherwise.
+    """
+    if type(part).forward.__module__.startswith("torch.nn."):
+        return []
+    own, random = copy.deepcopy(part).cpu().double().eval(), torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for item in (*own.parameters(recurse=False), *own.buffers(recurse=False)):
+            if item.is_floating_point():
+                item.copy_(torch.rand(item.shape, generator=random) + 0.5)
+        rank = {nn.BatchNorm1d: 1, nn.BatchNorm2d: 2, nn.BatchNorm3d: 3}
+        axes = next((count for kind, count in rank.items() if isinstance(part, kind)), 0)
+        x = 4.0 * torch.rand(2, part.num_features, *[3] * axes, generator=random).double() - 2.0
+        children = list(own.children())
+        try:
+            plain = functional.batch_norm(
+                x, own.running_mean, own.running_var, own.weight, own.bias, eps=own.eps
+            )
+            same = torch.allclose(own(x.clone()), nn.Sequential(*children)(plain))
+        except (RuntimeError, ValueError, TypeError):
+            same = False
+    if not same:
+        raise UsageError(
+            f"make_trainable: {_named(part)} is a BatchNorm with a forward pass of its own, which "
+            "does more than to apply its children to what it has normalised; replace it by hand"
+        )
+    return list(part.children())
 
 
 def _untracked(part: Any) -> tuple[nn.Module, str]:

@@ -121,7 +121,34 @@ def test_weights_of_an_instance_norm_are_kept() -> None:
     assert list(found.buffers()) == []
 
 
+class NormAct(nn.BatchNorm2d):
+    """As libraries of image models have it: an activation within."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__(channels)
+        self.drop, self.act = nn.Identity(), nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.drop(super().forward(x)))
+
+
+class ActNorm(NormAct):
+    """The same, of which the children come first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return nn.BatchNorm2d.forward(self, self.act(self.drop(x)))
+
+
+def test_what_a_norm_does_besides_is_kept() -> None:
+    """Left out, a network would lose its activations, and nothing would say so."""
+    found = make_trainable(nn.Sequential(nn.Conv2d(1, 8, 3), NormAct(8)), CLIP).module
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.allclose(found(x), nn.functional.group_norm(found[0](x), 2).relu(), atol=1e-5)
+    assert all(type(part) is not NormAct for part in found.modules())
+
+
 @pytest.mark.parametrize(("call", "words"), [
+    (lambda: make_trainable(ActNorm(4)), "a forward pass of its own"),
     (lambda: make_trainable(nn.LazyBatchNorm2d()), "does not know its channels"),
     (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor=0), "norm-floor"),
     (lambda: make_trainable(nn.BatchNorm2d(4), norm_floor="1"), "norm-floor"),
