@@ -31,6 +31,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.report.audit_json import audit_document
 from lipcert.settings.settings import Settings
 from tests.audit.deadly import Examples
+from tests.audit.test_run import same, written
 from tests.audit.test_unit_results import JOB, result_of
 from tests.audit.test_unit_results import UNITS as UNITS_OF
 from tests.commands import ROOT, lipcert, printed_by
@@ -80,20 +81,10 @@ def job_of(data: object) -> Job:
     return Job(str(path_of("digits_mlp")), Settings(), data=str(data), unit_size=10)
 
 
-def same(report: AuditReport) -> AuditReport:
-    """All of it but for how long it took."""
-    return replace(report, seconds=0.0)
-
-
 @pytest.fixture(scope="module")
 def undisturbed(data: Path, tmp_path_factory: pytest.TempPathFactory) -> AuditReport:
     """What one process reports."""
     return same(audit(job_of(data), results=tmp_path_factory.mktemp("alone")))
-
-
-def written(folder: Path) -> dict[str, int]:
-    """When each result was."""
-    return {path.name: path.stat().st_mtime_ns for path in (folder / "results").glob("*.json")}
 
 
 @pytest.mark.nightly

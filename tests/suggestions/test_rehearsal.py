@@ -251,24 +251,33 @@ def test_without_examples_nothing_stands_above_clipping(network: ImportedModel) 
     assert ("public examples" in found.unproven) == (least is not found.recipe)
 
 
-@pytest.mark.nightly
-def test_what_a_rehearsal_shows_to_be_better_is_first(
-    network: ImportedModel, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Decided by the runs alone, whatever the ratio says."""
+@pytest.fixture(name="answers")
+def _answers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[float, bool]]:
+    """What the runs of a rehearsal reach, and whether that is better, in place of running them."""
+    answers: list[tuple[float, bool]] = []
 
     def told(parts, analyst, trials, seconds, observe):
         runs = [
             Rehearsed(part.mechanism, part.title, 0.01, ((1, share),), share, share - 0.5, better)
             for part, (share, better) in zip(parts, answers, strict=False)
         ]
+        first = parts[0].changes[0].settings
+        assert (first["clip_norm"], first["clip_scope"]) == (1.0, None)
         return Rehearsal(1, 1, 1, "accuracy", 0.1, 0.1, tuple(runs))
 
     monkeypatch.setattr("lipcert.suggestions.session.rehearsed", told)
-    answers = [(0.5, False), *[(0.4, False)] * 9]
+    return answers
+
+
+@pytest.mark.nightly
+def test_what_a_rehearsal_shows_to_be_better_is_first(
+    network: ImportedModel, answers: list[tuple[float, bool]]
+) -> None:
+    """Decided by the runs alone, whatever the ratio says."""
+    answers += [(0.5, False), *[(0.4, False)] * 9]
     plain = contending(network, examples=digits(), probe=True)
     assert plain.recipe.mechanism == "gradient-clipping"
-    answers = [(0.5, False), (0.6, True), (0.7, True), *[(0.4, False)] * 9]
+    answers[1:3] = [(0.6, True), (0.7, True)]
     found = contending(network, examples=digits(), probe=True)
     assert found.recipe.accuracy_probe == 0.7
     assert found.recipe.mechanism != "gradient-clipping"
@@ -287,21 +296,14 @@ def test_what_a_rehearsal_shows_to_be_better_is_first(
 
 @pytest.mark.parametrize(("margin", "stays"), [(-0.1, False), (-0.01, True), (0.1, True)])
 def test_another_clip_that_is_worse_gives_way_to_plain_clipping(
-    network: ImportedModel, monkeypatch: pytest.MonkeyPatch, margin: float, stays: bool
+    network: ImportedModel,
+    monkeypatch: pytest.MonkeyPatch,
+    answers: list[tuple[float, bool]],
+    margin: float,
+    stays: bool,
 ) -> None:
     """By the runs alone: at C = 1, in the same run, and beside no other mechanism."""
-
-    def told(parts, analyst, trials, seconds, observe):
-        assert parts[0].changes[0].settings["clip_norm"] == 1.0
-        assert parts[0].changes[0].settings["clip_scope"] is None
-        shares = [0.5, 0.5 + margin, *[0.1] * 9]
-        runs = [
-            Rehearsed(part.mechanism, part.title, 0.01, ((1, share),), share, share - 0.5, False)
-            for part, share in zip(parts, shares, strict=False)
-        ]
-        return Rehearsal(1, 1, 1, "accuracy", 0.1, 0.1, tuple(runs))
-
-    monkeypatch.setattr("lipcert.suggestions.session.rehearsed", told)
+    answers += [(0.5, False), (0.5 + margin, False), *[(0.1, False)] * 9]
     monkeypatch.setattr(Session, "_preference", by_median)
     found = contending(network, examples=digits())
     assert (found.recipe.settings.clip_norm == 1.0) is not stays

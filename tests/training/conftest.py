@@ -1,13 +1,17 @@
-"""What takes seconds is done once for each worker: ε of one plan."""
+"""What takes seconds is done once for each worker: ε of one plan, and a file; or left out."""
 
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import pytest
+import torch
 
 from lipcert.core.accounting import account
 from lipcert.privacy import accounting
+from lipcert.training import assembly, network
+from tests.training.runs import Small
 
 _PURE = [
     (module, name, cache(getattr(module, name)))
@@ -20,3 +24,16 @@ _PURE = [
 def accounted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for module, name, remembered in _PURE:
         monkeypatch.setattr(module, name, remembered)
+
+
+@pytest.fixture(scope="session")
+def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("small") / "model.onnx"
+    network.export(Small(), torch.zeros(1, 6), path)
+    return path
+
+
+@pytest.fixture
+def uncertified(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Certificates take longer than the runs of these tests."""
+    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")

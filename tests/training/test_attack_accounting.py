@@ -30,7 +30,6 @@ from lipcert.training import (
     Private,
     TrainingMechanism,
     WeightClipping,
-    assembly,
     make_private,
 )
 from lipcert.training.loader import PrivateLoader
@@ -254,11 +253,9 @@ def _rate(events: np.ndarray) -> float:
     return float(stats.beta.ppf(0.995, happened + 1, count - happened))
 
 
-def test_an_interrupted_shuffled_epoch_is_spent(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("uncertified")
+def test_an_interrupted_shuffled_epoch_is_spent(tmp_path: Path) -> None:
     """Nobody is in more batches than epochs are paid for."""
-    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")
     taken = np.zeros(EXAMPLES, dtype=np.int64)
     for resume, until in ((False, 2), (True, 5), (True, STEPS * 4)):
         with private_run(

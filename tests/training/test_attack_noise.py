@@ -27,7 +27,6 @@ from lipcert.training import (
     Private,
     TrainingMechanism,
     WeightClipping,
-    assembly,
     make_private,
 )
 from lipcert.training import network as networks
@@ -228,9 +227,9 @@ def test_custom_multipliers_have_one_joint_multiplier() -> None:
     assert least_probability(parts, taken) > LEAST
 
 
-def test_no_number_is_drawn_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("uncertified")
+def test_no_number_is_drawn_twice(tmp_path: Path) -> None:
     """By two runs without a seed, before and after a resumption, in two tensors of one step."""
-    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")
     mechanism = GradientClipping(**CLIPPED)
     drawn = []
     for folder, changes in (

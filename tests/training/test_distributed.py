@@ -25,7 +25,7 @@ from lipcert.audit.run import audit
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.cli.sources import effective_settings
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.training import Private, assembly, network
+from lipcert.training import Private
 from lipcert.training.release import NoiseSource
 from lipcert.training.world import World, WorldError, checksum
 from tests.training.runs import BATCH, STEPS, Small, clipless, train
@@ -35,13 +35,6 @@ from tests.training.world_worker import PATIENCE, Ended, rank_run, ranked, wrapp
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"plain": Small, "ddp": wrapped}
 WITH_DDP = ["clipless", "gradient-clipping", "gradient-clipping, groups"]
 pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture(scope="session")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("small") / "model.onnx"
-    network.export(Small(), torch.zeros(1, 6), path)
-    return path
 
 
 def steps_of(private: Private, count: int) -> list[dict[str, Any]]:
@@ -185,12 +178,6 @@ def test_ranks_that_differ_from_the_beginning(tmp_path: Path, model_file: Path) 
     assert "differ in the seed; give all ranks the same" in first[4]
     assert "give exactly one of target_epsilon and noise_multiplier" in first[6]
     assert "rank 0 stopped: " in second[6]
-
-
-@pytest.fixture
-def uncertified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certificates take longer than the runs of these tests."""
-    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")
 
 
 def fatal(rank: int, victim: int, moment: str) -> Callable[[Private, int], None]:

@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 from lipcert.audit.job import Job
 from lipcert.audit.records import Verdict
@@ -17,21 +16,10 @@ from lipcert.audit.run import audit
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.audit.trace.records import Resume
 from lipcert.cli.sources import effective_settings
-from lipcert.training import assembly, network
 from tests.training.kill_worker import begun, live
-from tests.training.runs import Small
 
 KILLS, STEPS = 3, 20
-pytestmark = pytest.mark.filterwarnings("ignore")
-
-
-@pytest.fixture
-def model_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Certificates and exports take longer than the runs of these tests."""
-    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")
-    path = tmp_path / "exported.onnx"
-    network.export(Small(), torch.zeros(1, 6), path)
-    return path
+pytestmark = [pytest.mark.filterwarnings("ignore"), pytest.mark.usefixtures("uncertified")]
 
 
 def lived(folder: Path, model_file: Path, told_before: int, moment: float) -> list[str]:

@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 
 from lipcert.audit.trace.reading import read_trace, verify
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.training import assembly, network
 from lipcert.training.lightning import PrivateTraining
 from tests.training.runs import BATCH, DELTA, EXAMPLES, Small, clipless, data
 from tests.training.world_worker import ranked
@@ -115,19 +114,6 @@ def trainer(callback: Any, max_epochs: int = -1, **told: Any) -> Any:
         enable_model_summary=False,
         **told,
     )
-
-
-@pytest.fixture
-def uncertified(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certificates take longer than the runs of these tests."""
-    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")
-
-
-@pytest.fixture(scope="module")
-def model_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("small") / "model.onnx"
-    network.export(Small(), torch.zeros(1, 6), path)
-    return path
 
 
 def callback(folder: Path, model_file: Path, **changes: Any) -> Any:

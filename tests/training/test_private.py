@@ -30,7 +30,6 @@ from lipcert.training import (
     Loss,
     TrainingMechanism,
     WeightClipping,
-    assembly,
 )
 from lipcert.training.assembly import SeedWarning
 from lipcert.training.calibration import CertificateWarning
@@ -86,11 +85,9 @@ def test_noise_is_what_the_certificate_says_and_no_less_than_the_analysis(
             assert analysed.noise_std <= used <= (1 + 1e-6) * analysed.noise_std
 
 
+@pytest.mark.usefixtures("uncertified")
 @pytest.mark.parametrize("name", [name for name in MECHANISMS if name != "weight-clipping"])
-def test_noise_without_a_certificate_is_that_of_the_analysis(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(assembly, "certified", lambda *unused: "not asked for")
+def test_noise_without_a_certificate_is_that_of_the_analysis(name: str, tmp_path: Path) -> None:
     with private_run(tmp_path, MECHANISMS[name]) as run:
         found = analyze(load_model(tmp_path / "model.onnx"), run.settings)
         assert run.calibration.noise_std == {group.name: group.noise_std for group in found.groups}

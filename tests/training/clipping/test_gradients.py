@@ -21,6 +21,7 @@ from lipcert.measure.gradient_norms import NormEngine
 from lipcert.settings.settings import Settings
 from lipcert.training.clipping import ClippedGradients, ClipRule, LiveNetwork
 from lipcert.training.clipping.gradients import clip_factors
+from tests.measure.gradient_norms.test_engine import view, weights
 from tests.models.shipped import NAMES, module, path_of
 from tests.models.shipped import graph_of as shipped
 from tests.networks import chain, dag, random_graph, trained
@@ -40,10 +41,6 @@ from tests.training.clipping import oracle
 SMALL = tuple(name for name in NAMES if name.startswith("digits"))
 ROUNDED = {torch.float64: 1e-5, torch.float32: 2e-3}
 DECAYS = (0.0, 0.05)
-
-
-def weights(*shape: int, seed: int = 1) -> np.ndarray:
-    return np.random.default_rng(seed).standard_normal(shape) / np.sqrt(shape[-1])
 
 
 def summed(graph: Graph, rule: ClipRule, x, labels, dtype=torch.float64):
@@ -89,12 +86,6 @@ def test_a_divisor_that_is_also_a_weight() -> None:
     theta = trained("w", np.abs(weights(1, 1)))
     graph = chain((1, 1), Divide(theta), Dense(theta))
     check(graph, oracle.flat(graph, 0.3), *oracle.batch(graph, 3))
-
-
-def view(name: str, theta: np.ndarray, places: np.ndarray, scale: float = 1.0) -> Operand:
-    places = places.astype(np.int32)
-    array = np.where(places >= 0, theta.reshape(-1)[places], 0.0) * scale
-    return Operand(array, name, places=places, scale=scale)
 
 
 def tied(first: Operand, second: Operand, shape: tuple[int, ...]) -> Graph:
