@@ -23,7 +23,7 @@ from lipcert.core.interval import Array, Interval, exact, up
 from lipcert.core.norms.claim import NormCheck, all_at_most
 from lipcert.core.program import IndexArray
 
-MAX_ENTRIES: Final = 1 << 24
+MAX_ENTRIES: Final = 1 << 23
 """of A"""
 
 
