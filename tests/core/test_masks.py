@@ -41,6 +41,13 @@ MASKS = {
         node("Unsqueeze", "p2 last", "p3"), node("Concat", "r3 p3", "at", axis=-1),
         node("GatherND", "e at", "m"),
     ],
+    "of its own part of all": [
+        node("Equal", "x k", "e"), node("Shape", "x", "size", start=0, end=1),
+        node("Squeeze", "size", "n_"), node("Range", "start n_ k1", "r"),
+        node("Mul", "r long", "r0"), node("Unsqueeze", "r0 last", "r1"),
+        node("Add", "r1 places", "at"), node("Flatten", "e", "f_", axis=2),
+        node("Reshape", "f_ last", "g_"), node("Gather", "g_ at", "m"),
+    ],
 }  # fmt: skip
 """a truth value m of each position, from ids x"""
 USES = {
@@ -103,7 +110,8 @@ def network(
         "k1": np.int64(1), "one": [1], "last": [-1], "zero": np.float32(0.0),
         "floor": np.float32(rng.choice([1e-9, 1.0])), "never": np.float32(-np.inf),
         "far": np.float32(-1e9), "start": np.int64(0), "odd": np.arange(POSITIONS) % 2 > 0,
-        "places": [[3, 0, 2, 1]], "four": [POSITIONS], "types": np.ones((1, POSITIONS), int),
+        "places": [[3, 0, 2, 1]], "long": np.int64(POSITIONS), "four": [POSITIONS],
+        "types": np.ones((1, POSITIONS), int),
         "tp": rng.standard_normal((POSITIONS + 2, WIDTH)),
     }  # fmt: skip
     used = {name for item in nodes for name in item.input}
@@ -269,6 +277,16 @@ REFUSED = {
     "the examples the other way round": ([
         *MASKS["of its own row"][:4], node("Sub", "start r", "r0"),
         node("Unsqueeze", "r0 last", "r1"), *MASKS["of its own row"][5:]], USES["mean"]),
+    "parts that are shorter": ([
+        node("Mul", "r shorter", "r0") if item.op_type == "Mul" else item
+        for item in MASKS["of its own part of all"]], USES["mean"]),
+    "parts that begin later": ([
+        *MASKS["of its own part of all"][:6], node("Add", "places k1", "p1"),
+        node("Add", "r1 p1", "at"), *MASKS["of its own part of all"][7:]], USES["mean"]),
+    "numbers that wrap around": ([
+        *MASKS["of its own row"][:4], node("Cast", "r", "r8", to=T.INT8),
+        node("Cast", "r8", "r0", to=T.INT64), node("Unsqueeze", "r0 last", "r1"),
+        *MASKS["of its own row"][5:]], USES["mean"]),
     "the number of an example as its position": ([
         *MASKS["of its own row"][:-2], node("Concat", "p3 r3", "at", axis=-1),
         MASKS["of its own row"][-1]], USES["mean"]),
@@ -300,7 +318,8 @@ def refused(mask: list[NodeProto], use: list[NodeProto], ids: str = "x") -> None
     proto = network(mask, use, np.random.default_rng(0), ids)
     used = {name for item in proto.graph.node for name in item.input}
     more = {"huge": np.int64(2**60), "ever": np.float32(np.inf), "t4": np.ones((4, WIDTH)),
-            "two": np.int64(2), "minus": np.int64(-1), "many": np.arange(4)[None],
+            "two": np.int64(2), "shorter": np.int64(3), "minus": np.int64(-1),
+            "many": np.arange(4)[None],
             "t1": np.ones((1, WIDTH)), "k32": np.int64(0),
             "w3": np.ones(WIDTH), "k41": np.zeros((4, 1), np.int64), "first": [0],
             "nevers": np.full((1, POSITIONS, 1), -np.inf)}  # fmt: skip

@@ -9,8 +9,8 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_kept, normal_axes
-from lipcert.core.lower.moves import arrange, indices, move
-from lipcert.core.lower.values import FIXED, PLUS, Array, Constant, Data, Value, check_size
+from lipcert.core.lower.moves import arrange, indices, move, names_own
+from lipcert.core.lower.values import FIXED, Array, Constant, Data, Value, check_size
 from lipcert.core.program import IndexArray, Place, Shape
 
 
@@ -129,13 +129,10 @@ def gather_nd(call: Call) -> Value:
 
 
 def _names_own(value: Value, places: Constant) -> bool:
-    """Whether the first number of every place is that of the example to which the place belongs.
-
-    Axis 0 of the value has one row for each example then.
-    """
+    """Whether the first number of every place is that of a row of the example it belongs to."""
     if places.place is None or places.varies is None or places.place.axis == places.lo.ndim - 1:
         return False
-    if value.place != Place(0) or value.shape[0] != 1:
-        return False
-    first, rest = places.varies[..., 0], places.varies[..., 1:]
-    return bool((first == PLUS).all()) and not places.lo[..., 0].any() and not rest.any()
+    first = replace(
+        places, lo=places.lo[..., 0], hi=places.lo[..., 0], varies=places.varies[..., 0]
+    )
+    return names_own(value, 0, first) and not places.varies[..., 1:].any()

@@ -51,6 +51,8 @@ _TYPES: Final = {
 _EXACT: Final = 1 << 24
 """up to here float32 holds the whole numbers"""
 _FEW: Final = 64
+_WIDE: Final = 4
+"""bytes of a whole number that counts any batch"""
 _LARGEST: Final = 1 << 900
 _MOST_FACTORS: Final = 4096
 _MOST_WHOLE: Final = 1 << 22
@@ -249,6 +251,8 @@ def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
     call.sink.untracked.update(constant.sources)
     if constant.lo is not constant.hi or not np.array_equal(np.trunc(constant.lo), constant.lo):
         raise Unsupported("a number that is not whole becomes one")
+    if (marks(constant) > 0).any() and dtype.itemsize < _WIDE:
+        raise Unsupported(VARIES)  # the number of an example may wrap around
     if dtype.kind == "b":
         constant.check_fixed()
         flags = constant.lo != 0
@@ -340,8 +344,8 @@ def _extremum(call: Call) -> Value:
     found = [call.constant(place) for place in range(len(call))]
     if len({item.lo.dtype for item in found}) > 1:
         raise Unsupported("constants of different types are combined")
-    varies = reduce(np.maximum, map(marks, found))
-    varies = np.where(varies == SAME, varies, np.uint8(UNKNOWN))
+    is_same = reduce(np.logical_and, (marks(item) == SAME for item in found))
+    varies = np.where(is_same, np.int64(SAME), np.int64(UNKNOWN))
     return _by_ends(found, lambda *ends: reduce(choose, ends), varies)
 
 
@@ -387,7 +391,7 @@ def _reduction(call: Call) -> Value:
         count = np.sum(grown(constant), axis=axes, keepdims=True)
         if (count > 1).any():
             raise Unsupported(VARIES)
-        varies = np.where(count > 0, np.uint8(TIMES), np.uint8(SAME))
+        varies = np.where(count > 0, np.int64(TIMES), np.int64(SAME))
     else:
         constant.check_fixed()
     if constant.lo.dtype.kind in "iu":

@@ -13,7 +13,6 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import gathered
 from lipcert.core.lower.values import (
     FIXED,
-    PLUS,
     VARIES,
     Constant,
     Value,
@@ -54,7 +53,7 @@ def numbers_from(call: Call) -> Value:
             if (start, stop, step) != (0, 1, 1):
                 raise Unsupported(VARIES)
             zero = np.zeros(1, dtype=np.int64)
-            return Constant(zero, zero, {}, Place(0), np.full(1, PLUS, dtype=np.uint8))
+            return Constant(zero, zero, {}, Place(0), np.ones(1, dtype=np.int64))
         check_size((len(range(start, stop, step)),))
         array = np.arange(start, stop, step, dtype=np.int64)
         return Constant(array, array)

@@ -72,6 +72,17 @@ def gathered(value: Constant, index: IndexArray, place: Place | None) -> Constan
     return value.rearranged(taken, place, int(np.bincount(read).max()) if read.size else 0)
 
 
+def names_own(value: Value, axis: int, places: Constant) -> bool:
+    """Whether places along the axis of the batch are all in the part of their own example.
+
+    Proof: with S entries for each example side by side, those of example i begin at S·i.
+    """
+    if value.place != Place(axis) or places.place is None or places.varies is None:
+        return False
+    size, first = value.shape[axis], places.lo
+    return bool((places.varies == size).all() and (first >= 0).all() and (first < size).all())
+
+
 def broadcast(values: Sequence[Value]) -> tuple[Shape, Place | None]:
     """The common shape of tensors combined entry by entry, and the place of the batch in it.
 

@@ -11,7 +11,7 @@ import numpy as np
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes
-from lipcert.core.lower.moves import arrange, indices, move
+from lipcert.core.lower.moves import arrange, indices, move, names_own
 from lipcert.core.lower.values import FIXED, Arrange, Constant, Data, Value, check_size
 from lipcert.core.program import Embedding, IndexArray, Move, Operand, Place, Shift, Sort
 
@@ -98,14 +98,17 @@ def split(call: Call) -> list[Value]:
 def gather(call: Call) -> Value:
     """Entries of an axis at constant places, whose axes replace it; or rows of a table.
 
-    Proof, of places that are repeated for every example: each entry of the result lies where its
-    place lay, behind the axes in front of the one that is read.
+    Proof, of places that are repeated for every example, or name entries of their own: each entry
+    of the result lies where its place lay, behind the axes in front of the one that is read.
     """
     value, chosen = call.value(0), call.value(1)
     if isinstance(value, Constant) and isinstance(chosen, Data):
         return _embedded(call, value, chosen)
     places = call.constant(1)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    is_own = names_own(value, axis, places)
+    if is_own:
+        value, places = replace(value, place=None), replace(places, varies=None)
     check_kept(value, (axis,))
     size = value.shape[axis]
     wanted = np.asarray(replace(places, place=None).whole(), dtype=np.int64).reshape(places.shape)

@@ -30,7 +30,7 @@ def shape_of(call: Call) -> Value:
     value = call.value(0)
     rank = len(value.shape)
     chosen = slice(call.integer("start", 0), call.integer("end", rank))
-    varies = np.full(rank, SAME, dtype=np.uint8)
+    varies = np.full(rank, SAME, dtype=np.int64)
     if value.place is not None:
         varies[value.place.axis] = TIMES
     return _plain(np.asarray(value.shape, dtype=np.int64)[chosen], varies[chosen])
@@ -40,7 +40,7 @@ def size_of(call: Call) -> Value:
     """Size: the number of entries."""
     value = call.value(0)
     count = np.asarray(math.prod(value.shape), dtype=np.int64)
-    return _plain(count, np.asarray(SAME if value.place is None else TIMES, dtype=np.uint8))
+    return _plain(count, np.asarray(SAME if value.place is None else TIMES, dtype=np.int64))
 
 
 def joined(call: Call) -> Value:
@@ -62,12 +62,12 @@ def joined(call: Call) -> Value:
 def marks(constant: Constant) -> Array:
     """Which entries depend on the batch, and how."""
     varies = constant.varies
-    return np.full(constant.shape, SAME, dtype=np.uint8) if varies is None else varies
+    return np.full(constant.shape, SAME, dtype=np.int64) if varies is None else varies
 
 
 def grown(constant: Constant) -> npt.NDArray[np.bool_]:
     """Which entries are multiples of N; Unsupported where some depend on the batch otherwise."""
     varies = marks(constant)
-    if (varies > TIMES).any():
+    if ((varies != SAME) & (varies != TIMES)).any():
         raise Unsupported(VARIES)
     return np.asarray(varies == TIMES)

@@ -26,9 +26,10 @@ from lipcert.core.reader.records import Tensor
 
 FIXED = "it has sizes that fit one batch size only"
 VARIES = "it computes with the size of the batch"
-SAME, TIMES, PLUS, UNKNOWN = range(4)
-"""An entry of a constant is what it is kept as, for every N and example; or N times that; or that
-plus the number i < N of the example that it belongs to; or in some other way a function of these"""
+SAME, TIMES, UNKNOWN = 0, -1, -2
+"""An entry of a constant is what it is kept as, for every N and example; or N times that; or in
+some other way a function of N and the number i < N of its example. p > 0: what it is kept as,
+plus p·i"""
 MAX_SIZE = 1 << 25
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -71,15 +72,15 @@ class Constant:
     """A tensor that does not depend on the input: every entry lies in [lo, hi].
 
     Of whole numbers and truth values lo is hi. sources: as of an `Operand`. acts: on the source.
-    varies: which entries are not the same for every N and example, by `TIMES`, `PLUS` and
-    `UNKNOWN` (None: all are `SAME`).
+    varies: how each entry depends on N and its example: `SAME`, `TIMES`, `UNKNOWN`, or p > 0
+    (None: all are `SAME`).
     """
 
     lo: Array
     hi: Array
     sources: Mapping[str, float] = field(default_factory=dict)
     place: Place | None = None
-    varies: npt.NDArray[np.uint8] | None = None
+    varies: npt.NDArray[np.int64] | None = None
     acts: Acts = None
 
     def __post_init__(self) -> None:
@@ -107,8 +108,8 @@ class Constant:
             raise Unsupported("a size or an index is not a whole number")
         if self.place is not None:
             raise Unsupported(FIXED)
-        marks = np.zeros(self.shape, np.uint8) if self.varies is None else self.varies
-        if (marks > TIMES).any():
+        marks = np.zeros(self.shape, np.int64) if self.varies is None else self.varies
+        if ((marks != SAME) & (marks != TIMES)).any():
             raise Unsupported(VARIES)
         return [int(item) for item in self.lo.reshape(-1)], (marks.reshape(-1) == TIMES).tolist()
 

@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import broadcast
-from lipcert.core.lower.size_ops import grown
+from lipcert.core.lower.size_ops import grown, marks
 from lipcert.core.lower.values import SAME, TIMES, VARIES, Constant
 
 Array = npt.NDArray[Any]
@@ -32,23 +32,44 @@ def within(numbers: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def whole(operation: str, first: Constant, second: Constant) -> Constant:
-    """Arithmetic of integers: c·N times or over a fixed whole number, and (c·N)/(d·N)."""
+    """Arithmetic of integers: c·N times or over a fixed whole number, and (c·N)/(d·N).
+
+    Of numbers c + p·i of examples i: their sums with, and multiples by, fixed whole numbers.
+    """
     if first.lo.dtype != second.lo.dtype or first.lo.dtype.kind not in "iu":
         raise Unsupported("constants of different types are combined")
     shape, place = broadcast((first, second))
     if math.prod(shape) > _MOST:
         raise Unsupported(f"it computes with more than {_MOST} whole numbers")
     a, b = (np.broadcast_to(item.lo, shape).astype(object) for item in (first, second))
+    result = ARITHMETIC.get(operation, floordiv)
+    if any((marks(item) > 0).any() for item in (first, second)):
+        varies = _counting(operation, first, second)
+        numbers = within(np.asarray(result(a, b)), first.lo.dtype)
+        return Constant(numbers, numbers, {}, place, np.broadcast_to(varies, shape))
     left, right = (np.broadcast_to(grown(item), shape) for item in (first, second))
     both, either = left & right, left | right
     if operation == "Div" and ((b <= 0).any() or (a < 0).any()):
         raise Unsupported("a quotient of numbers that are not positive")
-    result = ARITHMETIC.get(operation, floordiv)(a, b)
+    result = result(a, b)
     allowed, grows = ~both if operation == "Mul" else ~either, either
     if operation == "Div":
         divides = np.asarray(result * b == a, dtype=bool)
         allowed, grows = ~either | (left & divides), left & ~right
     if not np.asarray(allowed, dtype=bool).all():
         raise Unsupported(VARIES)
-    varies = np.where(grows, np.uint8(TIMES), np.uint8(SAME))
+    varies = np.where(grows, np.int64(TIMES), np.int64(SAME))
     return Constant(*2 * (within(np.asarray(result), first.lo.dtype),), {}, place, varies)
+
+
+def _counting(operation: str, first: Constant, second: Constant) -> Array:
+    """What is multiplied by the number of the example in (c + p·i) ± d, and in d·(c + p·i)."""
+    for own, other in ((first, second), (second, first)):
+        varies = marks(own)
+        if marks(other).any() or (varies < 0).any():
+            continue
+        if operation == "Add" or (operation == "Sub" and own is first):
+            return varies
+        if operation == "Mul" and (other.lo > 0).all():
+            return within(np.asarray(varies.astype(object) * other.lo), np.dtype(np.int64))
+    raise Unsupported(VARIES)
