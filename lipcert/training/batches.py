@@ -21,6 +21,7 @@ from lipcert.audit.admissibility import DRAWN_IN, outside, settled
 from lipcert.audit.observation import unwrapped
 from lipcert.data.source import X_NAMES, Y_NAMES
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.measure.gradient_norms.squares import gamma
 from lipcert.settings.settings import Settings
 
 _FORMS: Final = (
@@ -140,6 +141,8 @@ _ROUNDED: Final = 1.0 + 2.0**-16
 """of the radius: beyond it, rounding is not the reason; where thousands of entries were divided by
 their norm in float32, that norm was off by 1e-6 and more"""
 _MOST_ENTRIES: Final = 2**24
+_UNDERFLOW: Final = 2.0**-62
+"""more than the root of a square that float32 takes for 0"""
 
 
 @torch.no_grad()
@@ -148,7 +151,8 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
 
     Proof: the computed norm of n ≤ 2^24 entries is off by less than a factor of 1 + 2^-27, and
     rounding an entry to float32 by one of 1 + 2^-24; so what is scaled to (1 − 2^-20) of the
-    radius lies within it. Scaling towards 0 stays within a box that holds 0.
+    radius lies within it. Scaling towards 0 stays within a box that holds 0. In float32 a norm is
+    off by a factor of 1 + γ_n, and by what underflows; whatever is inside by that needs no other.
     """
     if not len(x):
         return x
@@ -160,6 +164,11 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
         return x if _is_in_box(flat, box) else _settled(x, settings)
     if flat.shape[1] > _MOST_ENTRIES or not (box is None or _is_in_box(flat, box)):
         return _settled(x, settings)
+    if flat.is_cpu and flat.dtype is torch.float32:
+        off, lost = gamma(flat.shape[1] + 8, flat.dtype), math.sqrt(flat.shape[1]) * _UNDERFLOW
+        longest = float(torch.linalg.vector_norm(flat, dim=1).max())
+        if longest * (1.0 + off) + lost <= radius * DRAWN_IN:
+            return x
     norms = torch.linalg.vector_norm(flat, dim=1, dtype=torch.float64)
     longest = float(norms.max())  # NaN or infinite if an entry is
     if longest <= radius * DRAWN_IN:

@@ -46,10 +46,9 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
     """Whether all entries are the same numbers, or the same bits, of the same type."""
     if one.dtype is not other.dtype or one.shape != other.shape:
         return False
-    if _is_plain(one) and _is_plain(other) and one.stride() == other.stride():
-        size = one.numel() * one.element_size()
-        if _memcmp(one.data_ptr(), other.data_ptr(), size) == 0:
-            return True
+    is_one_piece = one.stride() == other.stride() and other.is_cpu and _is_plain(one)
+    if is_one_piece and _memcmp(one.data_ptr(), other.data_ptr(), one.nbytes) == 0:
+        return True
     return torch.equal(one, other)
 
 
@@ -228,6 +227,8 @@ class KeptNumbers:
         if self._kept is None:
             return
         is_known = again or self._registers.are_kept()
+        if is_known and not self._kept:
+            return
         present = self._present if is_known else self._others()
         changed = _changed(present, self._kept)
         if changed is not None:

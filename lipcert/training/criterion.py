@@ -25,6 +25,7 @@ from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.training.clipping import Asked
 from lipcert.training.composition import is_finite
 from lipcert.training.guards import Passing, StepGuard
 from lipcert.training.outputs import joined_labels
@@ -57,7 +58,7 @@ class PrivateLoss(nn.Module):
         clip: float | None,
         *,
         guard: StepGuard,
-        gradients: Callable[[Tensor, Tensor], Callable[[], Mapping[str, Tensor]]] | None = None,
+        gradients: Callable[[Tensor, Tensor], Asked] | None = None,
     ) -> None:
         super().__init__()
         self.reduction = "sum"
@@ -96,18 +97,21 @@ class PrivateLoss(nn.Module):
 
     def _clipped(
         self,
-        gradients: Callable[[Tensor, Tensor], Callable[[], Mapping[str, Tensor]]],
+        gradients: Callable[[Tensor, Tensor], Asked],
         logits: Tensor,
         labels: Tensor,
         passing: Passing,
     ) -> Tensor:
         """The losses as a number whose backward pass leaves the clipped sum."""
-        x = self._guard.inputs
+        asked = gradients(self._guard.inputs, labels)
         with torch.no_grad():
-            total = per_example_loss(self._loss, logits, labels).sum()
+            losses = asked.losses
+            if losses is None:
+                losses = per_example_loss(self._loss, logits, labels)
+            total = losses.sum()
             if not is_finite(total):
                 self._guard.refuse_lost()
-        return self._released(total, passing, gradients(x, labels))
+        return self._released(total, passing, asked.gradients)
 
     def _released(
         self, total: Tensor, passing: Passing, gradients: Callable[[], Mapping[str, Tensor]]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Container, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import torch
@@ -22,6 +22,7 @@ from lipcert.diagnostics import EXPORT
 from lipcert.errors import UsageError
 from lipcert.training.calibration import Calibration, recalibrated
 from lipcert.training.clipping import (
+    Asked,
     ClippedGradients,
     ClipRule,
     SingleGradients,
@@ -109,7 +110,7 @@ class Enforcement:
 
     project: Callable[[], None]
     present: Callable[[], Calibration]
-    gradients: Callable[[Tensor, Tensor], Callable[[], Mapping[str, Tensor]]] | None = None
+    gradients: Callable[[Tensor, Tensor], Asked] | None = None
     forward: Callable[[Tensor], Tensor] | None = None
     handles: tuple[RemovableHandle, ...] = ()
     weight_decay: float | None = None
@@ -190,9 +191,9 @@ def _clipped(
         )
     sums = ClippedGradients.of(run, tensors, mechanism.weight_decay)
 
-    def gradients(x: Tensor, y: Tensor) -> Callable[[], Mapping[str, Tensor]]:
+    def gradients(x: Tensor, y: Tensor) -> Asked:
         found = sums.asked(x, y)
-        return lambda: network.by_module(found())
+        return replace(found, gradients=lambda: network.by_module(found.gradients()))
 
     return Enforcement(
         _nothing,

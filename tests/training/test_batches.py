@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from lipcert.errors import UsageError
+from lipcert.errors import NoVerdictError, UsageError
+from lipcert.settings.settings import Settings
 from lipcert.training import GradientClipping, Loss, Private
-from lipcert.training.batches import parted
+from lipcert.training.batches import admitted, parted
 from tests.training.runs import CLASSES, EXAMPLES, private_run
 
 A, B, Y, Z = torch.ones(4, 2), torch.ones(4, 3), torch.zeros(4), torch.zeros(4, 2)
@@ -193,3 +194,15 @@ def test_keywords_that_are_no_inputs_are_refused() -> None:
     for wrong in ({"y": x}, {"x": x, "y": x}):
         with pytest.raises(UsageError, match="and nothing else"):
             private.model(**wrong)
+
+
+@pytest.mark.parametrize("radius", [1e-21, 1.0, 1e15])
+def test_only_examples_within_the_radius_enter(radius: float) -> None:
+    """Also where float32 takes every square for 0, or cannot tell the norm from the radius."""
+    settings = Settings(input_norm=radius)
+    x = torch.full((2, 1000), radius * 1000**-0.5)
+    assert admitted(0.99 * x, settings).equal(0.99 * x)
+    entered = admitted(x, settings).double().norm(dim=1)
+    assert bool((entered <= radius).all())
+    with pytest.raises(NoVerdictError, match="example 0 of the batch"):
+        admitted(1.001 * x, settings)

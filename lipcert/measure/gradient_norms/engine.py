@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias, final
 
@@ -56,8 +56,7 @@ class Recording:
         self.values: dict[str, Squares] = {}
         self.cotangents: dict[str, Squares] = {}
         self.parameters: dict[str, Squares] = {}
-        self.rows: dict[str, dict[str, Tensor]] = {}
-        self._zeros = Squares.zeros(examples, device)
+        self._examples, self._device = examples, device
         self._waiting: dict[str, list[Contribution]] = {}
         self._plan = plan
         self._chooser = chooser
@@ -75,27 +74,46 @@ class Recording:
             self.cotangents[name] = sum_of_squares(wide_enough(tensor))
         return self.cotangents[name]
 
-    def parameters_of(self, plan: NodePlan, value: Tensor | None, cotangent: Tensor) -> None:
-        """Counts the gradients of a node's operands."""
+    def parameters_of(
+        self, plan: NodePlan, value: Tensor | None, cotangent: Tensor
+    ) -> Mapping[str, Tensor]:
+        """Counts the gradients of a node's operands; those that were made for it, by slot."""
         value, cotangent = arranged(plan.node, value, cotangent)
         pair = self._pair(plan, value, dense(cotangent))
+        rows: dict[str, Tensor] = {}
         for item in plan.operands:
             name, scale = item.use.parameter, item.use.operand.scale
             if item.scatter is None:
                 squares = self._chooser.squares(item.gradient, pair, looks=self.looks)
                 if squares.rows is not None:
-                    self.rows.setdefault(plan.node.name, {})[item.use.slot] = squares.rows
+                    rows[item.use.slot] = squares.rows
                 bare = Squares(squares.value, squares.upper)
                 self._add(name, bare.times(scale * scale))
             else:
                 self._wait(name, Contribution(item.gradient, item.scatter, pair))
+        return rows
+
+    def caught(
+        self, plan: NodePlan, value: Tensor | None, cotangent: Tensor, *, keeps: bool
+    ) -> Caught:
+        """Counts them, too; keeps: value and cotangent also where all gradients were made.
+
+        The value is what the op read: products under autocast round it to their own dtype.
+        """
+        rows = self.parameters_of(plan, value, cotangent)
+        if len(rows) == len(plan.operands) and not keeps:
+            return Caught(plan, None, None, rows)
+        if value is not None:
+            rounds = plan.rounds_value and cotangent.dtype.itemsize < value.dtype.itemsize
+            value = wide_enough(value.to(cotangent.dtype) if rounds else value)
+        return Caught(plan, value, wide_enough(cotangent), rows)
 
     def finish(self) -> None:
         """Settles parameters some or all uses of which received no cotangent at all."""
         for parameter in list(self._waiting):
             self._settle(parameter)
-        for parameter in self._plan.parameters:
-            self.parameters.setdefault(parameter, self._zeros)
+        for parameter in self._plan.parameters.keys() - self.parameters.keys():
+            self.parameters[parameter] = Squares.zeros(self._examples, self._device)
 
     def _pair(self, plan: NodePlan, value: Tensor | None, cotangent: Tensor) -> Pair:
         names = (plan.node.inputs[0], plan.node.output)
@@ -142,7 +160,6 @@ _LOOSE: Final = 2.0**-7
 Losses: TypeAlias = Callable[[Tensor], Tensor]
 Hook: TypeAlias = Callable[[str, NodePlan | None, Tensor | None, Tensor], None]
 """takes the name of a value, the plan and the input of its node, and its cotangent"""
-Seen: TypeAlias = tuple[NodePlan, Tensor | None, Tensor]
 
 
 @final
@@ -151,28 +168,26 @@ class Caught:
     """A node with trained operands that received a cotangent.
 
     value, cotangent: [examples, ...], float32 or float64, as the gradient norms took them; no
-    value where no gradient needs it. rows: by slot, gradients that were made for their norms:
-    [examples, *operand].
+    value where no gradient needs it, and neither where `rows` has all gradients. rows: by slot,
+    gradients that were made for their norms: [examples, *operand].
     """
 
     plan: NodePlan
     value: Tensor | None
-    cotangent: Tensor
+    cotangent: Tensor | None
     rows: Mapping[str, Tensor]
-
-    @classmethod
-    def of(cls, seen: Seen, rows: Mapping[str, Tensor]) -> Caught:
-        """The value as the op read it: products under autocast round it to their own dtype."""
-        plan, value, cotangent = seen
-        if value is not None:
-            rounds = plan.rounds_value and cotangent.dtype.itemsize < value.dtype.itemsize
-            value = wide_enough(value.to(cotangent.dtype) if rounds else value)
-        return cls(plan, value, wide_enough(cotangent), rows)
 
     @property
     def node(self) -> Node:
         """The node whose parameters are measured."""
         return self.plan.node
+
+    @property
+    def pair(self) -> tuple[Tensor | None, Tensor]:
+        """Value and cotangent, where they were kept."""
+        if self.cotangent is None:
+            raise ValueError(f"node {self.node.name!r}: its cotangent was not kept")
+        return self.value, self.cotangent
 
 
 @final
@@ -190,12 +205,15 @@ class Passed:
 class Begun:
     """A pass forward. x: of which examples. output: [examples, *output_shape], with its history.
 
-    seen: fills as a pass backward reaches the nodes with trained operands.
+    recording, caught: fill as a pass backward reaches the nodes with trained operands. losses:
+    [examples], of the output, where they were computed already.
     """
 
     x: Tensor
     output: Tensor
-    seen: list[Seen]
+    recording: Recording
+    caught: list[Caught]
+    losses: Tensor | None = None
 
 
 @final
@@ -208,7 +226,7 @@ class NormEngine:
     exact methods by timing them; otherwise by counting, so that a run repeats itself to the bit.
     defer: look only once per batch whether an example is known too loosely, and if so measure the
     batch again, from then on looking at every operand; by default on a GPU, which stops at every
-    look.
+    look. keeps: `caught` keeps every value and cotangent.
     """
 
     def __init__(
@@ -220,8 +238,10 @@ class NormEngine:
         memory_limit: int | None = None,
         timed: bool = True,
         defer: bool | None = None,
+        keeps: bool = False,
     ) -> None:
         self.network = network
+        self._keeps = keeps
         self._plan = Plan.of(network)
         usual = _MORE.get(network.device.type, MEMORY_LIMIT)
         self._chooser = shared_chooser(usual if memory_limit is None else memory_limit, timed)
@@ -256,13 +276,15 @@ class NormEngine:
 
     def begun(self, x: Tensor) -> Begun:
         """The pass forward of `caught`."""
-        seen: list[Seen] = []
+        recording, caught = self._recording(x), list[Caught]()
         with torch.enable_grad():
             placed = channels_last(x.detach()) if self._channels_last else x.detach()
-            output = self.network.forward(placed, self._tap(None, _keeping(seen)))
-        return Begun(x, output, seen)
+            output = self.network.forward(
+                placed, self._tap(None, self._catching(recording, caught))
+            )
+        return Begun(x, output, recording, caught)
 
-    def caught(self, x: Tensor, losses_of: Losses) -> Passed:
+    def caught(self, x: Tensor, losses_of: Losses, begun: Begun | None = None) -> Passed:
         """What every trained node read and received, and the gradient norms of these very tensors.
 
         Gradients summed from these tensors are those that were measured, however the pass rounded.
@@ -270,32 +292,19 @@ class NormEngine:
         Args:
             x: one example at least.
             losses_of: as of `measure`.
+            begun: a pass of x, not yet ended.
         """
-        begun = self.begun(x)
-        losses = self.ended(begun, losses_of)
-        with exact_arithmetic(self.network):
-            return self.measured(begun, losses)
-
-    def ended(self, begun: Begun, losses_of: Losses) -> Tensor:
-        """The pass backward: the losses, without their history."""
+        begun = self.begun(x) if begun is None else begun
         with torch.enable_grad():
-            losses = losses_of(begun.output)
-            _differentiate(losses, len(begun.x))
-        begun.seen.reverse()
-        return losses.detach()
-
-    def measured(self, begun: Begun, losses: Tensor) -> Passed:
-        """What a pass that has ended saw; within `exact_arithmetic`."""
-        found = self._recorded(begun.x, begun.seen)
-        caught = (Caught.of(seen, found.rows.get(seen[0].node.name, {})) for seen in begun.seen)
-        return Passed(losses, found.parameters, tuple(caught))
-
-    def _recorded(self, x: Tensor, seen: list[Seen]) -> Recording:
-        recording = self._recording(x)
-        for plan, value, cotangent in seen:
-            recording.parameters_of(plan, value, cotangent)
-        recording.finish()
-        return self._recorded(x, seen) if self._must_repeat(recording) else recording
+            losses = losses_of(begun.output) if begun.losses is None else begun.losses
+            _differentiate(losses, len(x))
+        with exact_arithmetic(self.network):
+            begun.recording.finish()
+        if self._must_repeat(begun.recording):
+            return self.caught(x, losses_of)
+        caught = tuple(reversed(begun.caught))
+        begun.caught.clear()
+        return Passed(losses.detach(), begun.recording.parameters, caught)
 
     def _recording(self, x: Tensor) -> Recording:
         return Recording(self._plan, self._chooser, len(x), x.device, not self._defers)
@@ -374,6 +383,18 @@ class NormEngine:
 
         return hook
 
+    def _catching(self, recording: Recording, caught: list[Caught]) -> Hook:
+        """Measures as a pass goes back, and keeps what sums of the gradients are made of."""
+
+        def hook(name: str, plan: NodePlan | None, value: Tensor | None, cotangent: Tensor) -> None:
+            del name
+            if plan is not None:
+                with exact_arithmetic(self.network):
+                    own = cotangent.detach()
+                    caught.append(recording.caught(plan, value, own, keeps=self._keeps))
+
+        return hook
+
     def _nothing(self, recording: Recording) -> BatchNorms:
         """The norms of no examples."""
         recording.finish()
@@ -388,12 +409,17 @@ class NormEngine:
         )
 
 
-@contextmanager
-def exact_arithmetic(network: LoweredNetwork) -> Iterator[None]:
+def exact_arithmetic(network: LoweredNetwork) -> AbstractContextManager[object]:
     """No autograd, and products in the network's own dtype, whatever switches are set outside."""
     is_double = network.dtype is torch.float64
     precision = Precision.FLOAT64 if is_double else Precision.FLOAT32
-    with Arithmetic(network.device, precision).active(), torch.no_grad():
+    switches = Arithmetic(network.device, precision).active()
+    return torch.no_grad() if isinstance(switches, nullcontext) else _also(switches)
+
+
+@contextmanager
+def _also(switches: AbstractContextManager[object]) -> Iterator[None]:
+    with switches, torch.no_grad():
         yield
 
 
@@ -423,17 +449,6 @@ def _differentiate(losses: Tensor, examples: int) -> None:
         raise ValueError(f"{tuple(losses.shape)} losses for {examples} examples")
     if losses.requires_grad:
         torch.autograd.backward([losses.sum()])
-
-
-def _keeping(seen: list[Seen]) -> Hook:
-    """Keeps cotangents and values of nodes with trained operands."""
-
-    def hook(name: str, plan: NodePlan | None, value: Tensor | None, cotangent: Tensor) -> None:
-        del name
-        if plan is not None:
-            seen.append((plan, value, cotangent.detach()))
-
-    return hook
 
 
 def _on_cotangent(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:

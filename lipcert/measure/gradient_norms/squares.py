@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, lru_cache
 from math import sqrt
 from typing import Final, final
 
@@ -27,6 +28,7 @@ OUTWARD: Final = 1.0 + 2.0**-40
 _UP: Final = 1.0 + 2.0**-50
 
 
+@lru_cache(maxsize=1024)
 def gamma(terms: int, dtype: torch.dtype) -> float:
     """γ_n = n·u/(1 − n·u): |fl(Σ x_i·y_i) − Σ x_i·y_i| ≤ γ_n Σ |x_i·y_i|; inf where n·u ≥ 1/2.
 
@@ -36,6 +38,7 @@ def gamma(terms: int, dtype: torch.dtype) -> float:
     return product / (1.0 - product) * OUTWARD if product < 0.5 else math.inf
 
 
+@cache
 def underflow(dtype: torch.dtype) -> float:
     """Largest absolute error of one operation whose result is not a normal number."""
     return torch.finfo(dtype).smallest_normal
@@ -97,13 +100,18 @@ class Squares:
 
     @classmethod
     def total(cls, parts: Sequence[Squares]) -> Squares:
-        """Squares of n orthogonal parts: both sums are off by γ_n of themselves."""
+        """Squares of n orthogonal parts."""
         if len(parts) == 1:
             return parts[0]
-        values = torch.stack([part.value for part in parts])
-        uppers = torch.stack([part.upper for part in parts])
+        value = torch.stack([part.value for part in parts]).sum(0)
+        return cls(value, cls.total_upper(parts))
+
+    @staticmethod
+    def total_upper(parts: Sequence[Squares]) -> Tensor:
+        """Their upper bounds alone, in a tensor of its own. Proof: both sums of `total` are off by
+        γ_n of themselves."""
         share = gamma(len(parts) + 2, torch.float64)
-        return cls(values.sum(0), uppers.sum(0).mul_(1.0 + 4.0 * share))
+        return torch.stack([part.upper for part in parts]).sum(0).mul_(1.0 + 4.0 * share)
 
     def times(self, factor: float) -> Squares:
         """Squares of tensors multiplied by √factor."""
@@ -148,7 +156,8 @@ def sum_of_squares(tensor: Tensor) -> Squares:
     added in float64. Squares that underflow lose at most the smallest normal number each. A GPU
     waits for operations rather than for float64, in which it adds up all squares at once.
     """
-    rows = in_memory_order(tensor).reshape(len(tensor), -1)
+    rows = in_memory_order(tensor)
+    rows = rows if rows.dim() == 2 else rows.reshape(len(tensor), -1)
     length = rows.shape[1]
     if tensor.is_cuda and length:
         value = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
@@ -159,7 +168,8 @@ def sum_of_squares(tensor: Tensor) -> Squares:
         blocks = rows[:, :whole].reshape(len(rows), whole // _BLOCK, _BLOCK)
         parts.append(torch.linalg.vector_norm(blocks, dim=2).double().square_().sum(1))
     if whole < length:
-        parts.append(torch.linalg.vector_norm(rows[:, whole:], dim=1).double().square_())
+        rest = rows[:, whole:] if whole else rows
+        parts.append(torch.linalg.vector_norm(rest, dim=1).double().square_())
     if not parts:
         return Squares.zeros(len(rows), tensor.device)
     value = parts[0] if len(parts) == 1 else parts[0] + parts[1]

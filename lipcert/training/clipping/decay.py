@@ -96,7 +96,7 @@ def _inner(network: LoweredNetwork, item: Caught, trained: OperandPlan) -> Inner
         return _of_product(network, item)
     if slot == "divisor":
         return _of_quotient(network, item)
-    value, b = arranged(item.node, item.value, item.cotangent)
+    value, b = arranged(item.node, *item.pair)
     a = b if value is None else value
     pair = Pair.of(a, b) if a.dtype is b.dtype else Pair.of(a.double(), b.double())
     found = trained.gradient.gradients(pair)
@@ -112,8 +112,8 @@ def _inner(network: LoweredNetwork, item: Caught, trained: OperandPlan) -> Inner
 
 def _of_quotient(network: LoweredNetwork, item: Caught) -> Inner:
     """−⟨b, y⟩ for y = a/d, for ∂y/∂d = −a/d². Proof: each y is rounded once, each product again."""
-    b = item.cotangent
-    y = network.lowered(item.node, [_value(item)], network.operands(item.node))
+    a, b = _pair(item)
+    y = network.lowered(item.node, [a], network.operands(item.node))
     entries = prod(b.shape[1:])
     reach = sum_of_squares(b).upper.sqrt() * sum_of_squares(y).upper.sqrt()
     summing = gamma(4, b.dtype) + gamma(entries + 2, _DOUBLE)
@@ -129,7 +129,7 @@ def _of_product(network: LoweredNetwork, item: Caught) -> Inner:
     matrix |W| of one position has norm ≤ ‖W‖_F, and the adjoint has the norm of the map. Hence
     ⟨b, ŷ⟩ is off by ‖b‖ times that; forming it rounds each product once and adds in float64.
     """
-    a, b = _value(item), item.cotangent
+    a, b = _pair(item)
     weight = network.operands(item.node)["weight"]
     y = network.lowered(item.node, [a], {"weight": weight})
     terms, copies = _terms(item.node)
@@ -143,10 +143,11 @@ def _of_product(network: LoweredNetwork, item: Caught) -> Inner:
     return Inner(_dot(b, y), error * OUTWARD)
 
 
-def _value(item: Caught) -> Tensor:
-    if item.value is None:
+def _pair(item: Caught) -> tuple[Tensor, Tensor]:
+    value, cotangent = item.pair
+    if value is None:
         raise ValueError(f"node {item.node.name!r}: its value was not kept")
-    return item.value.to(item.cotangent.dtype)
+    return value.to(cotangent.dtype), cotangent
 
 
 def _dot(b: Tensor, y: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self, final
 
 import torch
@@ -104,16 +104,20 @@ def factors_within(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> T
     norms = torch.stack(
         [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups], 1
     )
-    radii = torch.tensor(rule.radii, dtype=norms.dtype).to(norms)
+    radii = torch.tensor(rule.radii, dtype=norms.dtype, device=norms.device)
     return factors_of(norms, radii, network.dtype)
 
 
 def factors_of(norms: Tensor, radii: Tensor, dtype: torch.dtype) -> Tensor:
-    """min(1, C_k/‖g_ik‖), rounded down.  # [examples, groups]"""
+    """min(1, C_k/‖g_ik‖), rounded down.  # [examples, groups]
+
+    Nothing of an example that is not finite; a factor below the normal numbers is imprecise.
+    """
     factors = torch.where(norms <= radii, 1.0, radii * _SHARE / norms).to(dtype)
-    # nothing of an example that is not finite; a factor below the normal numbers is imprecise
-    counts = norms.sum(dim=1, keepdim=True) < math.inf
-    return torch.where(counts & (factors >= torch.finfo(dtype).tiny), factors, 0.0)
+    counts = factors >= torch.finfo(dtype).tiny  # false where the norm is not finite
+    if counts.shape[1] > 1:
+        counts = counts & (norms.sum(dim=1, keepdim=True) < math.inf)
+    return torch.where(counts, factors, 0.0)
 
 
 def _norms(
@@ -124,18 +128,19 @@ def _norms(
     inner: Mapping[str, Inner],
 ) -> Tensor:
     """Upper bounds of what is clipped.  # float64 [examples]"""
-    gradient = Squares.total([passed.squares[name] for name in group.parameters])
+    found = [passed.squares[name] for name in group.parameters]
     if decay == 0.0:
-        return gradient.upper.sqrt() * OUTWARD
+        return Squares.total_upper(found).sqrt_().mul_(OUTWARD)
+    gradient = Squares.total(found)
     weights = weight_squares(network, group.parameters)
     if not bool(torch.isfinite(weights)):
         raise NoVerdictError(
             f"clipping: the weights of {group.name!r} hold NaN or infinity, so that their decay "
             "cannot be clipped; lower the learning rate"
         )
-    found = [inner[name] for name in group.parameters if name in inner]
-    together = found[0] if found else None
-    for other in found[1:]:
+    products = [inner[name] for name in group.parameters if name in inner]
+    together = products[0] if products else None
+    for other in products[1:]:
         together = other.plus(together) if together is not None else other
     return decayed_squares(gradient, together, weights, decay).sqrt() * OUTWARD
 
@@ -156,7 +161,8 @@ def summed_gradient(
         raise ValueError(f"node {use.node.name!r}: its value was not kept")
     match trained.gradient:
         case DenseWeight():
-            return b.flatten(0, -2).mT @ a.flatten(0, -2)
+            a, b = (item if item.dim() == 2 else item.flatten(0, -2) for item in (a, b))
+            return b.mT @ a
         case KernelGradient(geometry, groups, transposed):
             a, b = (b, a) if transposed else (a, b)
             return library_gradient(readable(a, geometry), b, shape, geometry, groups)
@@ -204,6 +210,16 @@ class ClippedSum:
 
 
 @final
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """The sum of the clipped gradients of a batch, for when it is called. losses: of the examples,
+    without their history, where its pass has them."""
+
+    gradients: Callable[[], Mapping[str, Tensor]]
+    losses: Tensor | None = None
+
+
+@final
 class ClippedGradients:
     """Of one network under one rule."""
 
@@ -211,7 +227,7 @@ class ClippedGradients:
         network = live.present()
         self._live = live
         self._rule = rule
-        self._engine = NormEngine(network, timed=timed, defer=True)
+        self._engine = NormEngine(network, timed=timed, defer=True, keeps=rule.weight_decay > 0.0)
         self._begun: Begun | None = None
         self._group_of = {
             name: index for index, group in enumerate(rule.groups) for name in group.parameters
@@ -232,12 +248,15 @@ class ClippedGradients:
         """Whether a pass that has begun stays one at the present weights while others begin."""
         return self._live.is_shared
 
-    def asked(self, x: Tensor, labels: Tensor) -> Callable[[], Mapping[str, Tensor]]:
+    def asked(self, x: Tensor, labels: Tensor) -> Asked:
         """`gradients` of the pass that has begun, if that is one of x, whenever it is called."""
         begun, self._begun = self._begun, None
-        return lambda: (
-            self.summed(x, labels, begun if begun is not None and begun.x is x else None).gradients
-        )
+        if begun is None or begun.x is not x or not len(x):
+            return Asked(lambda: self.summed(x, labels).gradients)
+        with torch.enable_grad():
+            losses = self._rule.losses(begun.output, labels)
+        begun = replace(begun, losses=losses)
+        return Asked(lambda: self.summed(x, labels, begun).gradients, losses.detach())
 
     def gradients(self, x: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         """The sums alone; 0 for a batch of no examples."""
@@ -254,10 +273,9 @@ class ClippedGradients:
             nobody = torch.zeros(0, dtype=network.dtype, device=x.device)
             factors, losses = nobody.expand(len(self._rule.groups), 0).T, nobody
         else:
-            begun = self._engine.begun(x) if begun is None else begun
-            losses = self._engine.ended(begun, lambda logits: self._rule.losses(logits, labels))
+            passed = self._engine.caught(x, lambda z: self._rule.losses(z, labels), begun)
+            losses = passed.losses
             with exact_arithmetic(network):
-                passed = self._engine.measured(begun, losses)
                 factors = factors_within(network, self._rule, passed)
                 self._add(network, passed, factors, gradients)
         for name in self._group_of:
@@ -296,9 +314,10 @@ class ClippedGradients:
             if rows is not None:
                 own = weighted(rows, factors[:, group]).reshape(operand.shape)
             else:
+                value, cotangent = item.pair
                 if group not in scaled:
-                    scaled[group] = item.cotangent * _placed(factors[:, group], item.cotangent)
-                own = summed_gradient(network, trained, item.value, scaled[group])
+                    scaled[group] = cotangent * _placed(factors[:, group], cotangent)
+                own = summed_gradient(network, trained, value, scaled[group])
             own = own.to(network.dtype)
             moved = in_parameter(operand, own, tuple(network.parameters[name].shape))
             gradients[name] = gradients[name] + moved if name in gradients else moved
@@ -308,9 +327,9 @@ def _picked(item: Caught, kept: Tensor | None) -> Caught:
     """The examples at these indices; None: all."""
     if kept is None:
         return item
-    value = None if item.value is None else item.value[kept]
+    value, cotangent = (None if own is None else own[kept] for own in (item.value, item.cotangent))
     rows = {slot: found[kept] for slot, found in item.rows.items()}
-    return Caught(item.plan, value, item.cotangent[kept], rows)
+    return Caught(item.plan, value, cotangent, rows)
 
 
 def _placed(factors: Tensor, like: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.func import functional_call, grad, vmap
 
 from lipcert.errors import NoVerdictError
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
-from lipcert.training.clipping.gradients import OUTWARD, ClipRule, factors_of
+from lipcert.training.clipping.gradients import OUTWARD, Asked, ClipRule, factors_of
 from lipcert.training.clipping.probe import as_read
 from lipcert.training.modes import DropoutMasks
 from lipcert.training.network import TrainedNetwork
@@ -51,7 +51,7 @@ class SingleGradients:
                 "leave dropout out: lipcert.training.make_trainable(module)"
             )
 
-    def of_last_pass(self, x: Tensor, labels: Tensor) -> Callable[[], Mapping[str, Tensor]]:
+    def of_last_pass(self, x: Tensor, labels: Tensor) -> Asked:
         """With the masks of the last forward pass, whenever it is called.
 
         x: [examples, *input_shape]; labels: as `checked_labels` returns them.
@@ -63,7 +63,7 @@ class SingleGradients:
                 "training: a mask of dropout does not have the examples along its first axis, so "
                 "that it belongs to no example; replace it: lipcert.training.make_trainable(module)"
             )
-        return lambda: self._summed(x.detach(), labels, parts, masks)
+        return Asked(lambda: self._summed(x.detach(), labels, parts, masks))
 
     def _summed(
         self, x: Tensor, labels: Tensor, parts: Sequence[nn.Module], masks: Sequence[Tensor]

@@ -185,6 +185,7 @@ def test_gradients_that_were_made_for_norms_are_added_up(
     engine = NormEngine(live.present(), timed=False, defer=True)
     passed = engine.caught(x.to(dtype), lambda z: oracle.flat(graph, 1.0).losses(z, y))
     assert set(passed.caught[0].rows) == {"weight", "bias"}
+    assert passed.caught[0].value is passed.caught[0].cotangent is None
     check(graph, oracle.by_parameter(graph, 4.0), x, y, dtype)
     left = [0, 1, 3, 4]
     expected = summed(graph, oracle.flat(graph, 4.0), x[left], y[left], dtype)
