@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from lipcert.cli.exit_codes import ExitCode
 
 from lipcert.audit.job import Job
 from lipcert.audit.recorded import RecordedTensors, recording_of
@@ -16,7 +15,7 @@ from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.records import Declaration, Manifest, Step
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.cli.audit import _exit_code
-from lipcert.errors import UsageError
+from lipcert.errors import ExitCode, UsageError
 from lipcert.report.audit_json import audit_from_document, audit_json
 from lipcert.report.formats import audit_report
 from lipcert.settings.settings import Settings
