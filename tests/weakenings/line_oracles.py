@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lipcert.core.certificate import Certificate, ScopeClaim, write_certificate
+from lipcert.core.certificate import Certificate, Constraint, ScopeClaim, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.coverage import rule_of
 from lipcert.core.engines import ENGINES
@@ -228,6 +228,14 @@ def a_slice_of_several_runs() -> None:
     program = Program("x", "y", shapes, steps, Place(0), ())
     proof = Proof(program, PREMISES, POINT, ENGINES["float"])
     refused(proof, SliceFact(value="y", norms=(1.001,)), *facts_of(proof))
+
+
+def weights_of_a_set() -> None:
+    """The file has W = 1, and training may bring 2."""
+    scope = ScopeClaim("constraint-set", ("w",), (Constraint("w", "spectral", 2.0),))
+    proof = proof_about((dense(ONES, tensor="w"), "x", "y"), scope=scope)
+    follow(proof, facts_of(proof))
+    assert norm_of(proof, "y") >= 2.0
 
 
 def an_affine_map_before_another() -> None:

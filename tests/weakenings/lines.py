@@ -60,6 +60,8 @@ VALUES = [
         by.a_slice_of_several_runs),
     _of("facts:StepFact.evaluate", "proof.known.get(self.value)",
         "proof.known.get(proof.program.input)", by.what_the_input_is_said_to_be),
+    Mutation("rules.steps:weights_in", 'scope.kind == "point"', "True",
+        Kill.of(by.weights_of_a_set)),
     _of("facts:FactLine.keep", "if self.value in proof.facts:", "if False:",
         by.two_lines_about_a_value),
 ]  # fmt: skip
