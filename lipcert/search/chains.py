@@ -62,6 +62,7 @@ from lipcert.search.multipliers import (
 )
 from lipcert.search.products import LARGEST, count_of_variables, product_line
 from lipcert.search.prover import Derived, derive
+from lipcert.search.raised_products import raised_line
 from lipcert.search.raising import gains
 from lipcert.settings.values import TierName
 
@@ -87,6 +88,8 @@ _LEAST: Final = 0.999
 """of what is known, what a window around the image of 0 must be able to say"""
 _WORTH: Final = 0.98
 """of what is known, what a window must be able to say"""
+_QUICK: Final = 260
+"""variables of products that are searched in few looks"""
 _STARTS: Final = 2
 """from how many values products are tried, the lowest first"""
 _Observer: TypeAlias = Callable[[str, int, int], None]
@@ -98,16 +101,20 @@ _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 @dataclass(frozen=True, slots=True)
 class _Effort:
     """What a tier allows: the size of a form, to the largest one; windows of a value; patience;
-    whether products are tried."""
+    variables of products, few of which are searched in few looks."""
 
     size: float = 1.0
     windows: int = 4
     patience: float = 1.0
-    products: bool = False
+    products: int = 0
 
 
 _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
-    {"quick": _Effort(), "fast": _Effort(), "tight": _Effort(2.5, 16, 4.0, products=True)}
+    {
+        "quick": _Effort(),
+        "fast": _Effort(products=_QUICK),
+        "tight": _Effort(2.5, 16, 4.0, products=LARGEST),
+    }
 )
 
 
@@ -285,13 +292,15 @@ class _Search:
         """Of a value that weights multiply, from as far below as it can be handled."""
         if not self._effort.products or value not in self._multiplied:
             return None
-        if self.observe is not None:
-            self.observe(value, self._multiplied.index(value), len(self._multiplied))
         possible: list[str] = []
         for start in filter(self._is_below_a_matrix, self._below[value]):
-            if count_of_variables(self._proof, facts, start, value) > LARGEST:
+            if count_of_variables(self._proof, facts, start, value) > self._effort.products:
                 break
             possible.append(start)
+        if self._effort.products == _QUICK:
+            return raised_line(self._proof, facts, possible[-1], value) if possible else None
+        if self.observe is not None:
+            self.observe(value, self._multiplied.index(value), len(self._multiplied))
         starts = possible[: -_STARTS - 1 : -1]
         lines = (product_line(self._proof, facts, start, value) for start in starts)
         return next((line for line in lines if line is not None), None)

@@ -37,28 +37,26 @@ _ROUND, _ROUNDS = 150, 4
 _PENALTY, _FACTOR, _BALANCE, _OFTEN = 8.0, 1.6, 5.0, 20
 _OVER: Final = 1.7
 """how far a step goes, 1 being where it leads"""
-_WORTH: Final = 0.995
+WORTH: Final = 0.995
 """of what is known, or of what the round before found, what has to be proved"""
 _SMALLEST: Final = 3e-4
 """of multipliers that are kept, of factors of norm 1"""
-_SLACK: Final = 2.0**-21
+SLACK: Final = 2.0**-21
 """of the square of the norm, for facts that are a little larger, and for rounding"""
 _LOOKS: Final = 40
 _STABLE: Final = 1e-6
 """how near to 0 an entry of a box may end, that counts as one of no sign"""
-_TINY, _MOST = 1e-12, 1e50
+TINY: Final = 1e-12
+"""multiplier of y·(y − u), as a part of the square of the norm, in place of none"""
+_MOST: Final = 1e50
 
 
 def product_line(
     proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
 ) -> ProductFact | None:
     """A line about a value; None where nothing far below what is known of it is found."""
-    known, ties = facts[stop].norm, wide_entries(proof, facts, start, stop)
-    region = None if ties is None else region_of(proof, facts, start, stop, ties)
-    if region is None or region.total > LARGEST:
-        return None
-    norms = known, *(group.norm for group in region.groups)
-    if not all(1.0 / _MOST < norm < _MOST for norm in norms):
+    known, region = facts[stop].norm, region_between(proof, facts, start, stop)
+    if region is None:
         return None
     problem, best, before = _Problem.of(region, known), None, 1.0
     for weights in problem.weights():
@@ -67,12 +65,25 @@ def product_line(
             continue
         if best is None or found.square < best.square:
             best = found
-        if best.square > _WORTH**2 * before:
+        if best.square > WORTH**2 * before:
             break
         before = best.square
-    if best is None or best.square > _WORTH**2:
+    if best is None or best.square > WORTH**2:
         return None
     return best.line(problem, start, stop)
+
+
+def region_between(
+    proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
+) -> Unfolded | None:
+    """The steps between two values in variables, for entries that may have either sign; None where
+    there are too many, or norms beyond what float64 holds products of."""
+    ties = wide_entries(proof, facts, start, stop)
+    region = None if ties is None else region_of(proof, facts, start, stop, ties)
+    if region is None or region.total > LARGEST:
+        return None
+    norms = facts[stop].norm, *(group.norm for group in region.groups)
+    return region if all(1.0 / _MOST < norm < _MOST for norm in norms) else None
 
 
 def wide_entries(
@@ -122,7 +133,7 @@ class _Problem:
     @classmethod
     def of(cls, region: Unfolded, known: float) -> _Problem:
         """Without hi − y, which say little and slow the steps down."""
-        scale, (start, *relus) = _scale_of(region), region.groups
+        scale, (start, *relus) = scale_of(region), region.groups
         rows, stop = region.factors.rows * scale, region.stop.rows * scale
         lengths = np.linalg.norm(rows, axis=1)
         first = 1 + np.arange(2 * start.size)
@@ -219,7 +230,7 @@ class _Problem:
             numbers = np.exp(point)
             shifted = matrix + np.diag(self._on_diagonal(numbers))
             below = shifted[1:, 1:]
-            if lower_factor(below - _SLACK * np.eye(len(below))) is None:
+            if lower_factor(below - SLACK * np.eye(len(below))) is None:
                 return None
             solved = np.append(0.0, np.linalg.solve(below, shifted[1:, 0]))
             square = float(numbers.sum() - shifted[0, 0] + shifted[0] @ solved)
@@ -228,13 +239,13 @@ class _Problem:
 
         shifted = matrix + np.diag(self._on_diagonal(np.array(norms)))
         lowest = float(np.linalg.eigvalsh(shifted[1:, 1:])[0])
-        point = np.log(np.array(norms) + max(2.0 * _SLACK - lowest, 0.0))
+        point = np.log(np.array(norms) + max(2.0 * SLACK - lowest, 0.0))
         here = look(point)
         if here is None:
             return None
         for found in descend(look, here, _LOOKS, 1e-5):
             here = found
-        return _Found(here.value + _SLACK, np.exp(here.point), ties, cuts)
+        return _Found(here.value + SLACK, np.exp(here.point), ties, cuts)
 
     def _on_diagonal(self, numbers: Sequence[float] | FloatArray) -> FloatArray:
         """A number for each group, at all of its variables."""
@@ -244,7 +255,7 @@ class _Problem:
         return found
 
 
-def _scale_of(region: Unfolded) -> FloatArray:
+def scale_of(region: Unfolded) -> FloatArray:
     """By which variables are multiplied, so that those of a group have a norm of at most 1."""
     found = np.ones(region.total)
     for group in region.groups:
@@ -289,7 +300,7 @@ class _Found:
         for group in region.groups[1:]:
             whole, count = np.zeros(group.size), int(np.count_nonzero(group.chosen))
             own = numbers[first : first + count]
-            whole[group.chosen] = np.where(own == 0.0, _TINY * square, own)
+            whole[group.chosen] = np.where(own == 0.0, TINY * square, own)
             ties.append(whole)
             first += count
         sizes = np.array([group.norm**2 for group in region.groups])

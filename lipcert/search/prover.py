@@ -287,15 +287,15 @@ class Prover:
             slices = self._slices(step)
             if slices is not None:
                 self._add_if_it_tells(slices)
+            products = proposals.of_products(step.output, proof.facts)
+            if products is not None and self._add_if_it_tells(products):
+                continue
             found = proof.facts[step.output]
             gains = proposals.of_relu(step.output, found, proof.facts)
             any(self._add_if_it_tells(line) for line in gains)
             found = proof.facts[step.output]
             for chain in proposals.of_value(step.output, found, proof.facts):
                 self._near(chain, known)
-            products = proposals.of_products(step.output, proof.facts)
-            if products is not None:
-                self._add_if_it_tells(products)
 
     def _add_if_it_tells(self, *lines: FactLine) -> bool:
         """Whether a fact follows: that of the least norm, kept if it says more than is known."""

@@ -113,7 +113,8 @@ def run(sampling: str, neighbours: str, **more: object) -> dict[str, object]:
 
 
 GOOD: Final[Mapping[str, tuple[str, Mapping[str, object]]]] = {
-    "perceptron": ("perceptron", of_loss("mse", label_norm=1.0)),
+    "perceptron": ("perceptron", of_loss("mse", label_norm=1.0, tier="quick")),
+    "raised-products": ("perceptron", of_loss("mse", label_norm=1.0, input_box=(0.0, 1.0))),
     "convolution": ("convolution", SHUFFLED),
     "residual": ("residual", {**SHUFFLED, "loss": "multi-margin"}),
     "attention": ("attention", SHUFFLED),

@@ -74,6 +74,7 @@ LINES: tuple[Line[Any], ...] = (
         ties=((1.0,),),
         places=(3, 4),
         cuts=(0.25, 0.0),
+        raised=(0.0, 2.0),
         bound=2.0,
     ),
     SliceFact(value="z", norms=(0.5, 1.0), bound=2.0),
@@ -107,6 +108,7 @@ SAMPLE = Certificate(
 )
 OPTIONAL = {
     "privacy", "lipschitz", "grad_norm", "sensitivity", "noise_multiplier", "bound", "weights",
+    "raised",
 }  # fmt: skip
 REQUIRED = (("outputs", "parameters"), ("outputs", "groups"))
 """where a bound is a claim, it may be left out; a parameter or group is listed for its bounds"""

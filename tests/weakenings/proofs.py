@@ -181,6 +181,9 @@ PRODUCTS = [
     by("forms.products:unfolded", "(below.lo < 0.0) & (below.hi > 0.0)",
         "np.zeros(step.shape, dtype=np.bool_)", test_products.test_a_relu_without_ties),
     Mutation("forms.products:unfolded", "y.plus(_negated(u))", "u.plus(_negated(y))", _TRUTH),
+    Mutation("forms.products:unfolded", ".lo.ravel() >= 0.0", ".hi.ravel() >= 0.0",
+        Kill(test_products.test_only_variables_that_are_never_negative_are_raised,
+            (((-1.0, 1.0),),))),
     Mutation("forms.products:_above_ends", "np.where(known, -sign * end, 0.0)", "0.0 * end",
         _TRUTH),
 ]  # fmt: skip

@@ -6,7 +6,9 @@ is linear in v = (1, z, y), and so are the factors
 none of which is negative. Products of two of them are not negative, y·(y − u) is 0, and ‖z‖ and ‖y‖
 are bounded. With any multipliers ≥ 0 (not trusted) of these, if the quadratic form
     level² − ‖o‖² − Σ ν·(X² − ‖y‖²) − Σ t·y·(u − y) − Σ n·f·f'
-of v is positive semidefinite, then ‖o‖ ≤ level, o being what the region computes.
+of v is positive semidefinite, then ‖o‖ ≤ level, o being what the region computes. Products of two
+different variables that are not negative may be subtracted with any multipliers, too: those of the
+part by which an entry of the form is above pp', for numbers p of the variables (not trusted).
 A ReLU of which u has no entry of the other sign is y = u or y = 0, without variables.
 Attained: not in general; for a single ReLU of one number in a box, with all products.
 """
@@ -64,11 +66,13 @@ class Group:
 @dataclass(frozen=True, slots=True, eq=False)
 class Unfolded:
     """A region in its variables. groups: of the start, and of each ReLU in order; stop: what it
-    computes; factors: the rows of all of them. The first variable is 1."""
+    computes; factors: the rows of all of them. The first variable is 1. unsigned: which variables
+    are never negative."""
 
     groups: tuple[Group, ...]
     stop: Rows
     factors: Rows
+    unsigned: npt.NDArray[np.bool_]
 
     @property
     def total(self) -> int:
@@ -82,17 +86,22 @@ class Unfolded:
         ties: Sequence[Sequence[float]],
         places: Sequence[int],
         cuts: Sequence[float],
+        *,
+        raised: Sequence[float] = (),
     ) -> Inequality | None:
         """The form, for multipliers of norms, of y(u − y) and of products; None where these do not
-        fit. places: i·K + j of a product of the factors i and j of K.
+        fit. places: i·K + j of a product of the factors i and j of K. raised: nothing, or p for 1
+        and for each entry that is a variable.
 
         Proof: terms are products of two rows and a multiplier; `Inequality.error`. What level² and
         the norms say is rounded downwards. A multiplier times a row may underflow, by below 2^-1021
-        in an entry, before it meets a long row.
+        in an entry, before it meets a long row. What pp' takes from an entry is a number ≥ 0, of
+        which the lesser of two is without error, whatever p and its products are.
         """
         count, lengths = len(self.factors.rows), self.factors.lengths
         fits = len(norms) == len(self.groups) and len(ties) == len(self.groups) - 1
         fits = fits and all(len(t) == g.size for t, g in zip(ties, self.groups[1:], strict=True))
+        fits = fits and (not raised or len(raised) == self.total)
         if not (fits and len(places) == len(cuts) and all(0 <= k < count**2 for k in places)):
             return None
         weights = np.zeros((count, count))
@@ -110,8 +119,16 @@ class Unfolded:
                 constant -= Fraction(number) * Fraction(group.norm) ** 2
         diagonal[0] = round_down(constant) if abs(constant) < _LARGEST else -np.inf
         rows, stop = self.factors.rows, self.stop.rows
-        matrix = np.diag(diagonal) - stop.T @ stop - rows.T @ (weights @ rows)
+        left, right = weights.any(axis=1), weights.any(axis=0)
+        products = rows[left].T @ (weights[np.ix_(left, right)] @ rows[right])
+        matrix = np.diag(diagonal) - stop.T @ stop - products
         matrix = 0.5 * (matrix + matrix.T)
+        if raised:
+            pairs = np.outer(self.unsigned, self.unsigned) & ~np.eye(self.total, dtype=np.bool_)
+            p = np.array(raised, dtype=np.float64)
+            for group in self.groups:
+                p[group.own] = np.ldexp(p[group.own], group.exponent)
+            matrix = np.where(pairs, np.minimum(matrix, np.outer(p, p)), matrix)
         size, errors = np.abs(weights), self.factors.errors
         length, error = norm_up(stop), norm_up(self.stop.errors)
         mass = norm_up(diagonal) + length**2 + float(lengths @ size @ lengths)
@@ -192,7 +209,9 @@ def unfolded(  # noqa: PLR0917  tables of a proof
         np.concatenate([part.errors for part in factors]),
         0,
     )
-    return Unfolded(tuple(groups), values[steps[-1].output], rows)
+    unsigned = np.ones(total, dtype=np.bool_)
+    unsigned[groups[0].own] = facts[start].box.broadcast(shapes[start]).lo.ravel() >= 0.0
+    return Unfolded(tuple(groups), values[steps[-1].output], rows, unsigned)
 
 
 def _affine(

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
 import numpy as np
 
-from lipcert.core.codec import Bound
+from lipcert.core.codec import Bound, member
 from lipcert.core.forms.products import Unfolded, is_definite, unfolded
 from lipcert.core.interval import Interval, exact
 from lipcert.core.line import NotProved
@@ -28,8 +28,9 @@ class ProductFact(FactLine):
     """Of what affine steps and ReLUs compute from `start`: its norm is at most `level`.
 
     norms: a multiplier for the start, and one for each ReLU; ties: for each ReLU, one for each
-    entry; cuts: of the products at `places`. They are not trusted, nor is the level: that the form
-    of `forms.products` is positive semidefinite is proved.
+    entry; cuts: of the products at `places`; raised: a number for each variable, or none at all.
+    They are not trusted, nor is the level: that the form of `forms.products` is positive
+    semidefinite is proved.
     Hypotheses (checked): no tensor of the steps may change; all of them are affine, or ReLUs.
     """
 
@@ -40,6 +41,7 @@ class ProductFact(FactLine):
     ties: tuple[tuple[Bound, ...], ...]
     places: tuple[int, ...]
     cuts: tuple[Bound, ...]
+    raised: tuple[Bound, ...] = field(default=(), metadata=member(optional=True))
 
     def evaluate(self, proof: Proof) -> Fact:
         """The level, if the form is positive semidefinite."""
@@ -49,7 +51,14 @@ class ProductFact(FactLine):
         form = None
         if region is not None:
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
-                form = region.inequality(self.level, self.norms, self.ties, self.places, self.cuts)
+                form = region.inequality(
+                    self.level,
+                    self.norms,
+                    self.ties,
+                    self.places,
+                    self.cuts,
+                    raised=self.raised,
+                )
         if form is None or not is_definite(form, proof.engine.definite):
             raise NotProved(f"its multipliers prove no norm from {self.start} to {self.value}")
         return Fact.of(proof.program.shapes[self.value], self.level)

@@ -32,6 +32,7 @@ from lipcert.core.program import (
 )
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.products import product_line, wide_entries
+from lipcert.search.raised_products import raised_line
 from tests.core.forged import PREMISES
 from tests.core.forms.test_regions import Growing
 from tests.core.norms.convolutions import window_of
@@ -129,6 +130,7 @@ def rough_line(proof: Proof, rng: np.random.Generator) -> ProductFact:
         ties=tuple(tuple(10.0 ** rng.uniform(-1, 1, len(t))) for t in ties),
         places=tuple(rng.integers(count * count, size=number).tolist()),
         cuts=tuple(rng.exponential(1.0, number).tolist()),
+        raised=tuple(rng.exponential(10.0, region.total).tolist()) if rng.random() < 0.5 else (),
     )
 
 
@@ -142,15 +144,17 @@ def test_no_multipliers_prove_what_is_false(seed: int) -> None:
     stop = proof.program.output
     reached = attained(proof, stop)
     lines = [rough_line(proof, rng)]
-    found = product_line(proof, proof.facts, "x", stop)
-    if found is not None:
+    for search in (product_line, raised_line):
+        found = search(proof, proof.facts, "x", stop)
+        if found is None:
+            continue
         assert follows(proof, found)
         assert found.level < proof.facts[stop].norm
         lines.append(found)
         for spread in (1e-6, 1e-3, 0.1):
             moved = {
                 name: tuple((np.array(getattr(found, name)) * factors).tolist())
-                for name in ("norms", "cuts")
+                for name in ("norms", "cuts", "raised")
                 for factors in [np.exp(spread * rng.standard_normal(len(getattr(found, name))))]
             }
             ties = tuple(
@@ -172,11 +176,57 @@ def test_searched_products_are_next_to_what_is_attained(seed: int) -> None:
         net(RELU, f"v{2 * number}", (1, after))
     proof = proof_of(net, (0.0, 1.0), 1.5)
     reached, known = attained(proof, "v3"), proof.facts["v3"].norm
-    found = product_line(proof, proof.facts, "x", "v3")
     assert known >= 1.8 * reached
-    assert found is not None
-    assert follows(proof, found)
-    assert reached <= found.level <= 1.08 * reached
+    for search, most in ((product_line, 1.08 * reached), (raised_line, 0.65 * known)):
+        found = search(proof, proof.facts, "x", "v3")
+        assert found is not None
+        assert follows(proof, found)
+        assert reached <= found.level <= most
+
+
+@pytest.mark.parametrize("box", [(0.0, 1.0), (-1.0, 1.0)])
+def test_only_variables_that_are_never_negative_are_raised(box: tuple[float, float]) -> None:
+    """x − y is at most as long as (x, y), unless one of the two may be negative."""
+    net = Growing((1, 2), 0)
+    weight = np.array([[1.0, -1.0]])
+    net(Dense(Operand(weight, weight), None), "x", (1, 1))
+    proof = proof_of(net, box, 1.0)
+    line = ProductFact(
+        value="v0",
+        start="x",
+        level=1.01,
+        norms=(1.01,),
+        ties=(),
+        places=(),
+        cuts=(),
+        raised=(0.0, 0.0, 0.0),
+    )
+    assert follows(proof, line) == (box[0] == 0.0)
+    assert not follows(proof, replace(line, level=0.99, norms=(0.99,)))
+    assert not follows(proof, replace(line, raised=()))
+    assert not follows(proof, replace(line, raised=(0.0, 0.0)))
+
+
+@pytest.mark.parametrize("scale", [1e-140, 1e-60, 1e-20, 1e20, 1e60, 1e140])
+def test_searches_of_numbers_far_from_one(scale: float) -> None:
+    """Biases, dead units and rows of zeros: a line that follows, or none."""
+    net = Growing((1, 4), 1)
+    rows = np.array([[1.0, -1.0, 2.0, 0.0], [0.0] * 4, [-1.0] * 4, [1.0, 1.0, -2.0, 1.0]])
+    for number, size in enumerate((scale, 1.0)):
+        weight = size * rows.astype(np.float64)
+        net(
+            Dense(Operand(weight, weight), net.weight(4)),
+            "x" if number == 0 else "v1",
+            (1, 4),
+        )
+        net(RELU, f"v{2 * number}", (1, 4))
+    proof = proof_of(net, (0.0, 1.0), 1.5)
+    reached = attained(proof, "v3")
+    for search in (product_line, raised_line):
+        found = search(proof, proof.facts, "x", "v3")
+        if found is not None:
+            assert follows(proof, found)
+            assert found.level >= reached
 
 
 def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() -> None:

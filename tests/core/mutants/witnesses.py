@@ -84,7 +84,7 @@ def _gains(certificate: Certificate, place: int, line: GainFact) -> Iterator[Mut
 
 def _products(certificate: Certificate, place: int, line: ProductFact) -> Iterator[Mutant]:
     """Multipliers of products, their places, and the level that they prove."""
-    for name in ("norms", "cuts"):
+    for name in ("norms", "cuts", "raised"):
         for found in _numbers((getattr(line, name),)):
             item = replace(line, **{name: found[0] if found else ()})
             yield mutant(f"{name} of products", _EITHER, _put(certificate, place, item))
