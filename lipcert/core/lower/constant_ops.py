@@ -38,7 +38,7 @@ from lipcert.core.lower.values import (
     check_size,
     is_finite,
 )
-from lipcert.core.lower.whole_numbers import ARITHMETIC, whole, within
+from lipcert.core.lower.whole_numbers import ARITHMETIC, held_for_all, whole, within
 from lipcert.core.program import Acts, then
 from lipcert.core.reader.records import Model, Tensor, with_nested
 
@@ -51,8 +51,6 @@ _TYPES: Final = {
 _EXACT: Final = 1 << 24
 """up to here float32 holds the whole numbers"""
 _FEW: Final = 64
-_WIDE: Final = 4
-"""bytes of a whole number that counts any batch"""
 _LARGEST: Final = 1 << 900
 _MOST_FACTORS: Final = 4096
 _MOST_WHOLE: Final = 1 << 22
@@ -103,11 +101,11 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
     if not first.is_float:
         return whole(operation, first, second)
     shape, place = broadcast((first, second))
+    left, right = interval(first), interval(second)
     for source, other in ((first, second), (second, first)):
         if operation == "Add" and not (other.sources or other.lo.any() or other.hi.any()):
             copies = math.prod(shape) // max(math.prod(source.shape), 1)
             return source.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
-    left, right = interval(first), interval(second)
     if operation in {"Mul", "Div"} and not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")  # 0·∞ is not a number
     result = _exact_result(operation, left, right, shape)
@@ -235,6 +233,7 @@ def _cast(call: Call) -> Value:
         raise Unsupported("the type is not supported")
     if kind[0] != "f":
         return _as_whole(call, constant, np.dtype(kind))
+    varies = held_for_all(constant, np.dtype(kind))
     low = constant.lo.astype(kind).astype(np.float64)
     high = low if constant.lo is constant.hi else constant.hi.astype(kind).astype(np.float64)
     same = np.array_equal(low, constant.lo) and np.array_equal(high, constant.hi)
@@ -243,7 +242,7 @@ def _cast(call: Call) -> Value:
         sources, acts = sum_of_sources(constant), None
     if not constant.is_float and not same and constant.varies is not None:
         constant.check_fixed()
-    return Constant(low, high, sources, constant.place, constant.varies, acts)
+    return Constant(low, high, sources, constant.place, varies, acts)
 
 
 def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
@@ -251,15 +250,13 @@ def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
     call.sink.untracked.update(constant.sources)
     if constant.lo is not constant.hi or not np.array_equal(np.trunc(constant.lo), constant.lo):
         raise Unsupported("a number that is not whole becomes one")
-    if (marks(constant) > 0).any() and dtype.itemsize < _WIDE:
-        raise Unsupported(VARIES)  # the number of an example may wrap around
     if dtype.kind == "b":
         constant.check_fixed()
         flags = constant.lo != 0
         return Constant(flags, flags, {}, constant.place)
     numbers = np.asarray([int(item) for item in constant.lo.flat], dtype=object)
     cast = within(numbers.reshape(constant.shape), dtype)
-    return Constant(cast, cast, {}, constant.place, constant.varies)
+    return Constant(cast, cast, {}, constant.place, held_for_all(constant, dtype))
 
 
 def cast_like(call: Call) -> Value:

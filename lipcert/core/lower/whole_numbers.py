@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from operator import add, floordiv, mul, sub
 from typing import Any, Final
 
@@ -13,13 +14,15 @@ import numpy.typing as npt
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.size_ops import grown, marks
-from lipcert.core.lower.values import SAME, TIMES, VARIES, Constant
+from lipcert.core.lower.values import SAME, TIMES, UNKNOWN, VARIES, Constant
 
 Array = npt.NDArray[Any]
 
 
 _MOST: Final = 1 << 22
 """whole numbers that are computed with at once"""
+_LARGEST_BATCH: Final = 1 << 20
+"""examples; c·N of no larger batch is one of the numbers of its type"""
 ARITHMETIC: Final[Mapping[str, Callable[[Any, Any], Any]]] = {"Add": add, "Mul": mul, "Sub": sub}
 
 
@@ -29,6 +32,19 @@ def within(numbers: Array, dtype: np.dtype[Any]) -> Array:
     if any(not bounds.min <= item <= bounds.max for item in numbers.reshape(-1)):
         raise Unsupported("a whole number is too large")
     return numbers.astype(dtype)
+
+
+def held_for_all(constant: Constant, dtype: np.dtype[Any]) -> Array | None:
+    """How the entries depend on the batch as numbers of this type: unknown where some N wraps or
+    rounds c·N or c + p·i, as float16 rounds 2049 and uint8 makes 1 of 257."""
+    varies = constant.varies
+    if varies is None or not varies.any() or dtype == np.float64:
+        return varies
+    if dtype.kind == "f":
+        return np.where(varies == SAME, varies, UNKNOWN)
+    largest = np.where(varies == TIMES, np.abs(constant.lo.astype(np.float64)), varies)
+    fits = (largest * _LARGEST_BATCH < float(np.iinfo(dtype).max)) | (varies == SAME)
+    return np.where(fits, varies, UNKNOWN)
 
 
 def whole(operation: str, first: Constant, second: Constant) -> Constant:
@@ -59,7 +75,8 @@ def whole(operation: str, first: Constant, second: Constant) -> Constant:
     if not np.asarray(allowed, dtype=bool).all():
         raise Unsupported(VARIES)
     varies = np.where(grows, np.int64(TIMES), np.int64(SAME))
-    return Constant(*2 * (within(np.asarray(result), first.lo.dtype),), {}, place, varies)
+    found = Constant(*2 * (within(np.asarray(result), first.lo.dtype),), {}, place, varies)
+    return replace(found, varies=held_for_all(found, first.lo.dtype))
 
 
 def _counting(operation: str, first: Constant, second: Constant) -> Array:

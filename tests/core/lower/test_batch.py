@@ -118,6 +118,26 @@ HOSTILE = {
         [SHAPE, node("ConstantOfShape", "s", "o", value=filled(3, np.uint8)),
          node("DequantizeLinear", "o half", "d"), node("ReduceSum", "d", "c", keepdims=0),
          node("Mul", "x c")], "N 4", {"half": 0.5}),
+    "numbers of examples added to a weight": (
+        [*SIZE, node("Range", "o n one", "r"), node("Cast", "r", "f", to=1),
+         node("Unsqueeze", "f axis", "c"), node("Add", "w c", "v"), node("Mul", "x v")],
+        "N 4", {"zero": 0, "o": 0, "one": 1, "axis": [1], "w": np.ones(4)}),
+    "batch sizes that bytes hold": (
+        [*SIZE, node("Cast", "n", "b", to=2), node("Cast", "b", "m", to=7),
+         node("Range", "o m one", "r"), node("Gather", "x r", "g"), node("Add", "x g")],
+        "N 4", {"zero": 0, "o": 0, "one": 1}),
+    "batch sizes that wrap around": (
+        [*SIZE, node("Mul", "n d", "b"), node("Div", "b d", "m"),
+         node("Range", "o m one", "r"), node("Gather", "x r", "g"), node("Add", "x g")],
+        "N 4", {"zero": 0, "o": 0, "one": 1, "d": 2**62}),
+    "batch sizes that wrap around in int32": (
+        [*SIZE, node("Mul", "n d", "b"), node("Cast", "b", "i", to=6), node("Cast", "i", "l", to=7),
+         node("Div", "l d", "m"), node("Range", "o m one", "r"), node("Gather", "x r", "g"),
+         node("Add", "x g")], "N 4", {"zero": 0, "o": 0, "one": 1, "d": 2**25}),
+    "numbers of examples that float16 rounds": (
+        [*SIZE, node("Range", "o n one", "r"), node("Cast", "r", "h", to=10),
+         node("Cast", "h", "i", to=7), node("Gather", "x i")],
+        "N 4", {"zero": 0, "o": 0, "one": 1}),
     "axis dropped where it is one": ([node("Squeeze", "x", "y")], "N 4", {}),
     "rotated batch": (
         [node("Slice", "x a b c", "p"), node("Slice", "x o a c", "q"),
