@@ -82,7 +82,7 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Pa
     arguments = list(inspect.signature(plain.forward).parameters.values())
     names = (*_input_names(arguments, len(inputs)), *_output_names(plain, inputs))
     target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as folder, _quietly():
+    with tempfile.TemporaryDirectory(dir=target.parent) as folder, _quietly(), _one_precision():
         written = Path(folder) / target.name
         try:
             program = torch.onnx.export(
@@ -242,6 +242,19 @@ def _bare_copy(module: nn.Module) -> nn.Module:
     finally:
         for part, kind, hooks in held:
             setattr(part, kind, hooks)
+
+
+@contextmanager
+def _one_precision() -> Iterator[None]:
+    """Exporters ask for one precision of all of cuDNN, and fail where convolutions have their own,
+    which no file shows."""
+    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = convolutions.fp32_precision
+    convolutions.fp32_precision = torch.backends.cudnn.rnn.fp32_precision  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        convolutions.fp32_precision = before
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -104,6 +105,18 @@ def test_how_kernels_lie_in_memory_does_not_show(tmp_path: Path) -> None:
     found = lipcert.export(module, torch.zeros(1, 2, 8, 8), tmp_path / "last.onnx").read_bytes()
     assert found == plain
     assert module[0].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_convolutions_may_have_a_precision_of_their_own(tmp_path: Path) -> None:
+    """As where TF32 is switched off for them."""
+    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
+    before = convolutions.fp32_precision
+    convolutions.fp32_precision = "ieee"
+    try:
+        lipcert.export(nn.Conv2d(1, 2, 3), torch.zeros(1, 1, 4, 4), tmp_path / "net.onnx")
+        assert convolutions.fp32_precision == "ieee"
+    finally:
+        convolutions.fp32_precision = before
 
 
 def test_inputs_and_outputs_are_called_as_in_the_module(tmp_path: Path) -> None:

@@ -130,7 +130,9 @@ def gradients(function, inputs, example=None):
     """The value, and the gradients of its product with fixed random numbers."""
     leaves = [x.detach().requires_grad_() for x in inputs]
     value = function(*leaves)
-    factors = torch.tensor(np.random.default_rng(7).standard_normal((2, *value.shape[1:])))
+    factors = torch.tensor(np.random.default_rng(7).standard_normal((2, *value.shape[1:]))).to(
+        value
+    )
     factors = factors if example is None else factors[example : example + 1]
     if not (value.numel() and value.requires_grad):  # an embedding has no slope
         return value.detach(), [torch.zeros_like(x) for x in leaves]
