@@ -248,13 +248,16 @@ def _bare_copy(module: nn.Module) -> nn.Module:
 def _one_precision() -> Iterator[None]:
     """Exporters ask for one precision of all of cuDNN, and fail where convolutions have their own,
     which no file shows."""
-    convolutions: Any = torch.backends.cudnn.conv  # type: ignore[attr-defined]
-    before = convolutions.fp32_precision
-    convolutions.fp32_precision = torch.backends.cudnn.rnn.fp32_precision  # type: ignore[attr-defined]
+    cudnn: Any = torch.backends.cudnn
+    before, others = cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
+    if before == others:  # what is never set goes on following what is set for all
+        yield
+        return
+    cudnn.conv.fp32_precision = others
     try:
         yield
     finally:
-        convolutions.fp32_precision = before
+        cudnn.conv.fp32_precision = before
 
 
 @contextmanager
