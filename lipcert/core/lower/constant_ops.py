@@ -394,6 +394,7 @@ def _reduction(call: Call) -> Value:
     if constant.lo.dtype.kind in "iu":
         whole_numbers = _reduced_whole(kind, constant.lo, axes)
         reduced = Constant(whole_numbers, whole_numbers, {}, constant.place, varies)
+        reduced = replace(reduced, varies=held_for_all(reduced, whole_numbers.dtype))
     else:
         known = _reduced_reals(kind, interval(constant), axes)
         high = known.lo if np.array_equal(known.lo, known.hi) else known.hi

@@ -134,6 +134,11 @@ HOSTILE = {
         [*SIZE, node("Mul", "n d", "b"), node("Cast", "b", "i", to=6), node("Cast", "i", "l", to=7),
          node("Div", "l d", "m"), node("Range", "o m one", "r"), node("Gather", "x r", "g"),
          node("Add", "x g")], "N 4", {"zero": 0, "o": 0, "one": 1, "d": 2**25}),
+    "products of sizes that wrap around": (
+        [*SIZE, node("Concat", "n d", "l", axis=0), node("ReduceProd", "l", "b", keepdims=0),
+         node("Div", "b e", "m"), node("Range", "o m one", "r"), node("Gather", "x r", "g"),
+         node("Add", "x g")],
+        "N 4", {"zero": [0], "o": 0, "one": 1, "d": [2**62], "e": 2**62}),
     "numbers of examples that float16 rounds": (
         [*SIZE, node("Range", "o n one", "r"), node("Cast", "r", "h", to=10),
          node("Cast", "h", "i", to=7), node("Gather", "x i")],
