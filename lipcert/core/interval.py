@@ -70,12 +70,9 @@ class Interval:
 
     def __mul__(self, other: Interval) -> Interval:
         """The products of ends bound all products; 0·inf counts as 0, the value at a finite end."""
+        ends, others = ((x.lo, x.hi)[: 1 + (x.lo is not x.hi)] for x in (self, other))
         with np.errstate(invalid="ignore", over="ignore", under="ignore"):
-            products = [
-                np.where((a == 0.0) | (b == 0.0), 0.0, a * b)
-                for a in (self.lo, self.hi)
-                for b in (other.lo, other.hi)
-            ]
+            products = [np.where((a == 0.0) | (b == 0.0), 0.0, a * b) for a in ends for b in others]
         low, high = np.minimum.reduce(products), np.maximum.reduce(products)
         return Interval(down(low), up(high))
 

@@ -127,10 +127,22 @@ def proved_claim(
     ]
     for claim in sorted(attempts, key=lambda attempt: attempt.bound):
         witness = NormWitness(claim.method, claim.twists, claim.counts)
-        check, bound = ENGINES["float"].norms, claim.bound
-        if math.isfinite(bound) and norm_holds(row, program.shapes, bound, witness, check):
+        if math.isfinite(claim.bound) and _holds(row, kernel, program, claim.bound, witness):
             return claim
     return None
+
+
+def _holds(
+    row: tuple[Step, ...], kernel: Kernel, program: Program, bound: float, witness: NormWitness
+) -> bool:
+    """Whether the norm of steps in a row is proved; the kernel of a run is at hand."""
+    check = ENGINES["float"].norms
+    if len(row) == 1:
+        return norm_holds(row, program.shapes, bound, witness, check)
+    try:
+        return kernel.norm_at_most(bound, witness, check)
+    except ValueError:
+        return False
 
 
 def proved_stack(

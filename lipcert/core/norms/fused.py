@@ -185,4 +185,4 @@ def _own_tap(frame: Convolution, axis: int) -> int | None:
 
 
 def _reshaped(interval: Interval, shape: tuple[int, ...]) -> Interval:
-    return Interval(interval.lo.reshape(shape), interval.hi.reshape(shape))
+    return interval.moved(lambda end: end.reshape(shape))

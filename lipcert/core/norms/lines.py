@@ -121,14 +121,14 @@ def axes_of(convolution: Convolution) -> list[Axis]:
 
 def phases_of(convolution: Convolution, axes: list[Axis]) -> Array:
     """The kernel as [shifts, groups, outputs of a group, inputs · phases of all axes]."""
-    kernel = convolution.kernel
+    kernel = np.ascontiguousarray(np.moveaxis(convolution.kernel, (0, 1), (-2, -1)))
     for number, axis in enumerate(axes):
-        moved = np.moveaxis(kernel, number + 2, 0)
+        moved = np.moveaxis(kernel, number, 0)
         split = np.zeros((axis.length, axis.phases, *moved.shape[1:]))
         split[axis.shift, axis.phase] = moved[list(axis.taps)]
-        lines = np.moveaxis(split, 1, 3)  # [shifts, outputs, inputs, phases, other axes]
-        joined = lines.reshape(*lines.shape[:2], -1, *lines.shape[4:])
-        kernel = np.moveaxis(joined, 0, number + 2)
-    outputs, inputs = kernel.shape[:2]
-    by_group = kernel.reshape(convolution.groups, outputs // convolution.groups, inputs, -1)
-    return np.ascontiguousarray(np.moveaxis(by_group, 3, 0))
+        lines = np.moveaxis(split, 1, -1)  # [shifts, other axes, outputs, inputs, phases]
+        joined = lines.reshape(*lines.shape[:-2], -1)
+        kernel = np.moveaxis(joined, 0, number)
+    outputs, inputs = kernel.shape[-2:]
+    groups = convolution.groups
+    return np.ascontiguousarray(kernel.reshape(-1, groups, outputs // groups, inputs))

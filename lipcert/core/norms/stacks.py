@@ -41,7 +41,9 @@ from lipcert.core.norms.roots import ComplexArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
 
-_BLOCKS: Final = 4
+_BLOCKS: Final = 8
+_ALONE: Final = 48
+"""side from which matrices are factored one by one: a stack with one that has no factor fails"""
 _SMALLEST: Final = 2.0**-500
 
 
@@ -83,16 +85,19 @@ class Grams:
         L = _factors(M)
         squares = square_sums(L)
         # a factor of M has ‖L‖_F² = tr M; of another one there is no need to know
-        usable = squares <= n * (1.0 + level)
-        L[~usable] = 0.0
-        square = Fraction(float(squares[usable].max(initial=0.0)))
+        usable = np.asarray((squares > _SMALLEST) & (squares <= n * (1.0 + level)), dtype=np.bool_)
+        if not usable.any():
+            return usable
+        M, L = (M, L) if usable.all() else (M[usable], L[usable])
+        square = Fraction(float(squares[usable].max()))
         product = Grams.of(L.conj().swapaxes(1, 2), square, triangular=True)
         rounding = U * (n * Fraction(level) + self.square + n * self.error) + 3 * n**2 * ETA
         room = target - Fraction(level) - self.error - product.error - rounding
         if room <= 0:
-            return np.zeros(len(M), dtype=np.bool_)
+            return np.zeros(len(usable), dtype=np.bool_)
         M -= product.H
-        return np.asarray(square_sums(M) <= round_down((room / (1 + U)) ** 2), dtype=np.bool_)
+        usable[usable] = square_sums(M) <= round_down((room / (1 + U)) ** 2)
+        return usable
 
 
 def norms_at_most_float(stack: ComplexArray, claim: float) -> BoolArray:
@@ -129,7 +134,8 @@ def square_sums(stack: ComplexArray) -> Array:
 def _factors(M: ComplexArray) -> ComplexArray:
     """A triangular factor of every matrix, zero where there is none."""
     try:
-        return np.asarray(np.linalg.cholesky(M), dtype=np.complex128)
+        if len(M) == 1 or M.shape[1] < _ALONE:
+            return np.asarray(np.linalg.cholesky(M), dtype=np.complex128)
     except np.linalg.LinAlgError:
         if len(M) == 1:
             return np.zeros_like(M)

@@ -43,7 +43,7 @@ class ConvRule(Rule[Conv]):
         bias, shift, cross = symmetric(0.0, after[1:2]), 0.0, 0.0
         if op.bias is not None:
             bias, shift = weights.entries(op.bias), weights.norm(op.bias)
-            backwards = Interval(np.swapaxes(kernel.lo, 1, 2), np.swapaxes(kernel.hi, 1, 2))
+            backwards = kernel.moved(lambda end: np.swapaxes(end, 1, 2))
             cross = _image_norm(_per_tap(backwards, bias), out_of, None, before[0])
         norms = [affine_norm(largest, x.norm, cross, shift, self._positions)]
         channels = _channels(x.box)
@@ -128,10 +128,8 @@ def _box(
 def _kernel(op: Conv, weight: Interval) -> Interval:
     """[groups, outputs of a group, inputs of a group, *taps]."""
     shape = (op.groups, weight.shape[0] // op.groups, *weight.shape[1:])
-    low, high = weight.lo.reshape(shape), weight.hi.reshape(shape)
-    if op.transposed:
-        low, high = np.swapaxes(low, 1, 2), np.swapaxes(high, 1, 2)
-    return Interval(low, high)
+    kernel = weight.moved(lambda end: end.reshape(shape))
+    return kernel.moved(lambda end: np.swapaxes(end, 1, 2)) if op.transposed else kernel
 
 
 def _per_tap(kernel: Interval, channels: Interval) -> Interval:
@@ -144,10 +142,9 @@ def _per_tap(kernel: Interval, channels: Interval) -> Interval:
     def row(ends: Array) -> Array:
         return ends.reshape(groups, 1, inputs)
 
-    right = Interval(matrix(kernel.lo), matrix(kernel.hi))
-    found = Interval(row(channels.lo), row(channels.hi)) @ right
+    found = channels.moved(row) @ kernel.moved(matrix)
     shape = (groups * outputs, *taps)
-    return Interval(found.lo.reshape(shape), found.hi.reshape(shape))
+    return found.moved(lambda end: end.reshape(shape))
 
 
 def _grid(per_tap: Interval, masks: Sequence[Mask]) -> Interval:

@@ -41,12 +41,14 @@ def test_low_rank(rank):
     assert not norms_at_most_float(stack, norm * (1.0 - 1e-9)).all()
 
 
-def test_each_matrix_is_proved_by_itself():
-    stack = np.zeros((5, 3, 3), dtype=np.complex128)
-    stack[:, range(3), range(3)] = 1.0
+@pytest.mark.parametrize("side", [3, 60])
+def test_each_matrix_is_proved_by_itself(side):
+    stack = np.zeros((5, side, side), dtype=np.complex128)
+    stack[:, range(side), range(side)] = 1.0
     stack[3, 0, 0] = 1j * (1.0 + 1e-7)
     assert norms_at_most_float(stack, 1.0 + 5e-8).tolist() == [True, True, True, False, True]
     assert norms_at_most_float(stack, 1.0 + 1.01e-7).all()
+    assert not norms_at_most_float(stack, 1.0 - 1e-7).any()
 
 
 def test_a_matrix_whose_parts_alone_are_within_the_claim():
