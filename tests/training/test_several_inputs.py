@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,6 +40,14 @@ class Two(nn.Module):
         mean = (self.words(ids) * shown).sum(1) / shown.sum(1).clamp(min=1.0)
         logits: Tensor = self.head(torch.cat([mean, self.dense(numbers).relu()], dim=1))
         return logits
+
+
+class Dropped(Two):
+    """Some of the words left out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Sequential(nn.Embedding(ROWS, 4), nn.Dropout(0.5))
 
 
 class Pairs(Dataset):
@@ -82,12 +91,19 @@ class Texts(Pairs):
         return (self.ids[i], (torch.arange(5) <= i % 5).long()), self.labels[i]
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_masks_of_whole_numbers_are_read_as_such(dropout: float, tmp_path: Path) -> None:
+WHOLE: dict[str, tuple[Callable[[], nn.Module], Pairs, dict[str, object]]] = {
+    "words and a mask": (Masked, Texts(), {}),
+    "with dropout": (lambda: Masked(0.3), Texts(), {}),
+    "words and numbers, with dropout": (Dropped, Pairs(), {"input_norm": {"numbers": 2.0}}),
+}
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_whole_numbers_are_read_as_such(kind: str, tmp_path: Path) -> None:
     """With dropout, which needs the module itself, its inputs have the types of the batch."""
-    folder, network = tmp_path / "run", lambda: Masked(dropout)
-    mechanism = GradientClipping(clip_norm=0.5, loss=Loss("cross-entropy"))
-    with private_run(folder, mechanism, network=network, examples=Texts()) as private:
+    folder, (network, examples, domain) = tmp_path / "run", WHOLE[kind]
+    mechanism = GradientClipping(clip_norm=0.5, loss=Loss("cross-entropy"), **domain)  # type: ignore[arg-type]
+    with private_run(folder, mechanism, network=network, examples=examples) as private:
         for x, y in private.loader:
             private.step(x, y)
     target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]

@@ -198,11 +198,12 @@ def random_numbers(graph: Graph, rng: np.random.Generator) -> Tensor:
     return torch.from_numpy(flat.reshape(numbers.shape))
 
 
-def as_read(x: Tensor, graph: Graph) -> tuple[Tensor, ...]:
-    """The inputs of the module, from those of the graph."""
+def as_read(x: Tensor, graph: Graph, real: torch.dtype | None = None) -> tuple[Tensor, ...]:
+    """The inputs of the module, from those of the graph. real: the type of those that are not whole
+    numbers, where x is of one that holds these, too."""
     parts = [x] if not graph.parts else torch.split(x, [part.size for part in graph.parts], dim=1)
     return tuple(
-        own.reshape(len(x), *example(part.shape)).to(torch.long if part.whole else x.dtype)
+        own.reshape(len(x), *example(part.shape)).to(torch.long if part.whole else real or x.dtype)
         for own, part in zip(parts, graph.inputs, strict=True)
     )
 

@@ -82,12 +82,13 @@ class SingleGradients:
     ) -> Mapping[str, Tensor]:
         """∇ℓ_i of every example.  # [examples, *shape of the parameter]"""
         trained = {f"inner.{name}": item.detach() for name, item in self._trained.items()}
+        real = next(iter(trained.values())).dtype if self._graph.parts else None
 
         def loss(
             weights: Mapping[str, Tensor], example: Tensor, label: Tensor, own: Sequence[Tensor]
         ) -> Tensor:
             with self._masks.again(parts, own):
-                inputs = as_read(example[None], self._graph)
+                inputs = as_read(example[None], self._graph, real)
                 logits = functional_call(self._whole, dict(weights), inputs)
             return self._rule.losses(logits, label[None]).sum()
 
