@@ -120,7 +120,11 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
 def _exact_result(
     operation: str, first: Interval, second: Interval, shape: tuple[int, ...]
 ) -> Interval | None:
-    """Of few exact numbers, or whole ones: the exact result, where float64 holds it."""
+    """Of few exact numbers, or whole ones: the exact result, where float64 holds it.
+
+    Of numbers that float32 holds alone: the file has the float32 of the result, which whatever
+    jumps looks at, and of a result of other numbers it might have another one.
+    """
     if first.lo is not first.hi or second.lo is not second.hi:
         return None
     if not (_is_finite(first) and _is_finite(second)):
@@ -130,7 +134,7 @@ def _exact_result(
         for item in (first, second)
     ):
         return exact(np.asarray(ARITHMETIC[operation](first.lo, second.lo)))
-    if math.prod(shape) > _FEW:
+    if math.prod(shape) > _FEW or not all(is_held(x.lo, halves=False) for x in (first, second)):
         return None
     if operation == "Div" and not second.lo.all():
         return None
@@ -250,6 +254,8 @@ def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
     call.sink.untracked.update(constant.sources)
     if constant.lo is not constant.hi or not np.array_equal(np.trunc(constant.lo), constant.lo):
         raise Unsupported("a number that is not whole becomes one")
+    if constant.is_float and not is_held(constant.lo, halves=False):
+        raise Unsupported("a whole number is none of float32, so it has two readings")
     if dtype.kind == "b":
         constant.check_fixed()
         flags = constant.lo != 0

@@ -15,6 +15,7 @@ from lipcert.core.lower.size_ops import grown
 from lipcert.core.lower.values import Constant, Value
 
 Array = npt.NDArray[Any]
+_READINGS: Final = "it jumps between a number and its float32, so it has two readings"
 
 
 def equal(call: Call) -> Value:
@@ -29,6 +30,8 @@ def equal(call: Call) -> Value:
         raise Unsupported("it compares with the size of the batch, or numbers that are not exact")
     call.sink.untracked.update([*first.sources, *second.sources])
     flags = np.asarray((a == b) & ~(left | right))
+    if not np.array_equal(flags, (_rounded(a) == _rounded(b)) & ~(left | right)):
+        raise Unsupported(_READINGS)
     return Constant(flags, flags, {}, place)
 
 
@@ -46,7 +49,7 @@ def exactly(function: Callable[..., Any]) -> Callable[[Call], Value]:
         found = np.asarray(function(*(item.lo for item in constants)))
         rounded = function(*(_rounded(item.lo) for item in constants))
         if not np.array_equal(found, rounded):
-            raise Unsupported("it jumps between a number and its float32, so it has two readings")
+            raise Unsupported(_READINGS)
         return Constant(found, found, {}, place)
 
     return rule

@@ -167,3 +167,26 @@ def test_a_product_across_examples_is_refused():
     constants = {"four": [4], "u": np.ones((1, 5)), "one": np.ones((1, 1))}
     with pytest.raises(Unsupported):
         program(model(nodes, ["N", 5], constants))
+
+
+SUM = node("Add", "a b", "s")
+CHOICE = [node("Where", "e p q", "w"), node("Mul", "x w")]
+ROUNDED = {
+    "equal to what float32 adds up": ([SUM, node("Equal", "s a", "e"), *CHOICE], 1.0),
+    "a difference that float32 loses": (
+        [SUM, node("Sub", "s a", "d"), node("Equal", "d z", "e"), *CHOICE], 1.0),
+    "above what float32 loses": (
+        [SUM, node("Sub", "s a", "d"), node("Ceil", "d", "c"), node("Mul", "x c")], 0.5),
+    "a whole number that float32 has not": (
+        [SUM, node("Cast", "s", "i", to=7), node("Sub", "i k", "j"), node("Cast", "j", "d", to=1),
+         node("Mul", "x d")], 1.0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROUNDED)
+def test_no_jump_has_two_readings(name):
+    """Float32 adds 1 to 2²⁴ in vain."""
+    nodes, more = ROUNDED[name]
+    constants = {"a": 2.0**24, "b": more, "k": 1 << 24, "z": 0.0, "p": 50.0, "q": 1.0}
+    with pytest.raises(Unsupported):
+        program(model(nodes, ["N", 3], constants))
