@@ -90,6 +90,8 @@ _WORTH: Final = 0.98
 """of what is known, what a window must be able to say"""
 _QUICK: Final = 260
 """variables of products that are searched in few looks"""
+_DEEP: Final = 3
+"""ReLUs of a region, from which more of them tell no more"""
 _STARTS: Final = 2
 """from how many values products are tried, the lowest first"""
 _Observer: TypeAlias = Callable[[str, int, int], None]
@@ -168,6 +170,7 @@ class _Search:
         self._counts: dict[tuple[str, int], int] = {}
         self._smallest: float | None = None
         self._behind: set[str] = set()
+        self._told_nothing: float = math.inf
         self._memory: Memory = {}
         self._first: dict[str, dict[str, FloatArray | None]] = {}
         self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
@@ -298,12 +301,23 @@ class _Search:
                 break
             possible.append(start)
         if self._effort.products == _QUICK:
-            return raised_line(self._proof, facts, possible[-1], value) if possible else None
+            return self._raised(possible[-1], value, facts) if possible else None
         if self.observe is not None:
             self.observe(value, self._multiplied.index(value), len(self._multiplied))
         starts = possible[: -_STARTS - 1 : -1]
         lines = (product_line(self._proof, facts, start, value) for start in starts)
         return next((line for line in lines if line is not None), None)
+
+    def _raised(self, start: str, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
+        """In few looks; not behind so many ReLUs that fewer of them told nothing."""
+        steps = chain_steps(self._program, VALUES, start, value, self._free)
+        relus = sum(map(is_relu, steps or ()))
+        if relus >= self._told_nothing:
+            return None
+        line = raised_line(self._proof, facts, start, value)
+        if line is None and relus >= _DEEP:
+            self._told_nothing = relus
+        return line
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
         """The longest windows that begin where a cotangent is needed, and where windows end.

@@ -23,7 +23,20 @@ from lipcert.core.lines.chains import VALUES, chain_steps
 from lipcert.core.lines.products import MAX_CUTS, ProductFact, region_of
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.factor import lower_factor
-from lipcert.core.program import Activation
+from lipcert.core.program import (
+    Activation,
+    Add,
+    AveragePool,
+    BatchNorm,
+    Centre,
+    Concat,
+    Conv,
+    Dense,
+    Move,
+    ReduceSum,
+    Scale,
+    Shift,
+)
 from lipcert.core.rules.facts import Fact
 from lipcert.search.quasi_newton import Seen, descend
 
@@ -49,6 +62,11 @@ _STABLE: Final = 1e-6
 TINY: Final = 1e-12
 """multiplier of y·(y − u), as a part of the square of the norm, in place of none"""
 _MOST: Final = 1e50
+_RELU: Final = Activation("relu")
+_AFFINE: Final = (
+    Add, AveragePool, BatchNorm, Centre, Concat, Conv, Dense, Move, ReduceSum, Scale, Shift,
+)  # fmt: skip
+"""steps in variables, besides ReLUs"""
 
 
 def product_line(
@@ -77,7 +95,10 @@ def region_between(
     proof: Proof, facts: Mapping[str, Fact], start: str, stop: str
 ) -> Unfolded | None:
     """The steps between two values in variables, for entries that may have either sign; None where
-    there are too many, or norms beyond what float64 holds products of."""
+    there are too many, steps of other kinds, or norms beyond what float64 holds products of."""
+    steps = chain_steps(proof.program, VALUES, start, stop, proof.free) or ()
+    if any(step.op != _RELU and not isinstance(step.op, _AFFINE) for step in steps):
+        return None
     ties = wide_entries(proof, facts, start, stop)
     region = None if ties is None else region_of(proof, facts, start, stop, ties)
     if region is None or region.total > LARGEST:
@@ -95,7 +116,7 @@ def wide_entries(
         return None
     found = []
     for step in steps:
-        if step.op == Activation("relu"):
+        if step.op == _RELU:
             box = facts[step.inputs[0]].box.broadcast(step.shape)
             room = _STABLE * float(np.max(np.minimum(-box.lo, box.hi), initial=0.0))
             wide = (box.lo < room) & (box.hi > -room)

@@ -34,6 +34,8 @@ _CASES: Final = 12
 _ABOVE, _NEAR = 1.1, 0.01
 """how far above an eigenvalue, as a part of it, its vectors are sought, and how near it is known"""
 _LEAST_GAIN: Final = 1e-4
+_SLOW, _LEAST_OF_SLOW = 3, 2e-3
+"""of the logarithm of the square of the norm, what so many steps have to gain"""
 _TRIES, _CLIMBS = 3, 25
 """values to begin with, and steps of each"""
 _FIRST_WHOLE, _FIRST_ENDS, _FIRST_TIE, _FIRST_RAISED = 0.3, 0.45, 1.0, 2.0
@@ -67,8 +69,12 @@ def raised_line(
 
     with np.errstate(all="ignore"):
         here = look(problem.start())
+        values = [here.value]
         for found in descend(look, here, _LOOKS, _LEAST_GAIN):
             here = found
+            values.append(here.value)
+            if len(values) > _SLOW and values[-1 - _SLOW] - here.value < _LEAST_OF_SLOW:
+                break
         numbers = problem.numbers(here.point)
         whole = problem.whole(numbers)
     return problem.line(numbers, whole, start, stop) if whole.sum() <= WORTH**2 else None
