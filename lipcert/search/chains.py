@@ -91,7 +91,7 @@ _WORTH: Final = 0.98
 _QUICK: Final = 260
 """variables of products that are searched in few looks"""
 _DEEP: Final = 3
-"""ReLUs of a region, from which more of them tell no more"""
+"""ReLUs of a region, from which more of them say no more"""
 _STARTS: Final = 2
 """from how many values products are tried, the lowest first"""
 _Observer: TypeAlias = Callable[[str, int, int], None]
@@ -170,7 +170,7 @@ class _Search:
         self._counts: dict[tuple[str, int], int] = {}
         self._smallest: float | None = None
         self._behind: set[str] = set()
-        self._told_nothing: float = math.inf
+        self._fruitless: float = math.inf
         self._memory: Memory = {}
         self._first: dict[str, dict[str, FloatArray | None]] = {}
         self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
@@ -309,14 +309,14 @@ class _Search:
         return next((line for line in lines if line is not None), None)
 
     def _raised(self, start: str, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
-        """In few looks; not behind so many ReLUs that fewer of them told nothing."""
+        """In few looks; not behind as many ReLUs as a region had that said nothing."""
         steps = chain_steps(self._program, VALUES, start, value, self._free)
         relus = sum(map(is_relu, steps or ()))
-        if relus >= self._told_nothing:
+        if relus >= self._fruitless:
             return None
         line = raised_line(self._proof, facts, start, value)
         if line is None and relus >= _DEEP:
-            self._told_nothing = relus
+            self._fruitless = relus
         return line
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:

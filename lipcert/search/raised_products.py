@@ -255,7 +255,7 @@ class _Problem:
         value, slope = v[self.y], slopes[self.y]
         ties = slope / value
         known = (value > 0.0) & (slope > 0.0)
-        usual = float(np.median(ties[known])) if known.any() else _FIRST_TIE
+        usual = float(np.sort(ties[known])[known.sum() // 2]) if known.any() else _FIRST_TIE
         ties = np.clip(np.where(known, ties, usual), usual / _SPREAD, usual * _SPREAD)
         ends = np.full(len(self.low), _FIRST_ENDS * max(reached, _FLAT))
         p = np.full(len(v), _FIRST_RAISED)
