@@ -120,7 +120,7 @@ def study_report(study: Study, name: str) -> str:
 
         return page_html(facts, documents, study_object(study))
     from lipcert.report.document import Document
-    from lipcert.report.text import markdown
+    from lipcert.report.markdown import markdown
 
     return markdown(Document("LipCert report", (), facts), *documents)
 
@@ -128,7 +128,7 @@ def study_report(study: Study, name: str) -> str:
 def document_text(document: Document, name: str, *, width: int = 120, color: bool = False) -> str:
     """The document as "text" or "markdown"."""
     if name == "markdown":
-        from lipcert.report.text import markdown
+        from lipcert.report.markdown import markdown
 
         return markdown(document)
     from lipcert.report.text import text

@@ -180,7 +180,14 @@ def _clipped(
         masks = DropoutMasks(network.module)
         names = {name: match.recorded for name, match in network.matches.items()}
         rule = ClipRule.of(run, mechanism.weight_decay)
-        singly = SingleGradients(network, rule, names, masks)
+        singly = SingleGradients(
+            network.module,
+            run.graph,
+            rule,
+            names=names,
+            masks=masks,
+            read=network.outputs.joined,
+        )
         return Enforcement(
             _nothing,
             lambda: planned,

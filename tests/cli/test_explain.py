@@ -59,7 +59,7 @@ def test_the_page_of_a_step_holds_its_class_and_every_question() -> None:
     (page,) = core_pages()["dense/1"]
     assert (page.name, page.file) == ("DenseRule", "lipcert/core/rules/dense.py")
     rule = rule_class(Dense)
-    for question in ("fact", "lipschitz", "pulled", "operands", "reaches"):
+    for question in ("fact", "lipschitz", "pulled", "reaches"):
         text = inspect.cleandoc(getattr(rule, question).__doc__)
         assert f"{question}: {text}" in page.text
     gelu = core_pages()["activation.gelu/1"]

@@ -12,7 +12,7 @@ from lipcert.audit.records import AuditReport, GradientAudit, Verdict
 from lipcert.report.audit import audit_ci
 from lipcert.report.audit_json import audit_from_document, audit_json
 from lipcert.report.formats import AUDIT_FORMATS, audit_report
-from lipcert.report.text import LARGEST
+from lipcert.report.markdown import LARGEST
 from lipcert.settings.gates import GateResult
 from tests.report.audit_samples import (
     ALL,

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from lipcert.errors import NoVerdictError
+from lipcert.graph.ir import Graph
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
 from lipcert.training.clipping.gradients import OUTWARD, Asked, ClipRule, factors_of
 from lipcert.training.clipping.probe import as_read
 from lipcert.training.modes import DropoutMasks
-from lipcert.training.network import TrainedNetwork
 
 _CHUNK: Final = 2**26
 """so many numbers of gradients are held at once"""
@@ -29,17 +29,21 @@ _CHUNK: Final = 2**26
 
 @final
 class SingleGradients:
-    """Of one module under one rule. names: from the rule's names of parameters to the module's."""
+    """Of one module under one rule. names: from the rule's names of parameters to the module's.
+    read: the tensor of what the module returns that the loss is of."""
 
     def __init__(
         self,
-        network: TrainedNetwork,
+        module: nn.Module,
+        graph: Graph,
         rule: ClipRule,
+        *,
         names: Mapping[str, str],
         masks: DropoutMasks,
+        read: Callable[[object], Tensor | None],
     ) -> None:
-        module, self._graph = network.module, network.graph
-        self._whole = _Whole(module, network.outputs.joined)
+        self._graph = graph
+        self._whole = _Whole(module, read)
         self._rule = rule
         self._masks = masks
         self._groups = [[names[item] for item in group.parameters] for group in rule.groups]
