@@ -12,7 +12,7 @@ from lipcert.analysis.bounded import bounded
 from lipcert.analysis.observing import findings_on_examples, observed_at, observed_at_random
 from lipcert.analysis.pipeline import analyze as analysed
 from lipcert.analysis.release import Release, plan_of
-from lipcert.analysis.usefulness import DROWNED, usefulness_of
+from lipcert.analysis.usefulness import COSTLY, DROWNED, USEFUL, usefulness_of
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import RANDOM, Examples
@@ -284,6 +284,7 @@ OTHER_DRAWS = 4
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_verdict_does_not_depend_on_the_draw(name):
+    """But where the cost, which does by a few percent, is about a limit."""
     model, settings = load_model(path_of(name), trusted=True), Settings(input_box=(0.0, 1.0))
     for chosen in (settings, replace(settings, loss_clip=0.1)):
         found = bounded(model, replace(chosen, tier="quick"))
@@ -292,9 +293,10 @@ def test_the_verdict_does_not_depend_on_the_draw(name):
             usefulness_of(released, chosen, None, observed_at_random(found, chosen, seed))
             for seed in range(OTHER_DRAWS)
         ]
-        assert len({use.verdict for use in seen}) == 1
         costs = [use.relative_cost for use in seen]
         assert max(costs) <= 1.1 * min(costs)
+        is_near = any(min(costs) <= limit <= max(costs) for limit in (USEFUL, COSTLY))
+        assert is_near or len({use.verdict for use in seen}) == 1
         assert seen[0] == usefulness_of(released, chosen, None, observed_at_random(found, chosen))
 
 
