@@ -213,8 +213,7 @@ def _compare(network: TrainedNetwork, example: Example) -> None:
     parts = []
     for item, part in zip(given, network.graph.inputs, strict=True):
         shape = (_EXAMPLES, *item.shape[1:])
-        is_whole = part.whole
-        drawn = whole_numbers(part, shape, generator) if is_whole else generator.random(shape)
+        drawn = whole_numbers(part, shape, generator) if part.whole else generator.random(shape)
         parts.append(torch.from_numpy(drawn).to(item.dtype))
     x = parts[0].double() if len(parts) == 1 else side_by_side(parts).double()
     with torch.no_grad(), at_rest(network.module), without_fast_path():

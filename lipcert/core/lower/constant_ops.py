@@ -24,7 +24,6 @@ from lipcert.core.lower.jump_ops import JUMPS, exactly
 from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
-from lipcert.core.lower.size_ops import grown, marks
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.values import (
     FIXED,
@@ -308,7 +307,7 @@ def _where(call: Call) -> Value:
     condition.check_fixed()
     if condition.lo.dtype.kind != "b" or first.lo.dtype.kind != second.lo.dtype.kind:
         raise Unsupported("constants of different types are combined")
-    varies = np.where(condition.lo, marks(first), marks(second))
+    varies = np.where(condition.lo, first.marks, second.marks)
     found = _by_ends((first, second), lambda *ends: np.where(condition.lo, *ends), varies)
     return replace(found, place=broadcast((condition, first, second))[1])
 
@@ -347,7 +346,7 @@ def _extremum(call: Call) -> Value:
     found = [call.constant(place) for place in range(len(call))]
     if len({item.lo.dtype for item in found}) > 1:
         raise Unsupported("constants of different types are combined")
-    is_same = reduce(np.logical_and, (marks(item) == SAME for item in found))
+    is_same = reduce(np.logical_and, (item.marks == SAME for item in found))
     varies = np.where(is_same, np.int64(SAME), np.int64(UNKNOWN))
     return _by_ends(found, lambda *ends: reduce(choose, ends), varies)
 
@@ -391,7 +390,7 @@ def _reduction(call: Call) -> Value:
         raise Unsupported("a reduction over no axis")
     varies = None
     if kind == "ReduceProd" and constant.varies is not None:
-        count = np.sum(grown(constant), axis=axes, keepdims=True)
+        count = np.sum(constant.grown(), axis=axes, keepdims=True)
         if (count > 1).any():
             raise Unsupported(VARIES)
         varies = np.where(count > 0, np.int64(TIMES), np.int64(SAME))

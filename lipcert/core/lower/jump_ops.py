@@ -11,7 +11,6 @@ import numpy.typing as npt
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import broadcast
-from lipcert.core.lower.size_ops import grown
 from lipcert.core.lower.values import Constant, Value
 
 Array = npt.NDArray[Any]
@@ -22,7 +21,7 @@ def equal(call: Call) -> Value:
     """Equality of exact numbers; c·N for c > 0 is not equal to a number below 1."""
     first, second = call.constant(0), call.constant(1)
     shape, place = broadcast((first, second))
-    left, right = (np.broadcast_to(grown(item), shape) for item in (first, second))
+    left, right = (np.broadcast_to(item.grown(), shape) for item in (first, second))
     a, b = np.broadcast_to(first.lo, shape), np.broadcast_to(second.lo, shape)
     known = ~(left | right)
     known |= (left & ~right & (a > 0) & (b <= 0)) | (right & ~left & (b > 0) & (a <= 0))

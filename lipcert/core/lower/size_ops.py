@@ -16,7 +16,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import normal_axes
 from lipcert.core.lower.reals import sum_of_sources
-from lipcert.core.lower.values import FIXED, SAME, TIMES, VARIES, Constant, Value, check_size
+from lipcert.core.lower.values import FIXED, SAME, TIMES, Constant, Value, check_size
 
 Array = npt.NDArray[Any]
 
@@ -54,20 +54,6 @@ def joined(call: Call) -> Value:
     low = np.concatenate([part.lo for part in parts], axis)
     exact = all(part.lo is part.hi for part in parts)
     high = low if exact else np.concatenate([part.hi for part in parts], axis)
-    varies = np.concatenate([marks(part) for part in parts], axis)
+    varies = np.concatenate([part.marks for part in parts], axis)
     sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
     return Constant(low, high, sources, parts[0].place, varies)
-
-
-def marks(constant: Constant) -> Array:
-    """Which entries depend on the batch, and how."""
-    varies = constant.varies
-    return np.full(constant.shape, SAME, dtype=np.int64) if varies is None else varies
-
-
-def grown(constant: Constant) -> npt.NDArray[np.bool_]:
-    """Which entries are multiples of N; Unsupported where some depend on the batch otherwise."""
-    varies = marks(constant)
-    if ((varies != SAME) & (varies != TIMES)).any():
-        raise Unsupported(VARIES)
-    return np.asarray(varies == TIMES)

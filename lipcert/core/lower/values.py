@@ -102,16 +102,25 @@ class Constant:
         if self.varies is not None and self.varies.any():
             raise Unsupported(VARIES)
 
+    @property
+    def marks(self) -> npt.NDArray[np.int64]:
+        """How each entry depends on the batch: `varies`, spelled out."""
+        return np.full(self.shape, SAME, np.int64) if self.varies is None else self.varies
+
+    def grown(self) -> npt.NDArray[np.bool_]:
+        """Which entries are multiples of N; Unsupported where some depend on it otherwise."""
+        marks = self.marks
+        if ((marks != SAME) & (marks != TIMES)).any():
+            raise Unsupported(VARIES)
+        return np.asarray(marks == TIMES)
+
     def sizes(self) -> tuple[list[int], list[bool]]:
         """The entries as integers, as many for every N, and which are to be multiplied by N."""
         if self.lo.dtype.kind not in "iu" or self.lo is not self.hi:
             raise Unsupported("a size or an index is not a whole number")
         if self.place is not None:
             raise Unsupported(FIXED)
-        marks = np.zeros(self.shape, np.int64) if self.varies is None else self.varies
-        if ((marks != SAME) & (marks != TIMES)).any():
-            raise Unsupported(VARIES)
-        return [int(item) for item in self.lo.reshape(-1)], (marks.reshape(-1) == TIMES).tolist()
+        return [int(item) for item in self.lo.reshape(-1)], self.grown().reshape(-1).tolist()
 
     def whole(self) -> list[int]:
         """The entries as integers that do not depend on N, as many for every N."""

@@ -13,7 +13,6 @@ import numpy.typing as npt
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import broadcast
-from lipcert.core.lower.size_ops import grown, marks
 from lipcert.core.lower.values import SAME, TIMES, UNKNOWN, VARIES, Constant
 
 Array = npt.NDArray[Any]
@@ -58,32 +57,36 @@ def whole(operation: str, first: Constant, second: Constant) -> Constant:
     if math.prod(shape) > _MOST:
         raise Unsupported(f"it computes with more than {_MOST} whole numbers")
     a, b = (np.broadcast_to(item.lo, shape).astype(object) for item in (first, second))
-    result = ARITHMETIC.get(operation, floordiv)
-    if any((marks(item) > 0).any() for item in (first, second)):
-        varies = _counting(operation, first, second)
-        numbers = within(np.asarray(result(a, b)), first.lo.dtype)
-        return Constant(numbers, numbers, {}, place, np.broadcast_to(varies, shape))
-    left, right = (np.broadcast_to(grown(item), shape) for item in (first, second))
-    both, either = left & right, left | right
     if operation == "Div" and ((b <= 0).any() or (a < 0).any()):
         raise Unsupported("a quotient of numbers that are not positive")
-    result = result(a, b)
+    numbers = np.asarray(ARITHMETIC.get(operation, floordiv)(a, b))
+    if any((item.marks > 0).any() for item in (first, second)):
+        varies = _counting(operation, first, second)
+    else:
+        divides = np.asarray(operation == "Div" and numbers * b == a, dtype=bool)
+        varies = _growing(operation, first, second, divides)
+    held = within(numbers, first.lo.dtype)
+    found = Constant(held, held, {}, place, np.broadcast_to(varies, shape))
+    return replace(found, varies=held_for_all(found, first.lo.dtype))
+
+
+def _growing(operation: str, first: Constant, second: Constant, divides: Array) -> Array:
+    """Which entries are multiples of N. divides: where a quotient has no remainder."""
+    left, right = first.grown(), second.grown()
+    both, either = left & right, left | right
     allowed, grows = ~both if operation == "Mul" else ~either, either
     if operation == "Div":
-        divides = np.asarray(result * b == a, dtype=bool)
         allowed, grows = ~either | (left & divides), left & ~right
     if not np.asarray(allowed, dtype=bool).all():
         raise Unsupported(VARIES)
-    varies = np.where(grows, np.int64(TIMES), np.int64(SAME))
-    found = Constant(*2 * (within(np.asarray(result), first.lo.dtype),), {}, place, varies)
-    return replace(found, varies=held_for_all(found, first.lo.dtype))
+    return np.where(grows, np.int64(TIMES), np.int64(SAME))
 
 
 def _counting(operation: str, first: Constant, second: Constant) -> Array:
     """What is multiplied by the number of the example in (c + p·i) ± d, and in d·(c + p·i)."""
     for own, other in ((first, second), (second, first)):
-        varies = marks(own)
-        if marks(other).any() or (varies < 0).any():
+        varies = own.marks
+        if other.marks.any() or (varies < 0).any():
             continue
         if operation == "Add" or (operation == "Sub" and own is first):
             return varies
