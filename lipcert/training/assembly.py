@@ -81,7 +81,7 @@ from lipcert.training.private import (
 )
 from lipcert.training.release import NoiseSource, Release
 from lipcert.training.same_network import SameNetwork, require_gradients
-from lipcert.training.sampling import Sampler, Seed
+from lipcert.training.sampling import Sampler, checked_seed
 from lipcert.training.world import PATIENCE, World, checksum
 
 _Hooks = TypeVar("_Hooks", bound=Removable)
@@ -234,7 +234,7 @@ class _Parts:
 def _warn_of_seed(seed: int | None) -> None:
     """UsageError for an invalid seed; a warning for a given one."""
     if seed is not None:
-        Seed.given(seed)
+        checked_seed(seed)
         warnings.warn(
             "training: the seed is given, and anyone who knows it knows the noise: this run is "
             "reproducible, and not private",
@@ -280,7 +280,7 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
     )
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done, is_alone=world.ranks == 1)
-    secret = world.shared_secret(seed)
+    secret = world.shared_secret(seed)  # another one, unless a seed is given
     release = Release(
         optimizer=parts.optimizer,
         trained=parts.trained,
@@ -297,7 +297,7 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
     _hooked(parts.failing, release)
     sampler = Sampler(
         plan,
-        Seed.shared(secret) if seed is None else Seed.given(seed),
+        secret,
         rank=world.rank,
         ranks=world.ranks,
         first=done,

@@ -17,7 +17,7 @@ import copy
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any, Final, Protocol, final
+from typing import Any, Final, final
 
 import numpy as np
 from torch import Tensor
@@ -35,6 +35,7 @@ from torch.utils.data import (
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.process.progress import ProgressReport
+from lipcert.training.ledger import Ledger
 from lipcert.training.sampling import Drawn, Sampler
 
 _CONSTANTS: Final = (str, bytes, bool, int, float, type(None))
@@ -150,18 +151,6 @@ def _unknown(reason: str) -> UsageError:
     )
 
 
-class Budget(Protocol):
-    """The interface of a ledger that a loader needs."""
-
-    @property
-    def releases(self) -> int:
-        """How many have been spent."""
-
-    @property
-    def left(self) -> int:
-        """How many more there may be."""
-
-
 @final
 class PrivateLoader:
     """Iterates over Poisson (or otherwise drawn) batches while releases are left.
@@ -176,7 +165,7 @@ class PrivateLoader:
         self,
         loader: DataLoader[Any],
         sampler: Sampler,
-        budget: Budget,
+        budget: Ledger,
         on_batch: Callable[[IndexArray], None] | None = None,
         progress: ProgressReport | None = None,
     ) -> None:
@@ -202,12 +191,6 @@ class PrivateLoader:
     def index(self) -> IndexArray | None:
         """Which examples are in the batch that was handed out last; None before the first."""
         return self._index
-
-    @property
-    def epoch(self) -> float:
-        """How many times the declared size of the data set has been drawn in expectation."""
-        plan = self._sampler.plan
-        return self._budget.releases * plan.batch / plan.dataset_size
 
     def __len__(self) -> int:
         """How many batches are still to come."""

@@ -35,7 +35,6 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import NoVerdictError
-from lipcert.measure.agreement import active_parts
 
 
 def holds_statistics(part: nn.Module) -> bool:
@@ -134,13 +133,20 @@ def refused_parts(module: nn.Module, *, masks: bool) -> Iterator[tuple[str, str]
 
     masks: dropout is clipped example by example, and may be active.
     """
-    allowed = dropouts(module) if masks else {}
-    for name, reason in active_parts(module):
-        if name not in allowed:
-            yield name, reason
     for name, part in module.named_modules():
-        if isinstance(part, _InstanceNorm) and part.training and part.track_running_stats:
-            yield name, f"{type(part).__name__} that tracks running statistics"
+        kind = type(part).__name__
+        match part:
+            case _DropoutNd() if part.training and part.p > 0.0:
+                if not (masks and type(part) in MASKED):
+                    yield name, f"{kind} in training mode"
+            case _BatchNorm() if part.training or part.running_mean is None:
+                yield name, f"{kind} with batch statistics"
+            case nn.MultiheadAttention() | nn.RNNBase() if part.training and part.dropout > 0.0:
+                yield name, f"{kind} with dropout in training mode"
+            case nn.RReLU() if part.training:
+                yield name, f"{kind} in training mode"
+            case _InstanceNorm() if part.training and part.track_running_stats:
+                yield name, f"{kind} that tracks running statistics"
 
 
 @contextmanager

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Final, Self, final
+from dataclasses import dataclass
+from typing import Final, final
 
 import numpy as np
 from torch.utils import data
@@ -28,36 +28,11 @@ from lipcert.process.one_process import OneProcess
 _BITS: Final = 256
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Seed:
-    """Where draws begin.
-
-    is_reproducible: it was given, so that others may know it as well. is_shared: all ranks have it.
-    """
-
-    entropy: int = field(repr=False)
-    is_reproducible: bool
-    is_shared: bool
-
-    def __post_init__(self) -> None:
-        if isinstance(self.entropy, bool) or not isinstance(self.entropy, int) or self.entropy < 0:
-            raise UsageError("seed: give a whole number, 0 or more")
-
-    @classmethod
-    def fresh(cls) -> Self:
-        """An unpredictable one, from the operating system."""
-        return cls(secrets.randbits(_BITS), is_reproducible=False, is_shared=False)
-
-    @classmethod
-    def shared(cls, entropy: int) -> Self:
-        """A secret that one rank drew and shared with all others."""
-        return cls(entropy, is_reproducible=False, is_shared=True)
-
-    @classmethod
-    def given(cls, entropy: int) -> Self:
-        """One for tests and reproduction; the privacy of a run supposes that it stays secret."""
-        return cls(entropy, is_reproducible=True, is_shared=True)
+def checked_seed(seed: int) -> int:
+    """A seed that was given, for tests and reproduction; UsageError for anything but a number."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise UsageError("seed: give a whole number, 0 or more")
+    return seed
 
 
 @final
@@ -82,6 +57,7 @@ class Sampler(OneProcess):
     takes the places r, r + R, … of it. They must therefore be given one seed. Of N places, those
     without an example stay empty: a batch has fewer examples then, and the others their rate.
 
+    seed: the batches follow from it; None: a secret of this process.
     examples: how many there are; by default N.
 
     A run that is resumed draws anew: the seed is mixed with `first`, so that even a given one does
@@ -94,7 +70,7 @@ class Sampler(OneProcess):
     def __init__(
         self,
         plan: TrainingPlan,
-        seed: Seed | None = None,
+        seed: int | None = None,
         *,
         rank: int = 0,
         ranks: int = 1,
@@ -111,12 +87,11 @@ class Sampler(OneProcess):
                 f"sampling: a batch of {plan.batch} examples leaves some of {ranks} ranks without "
                 "work; use fewer, or a larger batch"
             )
-        chosen = seed or Seed.fresh()
         alone = plan.sampling.one_by_one or plan.sampling is Sampling.FULL_BATCH
-        if ranks > 1 and not chosen.is_shared and not alone:
+        if ranks > 1 and seed is None and not alone:
             raise UsageError(
                 f"sampling: {plan.sampling.value} batches are drawn by all ranks alike; give all "
-                "of them the secret of one, as Seed.shared(…)"
+                "of them the secret of one as their seed"
             )
         if first < 0 or (plan.sampling.by_epoch and first % plan.batches_per_epoch):
             raise UsageError(
@@ -124,11 +99,11 @@ class Sampler(OneProcess):
                 f"{plan.batches_per_epoch} batches; count the rest of the last one as spent"
             )
         self.plan, self.rank, self.ranks = plan, rank, ranks
-        self.is_reproducible = chosen.is_reproducible
         self._step = first
         own = (first, rank) if alone else (first,)
+        entropy = secrets.randbits(_BITS) if seed is None else checked_seed(seed)
         self._generator = np.random.Generator(
-            np.random.Philox(np.random.SeedSequence(chosen.entropy, spawn_key=own))
+            np.random.Philox(np.random.SeedSequence(entropy, spawn_key=own))
         )
         self._present = present
         self._part = np.arange(rank, present, ranks, dtype=np.int64)
@@ -238,7 +213,7 @@ class BallsInBinsSampler(data.Sampler[list[int]], OneProcess):
             raise UsageError(f"batch-size: {batch_size} is not between 1 and {examples} examples")
         self.examples, self.bins = examples, -(-examples // batch_size)
         self._generator = np.random.Generator(
-            np.random.Philox(secrets.randbits(256) if seed is None else seed)
+            np.random.Philox(secrets.randbits(_BITS) if seed is None else seed)
         )
 
     def __len__(self) -> int:

@@ -19,7 +19,7 @@ from lipcert.audit.checks.sampling import sampled
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Declaration, Resume, Step
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.training.sampling import Sampler, Seed
+from lipcert.training.sampling import Sampler
 from tests.training.test_sampling import plan
 
 POOL, BATCH, STEPS = 400, 40, 20
@@ -62,7 +62,7 @@ def faults(
 
 
 def drawn(planned: TrainingPlan, seed: int) -> Members:
-    sampler = Sampler(planned, Seed.given(seed))
+    sampler = Sampler(planned, seed)
     return [(t, sampler.draw().index) for t in range(planned.releases)]
 
 
@@ -267,8 +267,7 @@ def test_empty_batches_of_a_redacted_trace_are_batches() -> None:
 def test_bins_that_were_interrupted_or_recorded_in_part(present: int) -> None:
     """A new epoch begins after an interruption, and steps in a gap are not compared."""
     first, second = (
-        Sampler(plan(BINS, POOL, BATCH, steps=60), Seed.given(seed), examples=present)
-        for seed in (3, 4)
+        Sampler(plan(BINS, POOL, BATCH, steps=60), seed, examples=present) for seed in (3, 4)
     )
     drawn = [first.draw().index for _ in range(13)] + [second.draw().index for _ in range(40)]
     members = list(enumerate(drawn))
@@ -281,7 +280,7 @@ def test_bins_that_were_interrupted_or_recorded_in_part(present: int) -> None:
 def test_epochs_of_bins_that_are_begun_anew_are_counted() -> None:
     """Three of them, of which none is finished, are more than the one that their steps fill."""
     planned = plan(BINS, POOL, BATCH, steps=3)
-    members = [(k, Sampler(planned, Seed.given(k)).draw().index) for k in range(3)]
+    members = [(k, Sampler(planned, k).draw().index) for k in range(3)]
     enough = 3 * planned.batches_per_epoch
     assert faults(members, BINS, resumed=(1, 2), steps=enough) == []
     (report,) = faults(members, BINS, resumed=(1, 2), steps=3)
@@ -320,7 +319,7 @@ def test_empty_places_of_a_shuffled_epoch() -> None:
     """Where the first batch of the next epoch is empty, nothing shows that it has begun."""
     for seed in range(20):
         planned = plan(SHUFFLE, 60, 2, steps=120)
-        sampler = Sampler(planned, Seed.given(seed), examples=20)
+        sampler = Sampler(planned, seed, examples=20)
         members = [(t, sampler.draw().index) for t in range(120)]
         assert faults(members, SHUFFLE, pool=60, batch=2, present=20, steps=120) == []
 
