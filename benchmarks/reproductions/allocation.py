@@ -12,7 +12,6 @@ from typing import Final
 
 from benchmarks.reproductions.rows import Row
 from lipcert.privacy.noise import Allocation, Group, allocate
-from lipcert.upper import Upper
 
 __all__ = ["rows"]
 
@@ -47,10 +46,9 @@ def rows() -> Iterator[Row]:
 def energy(groups: Groups, allocation: Allocation) -> float:
     """Σ d·s² for σ = 1."""
     noised = [
-        Group(f"layer {k}", size, Upper(sensitivity))
-        for k, (sensitivity, size) in enumerate(groups)
+        Group(f"layer {k}", size, sensitivity) for k, (sensitivity, size) in enumerate(groups)
     ]
     found = allocate(noised, 1.0, allocation)
     if found is None:
         raise RuntimeError("finite sensitivities have finite noise")
-    return found.energy.value
+    return found.energy

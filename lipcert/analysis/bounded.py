@@ -40,7 +40,7 @@ from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.program import Program, Step
+from lipcert.core.program import FloatArray, Program, Step
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.steps import rule_at, weights_in
@@ -57,7 +57,6 @@ from lipcert.search.proposals import proposals
 from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import check_patterns
-from lipcert.upper import FloatArray
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""

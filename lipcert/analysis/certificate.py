@@ -56,7 +56,7 @@ from lipcert.process.threads import one_thread
 from lipcert.search.prover import ROOM
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import check_choice
-from lipcert.upper import Upper, finite
+from lipcert.text.numbers import finite
 from lipcert.version import __version__
 
 _TOLERATED: Final = 1.01
@@ -269,7 +269,7 @@ class _Draft:
         measured = measured_groups(self._found.groups, settings)
         allocated = allocate(
             [
-                replace(group, sensitivity=Upper(bound.sensitivity))
+                replace(group, sensitivity=bound.sensitivity)
                 for group, bound in zip(measured, bounds, strict=True)
             ],
             multiplier,
@@ -278,7 +278,7 @@ class _Draft:
         if allocated is None:
             raise NoVerdictError("certify: the noise exceeds the range of float64")
         groups = tuple(
-            replace(bound, noise_std=noised.noise_std.value)
+            replace(bound, noise_std=noised.noise_std)
             for bound, noised in zip(bounds, allocated.groups, strict=True)
         )
         effective = joint_multiplier(groups)

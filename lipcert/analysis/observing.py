@@ -21,7 +21,7 @@ import numpy as np
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.premises import constraints_of
 from lipcert.core import program as p
-from lipcert.core.program import Part
+from lipcert.core.program import FloatArray, Part
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, random_examples
@@ -32,7 +32,6 @@ from lipcert.graph.ir import Graph, Operand, Use, places_of
 from lipcert.graph.viewed import graph_at, parameters_of
 from lipcert.search.pullbacks import cotangents, pulls, work
 from lipcert.settings.settings import ConstraintSpec, Settings
-from lipcert.upper import FloatArray
 
 _ROUNDS: Final = 12
 _SMALLEST: Final = float(np.finfo(np.float64).tiny)

@@ -59,7 +59,7 @@ from lipcert.process.threads import one_thread
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.settings.gates import NO_GATES, Gates
 from lipcert.settings.settings import Settings
-from lipcert.upper import Upper, finite, root_sum_square
+from lipcert.text.numbers import finite
 
 
 @one_thread()
@@ -173,7 +173,7 @@ def _trained(found: Bounded) -> Mapping[str, Tensor | None]:
 def _allocation_reports(released: Release) -> tuple[AllocationReport, ...]:
     """The three allocations side by side; empty where a bound is absent."""
     return tuple(
-        AllocationReport(way.value, energy.value, way is released.chosen)
+        AllocationReport(way.value, energy, way is released.chosen)
         for way, energy in released.energies.items()
         if energy is not None
     )
@@ -294,8 +294,7 @@ def _parameter_reports(
     reports = []
     for name, node in first_uses(graph).items():
         parameter, group = graph.parameters[name], group_of.get(name)
-        grad_norm = Upper(grad_norms[name])
-        moved = None if group is None else planned_sensitivity(grad_norm, settings)
+        moved = None if group is None else planned_sensitivity(grad_norms[name], settings)
         reports.append(
             ParameterReport(
                 name=name,
@@ -303,9 +302,9 @@ def _parameter_reports(
                 node=node,
                 trainable=parameter.trainable,
                 group=group and group.name,
-                grad_norm=grad_norm.number,
-                sensitivity=None if moved is None else moved.number,
-                noise_std=None if group is None else group.noise_std.number,
+                grad_norm=finite(grad_norms[name]),
+                sensitivity=finite(moved),
+                noise_std=None if group is None else finite(group.noise_std),
             )
         )
     return tuple(reports)
@@ -317,9 +316,9 @@ def _group_report(group: Group) -> GroupReport:
         name=group.name,
         parameters=group.parameters,
         dimension=group.dimension,
-        grad_norm=group.grad_norm.number,
-        sensitivity=group.sensitivity.number,
-        noise_std=group.noise_std.number,
+        grad_norm=finite(group.grad_norm),
+        sensitivity=finite(group.sensitivity),
+        noise_std=finite(group.noise_std),
         noise_energy_share=group.energy_share,
     )
 
@@ -331,8 +330,8 @@ def _network_report(found: Bounded, released: Release, witness: Witness) -> Netw
         lipschitz=finite(derived.lipschitz),
         output_norm=finite(derived.facts[output].norm),
         loss_cotangent_norm=finite(derived.cotangents[output].norm),
-        grad_norm=root_sum_square(group.grad_norm for group in found.groups).number,
-        sensitivity=released.total_sensitivity.number,
+        grad_norm=finite(total_sensitivity(group.grad_norm for group in found.groups)),
+        sensitivity=finite(released.total_sensitivity),
         grad_norm_witness=witness.grad_norm,
         lipschitz_witness=witness.lipschitz,
     )

@@ -34,7 +34,7 @@ from lipcert.core.lines.stacks import StackPull
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
-from lipcert.upper import finite
+from lipcert.text.numbers import finite
 
 NETWORK: Final = ("G", "L")
 """bounds of the whole network: of the gradient of one example, and its Lipschitz constant"""

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.core.accounting.sensitivity import sensitivity_up
+from lipcert.core.accounting.sensitivity import sensitivity_up, total_sensitivity
 from lipcert.core.claims import clipped_group
 from lipcert.core.ledger.premises import Premises
 from lipcert.errors import UsageError
@@ -25,7 +25,6 @@ from lipcert.privacy.noise import Allocation, Group, allocate, joint_multiplier
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings, values_of
 from lipcert.settings.values import missing
-from lipcert.upper import Upper, root_sum_square
 
 _DEFAULT_MULTIPLIER: Final = 1.0
 
@@ -54,7 +53,7 @@ def group_parameters(
             key,
             sum(graph.parameters[name].size for name in names),
             parameters=tuple(names),
-            grad_norm=root_sum_square(Upper(grad_norms[name]) for name in names),
+            grad_norm=total_sensitivity(grad_norms[name] for name in names),
         )
         for key, names in members.items()
     )
@@ -104,16 +103,14 @@ def clipped_groups(
     if premises.clip is None or not groups:
         return groups
     if premises.clip.clip_scope == "flat":
-        joint = root_sum_square(group.grad_norm for group in groups)
+        joint = total_sensitivity(group.grad_norm for group in groups)
         names = tuple(name for group in groups for name in group.parameters)
         size = sum(group.dimension for group in groups)
         groups = (Group("all", size, parameters=names, grad_norm=joint),)
     return tuple(
         replace(
             group,
-            grad_norm=Upper(
-                clipped_group(group.grad_norm.value, len(groups), premises, lasts=lasts)
-            ),
+            grad_norm=clipped_group(group.grad_norm, len(groups), premises, lasts=lasts),
         )
         for group in groups
     )
@@ -158,7 +155,7 @@ def planned_multiplier(
     joint = None
     if settings.noise_multipliers:
         joint = joint_multiplier(measured_groups(groups, settings))
-    return _DEFAULT_MULTIPLIER if joint is None else joint.value
+    return _DEFAULT_MULTIPLIER if joint is None else joint
 
 
 def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Account:
@@ -170,13 +167,9 @@ def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Acc
     return account
 
 
-def planned_sensitivity(grad_norm: Upper, settings: Settings) -> Upper:
+def planned_sensitivity(grad_norm: float, settings: Settings) -> float:
     """Sensitivity of a released gradient under the neighbouring and reduction of the settings."""
-    return Upper(
-        sensitivity_up(
-            grad_norm.value, settings.reduction, settings.batch_size, settings.neighbours
-        )
-    )
+    return sensitivity_up(grad_norm, settings.reduction, settings.batch_size, settings.neighbours)
 
 
 def measured_groups(groups: Sequence[Group], settings: Settings) -> tuple[Group, ...]:
@@ -202,7 +195,7 @@ class Release:
 
     groups: tuple[Group, ...]
     multiplier: float
-    energies: Mapping[Allocation, Upper | None]
+    energies: Mapping[Allocation, float | None]
     chosen: Allocation
 
     @classmethod
@@ -219,11 +212,11 @@ class Release:
         return cls(measured if noised is None else noised.groups, multiplier, energies, chosen)
 
     @property
-    def energy(self) -> Upper | None:
+    def energy(self) -> float | None:
         """The energy of the noise; None where a bound is absent."""
         return self.energies[self.chosen]
 
     @property
-    def total_sensitivity(self) -> Upper:
+    def total_sensitivity(self) -> float:
         """√Σ Δ² over the groups: what one example can move of the whole release."""
-        return root_sum_square(group.sensitivity for group in self.groups)
+        return total_sensitivity(group.sensitivity for group in self.groups)

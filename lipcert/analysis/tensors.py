@@ -14,7 +14,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.coverage import tensors
-from lipcert.core.program import Conv, Dense, Operand, Program, operands
+from lipcert.core.program import Conv, Dense, FloatArray, Operand, Program, operands
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
@@ -23,7 +23,6 @@ from lipcert.graph.ir import Operand as Bias
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.computed import numbers_of
 from lipcert.settings.settings import ConstraintSpec
-from lipcert.upper import FloatArray
 
 SEPARATELY: Final = f"export with {EXPORT}"
 """what stores every parameter by itself"""
@@ -87,7 +86,7 @@ def with_biases(graph: Graph, program: Program) -> tuple[Program, frozenset[str]
             bias = next((zeros[key] for key in keys if key in zeros), None)
             sources = {} if step.op.bias is None else step.op.bias.sources
             if bias is not None and bias.parameter is not None and bias.parameter not in sources:
-                known = {**sources, bias.parameter: bias.gain.value}
+                known = {**sources, bias.parameter: bias.gain}
                 numbers = bias.array.reshape(-1)
                 op = replace(step.op, bias=Operand(numbers, numbers, known))
                 step = replace(step, op=op)  # noqa: PLW2901

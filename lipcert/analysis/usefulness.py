@@ -25,8 +25,7 @@ from lipcert.settings.gates import (
     NO_RUN,
 )
 from lipcert.settings.settings import Settings
-from lipcert.text.numbers import times
-from lipcert.upper import Upper, finite
+from lipcert.text.numbers import finite, times
 
 USEFUL: Final = 2.0
 """the largest relative cost of what is useful: up to 1.25 at least 95 % of what clipping gains over
@@ -56,8 +55,8 @@ def usefulness_of(
 
     unknown: why it is not known what is trained, where it is not.
     """
-    noise = None if released.energy is None else math.sqrt(released.energy.value)
-    unit = planned_sensitivity(Upper(1.0), settings).value
+    noise = None if released.energy is None else math.sqrt(released.energy)
+    unit = planned_sensitivity(1.0, settings)
     dimension = sum(group.dimension for group in released.groups)
     clipping = released.multiplier * unit * math.sqrt(dimension)
     longer = _longer(settings, plan)
@@ -73,7 +72,7 @@ def usefulness_of(
     if released.groups:
         verdict, sentence = _judged(cost, settings, seen, unknown)
     sentence += _of_run(cost, found_of_run, clipped_of_run, seen)
-    total = released.total_sensitivity.value
+    total = released.total_sensitivity
     return Usefulness(
         verdict=verdict,
         sentence=sentence,
@@ -143,8 +142,7 @@ def _groups(
         signals = {group.name: group.signal for group in observed.groups}
     found = []
     for group in released.groups:
-        is_noised = group.noise_std.is_finite
-        noise = group.noise_std.value * math.sqrt(group.dimension) if is_noised else None
+        noise = finite(group.noise_std * math.sqrt(group.dimension))
         over = _over(_over(noise, signals.get(group.name)), longer)
         found.append(GroupUsefulness(group.name, noise, over))
     return tuple(found)

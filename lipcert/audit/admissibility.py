@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.program import Part
+from lipcert.core.program import FloatArray, Part
 from lipcert.graph.ir import places_of
 from lipcert.settings.settings import Settings
-from lipcert.upper import FloatArray
 
 DRAWN_IN: Final = 1.0 - 2.0**-20
 """of the radius: to which training draws examples in; what rounding the result adds is less"""

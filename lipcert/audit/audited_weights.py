@@ -17,8 +17,8 @@ import numpy as np
 from lipcert.audit.bounds import Claims, are_made_anew, claims_at
 from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.weight_norms import excesses, storage_unit
+from lipcert.core.program import FloatArray
 from lipcert.graph.viewed import is_shown, parameters_of
-from lipcert.upper import FloatArray
 
 _MODEL: Final = "model"
 _MOST_NUMBERS: Final = 2**24

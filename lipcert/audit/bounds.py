@@ -15,11 +15,13 @@ from typing import Any, Final, final
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.records import stated_values
 from lipcert.analysis.release import account_of, plan_of, planned_multiplier
+from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.certificate import Certificate, CertificateFormatError
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.losses.base import read_loss
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.program import FloatArray
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Node
 from lipcert.errors import NoVerdictError
@@ -31,7 +33,7 @@ from lipcert.settings.gates import NO_EPSILON, NO_RUN, NOT_STATED
 from lipcert.settings.loss_spec import heads_text
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal
-from lipcert.upper import FloatArray, Upper, root_sum_square
+from lipcert.text.numbers import finite
 
 ANALYSIS: Final = "analysis"
 
@@ -70,8 +72,8 @@ class Claims:
     @property
     def grad_norm(self) -> float | None:
         """G of all groups together; None where there is no group, or one has no bound."""
-        bounds = [Upper(math.inf if g.grad_norm is None else g.grad_norm) for g in self.groups]
-        return root_sum_square(bounds).number if bounds else None
+        bounds = [math.inf if g.grad_norm is None else g.grad_norm for g in self.groups]
+        return finite(total_sensitivity(bounds)) if bounds else None
 
 
 def claims_of_analysis(
@@ -267,7 +269,7 @@ def _values_of(found: Bounded) -> frozenset[str]:
 
 
 def _group(group: Group) -> GroupBound:
-    return GroupBound(group.name, group.parameters, group.dimension, group.grad_norm.number)
+    return GroupBound(group.name, group.parameters, group.dimension, finite(group.grad_norm))
 
 
 def _finite(bounds: Mapping[str, float]) -> Mapping[str, float]:

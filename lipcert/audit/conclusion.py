@@ -62,8 +62,7 @@ from lipcert.settings.gates import (
     GateResult,
 )
 from lipcert.settings.loss_spec import loss_words
-from lipcert.text.numbers import first_of
-from lipcert.upper import INFINITE, Upper, finite
+from lipcert.text.numbers import finite, first_of
 
 _MOST_NAMES = 4
 _MOST_OBSERVED = 256
@@ -209,7 +208,7 @@ def _sensitivity(claims: Claims, bound: float) -> float:
     """Sensitivity of a release: as certified, or from the bound of the whole gradient."""
     stated = None if claims.certificate is None else claims.certificate.network.sensitivity
     if stated is None or are_made_anew(claims.settings):
-        return planned_sensitivity(Upper(bound), claims.settings).value
+        return planned_sensitivity(bound, claims.settings)
     return stated
 
 
@@ -411,9 +410,9 @@ def _claimed_groups(claims: Claims) -> tuple[Group, ...]:
     """The groups of the analysis, with the bounds that are claimed of them."""
     bounds = {claim.name: claim.grad_norm for claim in claims.groups}
     return tuple(
-        replace(group, grad_norm=INFINITE if bound is None else Upper(bound))
+        replace(group, grad_norm=math.inf if bound is None else bound)
         for group in claims.engine.groups
-        for bound in (bounds.get(group.name, group.grad_norm.value),)
+        for bound in (bounds.get(group.name, group.grad_norm),)
     )
 
 

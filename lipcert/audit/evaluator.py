@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lipcert.audit.bounds import Claims
 from lipcert.audit.tally import ALL, Family
+from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
@@ -29,7 +30,6 @@ from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.measure.measured import BatchNorms, Measured, joint, largest_of
 from lipcert.measure.precision import Precision
-from lipcert.upper import FloatArray
 
 _REPETITIONS: Final = 5
 _ROOM: Final = 2.0**-19

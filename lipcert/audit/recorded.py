@@ -34,7 +34,7 @@ from lipcert.audit.trace.blobs import Blob, StoredTensor, stored_as
 from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch, Step
-from lipcert.core.program import BatchNorm, Shape
+from lipcert.core.program import BatchNorm, FloatArray, Shape
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
@@ -42,7 +42,6 @@ from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import is_shown
 from lipcert.settings.settings import Settings
 from lipcert.text.numbers import first_of
-from lipcert.upper import FloatArray
 
 Snapshot: TypeAlias = Mapping[str, npt.NDArray[Any]]
 """recorded tensors by name"""

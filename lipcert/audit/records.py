@@ -14,8 +14,7 @@ from typing import Final, final
 from lipcert.analysis.records import Usefulness
 from lipcert.diagnostics import Diagnostic
 from lipcert.settings.gates import GateResult
-from lipcert.text.numbers import at_least, at_most
-from lipcert.upper import finite
+from lipcert.text.numbers import at_least, at_most, finite
 
 BINS_PER_OCTAVE: Final = 4
 LOWEST_BIN: Final = -80

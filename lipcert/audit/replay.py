@@ -29,11 +29,11 @@ from lipcert.audit.prepared_job import MODEL, Ready
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies, Tally
 from lipcert.audit.unit_results import UnitResult
+from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples, Readable
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.measure.measured import Decision, decide
 from lipcert.measure.precision import Precision
-from lipcert.upper import FloatArray
 
 _NAMED: Final = 3
 """So many inadmissible examples are named; the others are counted."""

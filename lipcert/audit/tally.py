@@ -24,8 +24,8 @@ from lipcert.audit.records import (
     ExampleReference,
 )
 from lipcert.core.codec import Limit
+from lipcert.core.program import FloatArray
 from lipcert.measure.measured import Decision
-from lipcert.upper import FloatArray
 
 Places = npt.NDArray[np.int64]
 """indices of examples in the data"""

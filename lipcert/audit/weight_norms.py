@@ -7,7 +7,7 @@ of an operator norm is what the core proves, the lower end one vector.
 Proof of the lower end: ‖T‖ ≥ ‖Tv‖/‖v‖ for every v ≠ 0. Each entry of the computed Tv is a sum of
 at most n products, n the number of entries of v, so it is off by at most γ_n·(|T||v|), in any order
 of summation; the norm of the error is at most γ_n·‖|T||v|‖, and |T||v| itself is computed within a
-factor 1 + γ_n.
+factor 1 + γ_n. Of fewer than 2^40 products γ_n ≤ n·2^-52.
 """
 
 from __future__ import annotations
@@ -20,11 +20,13 @@ from typing import Final, final
 import numpy as np
 import torch
 
-from lipcert.analysis.premises import constraints_of
+from lipcert.analysis.premises import constraints_of, norm_down
 from lipcert.audit.bounds import Claims
 from lipcert.audit.records import Verdict
+from lipcert.core.arithmetic import add_down, divide_down, divide_up, multiply_up
+from lipcert.core.interval import norm_up
 from lipcert.core.norms.kernels import Kernel
-from lipcert.core.program import Conv, Dense, Operand, Shape, Step
+from lipcert.core.program import Conv, Dense, FloatArray, Operand, Shape, Step
 from lipcert.core.rules.facts import lengths_up
 from lipcert.graph.evaluate import batch_output
 from lipcert.graph.ir import Node, Use
@@ -33,7 +35,6 @@ from lipcert.measure.lowering import lowered
 from lipcert.search.norms import proved_bound
 from lipcert.settings.settings import ConstraintSpec
 from lipcert.settings.values import TierName
-from lipcert.upper import ONE, FloatArray, Lower, Upper, gamma, norm, norm_lower
 
 _PROOF: Final = 2.0**-23
 """the share of a norm that its proof may take, and more"""
@@ -93,7 +94,7 @@ def excesses(
         allowed = 1.0 + max(max(rows, whole.size // max(rows, 1), 1) * unit, _PROOF)
         radius = constraint.radius
         if constraint.kind == "frobenius":
-            ends = [_ends(norm_lower(whole), norm(whole), radius)]
+            ends = [_ends(norm_down(whole), norm_up(whole), radius)]
         else:
             ends = [_spectral(use, _Limit(radius, allowed, tiers)) for use in at.uses(parameter)]
         for low, high in ends:
@@ -103,42 +104,42 @@ def excesses(
 def _spectral(use: Use, limit: _Limit) -> tuple[float, float]:
     """Ends of the norm of an op over what the bounds assume of it, r·max(1, gain of the view)."""
     node, operand = use.node, use.operand
-    reach = limit.radius * max(1.0, operand.gain.value)
+    reach = limit.radius * max(1.0, operand.gain)
     if use.is_table:
         rows = operand.array
         longest = rows[int(np.argmax(np.linalg.norm(rows, axis=1)))]
-        return _ends(norm_lower(longest), Upper(float(np.max(lengths_up(rows)))), reach)
+        return _ends(norm_down(longest), float(np.max(lengths_up(rows))), reach)
     if not use.is_linear_map:
         largest = float(np.max(np.abs(operand.array), initial=0.0))
-        return _ends(Lower(largest), Upper(largest), reach)
+        return _ends(largest, largest, reach)
     lower, upper = 0.0, math.inf
     for tier in limit.tiers:
-        upper = min(upper, operator_norm_upper(node, tier).over(Lower(reach)).value)
+        upper = min(upper, divide_up(operator_norm_upper(node, tier), reach))
         if upper <= limit.allowed or lower > limit.allowed:
             break
-        lower = operator_norm_lower(node).over(Upper(reach)).value
+        lower = divide_down(operator_norm_lower(node), reach)
         if lower > limit.allowed:
             break
     return lower, upper
 
 
-def _ends(lower: Lower, upper: Upper, radius: float) -> tuple[float, float]:
+def _ends(lower: float, upper: float, radius: float) -> tuple[float, float]:
     """Both over the radius; what exceeds 0 exceeds it without end."""
     if radius == 0.0:
-        return (math.inf if lower.value > 0.0 else 0.0, math.inf if upper.value > 0.0 else 0.0)
-    return lower.over(Upper(radius)).value, upper.over(Lower(radius)).value
+        return (math.inf if lower > 0.0 else 0.0, math.inf if upper > 0.0 else 0.0)
+    return divide_down(lower, radius), divide_up(upper, radius)
 
 
 _ITERATIONS: Final = 60
 
 
-def operator_norm_upper(node: Node, tier: TierName) -> Upper:
+def operator_norm_upper(node: Node, tier: TierName) -> float:
     """An upper bound that the core proves, about the least that it can; inf where it proves none.
 
     Proving takes a share of 4e-8 of the norm, or a little more.
     """
     op, given, shape = linear_map(node, node.operands["weight"].array)
-    return Upper(proved_bound(Kernel.of(op, given, shape), tier))
+    return proved_bound(Kernel.of(op, given, shape), tier)
 
 
 def linear_map(node: Node, weight: FloatArray) -> tuple[Dense | Conv, Shape, Shape]:
@@ -165,18 +166,15 @@ def image_of(node: Node, weight: FloatArray, x: FloatArray) -> FloatArray:
     return found
 
 
-def operator_norm_lower(node: Node) -> Lower:
+def operator_norm_lower(node: Node) -> float:
     """A lower bound by the best vector that a power iteration finds."""
     weight = node.operands["weight"].array
     vector = _long_vector(node, weight)
     image = image_of(node, weight, vector[None])
-    spread = norm(image_of(node, np.abs(weight), np.abs(vector)[None]))
-    terms = vector.size + 2
-    error = gamma(terms) * spread * (ONE + gamma(terms))
-    length = norm_lower(image).value - error.value
-    if length <= 0.0:
-        return Lower(0.0)
-    return Lower(length * (1.0 - 2.0**-50)).over(norm(vector))
+    spread = norm_up(image_of(node, np.abs(weight), np.abs(vector)[None]))
+    gamma = (vector.size + 2) * 2.0**-52
+    error = multiply_up(spread, gamma * (1.0 + 2.0 * gamma))
+    return divide_down(max(add_down(norm_down(image), -error), 0.0), norm_up(vector))
 
 
 def _long_vector(node: Node, weight: FloatArray) -> FloatArray:

@@ -147,7 +147,7 @@ def _solve(options: _RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
     elif solved_for == "steps":
         effective = declaration.effective_multiplier(plan, sigma)
         if effective is not None:
-            point = steps_for_epsilon(plan, effective.value, options.target, wanted)
+            point = steps_for_epsilon(plan, effective, options.target, wanted)
             plan = plan.with_steps(point.steps)
     account = account_for(plan, sigma, wanted, declaration, options.allocation)
     account = replace(account, diagnostics=(*account.diagnostics, *options.findings()))

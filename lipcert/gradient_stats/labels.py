@@ -17,11 +17,10 @@ import numpy.typing as npt
 from lipcert.core.losses.base import NO_LABEL, ClassLoss, Loss
 from lipcert.core.losses.joint import Joint, Part
 from lipcert.core.losses.tokens import Scores, scores_of
-from lipcert.core.program import Shape
+from lipcert.core.program import FloatArray, Shape
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import example
 from lipcert.losses import parameters
-from lipcert.upper import FloatArray
 
 _Labels = npt.NDArray[Any]
 _ROUNDINGS: Final = 8.0

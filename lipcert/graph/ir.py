@@ -20,9 +20,8 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core import program as p
-from lipcert.core.program import IndexArray, Move, Shape
+from lipcert.core.program import FloatArray, IndexArray, Move, Shape
 from lipcert.graph.geometry import Geometry, geometry_of
-from lipcert.upper import ONE, FloatArray, Upper
 
 PlaceArray = npt.NDArray[np.int32]
 """places in a tensor, of which there are fewer than 2^31"""
@@ -44,7 +43,7 @@ class Operand:
 
     array: FloatArray
     parameter: str | None = None
-    gain: Upper = ONE
+    gain: float = 1.0
     places: PlaceArray | None = None
     scale: float = 1.0
 

@@ -13,9 +13,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph, Operand
-from lipcert.upper import FloatArray
 
 _ROUNDINGS: Final = 4 * float(np.finfo(np.float64).eps)
 

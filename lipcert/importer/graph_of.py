@@ -22,12 +22,13 @@ from typing import final
 import numpy as np
 
 from lipcert.core import program as p
+from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.coverage import tensors
 from lipcert.core.lower.values import Constant
+from lipcert.core.program import FloatArray
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.graph.evaluate import member
 from lipcert.graph.ir import JOINED, ROLES, Graph, Node, Operand, Parameter, PlaceArray, example
-from lipcert.upper import FloatArray, Upper
 
 Slot = tuple[int, str]
 """a step, by its position, and the name of an operand in its op"""
@@ -117,14 +118,14 @@ class Operands:
             own = self._stored[name].values().reshape(-1)
             divisor = own.reshape(operand.shape) if places is None else own[places]
             return Operand(divisor, name, _gain(places), places)
-        gain = Upper(operand.sources.get(name, 1.0))
+        gain = operand.sources.get(name, 1.0)
         return Operand(member(operand), name, gain, places, view.scale)
 
 
-def _gain(places: PlaceArray | None) -> Upper:
+def _gain(places: PlaceArray | None) -> float:
     """Of a parameter of which no entry is multiplied: by how often it is repeated."""
     repeats = 1 if places is None else int(np.bincount(places.reshape(-1)).max())
-    return Upper(float(repeats)).sqrt()
+    return sqrt_up(float(repeats))
 
 
 def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:

@@ -18,8 +18,8 @@ from typing import final
 import numpy as np
 import numpy.typing as npt
 
+from lipcert.core.program import FloatArray
 from lipcert.measure.precision import Precision
-from lipcert.upper import FloatArray
 
 _TINY = 2.0**-1060
 """covers what underflows"""

@@ -19,6 +19,14 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import Any, Final, final
 
+from lipcert.core.arithmetic import (
+    add_up,
+    divide_down,
+    divide_up,
+    multiply_down,
+    multiply_up,
+    sqrt_up,
+)
 from lipcert.core.codec import member
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import UsageError
@@ -33,7 +41,7 @@ from lipcert.privacy.noise import Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, SizeSource, TrainingPlan
 from lipcert.privacy.selection import Law
 from lipcert.settings.values import check_positive
-from lipcert.upper import Lower, Upper, finite
+from lipcert.text.numbers import finite
 
 POINT_ONLY: Final = Diagnostic(
     "LC408",
@@ -117,16 +125,15 @@ class Declaration:
         used = self.sensitivity_for or plan.neighbours
         return used.moved / plan.neighbours.moved
 
-    def reduction_factor(self, plan: TrainingPlan) -> Lower:
+    def reduction_factor(self, plan: TrainingPlan) -> float:
         """Δ that was used over Δ of what receives the noise: 1/B, 1 or B, rounded down."""
-        batch = float(plan.batch)
         match self.sensitivity_of, self.noise_on:
             case Reduction.MEAN, Reduction.SUM:
-                return Lower(1.0).over(Upper(batch))
+                return divide_down(1.0, plan.batch)
             case Reduction.SUM, Reduction.MEAN:
-                return Lower(batch)
+                return float(plan.batch)
             case _:
-                return Lower(1.0)
+                return 1.0
 
     def divisor_tells(self, plan: TrainingPlan) -> bool:
         """Whether the mean divides by a size that depends on who is in the batch.
@@ -140,7 +147,7 @@ class Declaration:
             return plan.neighbours is Neighbouring.ADD_OR_REMOVE_ONE
         return plan.sampling.one_by_one
 
-    def effective_multiplier(self, plan: TrainingPlan, noise_multiplier: float) -> Lower | None:
+    def effective_multiplier(self, plan: TrainingPlan, noise_multiplier: float) -> float | None:
         """Returns a lower bound of the multiplier of the joint release; None: no noise hides it.
 
         Proof: K groups with s_k = σ'·Δ_k, σ' = σ times the two factors, have the joint multiplier
@@ -149,23 +156,22 @@ class Declaration:
         check_positive("noise-multiplier", noise_multiplier)
         if self.divisor_tells(plan):
             return None
-        factor = Lower(self.relation_factor(plan)) * self.reduction_factor(plan)
-        return self._joint(Lower(noise_multiplier) * factor)
+        factor = multiply_down(self.relation_factor(plan), self.reduction_factor(plan))
+        return self._joint(multiply_down(noise_multiplier, factor))
 
     def claimed_epsilon(self, plan: TrainingPlan, noise_multiplier: float) -> float | None:
         """The ε that the declared accounting claims; None where it claims nothing of its own."""
         if self == Declaration(groups=self.groups):
             return None
-        claimed = Lower(noise_multiplier)
-        if self.composition is Composition.JOINT:
-            claimed = self._joint(claimed)
+        is_joint = self.composition is Composition.JOINT
+        claimed = self._joint(noise_multiplier) if is_joint else noise_multiplier
         try:
-            return epsilon(self._claimed_plan(plan), claimed.value)
+            return epsilon(self._claimed_plan(plan), claimed)
         except UsageError:  # a claim that no accountant would make
             return None
 
-    def _joint(self, multiplier: Lower) -> Lower:
-        return multiplier.over(Upper(float(self.groups)).sqrt())
+    def _joint(self, multiplier: float) -> float:
+        return divide_down(multiplier, sqrt_up(self.groups))
 
     def _claimed_plan(self, plan: TrainingPlan) -> TrainingPlan:
         claim = replace(
@@ -313,14 +319,12 @@ def zero_concentrated(plan: TrainingPlan, noise_multiplier: float) -> ZeroConcen
     """
     if plan.sampling.amplifies:
         return None
-    sigma = Lower(noise_multiplier)
-    each = Upper(0.5).over(sigma * sigma)
-    rho = Upper(float(plan.trials * plan.participations)) * each
-    surprise = Upper(-math.log(plan.delta)) * Upper(1.0 + 2.0**-52)
-    converted = rho + Upper(2.0) * (rho * surprise).sqrt()
-    if not converted.is_finite:
-        return None
-    return ZeroConcentrated(each.value, rho.value, converted.value)
+    square = multiply_down(noise_multiplier, noise_multiplier)
+    each = divide_up(0.5, square) if square else math.inf
+    rho = multiply_up(plan.trials * plan.participations, each)
+    surprise = multiply_up(-math.log(plan.delta), 1.0 + 2.0**-52)
+    converted = add_up(rho, multiply_up(2.0, sqrt_up(multiply_up(rho, surprise))))
+    return ZeroConcentrated(each, rho, converted) if math.isfinite(converted) else None
 
 
 @final
@@ -412,7 +416,7 @@ def account_for(
     declared = declaration or Declaration()
     chosen = choose(plan, accountant)
     effective = declared.effective_multiplier(plan, noise_multiplier)
-    sigma = effective.value if effective is not None and effective.value > 0.0 else None
+    sigma = effective or None
     estimates = {
         way: None if sigma is None else finite(epsilon(plan, sigma, way))
         for way in accountants(plan)

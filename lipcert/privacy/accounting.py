@@ -30,7 +30,7 @@ from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.privacy.selection import Law, selected_epsilon
 from lipcert.settings.values import check_positive
-from lipcert.upper import finite
+from lipcert.text.numbers import finite
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent, NeighboringRelation
@@ -148,7 +148,7 @@ def _event(plan: TrainingPlan, noise_multiplier: float, accountant: Accountant) 
 
     replace = plan.neighbours is Neighbouring.REPLACE_ONE and accountant is Accountant.PLD
     step: DpEvent = dp.GaussianDpEvent(2.0 * noise_multiplier if replace else noise_multiplier)
-    rate = plan.sampling_rate.value
+    rate = plan.sampling_rate
     if plan.sampling is Sampling.POISSON and rate < 1.0:
         step = dp.PoissonSampledDpEvent(rate, step)
     elif plan.sampling is Sampling.WITHOUT_REPLACEMENT:
@@ -239,7 +239,7 @@ def _interval(plan: TrainingPlan, noise_multiplier: float) -> float:
 
     A matter of tightness and time alone: PLD rounds losses up on every grid.
     """
-    rate = plan.sampling_rate.value if plan.sampling is Sampling.POISSON else 1.0
+    rate = plan.sampling_rate if plan.sampling is Sampling.POISSON else 1.0
     deviation = 1.0 / noise_multiplier
     reach = _TAIL * deviation
     if rate < 1.0:

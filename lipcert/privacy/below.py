@@ -28,7 +28,7 @@ import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.special import log_ndtr, logsumexp, ndtr
 
-from lipcert.upper import FloatArray
+from lipcert.core.program import FloatArray
 
 _LONGEST: Final = 1 << 21
 _LONGEST_SUM: Final = 1 << 19

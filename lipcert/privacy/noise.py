@@ -9,14 +9,23 @@ therefore cost the same privacy and differ in noise energy Σ_k d_k·s_k² alone
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import reduce
 from typing import final
 
+from lipcert.core.accounting.sensitivity import total_sensitivity
+from lipcert.core.arithmetic import (
+    add_up,
+    divide_down,
+    divide_up,
+    multiply_up,
+    sqrt_down,
+    sqrt_up,
+)
 from lipcert.errors import UsageError
 from lipcert.settings.values import check_positive
-from lipcert.upper import INFINITE, ZERO, Lower, Upper, root_sum_square, total
 
 
 class Neighbouring(Enum):
@@ -61,24 +70,28 @@ class Allocation(Enum):
 class Group:
     """Parameters noised together, in all `dimension` numbers, and what is known of them so far.
 
-    sensitivity: how far one example can move what is released of them. weight: the multiplier of
-    this group relative to the others, in a custom allocation. parameters: their names. grad_norm:
-    bound of their joint gradient for one example. noise_std: standard deviation of the noise on
-    each number, infinite until some is allocated; energy_share: its part of that of all noise.
+    Bounds are rounded up, and infinite where there is none. sensitivity: how far one example can
+    move what is released of them. weight: the multiplier of this group relative to the others, in a
+    custom allocation. parameters: their names. grad_norm: bound of their joint gradient for one
+    example. noise_std: standard deviation of the noise on each number, infinite until some is
+    allocated; energy_share: its part of that of all noise.
     """
 
     name: str
     dimension: int
-    sensitivity: Upper = INFINITE
+    sensitivity: float = math.inf
     weight: float = 1.0
     parameters: tuple[str, ...] = ()
-    grad_norm: Upper = INFINITE
-    noise_std: Upper = INFINITE
+    grad_norm: float = math.inf
+    noise_std: float = math.inf
     energy_share: float | None = None
 
     def __post_init__(self) -> None:
         if self.dimension < 1:
             raise ValueError(f"noise group {self.name!r} has no parameters")
+        bounds = (self.sensitivity, self.grad_norm, self.noise_std)
+        if not all(bound >= 0.0 for bound in bounds):
+            raise ValueError(f"bounds are non-negative numbers, and not {bounds}")
         if not (math.isfinite(self.weight) and self.weight > 0.0):
             raise UsageError(
                 f"noise-multipliers: {self.weight!r} for {self.name!r} is not a positive finite "
@@ -92,7 +105,7 @@ class Allocated:
     """The groups, each with its noise. energy: Σ_k d_k·s_k²."""
 
     groups: tuple[Group, ...]
-    energy: Upper
+    energy: float
 
 
 def allocate(
@@ -109,53 +122,59 @@ def allocate(
     Σ d_k s_k²·Σ Δ_k²/s_k², so no allocation has less energy than the optimal one, σ²(ΣΔ_k√d_k)².
     """
     check_positive("noise-multiplier", noise_multiplier)
-    stds = [Upper(noise_multiplier) * unit for unit in _unit_noise(groups, allocation)]
+    stds = [multiply_up(noise_multiplier, unit) for unit in _unit_noise(groups, allocation)]
     energies = [
-        Upper(float(group.dimension)) * std * std for group, std in zip(groups, stds, strict=True)
+        multiply_up(multiply_up(group.dimension, std), std)
+        for group, std in zip(groups, stds, strict=True)
     ]
-    energy = total(energies)
-    if not energy.is_finite:
+    energy = _total(energies)
+    if not math.isfinite(energy):
         return None
     noised = (
-        replace(group, noise_std=std, energy_share=_share(part, energy))
+        replace(group, noise_std=std, energy_share=part / energy if energy else 0.0)
         for group, std, part in zip(groups, stds, energies, strict=True)
     )
     return Allocated(tuple(noised), energy)
 
 
-def _unit_noise(groups: Sequence[Group], allocation: Allocation) -> list[Upper]:
+def _unit_noise(groups: Sequence[Group], allocation: Allocation) -> list[float]:
     """Noise per group for σ = 1."""
     deltas = [group.sensitivity for group in groups]
     match allocation:
         case Allocation.GLOBAL:
-            return [root_sum_square(deltas)] * len(groups)
+            return [total_sensitivity(deltas)] * len(groups)
         case Allocation.PER_LAYER:
-            root = Upper(float(sum(delta > ZERO for delta in deltas))).sqrt()
-            return [delta * root for delta in deltas]
+            root = sqrt_up(float(sum(delta > 0.0 for delta in deltas)))
+            return [multiply_up(delta, root) for delta in deltas]
         case Allocation.OPTIMAL:
-            roots = [Upper(float(group.dimension)).sqrt() for group in groups]
-            weight = total(delta * root for delta, root in zip(deltas, roots, strict=True))
+            sizes = [group.dimension for group in groups]
+            weight = _total(
+                multiply_up(delta, sqrt_up(size)) for delta, size in zip(deltas, sizes, strict=True)
+            )
             return [
-                (delta.over(Lower(float(group.dimension)).sqrt()) * weight).sqrt()
-                for delta, group in zip(deltas, groups, strict=True)
+                sqrt_up(multiply_up(divide_up(delta, sqrt_down(size)), weight))
+                for delta, size in zip(deltas, sizes, strict=True)
             ]
         case Allocation.CUSTOM:
             inverse = _inverse_weights(groups)
-            return [group.sensitivity * Upper(group.weight) * inverse for group in groups]
+            return [
+                multiply_up(multiply_up(group.sensitivity, group.weight), inverse)
+                for group in groups
+            ]
 
 
-def joint_multiplier(groups: Sequence[Group]) -> Lower | None:
+def joint_multiplier(groups: Sequence[Group]) -> float | None:
     """The multiplier (Σ 1/w_k²)^(−1/2) of noise w_k·Δ_k, rounded down; None: nothing to hide."""
     inverse = _inverse_weights(groups)
-    return Lower(1.0).over(inverse) if inverse > ZERO else None
+    return divide_down(1.0, inverse) if inverse else None
 
 
-def _inverse_weights(groups: Sequence[Group]) -> Upper:
+def _inverse_weights(groups: Sequence[Group]) -> float:
     """√Σ 1/w_k² over the groups that reveal anything."""
-    return root_sum_square(
-        Upper(1.0).over(Lower(group.weight)) for group in groups if group.sensitivity > ZERO
+    return total_sensitivity(
+        divide_up(1.0, group.weight) for group in groups if group.sensitivity > 0.0
     )
 
 
-def _share(part: Upper, whole: Upper) -> float:
-    return part.value / whole.value if whole > ZERO else 0.0
+def _total(bounds: Iterable[float]) -> float:
+    return reduce(add_up, bounds, 0.0)

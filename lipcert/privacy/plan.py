@@ -15,11 +15,11 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final, final
 
+from lipcert.core.arithmetic import round_up
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
 from lipcert.settings.settings import kinds_of
 from lipcert.settings.values import asks_of_run, check_positive, convert, missing
-from lipcert.upper import Lower, Upper
 
 _SIMPLE: Final = 2**26
 _LARGEST: Final = 2**53  # every integer up to here is a float64
@@ -151,10 +151,9 @@ class TrainingPlan:
         return self.dataset_size if self.batch_size is None else self.batch_size
 
     @property
-    def sampling_rate(self) -> Upper:
+    def sampling_rate(self) -> float:
         """q, as stated or B/N, rounded up; never above 1."""
-        share = self._share
-        return min(Upper(1.0), Upper(float(share.numerator)).over(Lower(float(share.denominator))))
+        return min(1.0, round_up(self._share))
 
     @property
     def size_tells(self) -> bool:

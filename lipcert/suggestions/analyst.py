@@ -17,6 +17,7 @@ from lipcert.analysis.bounded import Bounded, Shared, bounded_again
 from lipcert.analysis.observing import observed_at, plain_gradients
 from lipcert.analysis.release import Release, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import usefulness_of
+from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.norms.kernels import Kernel
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
@@ -30,7 +31,7 @@ from lipcert.settings.settings import Settings
 from lipcert.settings.values import TierName
 from lipcert.suggestions.changes import applied
 from lipcert.suggestions.records import TOPIC, Change, Outcome
-from lipcert.upper import root_sum_square
+from lipcert.text.numbers import finite
 
 _OF_NOISE: Final = frozenset({"allocation", "run", "sampling"})
 """topics that neither bounds nor gradients depend on"""
@@ -149,8 +150,8 @@ def outcome_of(
     released = release_of(found, settings, multiplier)
     use = usefulness_of(released, settings, plan_of(settings), observed)
     return Outcome(
-        grad_norm=root_sum_square(group.grad_norm for group in found.groups).number,
-        sensitivity=released.total_sensitivity.number,
+        grad_norm=finite(total_sensitivity(group.grad_norm for group in found.groups)),
+        sensitivity=finite(released.total_sensitivity),
         noise=use.noise,
         noise_to_signal=use.noise_to_signal,
         noise_to_signal_of_run=use.noise_to_signal_of_run,

@@ -23,6 +23,7 @@ from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.analysis.observing import held
 from lipcert.analysis.release import plan_of
 from lipcert.core.losses.tokens import Scores, scores_of
+from lipcert.core.program import FloatArray
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.labels import checked_labels
@@ -35,7 +36,6 @@ from lipcert.privacy.noise import Reduction
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.analyst import Analyst
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed
-from lipcert.upper import FloatArray
 
 SECONDS: Final = 30.0
 """that all rehearsals may take together"""
@@ -256,9 +256,9 @@ class Run:
         divisor = 1.0 if own.settings.reduction == Reduction.MEAN.value else planned or _BATCH
         stds: dict[str, float] = {}
         for group in analyst.released(own).groups:
-            if not group.noise_std.is_finite:
+            if not math.isfinite(group.noise_std):
                 raise NoVerdictError("no noise makes the run private")
-            stds |= dict.fromkeys(group.parameters, group.noise_std.value / divisor)
+            stds |= dict.fromkeys(group.parameters, group.noise_std / divisor)
         batch = min(planned or _BATCH, _LARGEST_BATCH, len(trials.trained))
         steps = _MARKS[-1] if plan is None else min(plan.releases, _MARKS[-1])
         return cls(own.found, own.settings, trials, stds, batch, steps)

@@ -48,6 +48,11 @@ _MEASURED_DIGITS: Final = 4
 _NONE: Final = "–"
 
 
+def finite(bound: float | None) -> float | None:
+    """A bound as records have it: None where it is infinite, or NaN, and there is none."""
+    return bound if bound is not None and math.isfinite(bound) else None
+
+
 def at_most(value: float | None, digits: int = _DIGITS) -> str:
     """An upper bound with the given number of significant digits, rounded up."""
     if value is None or not math.isfinite(value):

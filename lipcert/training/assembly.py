@@ -374,7 +374,7 @@ def _certified(
         stated = _certificate(network, calibration.settings, calibration.bounds, stage)
         calibration = calibration if stated is None else as_certified(calibration, stated)
     told = world.text_from_first(
-        json.dumps([group.grad_norm.value.hex() for group in calibration.groups])
+        json.dumps([group.grad_norm.hex() for group in calibration.groups])
     )
     return recalculated(calibration, map(float.fromhex, json.loads(told)))
 

@@ -27,7 +27,6 @@ from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.settings.values import literal
-from lipcert.upper import Upper
 
 
 @final
@@ -47,7 +46,7 @@ class Calibration:
     @property
     def noise_std(self) -> Mapping[str, float]:
         """Standard deviation of the noise on the released mean, by group."""
-        return {group.name: group.noise_std.value for group in self.groups}
+        return {group.name: group.noise_std for group in self.groups}
 
 
 def calibrated(
@@ -88,7 +87,7 @@ def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration
 def recalculated(before: Calibration, grad_norms: Iterable[float]) -> Calibration:
     """The same run, noised for other bounds of its groups, in their order."""
     groups = tuple(
-        replace(group, grad_norm=Upper(norm))
+        replace(group, grad_norm=norm)
         for group, norm in zip(before.bounds.groups, grad_norms, strict=True)
     )
     found = replace(before.bounds, groups=groups)

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import UsageError
 from lipcert.training.calibration import Calibration, recalibrated
@@ -39,7 +40,6 @@ from lipcert.training.mechanisms import (
 from lipcert.training.modes import DropoutMasks, dropouts
 from lipcert.training.network import TrainedNetwork
 from lipcert.training.projection import Projector
-from lipcert.upper import Upper
 
 _LEAST: Final = 1e-3
 """of a radius: norms below it are taken for it, so that weights may start at 0"""
@@ -82,8 +82,8 @@ class AdaptiveNoise:
         grows fast and hardly moves a bound."""
         cap = self.caps.get(name)
         least = _LEAST * (1.0 if cap is None else cap)
-        room = Upper(max(norm, cap or 0.0)) * Upper(self.slack)
-        wide = max((Upper(norm) + room).value, least)
+        room = multiply_up(max(norm, cap or 0.0), self.slack)
+        wide = max(add_up(norm, room), least)
         return wide if cap is None else min(wide, cap)
 
     def _serve(self, norms: Mapping[str, float], wanted: Mapping[str, float]) -> bool:

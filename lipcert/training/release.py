@@ -264,8 +264,7 @@ class Release:
             clean,
             noised,
             {
-                tuple(self.names[name] for name in group.parameters): group.sensitivity.value
-                / counted
+                tuple(self.names[name] for name in group.parameters): group.sensitivity / counted
                 for group in calibration.groups
             },
             weights=self.trained.values(),
@@ -276,7 +275,7 @@ class Release:
                 "the sampling": plan.sampling.value,
                 "the number of releases": plan.releases,
                 **{
-                    f"the sensitivity of {group.name}": group.sensitivity.value
+                    f"the sensitivity of {group.name}": group.sensitivity
                     for group in calibration.groups
                 },
             },

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
-import pytest
+from fractions import Fraction
 
-from lipcert.analysis.premises import check_domain
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from lipcert.analysis.premises import check_domain, norm_down
 from lipcert.errors import UsageError
 from lipcert.settings.settings import Settings
+
+
+@given(hnp.arrays(np.float64, st.integers(0, 12), elements=st.floats(-1e100, 1e100)))
+def test_the_least_norm_is_below_the_exact_one(vector: np.ndarray) -> None:
+    exact = sum((Fraction(float(v)) ** 2 for v in vector), Fraction(0))
+    found = Fraction(norm_down(vector))
+    assert found**2 <= exact
+    assert exact <= found**2 * (1 + Fraction(1, 10**13)) or exact < 1e-500
+
+
+def test_the_least_norm_of_a_long_array_is_below_the_exact_one() -> None:
+    """2^20 squares of a number whose square is not a float64."""
+    vector = np.full(2**20 + 1, 1.0 + 2.0**-30)
+    exact = len(vector) * Fraction(1.0 + 2.0**-30) ** 2
+    assert Fraction(norm_down(vector)) ** 2 <= exact <= Fraction(norm_down(vector) * 1.00001) ** 2
 
 
 @pytest.mark.parametrize(

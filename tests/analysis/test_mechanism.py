@@ -13,6 +13,7 @@ import torch
 from lipcert import Analysis, ConstraintSpec, Settings, analyze, load_model
 from lipcert.analysis.premises import mechanism_of, premises_of
 from lipcert.analysis.release import clipped_groups
+from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless, FixedWeightNorm, WeightClipping
 from lipcert.core.ledger.layer_clipping import BackpropClipping
@@ -20,7 +21,6 @@ from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import Premises
 from lipcert.losses import make_loss
 from lipcert.privacy.noise import Group
-from lipcert.upper import Upper, root_sum_square
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 
@@ -28,7 +28,7 @@ SPECTRAL = ConstraintSpec("spectral", 1.0)
 
 
 def group(name: str, norm: float) -> Group:
-    return Group(name, 6, parameters=(f"{name}.weight",), grad_norm=Upper(norm))
+    return Group(name, 6, parameters=(f"{name}.weight",), grad_norm=norm)
 
 
 def clip(norm: float, scope: str = "flat", decay: str = "decoupled") -> Premises:
@@ -62,22 +62,22 @@ def test_the_settings_name_the_mechanism() -> None:
 def test_a_flat_clip_releases_one_group() -> None:
     groups = (group("a", 3.0), group("b", 4.0))
     (joint,) = clipped_groups(groups, clip(1.0), lasts=True)
-    assert joint.grad_norm == Upper(1.0)
+    assert joint.grad_norm == 1.0
     assert joint.dimension == 12
     plain = premises_of(Settings(), make_loss("bce"))
     (loose,) = clipped_groups(groups, clip(50.0), lasts=True)
-    assert loose.grad_norm.value == pytest.approx(5.0)
+    assert loose.grad_norm == pytest.approx(5.0)
     assert clipped_groups(groups, plain, lasts=True) == groups
 
 
 def test_a_clip_per_group_bounds_all_groups_by_the_radius() -> None:
     groups = (group("a", math.inf), group("b", 0.125))
     first, second = clipped_groups(groups, clip(1.0, "group"), lasts=True)
-    assert first.grad_norm.value == pytest.approx(0.5**0.5)
-    assert second.grad_norm.value == 0.125
+    assert first.grad_norm == pytest.approx(0.5**0.5)
+    assert second.grad_norm == 0.125
     both = clipped_groups((group("a", 9.0), group("b", 9.0)), clip(1.0, "group"), lasts=True)
-    assert root_sum_square(g.grad_norm for g in both).value == pytest.approx(1.0, rel=1e-12)
-    assert root_sum_square(g.grad_norm for g in both).value >= 1.0
+    assert total_sensitivity(g.grad_norm for g in both) == pytest.approx(1.0, rel=1e-12)
+    assert total_sensitivity(g.grad_norm for g in both) >= 1.0
 
 
 @pytest.mark.parametrize("lasts", [True, False])
@@ -85,7 +85,7 @@ def test_a_clip_per_group_bounds_all_groups_by_the_radius() -> None:
 def test_a_clip_alone_bounds_what_the_network_does_not(decay: str, lasts: bool) -> None:
     """∇ℓ + λθ is clipped with the decay inside; bounds of weights that move are none."""
     (joint,) = clipped_groups((group("a", 1e-3),), clip(1.0, decay=decay), lasts=lasts)
-    assert joint.grad_norm == Upper(1e-3 if lasts and decay == "decoupled" else 1.0)
+    assert joint.grad_norm == 1e-3 if lasts and decay == "decoupled" else 1.0
 
 
 def clipped_gradients(gradients: list[np.ndarray], clip: float) -> np.ndarray:
@@ -98,7 +98,7 @@ def test_random_clipped_gradients_obey_the_flat_group() -> None:
     (joint,) = clipped_groups((group("a", 7.0), group("b", 2.0)), clip(1.5), lasts=True)
     for scale in np.logspace(-2, 2, 50):
         parts = [scale * rng.standard_normal((2, 3)) for _ in range(2)]
-        assert np.linalg.norm(clipped_gradients(parts, 1.5)) <= joint.grad_norm.value * (1 + 1e-12)
+        assert np.linalg.norm(clipped_gradients(parts, 1.5)) <= joint.grad_norm * (1 + 1e-12)
 
 
 def analysed(folder: Path, weights: list[np.ndarray], **settings: object) -> Analysis:

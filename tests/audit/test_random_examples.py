@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
+from lipcert.core.interval import norm_up
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.domain import lengths
 from lipcert.settings.settings import Settings
-from lipcert.upper import Upper, norm
 from tests.domains import box_and_ball
 from tests.networks import chain, trained
 from tests.ops import Dense
@@ -62,7 +62,7 @@ def assert_inside(x, run: Settings) -> None:
         assert exact.min() >= low
         assert exact.max() <= high
     if run.input_norm is not None:
-        assert all(norm(example) <= Upper(run.input_norm) for example in exact)
+        assert all(norm_up(example) <= run.input_norm for example in exact)
 
 
 @pytest.mark.parametrize("domain", DOMAINS.values(), ids=DOMAINS)

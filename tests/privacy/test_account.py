@@ -11,7 +11,6 @@ from lipcert.privacy.account import Composition, Declaration, Divisor, account_f
 from lipcert.privacy.accounting import Accountant, epsilon
 from lipcert.privacy.noise import Group, Neighbouring, Reduction
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.upper import Upper
 
 ADD_REMOVE = Neighbouring.ADD_OR_REMOVE_ONE
 REPLACE = Neighbouring.REPLACE_ONE
@@ -90,8 +89,8 @@ def test_lc403_groups_are_one_release(composition) -> None:
 def test_groups_that_are_composed_jointly_have_the_joint_multiplier() -> None:
     account = account_for(plan(), 1.5, declaration=Declaration(groups=3))
     assert account.diagnostics == ()
-    groups = [Group(str(k), 1, Upper(0.1 * (k + 1))) for k in range(3)]
-    moved = [group.sensitivity.value for group in groups]
+    groups = [Group(str(k), 1, 0.1 * (k + 1)) for k in range(3)]
+    moved = [group.sensitivity for group in groups]
     joint = effective_multiplier(moved, [1.5 * delta for delta in moved])
     assert account.noise_multiplier == pytest.approx(joint, rel=1e-14)
     assert account.noise_multiplier <= 1.5 / math.sqrt(3) * (1 + 1e-15)

@@ -112,8 +112,8 @@ def test_the_rate_is_rounded_up(a, b) -> None:
     from fractions import Fraction
 
     run = plan(dataset_size=max(a, b), batch_size=min(a, b))
-    assert Fraction(run.sampling_rate.value) >= Fraction(min(a, b), max(a, b))
-    assert run.sampling_rate.value <= 1.0
+    assert Fraction(run.sampling_rate) >= Fraction(min(a, b), max(a, b))
+    assert run.sampling_rate <= 1.0
 
 
 def test_a_stated_rate_is_that_of_the_loader() -> None:
@@ -121,7 +121,7 @@ def test_a_stated_rate_is_that_of_the_loader() -> None:
     1/45, 45 times an epoch; B/N gives 44.9."""
     stated = plan(dataset_size=1437, batch_size=32, steps=None, epochs=10, rate=1 / 45)
     assert stated.releases == 450
-    assert Fraction(1, 45) <= Fraction(stated.sampling_rate.value) <= Fraction(1, 45) + 2**-55
+    assert Fraction(1, 45) <= Fraction(stated.sampling_rate) <= Fraction(1, 45) + 2**-55
     assert plan(dataset_size=1365, batch_size=32, steps=None, epochs=1).releases == 43
     assert plan(dataset_size=1365, batch_size=32, steps=None, epochs=1, rate=1 / 45).releases == 45
 

@@ -133,7 +133,7 @@ def test_the_noise_is_that_of_the_release(network: ImportedModel, settings: Sett
     run = planned(network, settings)
     for group in release_of(run.found, settings, planned_multiplier).groups:
         for name in group.parameters:
-            assert run.stds[name] == pytest.approx(group.noise_std.value / divisor)
+            assert run.stds[name] == pytest.approx(group.noise_std / divisor)
 
 
 def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:

@@ -123,9 +123,7 @@ def test_epsilon_is_that_of_the_noise_that_is_added(
                 spent.append((private.releases, private.epsilon))
     moved = 2.0 if neighbours == "replace-one" else 1.0
     batch = private.calibration.plan.batch
-    ratios = [
-        moved * g.grad_norm.value / batch / g.noise_std.value for g in private.calibration.groups
-    ]
+    ratios = [moved * g.grad_norm / batch / g.noise_std for g in private.calibration.groups]
     sigma = 1.0 / math.hypot(*ratios)
     assert sigma == pytest.approx(1.2, rel=1e-9)
     for releases, epsilon in spent:

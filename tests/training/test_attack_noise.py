@@ -108,7 +108,7 @@ def stds(private: Private, allocation: str, neighbours: str) -> Mapping[str, flo
     members = [[private.network.matches[p].recorded for p in g.parameters] for g in groups]
     sizes = [sum(named[name].numel() for name in group) for group in members]
     moved = 2.0 if neighbours == "replace-one" else 1.0
-    deltas = [moved * group.grad_norm.value / private.calibration.plan.batch for group in groups]
+    deltas = [moved * group.grad_norm / private.calibration.plan.batch for group in groups]
     weight = sum(d * math.sqrt(n) for d, n in zip(deltas, sizes, strict=True))
     found = {
         "global": [SIGMA * math.hypot(*deltas)] * len(deltas),
@@ -189,7 +189,7 @@ def test_noise_is_normal_independent_and_as_large_as_the_formulas_say(name: str)
     with run(mechanism, **changes) as private:
         noise, taken = added(private)
         expected = stds(private, mechanism.allocation, mechanism.neighbours)
-        ratios = [(group.sensitivity.value / group.noise_std.value) ** 2
+        ratios = [(group.sensitivity / group.noise_std) ** 2
                   for group in private.enforcement.present().groups]  # fmt: skip
         assert sum(ratios) ** -0.5 == pytest.approx(SIGMA, rel=1e-9)
         assert len(taken) == private.releases == DRAWN
@@ -220,7 +220,7 @@ def test_custom_multipliers_have_one_joint_multiplier() -> None:
     mechanism = clipless(allocation="custom", noise_multipliers=(("hidden*", 2.0), ("head*", 5.0)))
     with run(mechanism) as private:
         noise, taken = added(private)
-        norms = {group.name: group.grad_norm.value / BATCH for group in private.calibration.groups}
+        norms = {group.name: group.grad_norm / BATCH for group in private.calibration.groups}
     scale = SIGMA * math.hypot(1 / 2.0, 1 / 5.0)
     expected = {"hidden": scale * 2.0 * norms["hidden"], "head": scale * 5.0 * norms["head"]}
     parts = {name: part / expected[name.split(".")[0]] for name, part in noise.items()}

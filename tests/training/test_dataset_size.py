@@ -81,7 +81,7 @@ def test_a_run_of_a_declared_size_is_certified_and_audited(
 ) -> None:
     folder = tmp_path / "run"
     with private_run(folder, examples=neighbour(count), dataset_size=declared) as run:
-        assert run.calibration.plan.sampling_rate.value == pytest.approx(BATCH / declared)
+        assert run.calibration.plan.sampling_rate == pytest.approx(BATCH / declared)
         train(run)
     assert "public constants, the same for neighbouring data sets" in sampling_text(folder)
     assert read_trace(folder / "trace").manifest.declaration.examples == count

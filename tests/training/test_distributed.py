@@ -44,7 +44,7 @@ def steps_of(private: Private, count: int) -> list[dict[str, Any]]:
         named = dict(private.network.module.named_parameters())
         before = {name: item.detach().clone() for name, item in named.items()}
         stds = {
-            private.network.matches[name].recorded: group.noise_std.value
+            private.network.matches[name].recorded: group.noise_std
             for group in private.enforcement.present().groups
             for name in group.parameters
         }

@@ -58,7 +58,7 @@ def test_the_numbers_are_those_of_autograd_and_of_the_run():
     x, y = data(3).tensors
     message, groups = warned(network=Short, noise_multiplier=300.0, public=(x, y))
     sizes = {"hidden": 5 * FEATURES + 5, "head": CLASSES * 5 + CLASSES}
-    energy = {group.name: sizes[group.name] * group.noise_std.value**2 for group in groups}
+    energy = {group.name: sizes[group.name] * group.noise_std**2 for group in groups}
     noise = math.sqrt(sum(energy.values()) / STEPS)
     own = gradients(x, y, 4.0)
     expected = noise / float(own.mean(dim=0).norm())

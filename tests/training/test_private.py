@@ -152,7 +152,7 @@ def test_released_is_the_sum_over_a_constant_plus_noise(name: str) -> None:
         weights = {k: v.detach().clone() for k, v in run.model.named_parameters()}
         for x, y in run.loader:
             stds = {
-                run.network.matches[p].recorded: group.noise_std.value
+                run.network.matches[p].recorded: group.noise_std
                 for group in run.enforcement.present().groups
                 for p in group.parameters
             }

@@ -105,7 +105,7 @@ def test_the_module_of_a_recipe_has_the_bound_that_is_stated() -> None:
         with exported_network(made.module, EXAMPLE, SETTINGS) as network:
             own = network.under(replace(made.settings, freeze=(), trainable=()))
             groups = bounded(network.model, own).groups
-        bound = sum(group.grad_norm.value**2 for group in groups) ** 0.5
+        bound = sum(group.grad_norm**2 for group in groups) ** 0.5
         assert bound == pytest.approx(made.recipe.outcome.grad_norm, rel=1e-9)
 
 
@@ -149,7 +149,7 @@ def test_a_useless_bound_becomes_a_run_without_retyping() -> None:
         with make_private(own.module, optimizer, loader, own.mechanism(), **own.run()) as private:
             for images, labels in itertools.islice(private.loader, 2):
                 private.step(images, labels)
-            bounds = [group.grad_norm.value for group in private.calibration.groups]
+            bounds = [group.grad_norm for group in private.calibration.groups]
         whole = sum(bound * bound for bound in bounds) ** 0.5
         if kind != "gradient-clipping":  # whose one clip is stated for every group
             assert whole == pytest.approx(own.recipe.outcome.grad_norm, rel=1e-9)

@@ -21,10 +21,10 @@ from lipcert.audit.attack.labels import label_set
 from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
+from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.domain import Domain
-from lipcert.upper import FloatArray
 
 __all__ = ["Progress", "Proposal", "proposals"]
 

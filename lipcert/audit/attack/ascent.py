@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from lipcert.audit.attack.labels import Labels, LabelSet
 from lipcert.audit.attack.objective import Field, Slopes
+from lipcert.core.program import FloatArray
 from lipcert.graph.domain import Domain, lengths
-from lipcert.upper import FloatArray
 
 _Mask = npt.NDArray[np.bool_]
 

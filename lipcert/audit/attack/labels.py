@@ -17,11 +17,10 @@ import numpy.typing as npt
 from lipcert.core.losses.base import ClassLoss, Loss, Targets
 from lipcert.core.losses.joint import Joint
 from lipcert.core.losses.tokens import Scores, scores_of
-from lipcert.core.program import Shape
+from lipcert.core.program import FloatArray, Shape
 from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
 from lipcert.graph.domain import lengths
-from lipcert.upper import FloatArray
 
 Labels = npt.NDArray[Any]
 """class numbers [examples], or targets [examples, *output shape]; a matrix for several outputs"""

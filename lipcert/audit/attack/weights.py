@@ -20,14 +20,14 @@ from lipcert.analysis.premises import constraints_of
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
 from lipcert.audit.bounds import Claims
 from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
-from lipcert.core.program import Dense, operands
+from lipcert.core.interval import norm_up
+from lipcert.core.program import Dense, FloatArray, operands
 from lipcert.core.rules.facts import lengths_up
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, Operand, Use
 from lipcert.graph.viewed import graph_at
 from lipcert.settings.settings import ConstraintSpec
 from lipcert.settings.values import TierName
-from lipcert.upper import FloatArray, norm
 
 Weights = Mapping[str, FloatArray]
 
@@ -144,7 +144,7 @@ class WeightSet:
         found = {}
         for name, constraint in self.constraints.items():
             if constraint.kind == "frobenius":
-                norms = [norm(weights[name]).value]
+                norms = [norm_up(weights[name])]
             else:
                 norms = [
                     self._norm(use, certified=certified) / min(1.0, abs(use.operand.scale))
@@ -161,8 +161,8 @@ class WeightSet:
         if not use.is_linear_map:
             return float(np.max(np.abs(use.operand.array), initial=0.0))
         if certified:
-            return operator_norm_upper(use.node, self.tier).value
-        return operator_norm_lower(use.node).value
+            return operator_norm_upper(use.node, self.tier)
+        return operator_norm_lower(use.node)
 
     def _plain_matrices(self) -> Iterator[tuple[str, Use]]:
         """Spectrally constrained parameters that are the matrix of one dense layer."""
@@ -172,7 +172,7 @@ class WeightSet:
                 continue
             operand = uses[0].operand
             whole = operand.array.size == self.graph.parameters[name].size
-            plain = whole and operand.scale == 1.0 and operand.gain.value == 1.0
+            plain = whole and operand.scale == 1.0 and operand.gain == 1.0
             if plain and uses[0].slot == "weight" and isinstance(uses[0].node.op, Dense):
                 yield name, uses[0]
 

@@ -37,8 +37,8 @@ from lipcert.audit.recorded import INPUT
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.weight_norms import Excess, excesses, storage_unit
+from lipcert.core.program import FloatArray
 from lipcert.graph.viewed import is_shown
-from lipcert.upper import FloatArray
 
 _DOMAIN: Final = Check(
     "LC304",

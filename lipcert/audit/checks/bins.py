@@ -30,7 +30,7 @@ from scipy.special import logsumexp
 
 from lipcert.audit.checks.chance import ChanceTest, power_of_ten
 from lipcert.audit.checks.draws import Members, binomial_law, log_two_sided, pair_test
-from lipcert.upper import FloatArray
+from lipcert.core.program import FloatArray
 
 _WIDEST: Final = 64.0
 _SLOPES: Final = np.concatenate([-np.geomspace(0.02, 200.0, 24), np.geomspace(0.005, 0.45, 12)])

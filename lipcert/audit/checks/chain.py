@@ -54,7 +54,7 @@ from lipcert.audit.checks.recorded_run import (
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Array, Blob
 from lipcert.audit.trace.records import OptimizerRecord, Resume, Step
-from lipcert.upper import FloatArray
+from lipcert.core.program import FloatArray
 
 _OTHERWISE: Final = frozenset({"LBFGS", "Muon", "Optimizer", "SparseAdam"})
 """of torch.optim: those whose step is not a function of one gradient for each parameter, or rounds

@@ -22,7 +22,7 @@ from scipy.optimize import minimize_scalar
 from scipy.stats import hypergeom
 
 from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.upper import FloatArray
+from lipcert.core.program import FloatArray
 
 FALSE_ALARM: Final = 1e-6
 SHARE: Final = FALSE_ALARM / 5.0

@@ -54,10 +54,9 @@ from lipcert.audit.checks.recorded_run import (
 )
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
-from lipcert.core.program import Conv
+from lipcert.core.program import Conv, FloatArray
 from lipcert.measure.measured import joint
 from lipcert.measure.precision import Precision
-from lipcert.upper import FloatArray
 
 _NAME: Final = "agreement"
 _CHECK: Final = Check("LC317", _NAME)

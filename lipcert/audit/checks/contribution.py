@@ -36,10 +36,10 @@ from lipcert.audit.checks.recorded_run import (
 )
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Step
+from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
 from lipcert.measure.measured import Measured, decide, joint, largest_of
 from lipcert.privacy.noise import Neighbouring
-from lipcert.upper import FloatArray
 
 _CHECK: Final = Check(
     "LC312",

@@ -60,7 +60,7 @@ from lipcert.audit.checks.chance import (
     log_overlap_tails,
     power_of_ten,
 )
-from lipcert.upper import FloatArray
+from lipcert.core.program import FloatArray
 
 _BEYOND: Final = 1e-15
 _SLOPES: Final = 200

@@ -66,10 +66,10 @@ from lipcert.audit.checks.recorded_run import (
 from lipcert.audit.checks.sampling import members_of, resumed_steps
 from lipcert.audit.records import Check, EpsilonInterval, ExampleReference
 from lipcert.audit.trace.records import Step
+from lipcert.core.program import FloatArray
 from lipcert.privacy.below import allocated_epsilon, gaussian_epsilon, poisson_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.upper import FloatArray
 
 _CHECK: Final = Check(
     "LC323",
@@ -284,7 +284,7 @@ class _Spent:
             case Sampling.BALLS_IN_BINS:
                 return allocated_epsilon(epochs, self.plan.batches_per_epoch, self.plan.delta)
             case Sampling.POISSON:
-                rate = self.plan.sampling_rate.value * (1.0 - 2.0**-50)
+                rate = self.plan.sampling_rate * (1.0 - 2.0**-50)
                 return poisson_epsilon(epochs[0], rate, self.plan.delta)
         return gaussian_epsilon(epochs[0], self.plan.delta)
 

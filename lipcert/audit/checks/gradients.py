@@ -29,13 +29,13 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lipcert.audit.bounds import Claims
 from lipcert.audit.checks.recorded_run import Batch, RecordedRun, Scale
 from lipcert.audit.evaluator import Clip, clip_of
+from lipcert.core.program import FloatArray
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.measure.measured import Measured, joint
 from lipcert.measure.precision import Precision
-from lipcert.upper import FloatArray
 
 _CHUNK: Final = 128
 _Array = npt.NDArray[Any]

@@ -66,7 +66,7 @@ from lipcert.audit.checks.recorded_run import (
     stored_roundoff,
 )
 from lipcert.audit.records import Check, CheckReport, Verdict
-from lipcert.upper import FloatArray
+from lipcert.core.program import FloatArray
 
 _CHECK: Final = Check(
     "LC314",

@@ -31,12 +31,12 @@ from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch as RecordedBatch
 from lipcert.audit.trace.records import Declaration, Noise, Reduction, Step
+from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Readable
 from lipcert.gradient_stats.labels import checked_labels
 from lipcert.graph.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings
-from lipcert.upper import FloatArray
 
 FEW: Final = 4
 """places that are named where a check fails at many"""

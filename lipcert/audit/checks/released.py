@@ -44,7 +44,7 @@ from lipcert.audit.checks.recorded_run import (
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.records import Step
-from lipcert.upper import FloatArray
+from lipcert.core.program import FloatArray
 
 _CHECK: Final = Check(
     "LC314", "release", "let the optimizer take the noised gradient, and record what it takes"

@@ -125,7 +125,7 @@ def _statements(run: RecordedRun) -> Iterator[Finding]:
 def _sampler(run: RecordedRun) -> Iterator[Finding]:
     """Every batch is drawn as accounted for, and not at a higher rate."""
     expected = stated_sampling(run)
-    rate = run.plan.sampling_rate.value if run.plan is not None else run.declared.sampling_rate
+    rate = run.plan.sampling_rate if run.plan is not None else run.declared.sampling_rate
     stated = [(step, batch) for step in run.steps for batch in step.batches if batch.sampler]
     if expected is None or not stated:
         yield "how batches are drawn is not recorded, or not accounted for"

@@ -70,7 +70,7 @@ from lipcert.audit.checks.chance import SHARE, ChanceTest, too_rare
 from lipcert.audit.checks.noise import AddedNoise, added_noises
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun, run_check
 from lipcert.audit.records import Check, CheckReport
-from lipcert.upper import FloatArray
+from lipcert.core.program import FloatArray
 
 SHORTEST: Final = 8
 """entries of a segment; shorter ones are compared unshifted only"""

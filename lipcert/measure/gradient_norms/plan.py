@@ -21,7 +21,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, PRelu, Scale, Shape, Shift
+from lipcert.core.program import (
+    BatchNorm,
+    Conv,
+    Dense,
+    Embedding,
+    FloatArray,
+    PRelu,
+    Scale,
+    Shape,
+    Shift,
+)
 from lipcert.errors import NoVerdictError
 from lipcert.graph.evaluate import member
 from lipcert.graph.ir import Graph, Node, Use
@@ -37,7 +47,6 @@ from lipcert.measure.gradient_norms.entrywise import (
 from lipcert.measure.gradient_norms.operand import OperandGradient, Pair
 from lipcert.measure.gradient_norms.squares import OUTWARD, Squares, gamma, sum_of_squares, widened
 from lipcert.measure.lowering import LoweredNetwork
-from lipcert.upper import FloatArray
 
 
 @final

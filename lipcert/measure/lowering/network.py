@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.graph.ir import Graph, Node, Operand, PlaceArray
 from lipcert.graph.viewed import parameters_of
 from lipcert.measure.lowering.dispatch import function_of, obstacle
 from lipcert.measure.lowering.functions import Function, Tensors
 from lipcert.text.numbers import first_of
-from lipcert.upper import FloatArray
 
 
 def replaced(graph: Graph, weights: Mapping[str, FloatArray] | None) -> Mapping[str, FloatArray]:

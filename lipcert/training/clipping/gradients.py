@@ -76,7 +76,7 @@ class ClipRule:
     @property
     def radii(self) -> list[float]:
         """To which the gradients of the groups are clipped."""
-        return [group.grad_norm.value for group in self.groups]
+        return [group.grad_norm for group in self.groups]
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """ℓ of every example; labels as `checked_labels` returns them.  # [examples]"""

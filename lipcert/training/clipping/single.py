@@ -118,7 +118,7 @@ class SingleGradients:
             for name in names:
                 square = square.plus(sum_of_squares(found[name]))
             norms = square.upper.sqrt() * OUTWARD
-            radii = torch.full_like(norms, group.grad_norm.value)
+            radii = torch.full_like(norms, group.grad_norm)
             factors = factors_of(norms[:, None], radii[:, None], first.dtype)[:, 0]
             counts = factors > 0.0
             for name in names:

@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from lipcert.analysis.premises import constraints_of
+from lipcert.core.program import FloatArray
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph, Node, Operand
 from lipcert.settings.settings import ConstraintSpec, Settings
-from lipcert.upper import FloatArray
 
 _SMALLEST: Final = 2.0**-40
 _LARGEST: Final = 2.0**80
@@ -89,7 +89,7 @@ def _uses(graph: Graph, name: str, spec: ConstraintSpec) -> tuple[Use, ...]:
     for use in graph.uses(name):
         plain = Norm.ROW if use.is_table else Norm.LARGEST
         norm = Norm.OPERATOR if use.is_linear_map else plain
-        limit = spec.radius * max(1.0, use.operand.gain.value)
+        limit = spec.radius * max(1.0, use.operand.gain)
         found.append(Use(name, norm, limit, use.node, use.operand))
     return tuple(found)
 

@@ -22,22 +22,28 @@ from scipy.sparse import bmat, coo_array
 from scipy.sparse.csgraph import connected_components
 
 from lipcert.audit.weight_norms import linear_map
+from lipcert.core.arithmetic import divide_up, multiply_down, round_down, round_up, sqrt_down
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.kernels import Kernel
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.roots import ComplexArray, half_turns
-from lipcert.core.program import Conv, IndexArray
+from lipcert.core.program import Conv, FloatArray, IndexArray
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Node, Operand
 from lipcert.graph.viewed import viewed
-from lipcert.upper import ONE, UNIT_ROUNDOFF, FloatArray, Lower, gamma
 
 Matrix = npt.NDArray[np.float64 | np.complex128]
+UNIT_ROUNDOFF: Final = 2.0**-53
 
 _EXPLICIT: Final = 2**20  # multiplications for which a map is always written out
 _WORTH: Final = 4  # how many times the work by frequencies its border effects are worth
 _ENTRIES: Final = 2**19  # of a map that is written out
 _SAMPLES: Final = 16  # per degree of the symbol: costs 0.5 % of the norm per axis
+
+
+def gamma(terms: int) -> float:
+    """γ_n = n·u/(1 − n·u), rounded up: the relative error of a sum of n terms, or inner product."""
+    return round_up(Fraction(terms, 2**53 - terms)) if terms < 2**52 else math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -135,24 +141,24 @@ class SymbolMatrices(Matrices):
         if labels.shape[2] > labels.shape[3]:
             labels = labels.swapaxes(2, 3)
         shifts, groups, side, longer = labels.shape
-        circles, stretch = [], Lower(1.0)
+        circles, stretch = [], 1.0
         for number, axis in enumerate(axes, 1):
             circle, lost = _circle(axis, is_last=number == len(axes))
             circles.append(circle)
-            stretch = stretch * lost
+            stretch = multiply_down(stretch, lost)
         roots = circles[0]
         for circle in circles[1:]:
             joined = roots[:, None, :, None] * circle[None, :, None, :]
             roots = joined.reshape(len(roots) * len(circle), -1)
         spread = math.sqrt(shifts * side)
-        rounding = gamma(shifts + 2).value + 5.0 * len(axes) * UNIT_ROUNDOFF
+        rounding = gamma(shifts + 2) + 5.0 * len(axes) * UNIT_ROUNDOFF
         slack = 3.0 * (rounding + UNIT_ROUNDOFF) * spread
         return cls(
             operand,
             len(roots) * groups,
             side,
             longer,
-            ONE.over(stretch.sqrt()).value * (1.0 + slack),
+            divide_up(1.0, sqrt_down(stretch)) * (1.0 + slack),
             spread,
             np.ascontiguousarray(labels).reshape(shifts, -1),
             np.ascontiguousarray(roots.real),
@@ -260,10 +266,10 @@ def _frequencies(axis: Axis) -> tuple[int, int]:
     return carried, _SAMPLES * (axis.length - 1)
 
 
-def _circle(axis: Axis, *, is_last: bool) -> tuple[ComplexArray, Lower]:
+def _circle(axis: Axis, *, is_last: bool) -> tuple[ComplexArray, float]:
     """exp(iwj) as [frequencies, shifts], and cos² of how far one may be from the largest norm."""
     carried, enough = _frequencies(axis)
-    count, twist, lost = carried, int(axis.fits(carried, 1)), Lower(1.0)
+    count, twist, lost = carried, int(axis.fits(carried, 1)), 1.0
     if enough < carried:
         count, twist = enough, 1
         lost = _cosine_squared(Fraction(axis.length - 1, 2 * enough))
@@ -275,7 +281,7 @@ def _circle(axis: Axis, *, is_last: bool) -> tuple[ComplexArray, Lower]:
 _PI_ABOVE: Final = Fraction(31415926535897932385, 10**19)
 
 
-def _cosine_squared(angle: Fraction) -> Lower:
+def _cosine_squared(angle: Fraction) -> float:
     """Lower bound of cos²θ, θ = π · angle; 0 where θ exceeds π/2.
 
     Proof: cos²θ = (1 + cos 2θ)/2 decreases on [0, π/2], and partial sums of the cosine series
@@ -283,8 +289,8 @@ def _cosine_squared(angle: Fraction) -> Lower:
     """
     theta = angle * _PI_ABOVE
     if theta >= Fraction(3, 2):
-        return Lower(0.0)
-    return Lower(float(_half_of_one_plus_cosine(2 * theta, 11))) * Lower(1.0 - 2.0**-52)
+        return 0.0
+    return round_down(_half_of_one_plus_cosine(2 * theta, 11))
 
 
 def _half_of_one_plus_cosine(angle: Fraction, terms: int) -> Fraction:

@@ -26,12 +26,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.linalg.lapack import dlauum, dpotrf
 
-from lipcert.core.program import IndexArray
+from lipcert.core.program import FloatArray, IndexArray
 from lipcert.graph.viewed import viewed
 from lipcert.search.eigenvalues import estimated_squares
 from lipcert.training.projection.constrained import Norm, Use
-from lipcert.training.projection.matrices import Matrices, Matrix, matrices_of
-from lipcert.upper import UNIT_ROUNDOFF, FloatArray, gamma
+from lipcert.training.projection.matrices import UNIT_ROUNDOFF, Matrices, Matrix, gamma, matrices_of
 
 Numbers = Mapping[str, FloatArray]
 """by the graph's names of parameters, exact"""
@@ -112,7 +111,7 @@ def _above(use: Use, value: float) -> float:
 @cache
 def _rounding(terms: int) -> float:
     """1 + γ of a sum of squares, and some."""
-    return 1.0 + gamma(terms + 4).value
+    return 1.0 + gamma(terms + 4)
 
 
 BoolArray = npt.NDArray[np.bool_]
@@ -142,8 +141,8 @@ def product_margin(side: int, longer: int) -> float:
     Reference: Rump 2006, Verification of positive definiteness, with a residual in place of an
     error analysis of the factorisation.
     """
-    inner = gamma(side + 4).value * 5.0 * side + gamma(2 * side * side + 4).value
-    margin = 1.01 * RESIDUAL + inner + gamma(longer + 2).value * 2.0 * side + 8.0 * UNIT_ROUNDOFF
+    inner = gamma(side + 4) * 5.0 * side + gamma(2 * side * side + 4)
+    margin = 1.01 * RESIDUAL + inner + gamma(longer + 2) * 2.0 * side + 8.0 * UNIT_ROUNDOFF
     if margin > _TOO_LARGE:
         raise ValueError(f"matrices of {side} by {longer} are too large for a proof in float64")
     return margin

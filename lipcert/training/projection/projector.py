@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.core.program import Conv, Dense
+from lipcert.core.program import Conv, Dense, FloatArray
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, Node
 from lipcert.settings.settings import Settings
@@ -34,7 +34,6 @@ from lipcert.training.projection.constrained import (
 )
 from lipcert.training.projection.norms import Entrywise, Measure, Numbers, stacks_of
 from lipcert.training.projection.there import There, is_ieee
-from lipcert.upper import ONE, FloatArray
 
 _INSIDE: Final = 1.0 - 2.0**-20
 
@@ -83,7 +82,7 @@ def orthogonal_of(constrained: Constrained, iterations: int) -> Orthogonal | str
 def _shape(use: Use) -> tuple[int, int, int] | str:
     """A transposed matrix is as orthogonal as the matrix itself."""
     operand, node = use.operand, use.node
-    if node is None or operand is None or operand.scale != 1.0 or operand.gain > ONE:
+    if node is None or operand is None or operand.scale != 1.0 or operand.gain > 1.0:
         return "the op sees it rescaled or repeated"
     if isinstance(node.op, Dense):
         rows, columns = operand.shape

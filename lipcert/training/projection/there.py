@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from lipcert.core.program import FloatArray
 from lipcert.graph.ir import Operand
 from lipcert.training.projection.constrained import Norm, Use
 from lipcert.training.projection.matrices import Matrices, RealMatrices, SymbolMatrices
@@ -31,7 +32,6 @@ from lipcert.training.projection.norms import (
     Stack,
     euclidean_bound,
 )
-from lipcert.upper import FloatArray
 
 _EMULATION: Final = ("CUBLAS_EMULATE_DOUBLE_PRECISION", "CUBLAS_EMULATION_STRATEGY")
 _SQUARINGS: Final = 6  # of a matrix, by whose power the estimates of the last step are improved

@@ -13,7 +13,6 @@ from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import parameters_of
 from lipcert.privacy.noise import Group
 from lipcert.training.clipping import ClipRule
-from lipcert.upper import Upper
 from tests.measure.gradient_norms import oracle
 
 LOSS = SquaredError(1e9, "sum", half=True)
@@ -33,7 +32,7 @@ def trained_names(graph: Graph) -> list[str]:
 
 
 def clipped(name: str, parameters: tuple[str, ...], radius: float) -> Group:
-    return Group(name, 1, parameters=parameters, grad_norm=Upper(radius))
+    return Group(name, 1, parameters=parameters, grad_norm=radius)
 
 
 def flat(graph: Graph, radius: float, decay: float = 0.0, loss=LOSS) -> ClipRule:

@@ -207,7 +207,7 @@ def test_a_private_run_releases_what_the_oracle_clips() -> None:
         None, MECHANISM, network=network, optimizer=silent, examples=examples()
     ) as run:
         stds = {
-            run.network.matches[name].recorded: group.noise_std.value
+            run.network.matches[name].recorded: group.noise_std
             for group in run.enforcement.present().groups
             for name in group.parameters
         }

@@ -20,7 +20,6 @@ from lipcert.graph.ir import Graph, Operand
 from lipcert.graph.viewed import graph_at
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
-from lipcert.upper import Upper
 from tests.networks import chain, dag, trained
 from tests.ops import Conv, Dense, Normalize, PRelu, Scale, Shift
 from tests.training.projection.networks import (
@@ -170,7 +169,7 @@ def test_entrywise_constraints(kind: str) -> None:
 def test_a_view_with_a_gain_may_be_larger() -> None:
     """array = 2θ: bounds assume 2r of the op; array = θ/2: they assume r of it."""
     for scale, expected in ((2.0, 2.0), (0.5, 1.0)):
-        operand = Operand(scale * np.eye(5), "w", Upper(scale), scale=scale)
+        operand = Operand(scale * np.eye(5), "w", scale, scale=scale)
         graph = graph_of((5,), Dense(operand))
         weights = {"w": floats(draw((5, 5), scale=9.0))}
         projector(graph, weights).project()
