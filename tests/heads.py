@@ -9,7 +9,7 @@ import onnx
 import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from lipcert.core.ledger.entries import LossParameter
+from lipcert.core.ledger import LossParameter
 from lipcert.core.ledger.parts import LossPart
 from lipcert.core.losses.base import parameters_of, read_loss
 from tests.plain_losses import loss_value, one_hot

@@ -20,11 +20,11 @@ import yaml
 
 from lipcert.audit.records import EpsilonInterval, ExampleReference
 from lipcert.core.line import RULES
+from lipcert.core.losses import KINDS
 from lipcert.core.losses.base import parameters_of
-from lipcert.core.losses.kinds import KINDS
 from lipcert.core.main import EXIT_CODES
-from lipcert.core.rules.functions import FUNCTIONS
-from lipcert.core.rules.table import FAMILIES
+from lipcert.core.rules.activations import FUNCTIONS
+from lipcert.core.rules.steps import FAMILIES
 from lipcert.core.text import NOT_CHECKED
 from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES

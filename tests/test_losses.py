@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+from lipcert.core.losses import KINDS
 from lipcert.core.losses.base import parameters_of
 from lipcert.core.losses.entries import BinaryCrossEntropy, Cosine, SquaredError
-from lipcert.core.losses.kinds import KINDS
 from lipcert.core.losses.margins import NegativeLogLikelihood
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import UsageError

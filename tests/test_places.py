@@ -15,11 +15,11 @@ import lipcert
 from lipcert import training
 from lipcert.audit.attack.labels import label_set
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
+from lipcert.core.losses import KINDS
 from lipcert.core.losses.base import loss_class, parameters_of
-from lipcert.core.losses.kinds import KINDS
 from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
+from lipcert.core.rules.activations import FUNCTIONS
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.functions import FUNCTIONS
 from lipcert.graph.evaluate import function_of
 from lipcert.losses import make_loss
 from lipcert.measure.losses import _loss
@@ -77,7 +77,7 @@ def test_every_loss_is_one_class(kind: str) -> None:
 def test_a_loss_has_three_places(kind: str) -> None:
     """Its class, its row and the loss in torch; some have a use, or other names, of their own."""
     module, _, name = KINDS[kind].partition(".")
-    own = {f"core/losses/{module}.py", "core/losses/kinds.py", "measure/losses.py"}
+    own = {f"core/losses/{module}.py", "core/losses/__init__.py", "measure/losses.py"}
     found = places(f'"{kind}"', rf"\b{name}\b(?! loss)")
     assert (
         own
@@ -215,7 +215,7 @@ def test_an_activation_has_three_places() -> None:
     """Its bounds, its operator in ONNX, and its function in torch."""
     assert places('"soft_threshold"') == {
         "core/lower/function_choices.py",
-        "core/rules/functions.py",
+        "core/rules/activations.py",
         "measure/lowering/functions.py",
     }
 

@@ -41,9 +41,9 @@ from lipcert.core.claims import (
 from lipcert.core.coverage import eval_layers, frozen_tensors
 from lipcert.core.coverage import tensors as tensors_stored
 from lipcert.core.digest import structural_digest
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.premises import Circumstances
 from lipcert.core.lines.proof import Proof
+from lipcert.core.norms import ENGINES
 from lipcert.core.spending import derived_epsilon
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import EXPORT

@@ -17,7 +17,6 @@ import numpy as np
 from lipcert.core.arithmetic import divide_down
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors as stored_tensors
-from lipcert.core.engines import ENGINES
 from lipcert.core.interval import largest_magnitude, norm_up
 from lipcert.core.ledger.mechanism import Mechanism, names_of
 from lipcert.core.ledger.premises import Premises
@@ -26,6 +25,7 @@ from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.membership import constraint_faults
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import FloatArray, Program, Shape
 from lipcert.core.reader.records import Model
 from lipcert.errors import UsageError

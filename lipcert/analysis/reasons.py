@@ -18,9 +18,8 @@ from lipcert.core.line import Line
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm
-from lipcert.core.lines.facts import FactLine, InputFact, StepFact
+from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
-from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.products import ProductFact

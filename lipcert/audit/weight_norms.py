@@ -25,7 +25,7 @@ from lipcert.audit.bounds import Claims
 from lipcert.audit.records import Verdict
 from lipcert.core.arithmetic import add_down, divide_down, divide_up, multiply_up
 from lipcert.core.interval import norm_up
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Kernel
 from lipcert.core.program import Conv, Dense, FloatArray, Operand, Shape, Step
 from lipcert.core.rules.facts import lengths_up
 from lipcert.graph.evaluate import batch_output

@@ -32,19 +32,17 @@ from lipcert.core.coverage import (
     tensors,
     unspoken_tensors,
 )
-from lipcert.core.engines import ENGINES
-from lipcert.core.inputs import input_faults
-from lipcert.core.ledger.entries import CHECKED
+from lipcert.core.ledger import CHECKED
 from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.line import NotProved
-from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.proof import Proof, input_faults
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
-from lipcert.core.promise import promise
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError
-from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict
+from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict, promise
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
 _MOST_LINES: Final = 40
@@ -285,8 +283,11 @@ def _leftovers(state: _State) -> Iterator[str]:
     held = scope.constraints if scope.kind == "point" else ()
     if not held and weights is None:
         return
-    from lipcert.core.membership import constraint_faults, membership_faults  # noqa: PLC0415
-    from lipcert.core.weights import read_weights  # noqa: PLC0415  where weights are held
+    from lipcert.core.membership import (  # noqa: PLC0415
+        constraint_faults,
+        membership_faults,
+        read_weights,
+    )
 
     engine = ENGINES[state.choices.engine]
     norms = state.proof.norms

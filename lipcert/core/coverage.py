@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.ledger.entries import DROPOUT, MODAL_OPERATORS, EvalLayer
+from lipcert.core.ledger import DROPOUT, MODAL_OPERATORS, EvalLayer
 from lipcert.core.program import Activation, Op, Program, Step, operands
 from lipcert.core.reader.records import Model, Tensor, shown, with_nested
 

@@ -91,7 +91,7 @@ RULES: Final[Mapping[str, str]] = {
     "pull/form": "shares.FormPull",
     "pull/signs": "signs.SignPull",
     "grad/kernel": "kernels.KernelGradient",
-    "grad/tensor": "gradients.TensorGradient",
+    "grad/tensor": "facts.TensorGradient",
 }
 """`module.Class` in `lines`"""
 

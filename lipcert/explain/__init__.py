@@ -21,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Final, final
 
-from lipcert.core.losses.kinds import KINDS
+from lipcert.core.losses import KINDS
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
@@ -58,14 +58,14 @@ def _lines() -> dict[str, list[RulePage]]:
 
 
 def _steps() -> dict[str, list[RulePage]]:
-    """By `rules.table`, `rules.functions` and the version in `coverage`."""
+    """By `rules.steps`, `rules.activations` and the version in `coverage`."""
     version = _constant("coverage.py", "_VERSION")
     families = {
         kind: family
-        for family, kinds in _constant("rules/table.py", "_KINDS").items()
+        for family, kinds in _constant("rules/steps.py", "_KINDS").items()
         for kind in kinds.split()
     }
-    functions: Mapping[str, str] = _constant("rules/functions.py", "FUNCTIONS")
+    functions: Mapping[str, str] = _constant("rules/activations.py", "FUNCTIONS")
     pages = {kind: _page(f"rules/{family}.py", f"{kind}Rule") for kind, family in families.items()}
     applied = pages.pop("Activation")
     found = {f"{kind.lower()}/{version}": [page] for kind, page in pages.items()}
@@ -77,7 +77,7 @@ def _steps() -> dict[str, list[RulePage]]:
 
 
 def _norms() -> dict[str, list[RulePage]]:
-    """By the routes that `norms.kernels` tells apart, and the functions that it calls for each."""
+    """By the routes that `norms.convolution` tells apart, and the functions it calls for each."""
     files = [f"norms/{path.name}" for path in sorted((_CORE / "norms").glob("*.py"))]
     known = {
         definition.name: file
@@ -86,7 +86,7 @@ def _norms() -> dict[str, list[RulePage]]:
         if ast.get_docstring(definition)
     }
     found: dict[str, list[RulePage]] = {}
-    for case in ast.walk(_tree("norms/kernels.py")):
+    for case in ast.walk(_tree("norms/convolution.py")):
         if not isinstance(case, ast.match_case):
             continue
         constants = [n.value for n in ast.walk(case.pattern) if isinstance(n, ast.Constant)]

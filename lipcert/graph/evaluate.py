@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from lipcert.core import program as p
 from lipcert.core.interval import exact
-from lipcert.core.rules.functions import function
+from lipcert.core.rules.activations import function
 
 Array: TypeAlias = npt.NDArray[Any]
 _Slices: TypeAlias = tuple[slice, ...]

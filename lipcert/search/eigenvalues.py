@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.norms.strips import Strip
+from lipcert.core.norms.explicit import Strip
 
 Array = npt.NDArray[np.float64]
 Matrices = npt.NDArray[np.float64] | npt.NDArray[np.complex128] | npt.NDArray[np.complex64]

@@ -7,13 +7,13 @@ from dataclasses import dataclass, field
 from typing import Protocol, final
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.engines import ENGINES, Engine
 from lipcert.core.lines.chains import COTANGENTS, VALUES
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm
+from lipcert.core.norms import ENGINES, Engine
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
 

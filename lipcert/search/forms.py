@@ -18,7 +18,7 @@ from lipcert.core.lines.balls import NearFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.shares import FormPull
-from lipcert.core.norms.definite import MAX_SIZE, room_for
+from lipcert.core.norms.claim import MAX_SIZE, room_for
 from lipcert.core.rules.facts import Cotangent
 
 _LEVELS: Final = 200

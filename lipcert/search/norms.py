@@ -15,12 +15,12 @@ from typing import Final, final
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
-from lipcert.core.engines import ENGINES
 from lipcert.core.lines.norms import StepNorm, matrix_holds, norm_holds
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm, stacked
+from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Kernel
 from lipcert.core.norms.raised_kernels import kernel_of
 from lipcert.core.program import (
     Add,

@@ -15,11 +15,9 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.explicit import strips_of
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel
+from lipcert.core.norms.explicit import PANEL, Strip, strips_of
 from lipcert.core.norms.lines import axes_of, phases_of
-from lipcert.core.norms.strips import PANEL, Strip
 from lipcert.search.eigenvalues import Array, spectral_norm, strips_norm
 from lipcert.search.evidence import NormClaim
 from lipcert.search.torus import torus_norm

@@ -32,8 +32,7 @@ from lipcert.core.lines.chains import (
     slopes_at,
     slopes_between,
 )
-from lipcert.core.lines.facts import FactLine, InputFact, StepFact
-from lipcert.core.lines.gradients import TensorGradient
+from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table

@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from lipcert.core import program as p
 from lipcert.core.interval import exact
-from lipcert.core.rules.functions import function
+from lipcert.core.rules.activations import function
 from lipcert.graph.evaluate import batch_output, function_of, member, normal_share, of_one_rank
 
 Array: TypeAlias = npt.NDArray[np.float64]

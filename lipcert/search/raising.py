@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Kernel
 from lipcert.core.norms.lines import axes_of, phases_of
 from lipcert.core.norms.raised_kernels import kernel_of, raised_kernel, tap_of_all
 from lipcert.core.program import Step

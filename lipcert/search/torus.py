@@ -17,8 +17,8 @@ import numpy.typing as npt
 
 from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
-from lipcert.core.norms.roots import MAX_COUNT
 from lipcert.core.norms.symbol import GramSymbol, Symbol, symbol_of
+from lipcert.core.norms.torus import MAX_COUNT
 from lipcert.search.eigenvalues import (
     Array,
     estimated_eigenvalues,

@@ -24,7 +24,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, Literal, TypeAlias, TypeVar, get_args
 
-from lipcert.core.losses.kinds import KINDS
+from lipcert.core.losses import KINDS
 from lipcert.errors import UsageError
 
 LOSSES: Final = ("auto", *KINDS)

@@ -18,7 +18,7 @@ from lipcert.analysis.observing import observed_at, plain_gradients
 from lipcert.analysis.release import Release, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import usefulness_of
 from lipcert.core.accounting.sensitivity import total_sensitivity
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Kernel
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Met, Observed

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from lipcert.cli.main import cli
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import RULES
-from lipcert.core.losses.kinds import KINDS
+from lipcert.core.losses import KINDS
 from lipcert.core.program import Activation, Dense
-from lipcert.core.rules.functions import FUNCTIONS
-from lipcert.core.rules.table import FAMILIES, rule_class
+from lipcert.core.rules.activations import FUNCTIONS
+from lipcert.core.rules.steps import FAMILIES, rule_class
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain import all_keys, code_pages, core_pages, explain

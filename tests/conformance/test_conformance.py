@@ -11,10 +11,10 @@ import pytest
 
 from lipcert.core.check import Choices, check
 from lipcert.core.line import RULES
-from lipcert.core.losses.kinds import KINDS
+from lipcert.core.losses import KINDS
 from lipcert.core.main import EXIT_CODES
-from lipcert.core.rules.functions import FUNCTIONS
-from lipcert.core.rules.table import FAMILIES
+from lipcert.core.rules.activations import FUNCTIONS
+from lipcert.core.rules.steps import FAMILIES
 from tests.conformance import run
 
 HERE = Path(__file__).parent

@@ -14,11 +14,11 @@ from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.clips import with_clips
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence

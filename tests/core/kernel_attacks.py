@@ -19,13 +19,13 @@ import torch.nn.functional as F
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line
 from lipcert.core.lines.chains import slopes_between
 from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.pulls import LossPull
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,
     AveragePool,

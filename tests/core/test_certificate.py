@@ -34,9 +34,8 @@ from lipcert.core.line import RULES, Line, line_class
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall, NearFact
 from lipcert.core.lines.chains import ChainForm
-from lipcert.core.lines.facts import InputFact, StepFact
+from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
-from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm

@@ -9,7 +9,7 @@ import pytest
 from lipcert.core import clips as placing
 from lipcert.core.program import CotangentClip, InputClip, Op
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.table import rule_class
+from lipcert.core.rules.steps import rule_class
 from tests.core.adversary import found_above
 
 SEEDS = 10

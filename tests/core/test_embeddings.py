@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 from onnx import ModelProto, TensorProto
 
 from lipcert.core.certificate import Constraint, ScopeClaim
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norms import ENGINES
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
 from tests.core.lower.cases import model, node

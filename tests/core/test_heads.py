@@ -18,12 +18,12 @@ from lipcert.analysis.certificate import certify
 from lipcert.core.canonical import read_canonical, write_canonical
 from lipcert.core.certificate import Certificate, ScopeClaim, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.parts import LossPart
 from lipcert.core.ledger.premises import JOINT, Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import Place
 from lipcert.core.verdict import Verdict
 from lipcert.importer.load import load_model

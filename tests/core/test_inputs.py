@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.parts import InputPart
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence

@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from lipcert.core.certificate import Constraint, ScopeClaim
-from lipcert.core.engines import ENGINES
 from lipcert.core.forms.correlation import laid_out
 from lipcert.core.forms.pulled import pulled
 from lipcert.core.forms.signs import Differences
@@ -19,6 +18,7 @@ from lipcert.core.line import NotProved
 from lipcert.core.lines.kernels import Kernel, KernelGradient, kernel_at
 from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.signs import SignPull
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,
     AveragePool,

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import CertificateFormatError, Constraint, ScopeClaim
-from lipcert.core.ledger.entries import CHECKED
+from lipcert.core.ledger import CHECKED
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless, WeightClipping
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer

@@ -17,10 +17,10 @@ from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import Constraint, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.digest import structural_digest
-from lipcert.core.engines import ENGINES
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.membership import constraint_faults
+from lipcert.core.norms import ENGINES
 from lipcert.core.reader.model import read_model
 from lipcert.core.verdict import Verdict
 from tests.core.lower.cases import model as onnx_model

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from lipcert.core.certificate import Constraint, ScopeClaim
-from lipcert.core.engines import ENGINES
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import Activation, Conv, Dense, Move, Op
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.table import rule_class
+from lipcert.core.rules.steps import rule_class
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
 from tests.core.adversary import found_above

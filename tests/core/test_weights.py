@@ -16,11 +16,11 @@ from lipcert.analysis.certificate import certify
 from lipcert.core.certificate import Certificate, read_certificate, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.document import report_json
+from lipcert.core.membership import read_weights
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import ModelReadError
 from lipcert.core.text import report_text
 from lipcert.core.verdict import Report, Verdict
-from lipcert.core.weights import read_weights
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lines.chains import CHORDS, COTANGENTS, ChainForm
 from lipcert.core.lines.proof import Proof
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import Activation, Add, Dense, Operand, Place, Program, Shape, Step
 from lipcert.graph.evaluate import evaluate
 from lipcert.search import chains

@@ -12,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core.engines import ENGINES
 from lipcert.core.interval import Interval
+from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.search.proposals import proposals
 from tests.core.norms.convolutions import window_of
 from tests.search.test_norms import matrix_kernel, raised, witness_of

@@ -12,9 +12,9 @@ import pytest
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
 from lipcert.losses import make_loss, parameters
 from lipcert.search.evidence import Evidence

@@ -9,7 +9,7 @@ from scipy.optimize import minimize
 from lipcert.core.forms.chain import chain_form
 from lipcert.core.forms.links import Diagonal, Edge, Matrix, links_of
 from lipcert.core.interval import Interval
-from lipcert.core.norms.definite import definite_float
+from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Hull
 from lipcert.search.forms import Spectra

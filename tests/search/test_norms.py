@@ -15,13 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.engines import ENGINES
 from lipcert.core.interval import Interval
 from lipcert.core.lines.norms import norm_holds
 from lipcert.core.lower.lower import lower
+from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.reader.model import read_model
 from lipcert.search import norms
 from lipcert.search.evidence import NormClaim
@@ -93,7 +92,7 @@ def test_matrices_are_exact(tier, shape):
 
 
 def matrix_kernel(matrix):
-    from lipcert.core.norms.kernels import _POINT
+    from lipcert.core.norms.convolution import _POINT
 
     entries = matrix[:, :, None]
     frame = Convolution(entries, (1,), _POINT)

@@ -11,7 +11,7 @@ from lipcert.core.forms.chain import chain_form
 from lipcert.core.forms.descent import Descent, descent_of
 from lipcert.core.forms.links import Edge, links_of
 from lipcert.core.interval import Interval
-from lipcert.core.norms.definite import definite_float
+from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.program import Activation, Dense, Move, Operand, ReduceSum, Scale, Shape, Step
 from lipcert.core.rules.facts import Hull
 from lipcert.search.forms import Spectra

@@ -23,7 +23,7 @@ from lipcert.core.program import (
     Program,
     Step,
 )
-from lipcert.core.rules.functions import function
+from lipcert.core.rules.activations import function
 from lipcert.graph.evaluate import evaluate, evaluate_batch
 from lipcert.search.lower_bounds import plain_operands
 from lipcert.search.operand_gradients import operand_gradients

@@ -20,7 +20,6 @@ from onnx import helper
 from lipcert.core.certificate import Certificate, Constraint, ScopeClaim, write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.coverage import rule_of
-from lipcert.core.engines import ENGINES
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger.parts import InputPart
 from lipcert.core.ledger.premises import Premises
@@ -28,9 +27,8 @@ from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, slopes_between
-from lipcert.core.lines.facts import InputFact, StepFact
+from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
-from lipcert.core.lines.gradients import TensorGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
@@ -41,6 +39,7 @@ from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,
     Add,

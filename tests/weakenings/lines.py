@@ -143,9 +143,9 @@ PULLS = [
 ]  # fmt: skip
 
 GRADIENTS = [
-    _of("gradients:TensorGradient.evaluate", "add_up(found, share) if", "max(found, share) if",
+    _of("facts:TensorGradient.evaluate", "add_up(found, share) if", "max(found, share) if",
         by.a_tensor_with_two_uses),
-    _of("gradients:TensorGradient.evaluate", "self.tensor in proof.program.untracked", "False",
+    _of("facts:TensorGradient.evaluate", "self.tensor in proof.program.untracked", "False",
         by.a_plain_number_with_a_gradient),
     Mutation("lines.proof:Proof.gradient", "math.inf if is_read else 0.0", "0.0",
         Kill.of(by.a_gradient_without_a_line)),

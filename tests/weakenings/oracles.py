@@ -18,20 +18,20 @@ from lipcert.core.arithmetic import multiply_up
 from lipcert.core.certificate import GroupClaim
 from lipcert.core.claims import clipped_group, group_bounds
 from lipcert.core.forms import chain
-from lipcert.core.inputs import input_facts
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.parts import InputPart
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.lines.proof import input_facts
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax import domain_of
 from lipcert.core.norms import stacks
+from lipcert.core.norms.claim import Definite
 from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.definite import Definite, definite_float
-from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.norms.explicit import Strip, strips_at_most_float
+from lipcert.core.norms.float_engine import definite_float, norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
-from lipcert.core.norms.strips import Strip, strips_at_most_float
 from lipcert.core.norms.torus import torus_at_most
 from lipcert.core.program import Operand, Part, Place, Program, Scale
 from lipcert.core.rules.facts import Cotangent, Fact

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lipcert.core.norms.definite import definite_float
-from lipcert.core.norms.float_engine import norm_at_most_float
+from lipcert.core.norms.float_engine import definite_float, norm_at_most_float
 from lipcert.core.norms.integer_engine import definite_exact, norm_at_most_exact
 from lipcert.core.program import Activation
 from tests.core import test_inputs, test_kernel_gradients
@@ -40,24 +39,24 @@ NORMS = [
     by("norms.residual:square_sum", "1 - gamma(size)", "9", oracles.norms_slightly_too_small),
     by("norms.residual:extent", "int(found[-1]) + 1", "int(found[-1])",
         test_definite.test_bands, definite_float),
-    by("norms.strips:strips_at_most_float", "Fraction(level) + rest + error <= target", "True",
+    by("norms.explicit:strips_at_most_float", "Fraction(level) + rest + error <= target", "True",
         oracles.wrong_factors, oracles.in_strips),
-    by("norms.strips:_Panels.unexplained",
+    by("norms.explicit:_Panels.unexplained",
         "return measured + product_error + U * measured + 2 * size * ETA", "return Fraction(0)",
         oracles.wrong_factors, oracles.in_strips),
-    Mutation("norms.strips:_Panels.gram", "strip.rows.T @ strip.rows",
+    Mutation("norms.explicit:_Panels.gram", "strip.rows.T @ strip.rows",
         "0.9 * strip.rows.T @ strip.rows", STRIPS),
-    Mutation("norms.strips:_add", "+= part", "= part", STRIPS),
+    Mutation("norms.explicit:_add", "+= part", "= part", STRIPS),
     Mutation("norms.explicit:strips_of", "matrix.T if flipped else matrix",
         "0.9 * (matrix.T if flipped else matrix)", STRIPS),
     Mutation("norms.explicit:_strips", "= matrices[tap]", "= matrices[0]", STRIPS),
     by("norms.integer_engine:norm_at_most_exact", "level + rest", "level",
         oracles.wrong_factors, norm_at_most_exact),
-    by("norms.layers:Layers.gram", "second += cross + cross.T", "second += cross",
+    by("norms.integer_engine:Layers.gram", "second += cross + cross.T", "second += cross",
         test_engines.test_proved_claims_are_true),
-    by("norms.layers:Layers.row_sum_norm", "int(max(", "int(0 * max(",
+    by("norms.integer_engine:Layers.row_sum_norm", "int(max(", "int(0 * max(",
         oracles.wrong_factors, norm_at_most_exact),
-    by("norms.definite:definite_float", "Fraction(shift) - least", "Fraction(shift)",
+    by("norms.float_engine:definite_float", "Fraction(shift) - least", "Fraction(shift)",
         oracles.wrong_lowest_eigenvalue, definite_float),
     by("norms.integer_engine:definite_exact", "<= -least", "<= 0",
         oracles.wrong_lowest_eigenvalue, definite_exact),
@@ -70,7 +69,7 @@ NORMS = [
         test_convolution.test_the_matrix_is_the_convolution),
     by("norms.claim:all_at_most", "Fraction(claim) - Fraction(error)", "Fraction(claim)",
         test_steps.test_an_interval_operand_costs_its_radius),
-    by("norms.kernels:Kernel.norm_at_most", "sqrt_up(float(self.frame.overlap()))", "0.0",
+    by("norms.convolution:Kernel.norm_at_most", "sqrt_up(float(self.frame.overlap()))", "0.0",
         test_steps.test_an_interval_operand_costs_its_radius),
     by("norms.claim:matrix_of", "return Interval(op.weight.lo, op.weight.hi)",
         "return Interval(0.9 * op.weight.lo, 0.9 * op.weight.hi)",
@@ -98,7 +97,7 @@ NORMS = [
         oracles.wrong_stack_factors),
     by("norms.stacks:Grams.of", "H[:, start:, start:stop] = below",
         "H[:, start:, start:stop] = 0.5 * below", test_stacks.test_claims),
-    by("norms.roots:_exponential", "(k + 1)", "(k + 2)",
+    by("norms.torus:_exponential", "(k + 1)", "(k + 2)",
         test_roots.test_parts_are_within_the_promise, 7),
     by("norms.fused:scaled", "on_rows = outputs is not kernel.adjoint", "on_rows = outputs",
         test_fused.test_runs_are_one_map),

@@ -17,8 +17,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.accounting.compose import composed_epsilon
-from lipcert.core.accounting.curve import SLACK_BITS, Removed, bits_for
-from lipcert.core.accounting.fixed import NormalTail
+from lipcert.core.accounting.curve import SLACK_BITS, NormalTail, Removed, bits_for
 from lipcert.core.accounting.gaussian import gaussian_epsilon
 from lipcert.core.accounting.pair import Losses, powers_of
 from lipcert.core.arithmetic import add_up, round_up

@@ -3,16 +3,130 @@
 Input: the largest shift μ of N(0, 1) that one example causes, and the probability q that it
 is in the sample. Output: H in fixed point, off by less than 2^−`SLACK_BITS`, which callers
 that need a bound add.
+
+Fixed point: an integer x stands for x·2^−bits. Every function states how far its result lies from
+the exact one, in units of 2^−bits. Integers are added, multiplied, divided and rooted exactly; what
+is lost is lost by shifts and divisions, each below one unit. `bits` is between 64 and `MOST_BITS`.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cache
 from typing import Final, final
 
-from lipcert.core.accounting.fixed import MOST_BITS, NormalTail, logarithm
+from lipcert.core.exponential import exp_bounds
+
+MOST_BITS: Final = 1400
+TAIL_ERROR: Final = 1 << 20
+_GUARD: Final = 64
+
+
+@cache
+def pi(bits: int) -> int:
+    """π, off by less than 1: 16·arctan(1/5) − 4·arctan(1/239), Machin."""
+    wide = bits + _GUARD
+    return (16 * _inverse_series(5, wide, -1) - 4 * _inverse_series(239, wide, -1)) >> _GUARD
+
+
+@cache
+def _log_two(bits: int) -> int:
+    """log 2 = 2·artanh(1/3), off by less than 1."""
+    return 2 * _inverse_series(3, bits + _GUARD, 1) >> _GUARD
+
+
+def _inverse_series(n: int, bits: int, sign: int) -> int:
+    """Σ_k sign^k/((2k+1)·n^(2k+1)), off by less than the number of its terms, below 2·bits."""
+    power, total, k = (1 << bits) // n, 0, 0
+    while power:
+        total += sign**k * (power // (2 * k + 1))
+        power //= n * n
+        k += 1
+    return total
+
+
+def logarithm(x: int, bits: int) -> int:
+    """log x for x > 0, off by less than 2.
+
+    Proof: x = 2^n·m with 1 ≤ m < 2, and log m = 16·artanh((s−1)/(s+1)) with s = m^(1/8), whose
+    argument is below 0.05. In the wide numbers s is off by 2, the argument by 3, the series by
+    the number of its terms < 2^12 more, n·log 2 by |n|: below 2^17 of 2^−(bits+64), |n| < 2^16.
+    """
+    if x <= 0:
+        raise ValueError("no logarithm")
+    wide = bits + _GUARD
+    n = x.bit_length() - 1 - bits
+    root = x << (wide - bits - n) if n <= wide - bits else x >> (n - wide + bits)
+    for _ in range(3):
+        root = math.isqrt(root << wide)
+    one = 1 << wide
+    power = ((root - one) << wide) // (root + one)
+    square = power * power >> wide
+    total, k = 0, 1
+    while power:
+        total += power // k
+        power = power * square >> wide
+        k += 2
+    return (16 * total + n * _log_two(wide)) >> _GUARD
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class NormalTail:
+    """Q(x) = P(N(0,1) > x), off by less than `TAIL_ERROR`.
+
+    Taylor series about the multiples c of 1/16 up to reach R, where Q(R) < e^(−R²/2) < 2^−bits.
+    Proof: φ(c+d) = Σ t_k·d^k with (k+1)·t_(k+1) = −c·t_k − t_(k−1), since φ' = −xφ. By Cauchy's
+    bound on a circle of radius 6, |t_k| ≤ e^18/√(2π)·6^−k < 2^25·6^−k, so with |d| ≤ 1/16 the
+    terms from N on are below 2^26·96^−N, and 96 > 2^6.5. An error e_k of t_k obeys (k+1)·e_(k+1) ≤
+    c·e_k + e_(k−1) + 3k+3,
+    hence Σ e_k/16^k ≤ 8·e^(c/16 + 1) < 2^11 (c ≤ 64), and Q at the next centre, which is
+    Q(c) − Σ t_k·d^(k+1)/(k+1), is off by 2^8 more than Q(c): below 2^18 after 1024 centres.
+    """
+
+    bits: int
+    _series: dict[int, tuple[int, ...]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not _GUARD <= self.bits <= MOST_BITS:
+            raise ValueError("too many bits")
+
+    def __call__(self, x: int) -> int:
+        """Q(x)."""
+        if x < 0:
+            return (1 << self.bits) - self(-x)
+        centre = ((x << 5 >> self.bits) + 1) >> 1
+        if centre * centre > 360 * self.bits:  # x²/2 > (c−½)²/512 > bits·log 2
+            return 0
+        return self._near(centre, x - (centre << self.bits - 4))
+
+    def _near(self, centre: int, offset: int) -> int:
+        total = 0
+        for coefficient in reversed(self._coefficients(centre)):
+            total = coefficient + (total * offset >> self.bits)
+        return total
+
+    def _coefficients(self, centre: int) -> tuple[int, ...]:
+        """Of Q(c+d) = Σ s_k·d^k, for every centre up to this one."""
+        for c in range(len(self._series), centre + 1):
+            start = self._near(c - 1, 1 << self.bits - 4) if c else 1 << self.bits - 1
+            self._series[c] = (start, *self._density_terms(c))
+        return self._series[centre]
+
+    def _density_terms(self, centre: int) -> list[int]:
+        """−t_k/(k+1), k below (bits + 26)/6.5."""
+        bits = self.bits
+        peak = math.isqrt((1 << 3 * bits) // (2 * pi(bits)))
+        bell = exp_bounds(Fraction(-centre * centre, 512), bits)[0]
+        before, term = 0, math.floor(peak * bell)
+        terms = []
+        for k in range(2 * bits // 13 + 5):
+            terms.append(-term // (k + 1))
+            before, term = term, -((centre * term >> 4) + before) // (k + 1)
+        return terms
+
 
 SLACK_BITS: Final = 160
 

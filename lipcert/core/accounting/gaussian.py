@@ -6,8 +6,7 @@ import math
 from collections.abc import Callable
 from fractions import Fraction
 
-from lipcert.core.accounting.curve import Removed, bits_for
-from lipcert.core.accounting.fixed import NormalTail
+from lipcert.core.accounting.curve import NormalTail, Removed, bits_for
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.exponential import exp_bounds, log_bounds
 

@@ -13,8 +13,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.accounting.compose import composed_epsilon
-from lipcert.core.accounting.curve import Removed, bits_for
-from lipcert.core.accounting.fixed import NormalTail
+from lipcert.core.accounting.curve import NormalTail, Removed, bits_for
 from lipcert.core.accounting.pair import (
     STRIDE,
     Grid,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import final
 
-from lipcert.core.accounting.fixed import NormalTail, logarithm
+from lipcert.core.accounting.curve import NormalTail, logarithm
 
 
 @final

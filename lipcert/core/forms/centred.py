@@ -16,7 +16,7 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
 from lipcert.core.forms.form import Form
 from lipcert.core.interval import Array, Interval, exact, norm_up, up
-from lipcert.core.norms.definite import MAX_SIZE, room_for
+from lipcert.core.norms.claim import MAX_SIZE, room_for
 from lipcert.core.program import Program, Shape
 from lipcert.core.rules.facts import Fact
 

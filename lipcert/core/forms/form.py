@@ -11,7 +11,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up, round_down
 from lipcert.core.interval import Array, exact, norm_up, up
-from lipcert.core.norms.definite import Definite
+from lipcert.core.norms.claim import Definite
 from lipcert.core.rules.facts import Hull
 
 

@@ -29,7 +29,7 @@ from lipcert.core.budget import spend
 from lipcert.core.forms.descent import Inequality, Rows
 from lipcert.core.forms.links import Matrix, edges_of, on_run
 from lipcert.core.interval import Array, Interval, norm_up
-from lipcert.core.norms.definite import Definite
+from lipcert.core.norms.claim import Definite
 from lipcert.core.program import Activation, MaxPool, PRelu, ReduceMax, Shape, Sort, Step
 from lipcert.core.rules.facts import Fact
 

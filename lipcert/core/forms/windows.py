@@ -9,8 +9,7 @@ import numpy as np
 
 from lipcert.core.forms.links import Matrix, divided, matrix_within
 from lipcert.core.interval import Interval
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.program import AveragePool, Conv, Shape
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
-from lipcert.core.ledger.entries import EVALUATION, MODAL_OPERATORS, EvalLayer, declared
+from lipcert.core.ledger import EVALUATION, MODAL_OPERATORS, EvalLayer, declared
 
 _MOST_NAMES: Final = 4
 

@@ -9,7 +9,7 @@ from typing import Any, Final, Literal, Self, TypeAlias, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
 from lipcert.core.codec import Bound, member
-from lipcert.core.ledger.entries import declared
+from lipcert.core.ledger import declared
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, given, own_data
 
 LAYERS: Final = "A-LAYERS"

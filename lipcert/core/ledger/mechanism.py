@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import Any, ClassVar, Final, Literal, Self, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
-from lipcert.core.ledger.entries import declared
+from lipcert.core.ledger import declared
 
 MECHANISM: Final = "A-MECHANISM"
 

@@ -8,7 +8,7 @@ from typing import final
 
 from lipcert.core.certificate import read, written
 from lipcert.core.codec import Bound
-from lipcert.core.ledger.entries import LossParameter, admitted, described
+from lipcert.core.ledger import LossParameter, admitted, described
 
 
 @final

@@ -19,7 +19,7 @@ from lipcert.core.certificate import (
     written,
 )
 from lipcert.core.codec import Bound, member
-from lipcert.core.ledger.entries import (
+from lipcert.core.ledger import (
     CHECKED,
     EVALUATION,
     SAMPLING,

@@ -8,7 +8,7 @@ from typing import Final, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
 from lipcert.core.codec import Bound
-from lipcert.core.ledger.entries import SAMPLING, STEPWISE, declared
+from lipcert.core.ledger import SAMPLING, STEPWISE, declared
 
 _SCHEMES: Final = {
     "poisson": "every example is in every batch with probability B/N, independently",

@@ -17,9 +17,9 @@ from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import Proof
 from lipcert.core.paths import steps_between, steps_on_ways
 from lipcert.core.program import Activation, PRelu, Program, Step
+from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.steps import rule_at
-from lipcert.core.rules.weights import Weights
 
 VALUES: Final = "values"
 CHORDS: Final = "chords"

@@ -19,9 +19,9 @@ from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import LOSS, Pass, Proof, Seed
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.program import Move, Step
+from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
-from lipcert.core.rules.weights import Weights
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)

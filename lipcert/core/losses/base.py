@@ -30,7 +30,7 @@ from typing import (
 )
 
 from lipcert.core.codec import Limit
-from lipcert.core.losses.kinds import KINDS
+from lipcert.core.losses import KINDS
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Cotangent, Fact

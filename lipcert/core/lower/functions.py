@@ -13,7 +13,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Activation
-from lipcert.core.rules.functions import function
+from lipcert.core.rules.activations import function
 
 
 def activated(call: Call, value: Data, name: str, *numbers: float) -> Data:

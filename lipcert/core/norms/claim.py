@@ -1,9 +1,9 @@
 """Claims ‖W‖₂ ≤ c: what names a proof of one, those of steps of a program, and one of a matrix
-brought to a common scale.
+brought to a common scale; and claims λ_min(M) ≥ c.
 
-Of the latter, input: a matrix of float64 numbers taken as exact, and a finite claim c ≥ 0. Output:
-the decision, where that takes no proof, or the matrix, transposed if that makes its Gram matrix
-smaller, with c = fraction·2^exponent and 1/2 ≤ fraction < 1.
+Of a matrix at a scale, input: a matrix of float64 numbers taken as exact, and a finite claim c ≥ 0.
+Output: the decision, where that takes no proof, or the matrix, transposed if that makes its Gram
+matrix smaller, with c = fraction·2^exponent and 1/2 ≤ fraction < 1.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.arithmetic import multiply_up, round_down
+from lipcert.core.arithmetic import multiply_up, round_down, round_up
+from lipcert.core.budget import spend
 from lipcert.core.interval import Interval, largest_magnitude, norm_up
 from lipcert.core.program import Conv, Dense, Shape
 
@@ -27,6 +28,8 @@ MAX_SHORT_SIDE: Final = 8192
 """rows and columns of a Gram matrix, half a gigabyte; several are held at once"""
 MAX_LONG_SIDE: Final = 1 << 20
 """terms of an inner product, so that the integers of `integer_engine` stay below 2^63"""
+MAX_SIZE: Final = 1 << 12
+"""rows of a matrix M"""
 
 
 @final
@@ -78,6 +81,32 @@ class NormWitness:
     counts: tuple[int, ...] = ()
 
 
+Definite: TypeAlias = Callable[[FloatMatrix, Fraction], bool]
+"""whether λ_min(M) ≥ c could be proved: every x has xᵀMx ≥ c‖x‖². False says nothing"""
+
+
+def room_for(size: int) -> Fraction:
+    """How far above c the lowest eigenvalue should be, for a proof."""
+    return Fraction(size, 1 << 41)
+
+
+def shift_of(matrix: FloatMatrix, least: Fraction) -> float | None:
+    """s; None unless 0 ≤ s < 1 and the matrix is symmetric, of entries below 1, not too large.
+
+    Proof of λ_min(M) ≥ c by one Cholesky factor in either arithmetic. Let s = c + n·2^-42. If
+    M − sI = LLᵀ + E, then λ_min(M) ≥ s − ‖E‖₂, which is at least c where ‖E‖₂ ≤ n·2^-42; both
+    engines measure E for their factors. In float64 the diagonal of M − sI is rounded, by at most u,
+    since |m_ii| < 1 and s < 1. In integers, entries are rounded to 2^-64, which changes M by at
+    most n·2^-64 in the norm, and s is rounded up.
+    To be expected where λ_min(M) ≥ c + n·2^-41, for n ≤ 4096 and diagonals below ½.
+    """
+    spend()
+    if len(matrix) > MAX_SIZE or not (np.abs(matrix) < 1.0).all() or (matrix != matrix.T).any():
+        return None
+    shift = round_up(least + room_for(len(matrix)) / 2)
+    return shift if 0.0 <= shift < 1.0 else None
+
+
 def all_at_most(entries: Interval, stretch: float, claim: float, check: NormCheck) -> bool:
     """Whether ‖A_K‖₂ ≤ claim for every K in `entries`, where A is linear in K.
 
@@ -106,7 +135,7 @@ def step_norm_at_most(  # noqa: PLR0917 (a map has two shapes)
     """
     if isinstance(op, Dense) and witness.method == "dense":
         return all_at_most(matrix_of(op, shape_in, shape_out), 1.0, claim, check)
-    from lipcert.core.norms.kernels import Kernel  # noqa: PLC0415  convolutions only
+    from lipcert.core.norms.convolution import Kernel  # noqa: PLC0415  convolutions only
 
     return Kernel.of(op, shape_in, shape_out).norm_at_most(claim, witness, check)
 

@@ -34,7 +34,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.budget import spend
-from lipcert.core.norms.claim import FloatMatrix, NormClaim
+from lipcert.core.norms.claim import FloatMatrix, NormClaim, shift_of
 from lipcert.core.norms.residual import ETA, U, gamma, norm, square_sum, unexplained
 
 _PART: Final = 1 << 24
@@ -59,6 +59,17 @@ def norm_at_most_float(matrix: FloatMatrix, claim: float) -> bool:
     rest = unexplained(B)
     error = gram_error + U * norm(B)
     return rest is not None and Fraction(level) + rest + error <= target
+
+
+def definite_float(matrix: FloatMatrix, least: Fraction) -> bool:
+    """Whether λ_min(M) ≥ c could be proved in float64, as `claim.shift_of` says."""
+    shift = shift_of(matrix, least)
+    if shift is None:
+        return False
+    B = matrix.copy()
+    np.einsum("ii->i", B)[:] -= shift
+    rest = unexplained(B)
+    return rest is not None and rest + U <= Fraction(shift) - least
 
 
 def _parts(found: NormClaim) -> Iterator[FloatMatrix]:

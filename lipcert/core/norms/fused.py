@@ -18,8 +18,7 @@ import numpy as np
 
 from lipcert.core.interval import Interval
 from lipcert.core.norms.claim import NormCheck, NormWitness
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.program import (
     Add,
     AveragePool,

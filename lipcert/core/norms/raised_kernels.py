@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.interval import Array, exact
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.raised import raised_entries
 from lipcert.core.program import Conv, Dense, Shape, Step
 

@@ -37,9 +37,9 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import round_down
 from lipcert.core.interval import Array, up
 from lipcert.core.norms.residual import ETA, U, gamma
-from lipcert.core.norms.roots import ComplexArray
 
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+ComplexArray: TypeAlias = npt.NDArray[np.complex128]
 
 _BLOCKS: Final = 8
 _ALONE: Final = 48

@@ -11,7 +11,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import round_down, round_up
 from lipcert.core.interval import Interval
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Kernel
 from lipcert.core.program import IndexArray, Shape, Window
 
 

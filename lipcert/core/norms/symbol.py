@@ -35,8 +35,13 @@ from lipcert.core.interval import Array, norm_up
 from lipcert.core.norms.claim import NormCheck
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.residual import ETA, U, gamma
-from lipcert.core.norms.roots import ComplexArray
-from lipcert.core.norms.stacks import BoolArray, Grams, norms_at_most_float, square_sums
+from lipcert.core.norms.stacks import (
+    BoolArray,
+    ComplexArray,
+    Grams,
+    norms_at_most_float,
+    square_sums,
+)
 from lipcert.core.program import IndexArray
 
 _PRODUCT: Final = 10_000

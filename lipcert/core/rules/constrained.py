@@ -10,8 +10,8 @@ from typing import final
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, symmetric
 from lipcert.core.program import Conv, Dense, Operand, Shape
+from lipcert.core.rules.base import Constraint, Weights, stretch
 from lipcert.core.rules.facts import root_up
-from lipcert.core.rules.weights import Constraint, Weights, stretch
 
 
 @final

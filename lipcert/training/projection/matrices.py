@@ -23,10 +23,10 @@ from scipy.sparse.csgraph import connected_components
 
 from lipcert.audit.weight_norms import linear_map
 from lipcert.core.arithmetic import divide_up, multiply_down, round_down, round_up, sqrt_down
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.lines import Axis, axes_of, phases_of
-from lipcert.core.norms.roots import ComplexArray, half_turns
+from lipcert.core.norms.stacks import ComplexArray
+from lipcert.core.norms.torus import half_turns
 from lipcert.core.program import Conv, FloatArray, IndexArray
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Node, Operand

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.accounting.fixed import MOST_BITS, TAIL_ERROR, NormalTail, logarithm, pi
+from lipcert.core.accounting.curve import MOST_BITS, TAIL_ERROR, NormalTail, logarithm, pi
 
 _BITS = (64, 200, 700)
 _TAILS = {bits: NormalTail(bits) for bits in _BITS}

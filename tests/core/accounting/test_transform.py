@@ -7,7 +7,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from lipcert.core.accounting.transform import convolution_power
+from lipcert.core.accounting.compose import convolution_power
 
 
 def _exact_power(measure: list[Fraction], times: int) -> list[Fraction]:

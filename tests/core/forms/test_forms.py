@@ -17,7 +17,8 @@ from lipcert.core.forms.chain import at_the_bottom, chain_form
 from lipcert.core.forms.form import Form
 from lipcert.core.forms.links import links_of
 from lipcert.core.interval import Interval, exact
-from lipcert.core.norms.definite import Definite, definite_float
+from lipcert.core.norms.claim import Definite
+from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.norms.integer_engine import definite_exact
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Fact, Hull

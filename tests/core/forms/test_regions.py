@@ -13,7 +13,7 @@ from lipcert.core.forms.extremes import ordering_of
 from lipcert.core.forms.form import Form
 from lipcert.core.forms.links import links_of
 from lipcert.core.interval import Interval
-from lipcert.core.norms.definite import definite_float
+from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.norms.integer_engine import definite_exact
 from lipcert.core.program import (
     Activation,

@@ -8,7 +8,7 @@ from typing import Any
 
 from lipcert.core.canonical import write_float
 from lipcert.core.certificate import Assumption, Certificate
-from lipcert.core.ledger.entries import CHECKED, DECLARED
+from lipcert.core.ledger import CHECKED, DECLARED
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.premises import Circumstances, Premises

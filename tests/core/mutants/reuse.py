@@ -19,8 +19,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.run import Run
 from lipcert.core.lines import chains, norms
-from lipcert.core.norms.claim import NormCheck, NormWitness
-from lipcert.core.norms.definite import Definite
+from lipcert.core.norms.claim import Definite, NormCheck, NormWitness
 from lipcert.core.program import Program, Shape, Step
 from lipcert.core.reader.records import Model
 

@@ -13,11 +13,11 @@ from lipcert.core.certificate import Certificate
 from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier
 from lipcert.core.clips import with_clips
 from lipcert.core.coverage import drops
-from lipcert.core.engines import ENGINES
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line
 from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lower.lower import lower
+from lipcert.core.norms import ENGINES
 from lipcert.core.reader.model import read_model
 
 __all__ = ["least", "proof_of", "tight"]

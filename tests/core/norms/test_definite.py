@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.norms.definite import Definite, definite_float, room_for
+from lipcert.core.norms.claim import Definite, room_for
+from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.norms.integer_engine import definite_exact
 
 BOTH = pytest.mark.parametrize("proof", [definite_float, definite_exact])

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from lipcert.core import engines
+from lipcert.core.norms import ENGINES as NAMED
 from lipcert.core.norms import float_engine
 from lipcert.core.norms.claim import MAX_SHORT_SIDE
 from lipcert.core.norms.float_engine import norm_at_most_float
@@ -200,5 +200,5 @@ def test_matrices_that_are_mostly_zero(seed):
 
 def test_the_routes_recognise_the_arithmetic_by_its_function() -> None:
     """`explicit`, `symbol` and `torus` do in float64 what only the float engine admits."""
-    assert engines.ENGINES["float"].norms is norm_at_most_float
-    assert engines.ENGINES["exact"].norms is norm_at_most_exact
+    assert NAMED["float"].norms is norm_at_most_float
+    assert NAMED["exact"].norms is norm_at_most_exact

@@ -13,14 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.engines import ENGINES
 from lipcert.core.interval import Interval, exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
+from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
-from lipcert.core.norms.convolution import Convolution
-from lipcert.core.norms.kernels import Kernel
+from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.norms.raised_kernels import kernel_of, raised_kernel, tap_of_all
 from lipcert.core.program import (
     Activation,

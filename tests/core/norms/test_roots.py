@@ -3,7 +3,7 @@ from __future__ import annotations
 import mpmath
 import pytest
 
-from lipcert.core.norms.roots import MAX_COUNT, half_turns
+from lipcert.core.norms.torus import MAX_COUNT, half_turns
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 16, 57, 113, 226])
@@ -18,10 +18,10 @@ def test_parts_are_within_the_promise(count):
 
 
 def test_the_power_series_is_as_good_as_its_proof():
-    from lipcert.core.norms import roots
+    from lipcert.core.norms import torus
 
     with mpmath.workprec(300):
-        half_turn = roots._half_turn()
+        half_turn = torus._half_turn()
         assert abs(half_turn - mpmath.pi * mpmath.mpf(2) ** 128) < 2**12
 
 

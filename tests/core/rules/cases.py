@@ -50,10 +50,9 @@ from lipcert.core.program import (
     Sort,
     Window,
 )
-from lipcert.core.rules.base import Rule
+from lipcert.core.rules.base import Rule, Weights
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.table import rule_class
-from lipcert.core.rules.weights import Weights
+from lipcert.core.rules.steps import rule_class
 from tests.core.rules.attack import distances, grouped
 from tests.core.rules.evaluate import ACTIVATIONS, ON_POSITIVE, places_of
 

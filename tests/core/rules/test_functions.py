@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from lipcert.core.interval import Interval
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.rules.functions import function
+from lipcert.core.rules.activations import function
 
 mpmath.mp.dps = 50
 Case = tuple[str, tuple[float, ...]]

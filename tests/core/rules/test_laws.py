@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lipcert.core.program import DivideByNorm, FloatArray, Operand, Scale, operands
+from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.weights import Weights
 from tests.core.rules.attack import SLACK, holds, members
 from tests.core.rules.cases import KINDS, Case, facts, ones, rule
 from tests.core.rules.evaluate import apply, operands_of, spectral

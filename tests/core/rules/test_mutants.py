@@ -14,7 +14,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.program import Attention, Compare, Embedding, Op, Operand
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Cotangent, Fact
-from lipcert.core.rules.table import rule_class
+from lipcert.core.rules.steps import rule_class
 from tests.core.rules import test_laws as laws
 from tests.core.rules.cases import POINT, STEPS
 

@@ -9,9 +9,9 @@ import pytest
 
 from lipcert.core.interval import Interval, exact
 from lipcert.core.program import LocalResponse, ReduceLogSumExp
+from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.table import rule_class
-from lipcert.core.rules.weights import Weights
+from lipcert.core.rules.steps import rule_class
 
 POINT = Weights({})
 

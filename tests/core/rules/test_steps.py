@@ -33,10 +33,10 @@ from lipcert.core.program import (
     Step,
     Window,
 )
+from lipcert.core.rules.base import Constraint, Weights
 from lipcert.core.rules.constrained import Constrained
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 from lipcert.core.rules.steps import rule_at, step_fact
-from lipcert.core.rules.weights import Constraint, Weights
 from tests.core.rules.attack import holds
 from tests.core.rules.evaluate import run, spectral, tensors_of
 

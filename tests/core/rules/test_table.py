@@ -10,10 +10,10 @@ import pytest
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Sort
+from lipcert.core.rules.activations import FUNCTIONS
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import Fact
-from lipcert.core.rules.functions import FUNCTIONS
-from lipcert.core.rules.table import FAMILIES, rule_class
+from lipcert.core.rules.steps import FAMILIES, rule_class
 from tests.core.rules.cases import KINDS, POINT, STEPS, rule
 
 
@@ -51,7 +51,7 @@ def test_a_rule_that_leaves_a_question_open_cannot_be_made(question: str) -> Non
 def test_a_check_loads_the_families_of_its_steps() -> None:
     code = (
         "import sys; from lipcert.core.check import check; from lipcert.core.program import Dense; "
-        "from lipcert.core.rules.table import rule_class; rule_class(Dense); print(*sys.modules)"
+        "from lipcert.core.rules.steps import rule_class; rule_class(Dense); print(*sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from lipcert.core.program import Conv, Dense, Operand
+from lipcert.core.rules.base import Constraint, Weights
 from lipcert.core.rules.constrained import Constrained
-from lipcert.core.rules.weights import Constraint, Weights
 from lipcert.core.rules.windows import convolution_axes, kernel_square
 from tests.core.rules.cases import KINDS, Case
 from tests.core.rules.evaluate import apply, spectral
