@@ -9,7 +9,7 @@ from lipcert.cli.output import Output, write
 from lipcert.cli.sources import EffectiveSettings
 from lipcert.errors import ExitCode
 from lipcert.report.json import dump
-from lipcert.settings.toml import plain
+from lipcert.settings.written import plain
 from lipcert.text.safe import safe
 
 

@@ -21,7 +21,7 @@ from lipcert.cli.output import Output, write
 from lipcert.errors import ExitCode, UsageError
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import SUGGEST_FORMATS, suggestions_report
-from lipcert.settings.toml import settings_toml
+from lipcert.settings.written import settings_toml
 
 if TYPE_CHECKING:
     from lipcert.suggestions.records import Suggestions

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, fields
 from typing import Final
 
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.gradient_stats.measure import signal_words
 from lipcert.report import document as doc
 from lipcert.report.analysis import VERDICTS
-from lipcert.report.json import JsonObject, diagnostic_list, dump
-from lipcert.settings.toml import plain
+from lipcert.report.json import DOCUMENT, JsonObject, dump
+from lipcert.settings.written import number, plain, python_lines
 from lipcert.suggestions.records import (
     TOPIC,
     Change,
@@ -24,9 +23,7 @@ from lipcert.suggestions.records import (
     Suggestion,
     Suggestions,
 )
-from lipcert.suggestions.rehearsal import ACCURACY
-from lipcert.suggestions.remarks import rehearsal_told
-from lipcert.suggestions.written import number, python_lines
+from lipcert.suggestions.rehearsal import ACCURACY, rehearsal_told
 from lipcert.text.numbers import at_most, times
 
 SHOWN: Final = 8
@@ -338,83 +335,52 @@ def _left_out(found: Suggestions) -> Iterator[str]:
 
 def suggestions_json(found: Suggestions) -> str:
     """The document `lipcert.suggest/1` of suggestions."""
-    rehearsal = found.rehearsal
+    members, clipping = DOCUMENT.write(found), found.clipping
+    members["signal"]["source"] = found.source or None
+    rehearsal, probed = members["rehearsal"], ("kept_out", "majority", "before")
     return dump(
         {
             "schema": "lipcert.suggest/1",
-            "model": {
-                "path": found.model,
-                "sha256": found.sha256,
-                "parameters": found.parameters,
-            },
-            "signal": {
-                "source": found.source or None,
-                "examples": found.examples,
-                "is_private": found.is_private,
-                "of_norms": found.of_norms,
-            },
+            **members,
             "baseline": {"mechanism": found.baseline_mechanism, **_outcome(found.baseline)},
-            "clipping": found.clipping and _outcome(found.clipping),
+            "clipping": clipping and _outcome(clipping),
             "recipe": _recipe(found.recipe),
-            "recipes": [_recipe(item) for item in found.recipes],
-            "suggestions": [_suggestion(item) for item in found.suggestions],
-            "others": [_suggestion(item) for item in found.others],
-            "stops": list(found.stops),
-            "remarks": list(found.remarks),
-            "skipped": [{"change": item.change, "why": item.why} for item in found.skipped],
-            "untried": list(found.untried),
-            "seconds": found.seconds,
-            "rehearsal": rehearsal and asdict(rehearsal),
-            "probed": rehearsal
-            and {
-                "kept_out": rehearsal.kept_out,
-                "majority": rehearsal.majority,
-                "before": rehearsal.before,
-            },
-            "unproven": found.unproven,
-            "edits": [asdict(edit) for edit in found.edits],
-            "diagnostics": diagnostic_list(found.diagnostics),
+            "recipes": list(map(_recipe, found.recipes)),
+            "suggestions": list(map(_suggestion, found.suggestions)),
+            "others": list(map(_suggestion, found.others)),
+            "probed": rehearsal and {name: rehearsal[name] for name in probed},
         }
     )
 
 
-def _outcome(outcome: Outcome) -> JsonObject:
-    names = [item.name for item in fields(Outcome)]
-    return {**{name: getattr(outcome, name) for name in names}, "usable": outcome.usable}
+def _outcome(outcome: Outcome | None) -> JsonObject:
+    return {**DOCUMENT.write(outcome), "usable": outcome.usable} if outcome else {}
 
 
-def _change(change: Change) -> JsonObject:
-    return {
-        "change": change.change,
-        "how": change.how,
-        "keeps_function": True,
-        "is_setting": True,
-    }
+def _change(change: Change, outcome: Outcome | None) -> JsonObject:
+    made = DOCUMENT.write(change)
+    return {**made, "keeps_function": True, "is_setting": True, **_outcome(outcome)}
 
 
 def _suggestion(item: Suggestion) -> JsonObject:
     return {
-        **_change(item.change),
+        **_change(item.change, item.outcome),
         "mechanism": item.mechanism,
         "settings": _settings(item.settings),
-        **_outcome(item.outcome),
         "accuracy_probe": item.accuracy_probe,
         "with_recipe": item.with_recipe,
     }
 
 
 def _recipe(recipe: Recipe) -> JsonObject:
-    steps = zip(recipe.changes, recipe.steps, strict=False)
     return {
+        **_outcome(recipe.outcome),
         "mechanism": recipe.mechanism,
         "keeps_function": True,
         "settings": _settings(recipe.changed),
         "code": recipe.code,
         "accuracy_probe": recipe.accuracy_probe,
-        "changes": [
-            {**_change(change), **(_outcome(step) if step else {})} for change, step in steps
-        ],
-        **_outcome(recipe.outcome),
+        "changes": list(map(_change, recipe.changes, recipe.steps)),
     }
 
 

@@ -222,6 +222,24 @@ def literal(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
+def globs(names: Collection[str], others: Iterable[str]) -> tuple[str, ...]:
+    """Patterns that fit these names and none of the others, with any number in place of numbers."""
+    kept, found = [name for name in others if name not in names], dict[str, None]()
+    for name in names:
+        wide = re.sub(r"\d+", "*", literal(name)) if _is_plain(name) else literal(name)
+        fits = not any(matches(other, (wide,)) for other in kept)
+        found[wide if fits else literal(name)] = None
+    several = [g for g in found if sum(matches(name, (g,)) for name in names) > 1]
+    single = [
+        literal(name) for name in names if not any(matches(name, (glob,)) for glob in several)
+    ]
+    return tuple(dict.fromkeys([*several, *single]))
+
+
+def _is_plain(name: str) -> bool:
+    return not set(name) & set("*?[]")
+
+
 Asks: TypeAlias = dict[str, tuple[str, ...]]
 """options as they are written, by what needs them"""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, final
 
 import numpy as np
@@ -29,7 +29,6 @@ from lipcert.search.norms import Propose
 from lipcert.search.proposals import proposals
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import TierName
-from lipcert.suggestions.changes import applied
 from lipcert.suggestions.records import TOPIC, Change, Outcome
 from lipcert.text.numbers import finite
 
@@ -209,3 +208,25 @@ def changed(before: Settings, after: Settings) -> Mapping[str, object]:
         for name in names
         if getattr(after, name) != getattr(before, name)
     }
+
+
+def applied(settings: Settings, changes: tuple[Change, ...]) -> Settings:
+    """Settings with changes. UsageError where they contradict each other or the settings."""
+    fields: dict[str, object] = {}
+    freeze, constraints = settings.freeze, settings.constraints
+    for change in changes:
+        if change.topic == TOPIC and "constraints" in change.settings:
+            constraints = ()
+        for name, value in change.settings.items():
+            if name == "freeze":
+                freeze = tuple(dict.fromkeys((*freeze, *value)))  # type: ignore[misc]
+            elif name == "constraints":
+                constraints = (*value, *constraints)  # type: ignore[misc]
+            else:
+                fields[name] = value
+    moves = {"mechanism", "constraint", "bias_norm"} & fields.keys() or constraints
+    if moves:
+        fields.setdefault("scope", "auto")
+    if "batch_size" in fields:
+        fields.setdefault("reduction", "auto")
+    return replace(settings, **fields, freeze=freeze, constraints=constraints)  # type: ignore[arg-type]

@@ -1,26 +1,42 @@
 """Changes: settings that might help a run, as its network and its own settings suggest them.
 
-Whether a change helps is not decided here: all are analysed.
+Mechanisms are changes, too: settings under which a run would bound its gradients in another way,
+whose radii follow from the gradients that were met, and from what layers read and receive. Whether
+a change helps is not decided here: all are analysed.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, final
 
+import numpy as np
+
+from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.release import known_plan
 from lipcert.core import program as p
+from lipcert.core.clips import layer_steps
+from lipcert.core.coverage import tensors_read
+from lipcert.core.ledger.layer_clipping import BackpropClipping
+from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.losses.base import Loss
+from lipcert.core.program import FloatArray
+from lipcert.errors import LipCertError
+from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.network import passed
 from lipcert.graph.ir import Graph
-from lipcert.losses import parameters
+from lipcert.losses import loss_gradients, parameters
 from lipcert.privacy.accounting import epsilon, noise_for_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling
 from lipcert.settings.settings import ConstraintSpec, Settings
-from lipcert.suggestions import written
-from lipcert.suggestions.module_edits import affine_of, module_of, norms_of
+from lipcert.settings.values import globs, literal
+from lipcert.settings.written import mechanism_code, options
+from lipcert.suggestions.advice import affine_of, module_of, norms_of
+from lipcert.suggestions.analyst import Analyst
 from lipcert.suggestions.records import TOPIC, Change
 
 LOSS_CLIP: Final = 0.1
@@ -29,6 +45,20 @@ _LARGER: Final = 2
 _LAYERS: Final = 4
 """of the largest, which might be frozen"""
 _FEW: Final = 2
+
+CLIP_NORM: Final = 1.0
+_SPECTRAL: Final = 1.0
+_BIAS_NORM: Final = 1.0
+_RADII: Final = ("input_clip", "cotangent_clip", "conv_clip", "clip_norm", "clip_scope", "decay")
+_BOUNDED: Final = 1.25
+"""times the median norm of what a layer reads: a bound up to which no clip is needed"""
+_EXAMPLES: Final = 16
+"""at which layers are looked at"""
+_TABLES: Final = ("input_clips", "cotangent_clips")
+HELD: Final = tuple(kind for kind, found in MECHANISMS.items() if found.holds_weights())
+"""mechanisms that hold the weights within constraints"""
+RIVAL: Final = 1
+"""the place among `families` of gradient clipping at C = 1"""
 
 
 def changes_of(graph: Graph, settings: Settings, loss: Loss) -> Iterator[Change]:
@@ -55,7 +85,7 @@ class _Subject:
     def patterns(self, names: Collection[str]) -> tuple[str, ...]:
         """Patterns of these parameters and of no other trained one."""
         trained = [name for name, item in self.graph.parameters.items() if item.trainable]
-        return written.globs(names, trained)
+        return globs(names, trained)
 
 
 def _biases(subject: _Subject) -> Iterator[Change]:
@@ -70,7 +100,7 @@ def _biases(subject: _Subject) -> Iterator[Change]:
             continue
         positions = math.prod(use.node.step.shape) // max(1, use.operand.array.size)
         if positions > 1:
-            by_radius.setdefault(written.upwards(positions**-0.5), []).append(use.parameter)
+            by_radius.setdefault(_upwards(positions**-0.5), []).append(use.parameter)
     radii = tuple(
         (pattern, ConstraintSpec("frobenius", radius))
         for radius, names in by_radius.items()
@@ -81,7 +111,7 @@ def _biases(subject: _Subject) -> Iterator[Change]:
         yield Change(
             "biases",
             f"biases of norm 1/√positions in {_layers([module_of(n) or n for n in names])}",
-            written.options({"constraints": radii}),
+            options({"constraints": radii}),
             {"constraints": radii},
         )
 
@@ -93,9 +123,7 @@ def _affine(subject: _Subject) -> Iterator[Change]:
     if names:
         frozen = {"freeze": subject.patterns(names)}
         layers = _layers([module_of(name) or name for name in names])
-        yield Change(
-            "affine", f"scales and shifts of {layers} frozen", written.options(frozen), frozen
-        )
+        yield Change("affine", f"scales and shifts of {layers} frozen", options(frozen), frozen)
 
 
 def _loss(settings: Settings, loss: Loss) -> Iterator[Change]:
@@ -133,7 +161,7 @@ def _head(subject: _Subject) -> Iterator[Change]:
     if last and head != names and not subject.settings.trainable:
         trained = {"trainable": subject.patterns(head)}
         what = f"only {last} trained, behind weights from public data"
-        yield Change("head", what, written.options(trained), trained, in_recipe=False)
+        yield Change("head", what, options(trained), trained, in_recipe=False)
 
 
 def _frozen(subject: _Subject) -> Iterator[Change]:
@@ -157,7 +185,7 @@ def _frozen(subject: _Subject) -> Iterator[Change]:
     for name in largest[:_LAYERS]:
         frozen = {"freeze": subject.patterns(list(dict.fromkeys(layers[name])))}
         what = f"{name} frozen at its first weights"
-        yield Change("frozen layer", what, written.options(frozen), frozen, in_recipe=False)
+        yield Change("frozen layer", what, options(frozen), frozen, in_recipe=False)
 
 
 def _sampling(settings: Settings) -> Iterator[Change]:
@@ -212,23 +240,170 @@ def _layers(names: list[str]) -> str:
     return " and ".join(unique) if len(unique) <= _FEW else f"{len(unique)} layers"
 
 
-def applied(settings: Settings, changes: tuple[Change, ...]) -> Settings:
-    """Settings with changes. UsageError where they contradict each other or the settings."""
-    fields: dict[str, object] = {}
-    freeze, constraints = settings.freeze, settings.constraints
-    for change in changes:
-        if change.topic == TOPIC and "constraints" in change.settings:
-            constraints = ()
-        for name, value in change.settings.items():
-            if name == "freeze":
-                freeze = tuple(dict.fromkeys((*freeze, *value)))  # type: ignore[misc]
-            elif name == "constraints":
-                constraints = (*value, *constraints)  # type: ignore[misc]
-            else:
-                fields[name] = value
-    moves = {"mechanism", "constraint", "bias_norm"} & fields.keys() or constraints
-    if moves:
-        fields.setdefault("scope", "auto")
-    if "batch_size" in fields:
-        fields.setdefault("reduction", "auto")
-    return replace(settings, **fields, freeze=freeze, constraints=constraints)  # type: ignore[arg-type]
+@final
+@dataclass(frozen=True, slots=True)
+class LayerRadii:
+    """What one layer reads and what reaches its output: medians of norms that were met.
+
+    name: of one of its parameters. bound: of what it reads, whatever the weights before it are;
+    inf where none is known. cotangent: in the norm of its clip.
+    """
+
+    name: str
+    input: float
+    cotangent: float
+    bound: float
+
+
+def gradient_clipping(norm: float, scope: str = "flat", what: str = "") -> Change:
+    """Clip the gradient of every example, all at once or in each group."""
+    by_group = scope == "group"
+    settings = _cleared() | {
+        "mechanism": "gradient-clipping",
+        "clip_norm": norm,
+        "clip_scope": scope if by_group else None,
+        "constraint": None,
+        "bias_norm": None,
+        "constraints": (),
+    }
+    what = f"gradient clipping at C = {norm:g}{' in groups' if by_group else ''}{what}"
+    return _change(what, settings)
+
+
+def _change(what: str, settings: Mapping[str, object]) -> Change:
+    """With its options, and as training takes it."""
+    own = options(settings), mechanism_code(settings)
+    return Change(TOPIC, what, "\n".join(own), settings=settings)
+
+
+def clips_gradients(family: Change) -> bool:
+    """Whether a change of mechanism is one to clipping the gradients of examples."""
+    return MECHANISMS[str(family.settings["mechanism"])].clips_gradients
+
+
+def held(kind: str, settings: Settings, biased: bool) -> Change:
+    """Weights held within their constraints: those that are declared, otherwise norm 1."""
+    constraint = settings.constraint or ConstraintSpec("spectral", _SPECTRAL)
+    bias_norm = settings.bias_norm
+    if bias_norm is None and biased:
+        bias_norm = _BIAS_NORM
+    if settings.constraints and settings.constraint is None:
+        constraint = ConstraintSpec("spectral", _SPECTRAL)
+    found = _cleared() | {"mechanism": kind, "constraint": constraint, "bias_norm": bias_norm}
+    bias = "" if bias_norm is None else f", biases of {bias_norm:g}"
+    return _change(f"{kind}: {constraint.kind} norms of {constraint.radius:g}{bias}", found)
+
+
+def backprop_clippings(radii: tuple[LayerRadii, ...]) -> Iterator[Change]:
+    """Layers that clip what they read and receive: all alike, or each to what it was seen to."""
+    if not radii or not all(item.input > 0.0 and item.cotangent > 0.0 for item in radii):
+        return
+    reads = _up(max(item.input for item in radii))
+    receives = _up(sorted(item.cotangent for item in radii)[len(radii) // 2])
+    yield clips_of_all(reads, receives)
+    yield clips_of_each(radii)
+
+
+def clips_of_all(reads: float, receives: float) -> Change:
+    """Every layer clips what it reads, and the gradient at its output, to the same radii."""
+    settings = _freed() | {"input_clip": reads, "cotangent_clip": receives}
+    return _change(f"backprop clipping, β = {reads:g}, C = {receives:g}", settings)
+
+
+def clips_of_each(radii: tuple[LayerRadii, ...]) -> Change:
+    """Every layer clips to the median of what it was seen to read and receive; what is bounded is
+    not clipped."""
+    clipped = tuple((literal(x.name), _up(x.input)) for x in radii if x.bound > _BOUNDED * x.input)
+    receives = tuple((literal(item.name), _up(item.cotangent)) for item in radii)
+    return _change(
+        f"backprop clipping, C of each of {len(radii)} layers, β of {len(clipped)}",
+        _freed() | {"input_clips": clipped, "cotangent_clips": receives},
+    )
+
+
+def _freed() -> dict[str, object]:
+    """Backpropagation clipping, which needs no constraint."""
+    free = {"constraint": None, "bias_norm": None, "constraints": ()}
+    return {**_cleared(), **free, "mechanism": "backprop-clipping"}
+
+
+def _cleared() -> dict[str, object]:
+    """Without the radii of any mechanism."""
+    found: dict[str, object] = dict.fromkeys(_RADII)
+    return found | dict.fromkeys(_TABLES, ()) | {"scope": "auto"}
+
+
+def _up(number: float) -> float:
+    """In two digits."""
+    return float(f"{number:.2g}")
+
+
+def families(settings: Settings, biased: bool) -> tuple[Change, ...]:
+    """Every mechanism that needs no measured radius; those that take long to analyse stand last."""
+    clipless, *others = (held(kind, settings, biased) for kind in HELD)
+    clipped = (gradient_clipping(CLIP_NORM, scope) for scope in ("flat", "group"))
+    return clipless, *clipped, *others
+
+
+def layer_radii(analyst: Analyst) -> tuple[LayerRadii, ...]:
+    """Every layer that would clip, in their order; none where that is refused or not known."""
+    examples = analyst.examples
+    try:
+        found = analyst.analysed((clips_of_all(1.0, 1.0),)).found
+        mechanism = found.premises.mechanism
+        if examples is None or not isinstance(mechanism, BackpropClipping):
+            return ()
+        x = np.asarray(examples.x[:_EXAMPLES], np.float64)
+        labels = checked_labels(found.loss, examples.y[:_EXAMPLES], found.graph.output_shape)
+        program = analyst.base.file_program
+        seeds = partial(loss_gradients, found.loss, labels=labels)
+        with np.errstate(all="ignore"):
+            values, gradients = passed(program, x, found.graph.output_shape, seeds)
+    except (LipCertError, TypeError):
+        return ()
+    owners = _owners(found)
+    radii = []
+    for layer in mechanism.layers:
+        start, end = layer.ends
+        steps = layer_steps(program, (start, end))
+        names = {owners[name] for name in tensors_read(steps) if name in owners}
+        if not steps or not names or end not in gradients:
+            continue
+        by_channel = mechanism.is_by_channel and any(isinstance(s.op, p.Conv) for s in steps)
+        norms = _lengths(values[start]), _lengths(gradients[end], by_channel=by_channel)
+        if all(np.isfinite(norm).all() for norm in norms):
+            reads, receives = (float(np.median(norm)) for norm in norms)
+            bound = found.derived.facts[start].norm
+            radii.append(LayerRadii(_layer(min(names)), reads, receives, bound))
+    return tuple(radii)
+
+
+def _owners(found: Bounded) -> Mapping[str, str]:
+    """Trained parameters by the tensors that hold them."""
+    return {
+        tensor: name
+        for name, held in found.tensors.items()
+        if found.graph.parameters[name].trainable
+        for tensor in held
+    }
+
+
+def _layer(parameter: str) -> str:
+    """As tables of clips name it."""
+    return module_of(parameter) or parameter
+
+
+def _lengths(array: FloatArray, *, by_channel: bool = False) -> FloatArray:
+    """Of each example, as its clip measures it; channels stand along axis 2 of the stack."""
+    if by_channel and array.ndim > 2:
+        sums = np.abs(np.moveaxis(array, 2, 1)).reshape(len(array), array.shape[2], -1).sum(axis=2)
+        return np.asarray(np.linalg.norm(sums, axis=1))
+    return np.asarray(np.linalg.norm(array.reshape(len(array), -1), axis=1))
+
+
+def _upwards(value: float) -> float:
+    """The number in four digits, rounded upwards."""
+    if not 0.0 < value < math.inf:
+        return value
+    step = 10.0 ** (math.floor(math.log10(value)) - 3)
+    return float(f"{math.ceil(value / step) * step:.4g}")

@@ -20,8 +20,8 @@ from lipcert.process.threads import one_thread
 from lipcert.search.norms import Propose
 from lipcert.search.pullbacks import work
 from lipcert.settings.settings import Settings
-from lipcert.suggestions import mechanisms
 from lipcert.suggestions.analyst import Analyst, Remembered
+from lipcert.suggestions.changes import families, held
 from lipcert.suggestions.records import Suggestions
 from lipcert.suggestions.rehearsal import SECONDS, Trials
 from lipcert.suggestions.session import Session
@@ -70,15 +70,15 @@ def suggest(
     for_runs = 0.0 if isinstance(trials, str) else min(share * budget, SECONDS)
     graph = base.unclipped
     is_biased = any(use.slot == "bias" for use in graph.trained_uses())
-    families = mechanisms.families(settings, is_biased)
+    known = families(settings, is_biased)
     if examples is None:
         measured = _drawn(base, settings, remembered)
     else:
         measured = _some(examples, int(_DATA * _WORK / work(base.program)))
     session = Session(
         analyst=Analyst(base, settings, measured, remembered),
-        families=families,
-        home=() if settings.enforced.acts else families[:1],
+        families=known,
+        home=() if settings.enforced.acts else known[:1],
         started=started,
         end=started + budget - for_runs,
         observe=observe,
@@ -113,8 +113,8 @@ def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | No
     graph = base.unclipped
     known = base
     if not math.isfinite(base.at_input.norm):
-        held = mechanisms.held("clipless", settings, biased=True)
-        known = Analyst(base, settings, None, propose).analysed((held,)).found
+        within = held("clipless", settings, biased=True)
+        known = Analyst(base, settings, None, propose).analysed((within,)).found
     return random_examples(
         graph.input_shape,
         known.domain,

@@ -12,11 +12,14 @@ from dataclasses import dataclass, field
 from typing import Final, final
 
 from lipcert.analysis.records import VerdictName
+from lipcert.core.codec import member
 from lipcert.diagnostics import Diagnostic
 from lipcert.settings.settings import Settings
 
 TOPIC: Final = "mechanism"
 """the topic of changes that state a mechanism"""
+_APART: Final = member(apart=True)
+"""of what documents have in another form, or not at all"""
 
 
 @final
@@ -30,11 +33,11 @@ class Change:
     whether a recipe may contain it: not where less is trained, or another run made.
     """
 
-    topic: str
+    topic: str = field(metadata=_APART)
     change: str
     how: str
-    settings: Mapping[str, object] = field(default_factory=dict)
-    in_recipe: bool = True
+    settings: Mapping[str, object] = field(default_factory=dict, metadata=_APART)
+    in_recipe: bool = field(default=True, metadata=_APART)
 
 
 @final
@@ -181,19 +184,19 @@ class Suggestions:
     of gradients, the labels being random. edits: other networks, whose bounds may be smaller.
     """
 
-    model: str
-    sha256: str
-    parameters: int
-    source: str
-    is_private: bool
-    examples: int
-    baseline_mechanism: str
-    baseline: Outcome
-    clipping: Outcome | None
-    recipe: Recipe
-    recipes: tuple[Recipe, ...]
-    suggestions: tuple[Suggestion, ...]
-    others: tuple[Suggestion, ...]
+    model: str = field(metadata=member("model.path"))
+    sha256: str = field(metadata=member("model.sha256"))
+    parameters: int = field(metadata=member("model.parameters"))
+    source: str = field(metadata=member("signal.source"))
+    is_private: bool = field(metadata=member("signal.is_private"))
+    examples: int = field(metadata=member("signal.examples"))
+    baseline_mechanism: str = field(metadata=_APART)
+    baseline: Outcome = field(metadata=_APART)
+    clipping: Outcome | None = field(metadata=_APART)
+    recipe: Recipe = field(metadata=_APART)
+    recipes: tuple[Recipe, ...] = field(metadata=_APART)
+    suggestions: tuple[Suggestion, ...] = field(metadata=_APART)
+    others: tuple[Suggestion, ...] = field(metadata=_APART)
     stops: tuple[str, ...]
     remarks: tuple[str, ...]
     skipped: tuple[Skipped, ...]
@@ -202,5 +205,5 @@ class Suggestions:
     diagnostics: tuple[Diagnostic, ...] = ()
     rehearsal: Rehearsal | None = None
     unproven: str = ""
-    of_norms: bool = False
+    of_norms: bool = field(default=False, metadata=member("signal.of_norms"))
     edits: tuple[ModuleEdit, ...] = ()

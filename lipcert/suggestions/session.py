@@ -18,10 +18,11 @@ from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.errors import LipCertError
 from lipcert.settings.settings import Settings
-from lipcert.suggestions import mechanisms, written
+from lipcert.settings.values import globs
+from lipcert.settings.written import mechanism_code
+from lipcert.suggestions import changes as what_ifs
+from lipcert.suggestions.advice import edits_of, remarks_of, stops_of
 from lipcert.suggestions.analyst import Analysed, Analyst, changed, place
-from lipcert.suggestions.changes import changes_of
-from lipcert.suggestions.module_edits import edits_of
 from lipcert.suggestions.records import (
     TOPIC,
     Change,
@@ -33,7 +34,6 @@ from lipcert.suggestions.records import (
     Suggestions,
 )
 from lipcert.suggestions.rehearsal import CLEAR, Part, Trials, rehearsed
-from lipcert.suggestions.remarks import remarks_of, stops_of
 
 _GAIN: Final = 0.03
 """the part by which noise over signal has to fall"""
@@ -100,7 +100,7 @@ class Session:
     @property
     def rival(self) -> Change:
         """Gradient clipping at C = 1, which is tried however little time there is."""
-        return self.families[mechanisms.RIVAL]
+        return self.families[what_ifs.RIVAL]
 
     def suggestions(self, path: str) -> Suggestions:
         """Everything that was found in time."""
@@ -110,7 +110,7 @@ class Session:
         families = [*self.families[:-_LAST], *self._measured(rival)]
         late = self.families[-_LAST:]
         graph = self.base.unclipped
-        changes = list(changes_of(graph, settings, self.base.loss))
+        changes = list(what_ifs.changes_of(graph, settings, self.base.loss))
         usable = [change for change in changes if change.in_recipe]
         self.expected = 3 * (len(families) + len(changes))
         found = list(self._alone(families, ()))
@@ -248,11 +248,11 @@ class Session:
         observed = None if rival is None else rival.observed
         if observed is not None and observed.grad_norm_median > 0.0:
             median = float(f"{observed.grad_norm_median:.2g}")
-            yield mechanisms.gradient_clipping(median, what=", the median norm")
+            yield what_ifs.gradient_clipping(median, what=", the median norm")
             tenth = float(f"{0.1 * median:.2g}")
-            yield mechanisms.gradient_clipping(tenth, what=", a tenth of the median norm")
+            yield what_ifs.gradient_clipping(tenth, what=", a tenth of the median norm")
         if self.analyst.examples is not None and time.monotonic() < self.deadline:
-            yield from mechanisms.backprop_clippings(mechanisms.layer_radii(self.analyst))
+            yield from what_ifs.backprop_clippings(what_ifs.layer_radii(self.analyst))
 
     def _alone(self, changes: Iterable[Change], under: tuple[Change, ...]) -> Iterator[Suggestion]:
         """Changes by themselves, under a mechanism; not those that the settings have already."""
@@ -290,7 +290,7 @@ class Session:
         own = self.analyst.settings.enforced
         holds = not own.acts or own.holds_weights()
         starts: list[tuple[Change, ...]] = [] if holds else [()]
-        kinds: set[object] = set(mechanisms.HELD)
+        kinds: set[object] = set(what_ifs.HELD)
         for family in sorted(families, key=self._preference):
             kind = family.settings["mechanism"]
             if kind not in kinds and math.isfinite(self._preference(family)):
@@ -298,7 +298,7 @@ class Session:
                 starts.append((family,))
         for start in starts:
             usual = keeping
-            if self._of_norms and all(map(mechanisms.clips_gradients, start)):
+            if self._of_norms and all(map(what_ifs.clips_gradients, start)):
                 usual = [change for change in keeping if change.topic != _AFFINE]
             yield self._greedy(start, usual)
         start = self.home if holds else (families[0],)
@@ -309,7 +309,7 @@ class Session:
         made = [change for change in held.changes if change.topic != TOPIC]
         for family in families:
             kind = family.settings["mechanism"]
-            is_other = kind in mechanisms.HELD and kind != held.mechanism
+            is_other = kind in what_ifs.HELD and kind != held.mechanism
             if is_other and self.tried((family, *made)) is not None:
                 yield self._recipe((family, *made))
 
@@ -320,7 +320,7 @@ class Session:
         little of how far to clip: C = 1 is taken where none of the others is better beyond doubt.
         """
         score = self._score((family,))
-        if not self._of_norms or not mechanisms.clips_gradients(family):
+        if not self._of_norms or not what_ifs.clips_gradients(family):
             return score
         if family.settings["clip_scope"] == "group":
             return math.inf
@@ -359,9 +359,9 @@ class Session:
         parameters = self.base.unclipped.parameters
         trained = [name for name, item in parameters.items() if item.trainable]
         said = {name: getattr(last.settings, name) for name in Settings.__dataclass_fields__}
-        code = written.mechanism_code(
+        code = mechanism_code(
             said | {"loss": settings.loss if settings.heads else self.base.loss.kind},
-            freeze=written.frozen_patterns(last.settings, trained),
+            freeze=globs([x for x in trained if not last.settings.is_trained(x)], trained),
         )
         return Recipe(
             last.settings.mechanism,

@@ -34,8 +34,8 @@ from lipcert.privacy.accounting import accountant_named
 from lipcert.process.files import write_whole
 from lipcert.process.progress import ProgressReport
 from lipcert.settings.settings import Settings
-from lipcert.settings.toml import settings_toml
 from lipcert.settings.values import AccountantName, SamplingName, check_positive, whole
+from lipcert.settings.written import settings_toml
 from lipcert.training.calibration import (
     Calibration,
     as_certified,

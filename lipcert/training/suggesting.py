@@ -24,7 +24,7 @@ from lipcert.process.progress import ProgressReport
 from lipcert.settings.settings import RUN_KEYS, Settings
 from lipcert.suggestions import engine
 from lipcert.suggestions.records import Outcome, Recipe, Suggestions
-from lipcert.suggestions.remarks import rehearsal_told
+from lipcert.suggestions.rehearsal import rehearsal_told
 from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
 from lipcert.training.mechanisms import GradientClipping, TrainingMechanism, mechanism_of

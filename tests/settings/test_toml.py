@@ -9,7 +9,7 @@ import pytest
 
 from lipcert.cli.sources import effective_settings
 from lipcert.settings.settings import Settings
-from lipcert.settings.toml import settings_toml
+from lipcert.settings.written import settings_toml
 
 STATED = (
     Settings(),

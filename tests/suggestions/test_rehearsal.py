@@ -25,11 +25,10 @@ from lipcert.importer.model import ImportedModel
 from lipcert.report.formats import suggestions_report
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions.analyst import Analyst, release_of
+from lipcert.suggestions.changes import gradient_clipping, held
 from lipcert.suggestions.engine import suggest
-from lipcert.suggestions.mechanisms import gradient_clipping, held
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed, Suggestions
-from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsed
-from lipcert.suggestions.remarks import rehearsal_told
+from lipcert.suggestions.rehearsal import Part, Run, Trials, rehearsal_told, rehearsed
 from lipcert.suggestions.session import Session
 from tests.commands import lipcert as command
 from tests.suggestions.networks import export

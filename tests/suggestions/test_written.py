@@ -19,12 +19,18 @@ from lipcert.cli.options import chosen_settings
 from lipcert.cli.suggest import command
 from lipcert.gradient_stats.examples import Examples
 from lipcert.settings.settings import Settings
-from lipcert.suggestions import mechanisms, written
-from lipcert.suggestions.changes import changes_of
+from lipcert.settings.values import globs
+from lipcert.settings.written import python_lines
+from lipcert.suggestions.advice import edits_of
+from lipcert.suggestions.changes import (
+    LayerRadii,
+    backprop_clippings,
+    changes_of,
+    families,
+    gradient_clipping,
+)
 from lipcert.suggestions.engine import suggest
-from lipcert.suggestions.mechanisms import LayerRadii
-from lipcert.suggestions.module_edits import edits_of
-from lipcert.suggestions.records import Change, Suggestions
+from lipcert.suggestions.records import TOPIC, Change, Suggestions
 from lipcert.training import layers
 from tests.suggestions.networks import BatchNormed, Perceptron, ResNet, Transformer, exported, made
 
@@ -48,15 +54,15 @@ def changes(name: str) -> tuple[Change, ...]:
     kind, settings = KINDS[name], Settings(**RUN)
     base = bounded(exported(kind), settings)
     found = list(changes_of(base.unclipped, settings, base.loss))
-    found += mechanisms.families(settings, biased=True)
+    found += families(settings, biased=True)
     if kind is Perceptron:
-        found += [*mechanisms.backprop_clippings(RADII), mechanisms.gradient_clipping(0.123456789)]
+        found += [*backprop_clippings(RADII), gradient_clipping(0.123456789)]
     return tuple(found)
 
 
 def settings_of(how: str, tmp_path: Path) -> Settings:
     """As the command line understands the lines that are no code."""
-    code = set(written.python_lines(how))
+    code = set(python_lines(how))
     told = [line for line in how.splitlines() if line not in code]
     words = [word for line in told if line.startswith("--") for word in shlex.split(line)]
     file = tmp_path / "lipcert.toml"
@@ -80,7 +86,7 @@ def test_options_and_tables_are_understood_and_say_what_was_analysed(
 @pytest.mark.parametrize("name", KINDS)
 def test_python_runs(name: str) -> None:
     """Every line, beside a module and the names that it speaks of."""
-    lines = [line for change in changes(name) for line in written.python_lines(change.how)]
+    lines = [line for change in changes(name) for line in python_lines(change.how)]
     edits = edits_of(exported(KINDS[name]).graph, Settings(**RUN))
     lines += [line for edit in edits for line in edit.how.splitlines()]
     for line in lines:
@@ -130,9 +136,9 @@ def namespace(model: nn.Module) -> dict[str, object]:
 def test_mechanisms_in_python_are_the_same_settings(name: str) -> None:
     kinds = set()
     for change in changes(name):
-        if change.topic != mechanisms.TOPIC:
+        if change.topic != TOPIC:
             continue
-        (line,) = written.python_lines(change.how)
+        (line,) = python_lines(change.how)
         own = eval(line, namespace(made(KINDS[name])))
         stated = replace(Settings(**RUN), **change.settings)
         for item in fields(own):
@@ -187,7 +193,7 @@ def test_globs_fit_the_names_and_nothing_else() -> None:
         "odd[0]",
     ]
     for names in (every[:1], [every[0], every[2]], [every[2], every[4]], every[1:4], every[5:]):
-        patterns = written.globs(names, every)
+        patterns = globs(names, every)
         fitting = [n for n in every if not Settings(trainable=patterns).is_trained(n)]
         assert sorted(set(every) - set(fitting)) == sorted(names)
-    assert written.globs([every[0], every[2]], every) == ("b.*.n*.weight",)
+    assert globs([every[0], every[2]], every) == ("b.*.n*.weight",)

@@ -1,25 +1,29 @@
-"""Module edits: other networks whose bounds may be smaller, as lines that a person can write.
+"""Advice: what somebody may do to a network, in sentences and as lines that a person can write.
 
-None of them is made or analysed here: a user who writes one exports and analyses the network. All
-are for bounds by weights; gradient clipping needs none of them, except that no private run can
-have a layer that mixes the examples of a batch.
+Sentences say what keeps a run from being private, and which ways out there are where bounds by
+weights are useless. Edits are other networks whose bounds may be smaller: none is made or analysed
+here, and a user who writes one exports and analyses it. All are for bounds by weights; gradient
+clipping needs none of them, except that no private run can have a layer that mixes the examples of
+a batch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
 
 from lipcert.core import program as p
+from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.program import Shape
+from lipcert.gradient_stats.measure import signal_words
 from lipcert.graph.ir import Graph, Node, Use, is_arrangement
 from lipcert.settings.settings import Settings
-from lipcert.suggestions.records import ModuleEdit
-from lipcert.suggestions.written import number
-from lipcert.text.numbers import first_of
+from lipcert.settings.written import number
+from lipcert.suggestions.records import TOPIC, ModuleEdit, Outcome, Recipe, Suggestion
+from lipcert.text.numbers import counted, first_of, times
 
 _BENDS: Final = frozenset(
     {"relu", "leaky_relu", "elu", "selu", "celu", "gelu", "gelu_tanh", "silu", "quick_gelu", "mish"}
@@ -77,9 +81,9 @@ def affine_of(graph: Graph, norm: Node) -> list[str]:
     return found
 
 
-def mixing(graph: Graph) -> bool:
-    """Whether batch normalisations of the graph use statistics of the batch in training."""
-    return any(not layer.is_dropout for layer in graph.eval_layers)
+def _mixing(graph: Graph) -> list[str]:
+    """Batch normalisations of the graph that use statistics of the batch in training."""
+    return list(dict.fromkeys(x.name for x in graph.eval_layers if not x.is_dropout))
 
 
 def module_of(parameter: str) -> str:
@@ -97,7 +101,7 @@ def _norms(graph: Graph) -> Iterator[ModuleEdit]:
         shape = node.step.shape
         if isinstance(node.op, p.BatchNorm):
             groups = math.gcd(shape[1], _GROUPS)
-            if mixing(graph):
+            if _mixing(graph):
                 grouped.append((f"nn.GroupNorm({groups}, {shape[1]})", name))
                 bounded.append((f"BoundedGroupNorm({groups}, {shape[1]}, {_FLOOR})", name))
             continue
@@ -255,3 +259,66 @@ def _named(places: list[str]) -> str:
     """Names as a comment, of many the first ones."""
     unique = [name for name in dict.fromkeys(places) if name]
     return f"  # {first_of(unique, _NAMED)}" if unique else ""
+
+
+def stops_of(graph: Graph, recipe: Recipe) -> Iterator[str]:
+    """Layers because of which a run of the file as it was trained would not be private."""
+    if mixing := _mixing(graph):
+        yield (
+            f"BatchNorm ({first_of(mixing, _NAMED)}) mixes the examples of a batch, so that no "
+            "bound per example holds in train mode. Replace it by GroupNorm, as "
+            "lipcert.training.make_trainable(module) does in a copy, or freeze it in eval mode. "
+            "All numbers here are those of eval mode."
+        )
+    dropping = dict.fromkeys(layer.name for layer in graph.eval_layers if layer.is_dropout)
+    if dropping and not recipe.settings.enforced.clips_gradients:
+        yield (
+            f"Dropout ({first_of([*dropping], _NAMED)}): bounds of the network hold in eval mode. "
+            "Remove it, or clip gradients, under which dropout may stay."
+        )
+
+
+def remarks_of(
+    graph: Graph,
+    suggestions: Sequence[Suggestion],
+    others: Sequence[Suggestion],
+    recipes: Sequence[Recipe],
+    *,
+    of_norms: bool,
+) -> Iterator[str]:
+    """Where attention or normalisation leaves no useful bound by weights, and what to do."""
+    held = [item for item in suggestions if item.change.topic == TOPIC]
+    plain = next((item for item in held if MECHANISMS[item.mechanism].holds_weights()), None)
+    attentions = sum(isinstance(node.op, p.Attention) for node in graph.nodes)
+    epsilons = [node.op.epsilon for node in graph.nodes if isinstance(node.op, p.Normalize)]
+    if plain is None or plain.outcome.usable or not (attentions or epsilons):
+        return
+    parts = []
+    if attentions:
+        parts.append(counted(attentions, "attention layer"))
+    if epsilons:
+        least, count = min(epsilons), len(epsilons)
+        stretch = f", which may stretch by 1/√ε = {least**-0.5:.3g}" if least else ""
+        parts.append(f"{counted(count, 'normalisation')}{stretch}{' each' * (count > 1)}")
+    bound = "unknown" if plain.outcome.grad_norm is None else times(plain.outcome.grad_norm)
+    yield (
+        f"No useful bound by weights alone exists for this network as it is: G is {bound} within "
+        f"the constraints, because of {' and '.join(parts)}."
+    )
+    for recipe in recipes:
+        if recipe.outcome.usable:
+            made = [change.change for change in recipe.changes if change.topic != TOPIC]
+            more = f" with {'; '.join(made)}" if made else ""
+            numbers = _numbers(recipe.outcome, of_norms=of_norms)
+            yield f"Way out: {recipe.mechanism}{more}: {numbers}."
+    head = next((item for item in others if item.change.topic == "head"), None)
+    if head is not None:
+        numbers = _numbers(head.outcome, of_norms=of_norms)
+        yield f"Way out: {head.change.change}, {head.mechanism}: {numbers}."
+
+
+def _numbers(outcome: Outcome, *, of_norms: bool) -> str:
+    bound = "no bound" if outcome.grad_norm is None else f"G {times(outcome.grad_norm)}"
+    if outcome.noise_to_signal is None:
+        return bound
+    return f"{bound}, noise {times(outcome.noise_to_signal)} × {signal_words(of_norms=of_norms)}"

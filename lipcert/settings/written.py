@@ -1,21 +1,30 @@
-"""Written: changes as people type them, for the command line and in Python.
+"""Written: settings as people type them, in a file of settings, on the command line and in Python.
 
-From fields of settings and names come lines that can be pasted. Invariant: a line says what the
-settings say.
+`--config` reads a file back as the same settings, and of fields of settings come lines that can be
+pasted. Invariant: a line says what the settings say.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import re
 import shlex
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, replace
+from typing import Any, Final
 
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
-from lipcert.settings.settings import NO_CLIP, TABLES, ConstraintSpec, LossParameters, Settings
-from lipcert.settings.toml import toml_text
-from lipcert.settings.values import literal, matches
+from lipcert.settings.settings import (
+    FOUND,
+    NO_CLIP,
+    TABLES,
+    ConstraintSpec,
+    LossParameters,
+    Settings,
+    key_of,
+)
+
+_MAY_FOLLOW: Final = ("scope", "reduction")
 
 _PATTERNS = frozenset({"freeze", "trainable"})
 _SHARED = ("input_norm", "input_box", "noise_multipliers")
@@ -23,6 +32,53 @@ _LOSS = tuple(LossParameters.__dataclass_fields__)
 _WITH_DEFAULT = frozenset({"input_clip", "cotangent_clip"})
 """which are 1 in training where nothing is said"""
 _TRAINED_DEFAULTS = {"allocation": "optimal", "neighbours": "add-remove", "group": "layer"}
+
+
+def plain(name: str, value: Any) -> object:
+    """The value of a field as settings files and documents have it; None where none is given."""
+    if name in TABLES:
+        return {of: NO_CLIP if own is None else plain("", own) for of, own in value}
+    if isinstance(value, ConstraintSpec):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def settings_toml(settings: Settings, head: str) -> str:
+    """Every value that is not the default, and that does not follow from the others. head: a
+    comment."""
+    lines, tables = [f"# {head}"], list[str]()
+    left_out = {*FOUND, *(name for name in _MAY_FOLLOW if _follows(settings, name))}
+    for item in fields(Settings):
+        value: Any = getattr(settings, item.name)
+        written: Any = plain(item.name, value)
+        if value == item.default or item.name in left_out:
+            continue
+        if item.name in TABLES:
+            rows = (f"{toml_text(name)} = {toml_text(own)}" for name, own in written.items())
+            tables += ["", f"[{key_of(item)}]", *rows]
+        else:
+            lines.append(f"{key_of(item)} = {toml_text(written)}")
+    return "\n".join([*lines, *tables]) + "\n"
+
+
+def _follows(settings: Settings, name: str) -> bool:
+    changed: dict[str, Any] = {name: "auto"}
+    return replace(settings, **changed) == settings
+
+
+def toml_text(value: object) -> str:
+    """A value as it stands in a file."""
+    match value:
+        case bool():
+            return "true" if value else "false"
+        case int() | float():
+            return repr(value)
+        case list() | tuple():
+            return f"[{', '.join(map(toml_text, value))}]"
+        case dict():
+            rows = (f"{toml_text(name)} = {toml_text(own)}" for name, own in value.items())
+            return f"{{{', '.join(rows)}}}"
+    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def options(fields: Mapping[str, object]) -> str:
@@ -36,7 +92,7 @@ def options(fields: Mapping[str, object]) -> str:
         if value is None or value == () or name == "scope":
             continue
         if name in TABLES:
-            lines.append(f"{key} = {_inline(value)}")  # type: ignore[arg-type]
+            lines.append(f"{key} = {toml_text(plain(name, value))}")
         elif name in _PATTERNS:
             words += [f"--{key} {shlex.quote(pattern)}" for pattern in value]  # type: ignore[attr-defined]
         elif isinstance(value, tuple):
@@ -122,16 +178,6 @@ def _text(value: object) -> str:
     return number(value) if isinstance(value, float) else str(value)
 
 
-def _inline(table: Iterable[tuple[str, object]]) -> str:
-    """A table of a settings file (TOML) in one line."""
-    rows = []
-    for key, value in table:
-        shown = NO_CLIP if value is None else value
-        text = _text(shown) if isinstance(shown, float) else toml_text(_text(shown))
-        rows.append(f"{toml_text(key)} = {text}")
-    return f"{{{', '.join(rows)}}}"
-
-
 def number(value: float) -> str:
     """As short as it can be written and read back."""
     if isinstance(value, int):
@@ -140,39 +186,8 @@ def number(value: float) -> str:
     return short if float(short) == value else repr(float(value))
 
 
-def upwards(value: float) -> float:
-    """The number in four digits, rounded upwards."""
-    if not 0.0 < value < math.inf:
-        return value
-    step = 10.0 ** (math.floor(math.log10(value)) - 3)
-    return float(f"{math.ceil(value / step) * step:.4g}")
-
-
-def globs(names: Collection[str], others: Iterable[str]) -> tuple[str, ...]:
-    """Patterns that fit these names and none of the others, with any number in place of numbers."""
-    kept, found = [name for name in others if name not in names], dict[str, None]()
-    for name in names:
-        wide = re.sub(r"\d+", "*", literal(name)) if _is_plain(name) else literal(name)
-        fits = not any(matches(other, (wide,)) for other in kept)
-        found[wide if fits else literal(name)] = None
-    several = [g for g in found if sum(matches(name, (g,)) for name in names) > 1]
-    single = [
-        literal(name) for name in names if not any(matches(name, (glob,)) for glob in several)
-    ]
-    return tuple(dict.fromkeys([*several, *single]))
-
-
-def _is_plain(name: str) -> bool:
-    return not set(name) & set("*?[]")
-
-
 def python_lines(how: str) -> Iterator[str]:
     """Those of a change that are code."""
     for line in how.splitlines():
         if not line.startswith("--") and not re.match(r"[a-z-]+ = \{", line):
             yield line
-
-
-def frozen_patterns(settings: Settings, names: Collection[str]) -> tuple[str, ...]:
-    """Patterns of those of these parameters that the settings do not train."""
-    return globs([name for name in names if not settings.is_trained(name)], names)
