@@ -1,14 +1,12 @@
 """Observation: what a recorder sees of torch, without touching it.
 
 Input: tensors, modules, generators; a loss function of logits and labels. Output: copies in main
-memory, digests, names and flags; the results of the loss function, its reduction, and, where it can
-give them, the losses of the single examples. Invariant: nothing here draws a random number, writes
-to a tensor, or builds a graph.
+memory, digests, names and flags; the reduction of the loss. Invariant: nothing here draws a random
+number, writes to a tensor, or builds a graph.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import inspect
 import math
@@ -17,7 +15,7 @@ import random
 import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -41,7 +39,6 @@ _WRAPPERS: Final[Mapping[str, str]] = {
     "OptimizedModule": "_orig_mod",
 }
 """class of a wrapper → attribute that holds what it wraps"""
-Observer = Callable[[object, tuple[object, ...], object], None]
 
 
 def copied(tensor: Tensor) -> StoredTensor:
@@ -295,66 +292,14 @@ def _numpy_digest() -> str:
     return digest.hexdigest()[:_DIGITS]
 
 
-@final
-class RecordedLoss:
-    """Calls a loss function, and then its observer."""
-
-    def __init__(self, loss_fn: Callable[..., Any], observer: Observer) -> None:
-        self._loss_fn = loss_fn
-        self._observer = observer
-
-    def __call__(self, *arguments: Any, **keywords: Any) -> Any:
-        """What the function returns."""
-        result = self._loss_fn(*arguments, **keywords)
-        self._observer(_Call(self._loss_fn, keywords), (*arguments, *keywords.values()), result)
-        return result
-
-
-@final
-class _Call:
-    """A function and the keywords it was called with."""
-
-    def __init__(self, loss_fn: Callable[..., Any], keywords: dict[str, Any]) -> None:
-        self.loss_fn = loss_fn
-        self.keywords = keywords
-
-
-def reduction_of(loss_fn: object, result: Tensor) -> Reduction | None:
-    """How the loss combines examples: as it says itself, or as its result shows; else None."""
+def reduction_of(word: object, result: Tensor) -> Reduction | None:
+    """How a loss combines examples: as its result shows, or else as this word of it says."""
     if result.dim():
         return Reduction.NONE
-    word = None
-    if isinstance(loss_fn, nn.Module):
-        word = getattr(loss_fn, "reduction", None)
-    elif isinstance(loss_fn, _Call):
-        word = loss_fn.keywords.get("reduction", _default(loss_fn.loss_fn))
     return next((item for item in Reduction if item.value == word), None)
 
 
-@torch.no_grad()
-def examples_losses(
-    loss_fn: object, arguments: tuple[object, ...], result: Tensor
-) -> Tensor | None:
-    """One loss for each example; None where the loss cannot be asked for them.
-
-    Only losses that state a reduction are asked, by calling them without one.
-    """
-    if result.dim() == 1:
-        return result
-    single: object = None
-    if isinstance(loss_fn, nn.Module) and isinstance(getattr(loss_fn, "reduction", None), str):
-        alone: Any = copy.copy(loss_fn)
-        alone.reduction = "none"
-        single = alone.forward(*arguments)
-    elif isinstance(loss_fn, _Call) and _default(loss_fn.loss_fn) is not None:
-        positional = arguments[: len(arguments) - len(loss_fn.keywords)]
-        single = loss_fn.loss_fn(*positional, **{**loss_fn.keywords, "reduction": "none"})
-    if not isinstance(single, Tensor) or single.dim() != 1:
-        return None
-    return single
-
-
-def _default(loss_fn: Callable[..., Any]) -> object:
+def default_reduction(loss_fn: Callable[..., Any]) -> object:
     """The default of its parameter `reduction`; None where there is no such parameter."""
     try:
         parameter = inspect.signature(loss_fn).parameters.get("reduction")

@@ -30,18 +30,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from lipcert.audit import observation, tape
-from lipcert.audit.observation import examples_losses, reduction_of
-from lipcert.audit.trace.blobs import Blob, StoredTensor
-from lipcert.audit.trace.records import (
-    Arithmetic,
-    Batch,
-    Gradients,
-    IndexArray,
-    Noise,
-    OptimizerRecord,
-    Reduction,
-    word_of,
-)
+from lipcert.audit.observation import reduction_of
+from lipcert.audit.trace.blobs import StoredTensor
+from lipcert.audit.trace.records import Batch, IndexArray, Reduction, Step, word_of
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
 from lipcert.settings.values import check_nonnegative, check_positive, number
@@ -67,22 +58,23 @@ class _Pass:
 class Flight:
     """The step that is under way.
 
-    detailed: whether its tensors are recorded; stores: and the examples among them, with what was
-    computed from each.
+    step: what is known of it besides its passes. detailed: whether its tensors are recorded;
+    stores: and the examples among them.
     """
 
+    step: Step
     detailed: bool
     stores: bool
     passes: list[_Pass] = field(default_factory=list)
-    generators: Mapping[str, str] = field(default_factory=dict)
-    arithmetic: Arithmetic | None = None
-    learning_rates: tuple[float, ...] = ()
-    noise: Noise | None = None
-    gradients: Gradients = field(default_factory=Gradients)
-    weights_before: Blob | None = None
-    weights_start: Blob | None = None
-    optimizer: OptimizerRecord | None = None
-    begun: bool = False
+
+    def note(self, **members: Any) -> None:
+        """Put what became known into the step."""
+        self.step = replace(self.step, **members)
+
+    @property
+    def begun(self) -> bool:
+        """Whether what is seen once, when a step begins, was seen."""
+        return bool(self.step.generators)
 
     def enter(
         self, inputs: Mapping[str, Tensor], said: Batch | None, source: Tensor | None
@@ -104,7 +96,7 @@ class Flight:
         """The forward pass has this output."""
         self.passes[-1].output = weakref.ref(output)
 
-    def see_loss(self, loss_fn: object, arguments: tuple[object, ...], result: object) -> None:
+    def see_loss(self, reduction: object, arguments: tuple[object, ...], result: object) -> None:
         """Attach a loss to the forward pass whose output it is of, else to the last without one."""
         tensors = [item for item in arguments if isinstance(item, Tensor)]
         if not (isinstance(result, Tensor) and result.requires_grad and tensors):
@@ -114,15 +106,10 @@ class Flight:
             return
         seen.loss = result.detach()
         if seen.batch.reduction is None:
-            seen.batch = replace(seen.batch, reduction=reduction_of(loss_fn, result))
+            seen.batch = replace(seen.batch, reduction=reduction_of(reduction, result))
         if self.detailed and len(tensors) > 1:
             labels = observation.by_example(tensors[1], seen.batch.examples)
             seen.tensors["labels"] = observation.copied(labels)
-        if self.detailed and self.stores:
-            seen.tensors["logits"] = observation.copied(tensors[0])
-            losses = examples_losses(loss_fn, arguments, result)
-            if losses is not None and len(losses) == seen.batch.examples:
-                seen.tensors["losses"] = observation.copied(losses)
 
     def describe(self, said: Batch) -> None:
         """A description that no forward pass followed: of the last pass, or of an empty batch."""

@@ -21,6 +21,7 @@ from lipcert.audit.bounds import Claims, claims_of_analysis, claims_of_certifica
 from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.trace.reading import Trace, read_trace
+from lipcert.audit.weight_norms import MODEL
 from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
 from lipcert.core.files import CertificateFileError, read_certificate_file
 from lipcert.data.source import Columns, Identity
@@ -32,8 +33,6 @@ from lipcert.importer.model import ImportedModel
 from lipcert.settings.gates import MAX_EPSILON
 from lipcert.settings.values import besides_the_run, missing
 
-MODEL: Final = "model"
-"""the weights of the file"""
 DATA: Final = "data"
 """the examples of the data file"""
 RANDOM: Final = "random inputs"

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hmac import compare_digest
 from typing import Any, Final, TypeAlias, final
 
@@ -29,11 +29,13 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.admissibility import DRAWN_IN, settled
+from lipcert.audit.bounds import Claims
 from lipcert.audit.records import Recording
 from lipcert.audit.trace.blobs import Blob, StoredTensor, stored_as
 from lipcert.audit.trace.keys import ExamplesKey, key_path
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch, Step
+from lipcert.audit.weight_norms import Settled, settled_weights
 from lipcert.core.program import BatchNorm, FloatArray, Shape
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
@@ -347,6 +349,24 @@ class RecordedTensors:
             for name, step in self._held.named.items()
             if all(_is_found(batch, data, key) for batch in step.batches if batch.examples)
         }
+
+
+_MOST_NUMBERS: Final = 2**24
+"""so many numbers of weights are remembered"""
+
+
+def settled_at(claims: Claims, recorded: RecordedTensors, name: str) -> Settled:
+    """A recorded set of weights; where claims are made anew, that is slow, and remembered."""
+    return _settled_sets(claims, recorded)(recorded.first_name(name))
+
+
+@lru_cache(maxsize=2)
+def _settled_sets(claims: Claims, recorded: RecordedTensors) -> Callable[[str], Settled]:
+    """From a name to the set, of which as many are kept as fit into memory."""
+    size = sum(parameter.size for parameter in claims.engine.graph.parameters.values())
+    return lru_cache(maxsize=max(_MOST_NUMBERS // max(size, 1), 2))(
+        lambda name: settled_weights(claims, recorded.weights(name))
+    )
 
 
 def recording_of(trace: Trace, accounted: int | None) -> Recording:

@@ -32,7 +32,6 @@ from torch.utils.data import DataLoader
 from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit import observation, tape
-from lipcert.audit.observation import RecordedLoss
 from lipcert.audit.pending_step import Drawn, Flight, described
 from lipcert.audit.trace.blobs import Blob, StoredTensor
 from lipcert.audit.trace.files import MANIFEST
@@ -66,9 +65,9 @@ _Loader = TypeVar("_Loader", bound=DataLoader[Any])
 class Recorder:
     """Records what one rank does; `every`: steps whose weights, `detail`: steps whose tensors.
 
-    store_data: whether detailed steps hold their inputs, labels, logits and losses. Without it they
-    hold a keyed digest of inputs and labels, by which an audit that is given the data set and the
-    key, which is written to `FOLDER.key`, finds the examples again.
+    store_data: whether detailed steps hold their inputs and labels. Without it they hold a keyed
+    digest of these, by which an audit that is given the data set and the key, which is written to
+    `FOLDER.key`, finds the examples again.
     rank, ranks: of this process, by default from RANK and WORLD_SIZE. model_file: the ONNX file
     that audits will read; its digest is recorded.
     """
@@ -151,9 +150,23 @@ class Recorder:
         """
         inner = observation.unwrapped_loss(loss_fn)
         if isinstance(inner, nn.Module):
-            self._hooks.append(inner.register_forward_hook(self._see_loss))
+            self._hooks.append(
+                inner.register_forward_hook(
+                    lambda module, arguments, result: self._see_loss(
+                        getattr(module, "reduction", None), arguments, result
+                    )
+                )
+            )
             return loss_fn
-        wrapped: Any = RecordedLoss(loss_fn, self._see_loss)
+        default = observation.default_reduction(loss_fn)
+
+        def watched(*arguments: Any, **keywords: Any) -> Any:
+            result = loss_fn(*arguments, **keywords)
+            given = (*arguments, *keywords.values())
+            self._see_loss(keywords.get("reduction", default), given, result)
+            return result
+
+        wrapped: Any = watched
         return wrapped  # type: ignore[no-any-return]
 
     def wrap_loader(
@@ -207,7 +220,7 @@ class Recorder:
             if self._draws_alike:
                 twin.seed_all(generator)
         stds = dict(table("recorder: std", std, number))
-        self._flight.noise = Noise(stds, self.state_of(generator)) if stds else None
+        self._flight.note(noise=Noise(stds, self.state_of(generator)) if stds else None)
 
     def state_of(self, generator: torch.Generator | np.random.Generator | None) -> str:
         """Digest of the state of a generator; None: of the global one of the device."""
@@ -235,7 +248,7 @@ class Recorder:
 
     def _released(self, twin: tape.Tape, noised: Mapping[str, Tensor]) -> None:
         """Show a release that nothing else shows. The stated noise says what it hides: s/σ."""
-        noise, sigma = self._flight.noise, self._declaration.noise_multiplier
+        noise, sigma = self._flight.step.noise, self._declaration.noise_multiplier
         if noise is None or not sigma:
             raise UsageError(
                 "twin: state what hides one example: recorder.declare(noise_multiplier=…), and "
@@ -261,7 +274,7 @@ class Recorder:
     def _show(self, **gradients: Mapping[str, Tensor]) -> None:
         if self._flight.detailed:
             blobs = {kind: self._gradient_blob(shown) for kind, shown in gradients.items()}
-            self._flight.gradients = replace(self._flight.gradients, **blobs)
+            self._flight.note(gradients=replace(self._flight.step.gradients, **blobs))
 
     def parameter_names(self) -> dict[nn.Parameter, str]:
         """Names of the parameters, as the trace has them."""
@@ -289,7 +302,8 @@ class Recorder:
         return next(self._model.parameters()).device
 
     def _next_flight(self) -> Flight:
-        return Flight(detailed=self._detail(self.step), stores=self._stores)
+        step = Step(self._rank, self.step, 0.0)
+        return Flight(step, detailed=self._detail(self.step), stores=self._stores)
 
     def _open(self) -> TraceWriter:
         """The writer; the first step begins the trace, so that it can be declared before."""
@@ -322,12 +336,11 @@ class Recorder:
         """What is seen once, when a step begins."""
         flight = self._flight
         if not flight.begun:
-            flight.begun = True
-            flight.generators = observation.generator_digests(self._device)
+            flight.note(generators=observation.generator_digests(self._device))
             if flight.detailed or self._every(self.step):
-                flight.weights_before = self._weights()
+                flight.note(weights_before=self._weights())
             elif self._follows:
-                flight.weights_start = self._weights()
+                flight.note(weights_start=self._weights())
         return flight
 
     def _before_forward(
@@ -359,7 +372,7 @@ class Recorder:
     def _begun(self) -> Flight:
         """The step that is under way, at a forward pass."""
         flight = self._begin()
-        flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
+        flight.note(arithmetic=observation.arithmetic_of(next(self._model.parameters())))
         return flight
 
     def _before_transformed(self) -> None:
@@ -381,10 +394,9 @@ class Recorder:
             if twin is not None and not observation.is_transformed(output):
                 twin.passes(output)
 
-    def _see_loss(self, loss_fn: object, arguments: tuple[object, ...], result: object) -> None:
-        if observation.is_transformed(result):
-            return
-        self._flight.see_loss(loss_fn, arguments, result)
+    def _see_loss(self, reduction: object, arguments: tuple[object, ...], result: object) -> None:
+        if not observation.is_transformed(result):
+            self._flight.see_loss(reduction, arguments, result)
 
     def _settle_said(self) -> None:
         """What was said of a batch, if no forward pass took it."""
@@ -403,11 +415,11 @@ class Recorder:
         if self._depth > 1:
             return None
         flight = self._begin()
-        if flight.arithmetic is None:
-            flight.arithmetic = observation.arithmetic_of(next(self._model.parameters()))
-        flight.learning_rates = tuple(float(group["lr"]) for group in optimizer.param_groups)
+        if flight.step.arithmetic is None:
+            flight.note(arithmetic=observation.arithmetic_of(next(self._model.parameters())))
+        flight.note(learning_rates=tuple(float(group["lr"]) for group in optimizer.param_groups))
         if flight.detailed:
-            flight.optimizer = self._optimizer(optimizer)
+            flight.note(optimizer=self._optimizer(optimizer))
         closure = keywords.get("closure", *arguments[1:2])
         if not callable(closure):
             self._see_applied()
@@ -441,25 +453,15 @@ class Recorder:
         writer, flight = self._open(), self._flight
         if self._drawn is not None and not self._drawn[0].ends():
             flight.forget_members()
-        step = Step(
-            rank=self._rank,
-            number=writer.steps,
+        flight.note(
             time=time.time(),
             batches=tuple(
                 self._with_examples(batch, tensors, drawn, writer)
                 for batch, tensors, drawn in flight.batches()
             ),
-            learning_rates=flight.learning_rates,
-            noise=flight.noise,
-            arithmetic=flight.arithmetic,
-            generators=flight.generators,
-            weights_before=flight.weights_before,
             weights_after=self._weights() if flight.detailed else None,
-            weights_start=flight.weights_start,
-            optimizer=flight.optimizer,
-            gradients=flight.gradients,
         )
-        writer.append(step)
+        writer.append(flight.step)
         self._follows = flight.detailed
         self._flight = self._next_flight()
 

@@ -21,14 +21,15 @@ import torch
 from lipcert.analysis.bounded import Progress
 from lipcert.audit.admissibility import outside, settled
 from lipcert.audit.attack import proposals
-from lipcert.audit.audited_weights import Settled, settled_at, settled_weights
 from lipcert.audit.bounds import Claims
 from lipcert.audit.evaluator import Bench, Norms, clip_of, put
 from lipcert.audit.job import Kind, Unit
-from lipcert.audit.prepared_job import MODEL, Ready
+from lipcert.audit.prepared_job import Ready
+from lipcert.audit.recorded import settled_at
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies, Tally
 from lipcert.audit.unit_results import UnitResult
+from lipcert.audit.weight_norms import MODEL, Settled, settled_weights
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples, Readable
 from lipcert.gradient_stats.labels import checked_labels

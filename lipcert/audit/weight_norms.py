@@ -1,8 +1,9 @@
-"""Norms of weights between two proved ends: of constrained ones over their radii, and of any layer.
+"""Norms of weights between two proved ends, and what a run makes of weights beyond their radii.
 
 An `Excess` is made for every constrained parameter and every op that uses it. Invariant: the norm
 lies between the two ends; what rounding of a projection explains is stated with them. The upper end
-of an operator norm is what the core proves, the lower end one vector.
+of an operator norm is what the core proves, the lower end one vector. Only what rounding left
+outside of a constraint is scaled down into it (`settled_weights`).
 
 Proof of the lower end: ‖T‖ ≥ ‖Tv‖/‖v‖ for every v ≠ 0. Each entry of the computed Tv is a sum of
 at most n products, n the number of entries of v, so it is off by at most γ_n·(|T||v|), in any order
@@ -21,7 +22,7 @@ import numpy as np
 import torch
 
 from lipcert.analysis.premises import constraints_of, norm_down
-from lipcert.audit.bounds import Claims
+from lipcert.audit.bounds import Claims, are_made_anew, claims_at
 from lipcert.audit.records import Verdict
 from lipcert.core.arithmetic import add_down, divide_down, divide_up, multiply_up
 from lipcert.core.interval import norm_up
@@ -30,12 +31,14 @@ from lipcert.core.program import Conv, Dense, FloatArray, Operand, Shape, Step
 from lipcert.core.rules.facts import lengths_up
 from lipcert.graph.evaluate import batch_output
 from lipcert.graph.ir import Node, Use
-from lipcert.graph.viewed import graph_at
+from lipcert.graph.viewed import graph_at, is_shown, parameters_of
 from lipcert.measure.lowering import lowered
 from lipcert.search.norms import proved_bound
 from lipcert.settings.settings import ConstraintSpec
 from lipcert.settings.values import TierName
 
+MODEL: Final = "model"
+"""the weights of the file"""
 _PROOF: Final = 2.0**-23
 """the share of a norm that its proof may take, and more"""
 
@@ -128,6 +131,56 @@ def _ends(lower: float, upper: float, radius: float) -> tuple[float, float]:
     if radius == 0.0:
         return (math.inf if lower > 0.0 else 0.0, math.inf if upper > 0.0 else 0.0)
     return divide_down(lower, radius), divide_up(upper, radius)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class Settled:
+    """Weights to replay, None for those of the file. claims: those at them, if admissible."""
+
+    weights: Mapping[str, FloatArray] | None
+    claims: Claims
+    admissible: bool
+
+
+def settled_weights(claims: Claims, weights: Mapping[str, FloatArray] | None) -> Settled:
+    """The weights that a run would use in place of these, with the claims that apply to them.
+
+    What rounding left outside its constraint is scaled down into it; what lies further outside is
+    left as it is, and not admissible. Weight clipping scales down everything that is outside, but
+    not what a run recorded: there it should have done so. weights: recorded or proposed ones; None
+    for those of the file.
+    Proof: every constraint is of a norm, which scales with the tensor; 2^-40 covers the roundings
+    of the scaling.
+    """
+    settings, graph = claims.settings, claims.engine.graph
+    admissible = weights is None or bounds_hold_at(claims, weights)
+    if settings.scope != "constraint-set" and not settings.is_stepwise:
+        return Settled(weights, claims, admissible)
+    clips = settings.is_stepwise and weights is None
+    known = parameters_of(graph) if weights is None else weights
+    found = dict(known)
+    for excess in excesses(claims, known, MODEL, storage_unit(known)):
+        if excess.upper <= 1.0:
+            continue
+        if not clips and excess.upper > excess.allowed:
+            admissible = False
+            continue
+        scaled = known[excess.parameter] * ((1.0 - 2.0**-40) / excess.upper)
+        before = found[excess.parameter]
+        found[excess.parameter] = min(before, scaled, key=lambda w: float(np.abs(w).max()))
+    return Settled(found, claims if weights is None else claims_at(claims, found), admissible)
+
+
+def bounds_hold_at(claims: Claims, weights: Mapping[str, FloatArray]) -> bool:
+    """Whether bounds at one point are about these weights; others are about all, or made anew.
+
+    At a point that is the file's weights; under a clip of gradients it is all weights, too.
+    """
+    settings, graph = claims.settings, claims.engine.graph
+    if settings.scope == "constraint-set" or settings.weights_are_free or are_made_anew(settings):
+        return True
+    return all(is_shown(graph, name, numbers) for name, numbers in weights.items())
 
 
 _ITERATIONS: Final = 60

@@ -110,11 +110,6 @@ def test_what_was_recorded_is_what_happened(tmp_path: Path) -> None:
         tensors = batch.tensors.tensors()
         assert tensors["input"].tobytes() == X[expected].numpy().tobytes()
         assert tensors["labels"].tolist() == Y[expected].tolist()
-        truth = cross_entropy(
-            torch.tensor(tensors["logits"]), torch.tensor(tensors["labels"]), reduction="none"
-        )
-        assert tensors["losses"] == pytest.approx(truth.numpy(), rel=1e-6)
-        assert batch.loss == pytest.approx(float(tensors["losses"].mean()), rel=1e-6)
         clean, noised = step.gradients.clean.tensors(), step.gradients.noised.tensors()
         assert step.gradients.noised == step.gradients.applied
         residual = np.concatenate([(noised[name] - clean[name]).ravel() for name in clean])
@@ -123,7 +118,7 @@ def test_what_was_recorded_is_what_happened(tmp_path: Path) -> None:
     assert [step.has_detail for step in steps] == [True, False, False, True, False]
 
 
-def test_recorded_weights_give_the_recorded_logits(tmp_path: Path) -> None:
+def test_recorded_weights_give_the_recorded_losses_and_gradients(tmp_path: Path) -> None:
     """Before the step: loaded into a new network, with Dropout left out of both."""
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     optimizer = torch.optim.SGD(model.parameters(), 0.3)
@@ -134,7 +129,8 @@ def test_recorded_weights_give_the_recorded_logits(tmp_path: Path) -> None:
         weights = {k: torch.tensor(v) for k, v in step.weights_before.tensors().items()}
         model.load_state_dict(weights)
         tensors = step.batches[0].tensors.tensors()
-        assert torch.equal(model(torch.tensor(tensors["input"])), torch.tensor(tensors["logits"]))
+        loss = cross_entropy(model(torch.tensor(tensors["input"])), torch.tensor(tensors["labels"]))
+        assert step.batches[0].loss == float(loss)
         gradient = step.gradients.applied.tensors()
         moved = {k: w - 0.3 * torch.tensor(gradient[k]) for k, w in weights.items()}
         found = step.weights_after.tensors()
@@ -151,7 +147,7 @@ def test_accumulated_gradients_are_several_batches(tmp_path: Path) -> None:
         ]
         assert all(batch.loss is not None for batch in step.batches)
         if step.has_detail:
-            assert [len(b.tensors.tensors()["losses"]) for b in step.batches] == [4, 5, 6]
+            assert [len(b.tensors.tensors()["labels"]) for b in step.batches] == [4, 5, 6]
     assert verify(tmp_path / "t").faults == ()
 
 
@@ -165,7 +161,10 @@ def test_losses_find_their_forward_pass(tmp_path: Path) -> None:
         (loss_fn(second, Y[3:5]) + loss_fn(first, Y[:3])).backward()
         optimizer.step()
     (step,) = read_trace(tmp_path / "t").steps()
-    assert [len(batch.tensors.tensors()["logits"]) for batch in step.batches] == [3, 2]
+    assert [batch.tensors.tensors()["labels"].tolist() for batch in step.batches] == [
+        Y[:3].tolist(),
+        Y[3:5].tolist(),
+    ]
     assert [batch.reduction for batch in step.batches] == [None, None]
 
 
@@ -180,7 +179,7 @@ def test_losses_of_examples_are_recorded_as_such(tmp_path: Path, loss) -> None:
         optimizer.step()
     (batch,) = next(read_trace(tmp_path / "t").steps()).batches
     assert batch.reduction is Reduction.NONE
-    assert batch.tensors.tensors()["losses"].tolist() == losses.tolist()
+    assert batch.loss == pytest.approx(float(losses.mean()), rel=1e-6)
 
 
 def test_resume_counts_on(tmp_path: Path) -> None:

@@ -9,8 +9,13 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from lipcert.audit.checks import bins
 from lipcert.audit.checks.chance import SHARE
+from lipcert.audit.checks.draws import (
+    Epochs,
+    bin_member_tests,
+    bin_size_tests,
+    repeated_or_missing,
+)
 from lipcert.errors import UsageError
 from lipcert.training import BallsInBinsSampler
 
@@ -30,9 +35,9 @@ def test_an_audit_finds_its_draws_as_accounted_for() -> None:
     sampler = BallsInBinsSampler(300, 25)
     drawn = list(itertools.chain.from_iterable(iter(sampler) for _ in range(20)))
     members = [(step, np.array(index, dtype=np.int64)) for step, index in enumerate(drawn)]
-    epochs, sizes = bins.Epochs(12), {step: len(index) for step, index in members}
-    assert bins.repeated_or_missing(epochs, 300, members) is None
-    tests = [*bins.size_tests(epochs, 300, sizes), *bins.member_tests(epochs, 300, members)]
+    epochs, sizes = Epochs(12), {step: len(index) for step, index in members}
+    assert repeated_or_missing(epochs, 300, members) is None
+    tests = [*bin_size_tests(epochs, 300, sizes), *bin_member_tests(epochs, 300, members)]
     assert not any(test.is_too_rare(SHARE) for test in tests)
 
 

@@ -36,7 +36,7 @@ from lipcert.audit.checks.recorded_run import FEW, Finding, RecordedRun, run_che
 from lipcert.audit.recorded import INPUT
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
-from lipcert.audit.weight_norms import Excess, excesses, storage_unit
+from lipcert.audit.weight_norms import MODEL, Excess, excesses, storage_unit
 from lipcert.core.program import FloatArray
 from lipcert.graph.viewed import is_shown
 
@@ -47,7 +47,6 @@ _DOMAIN: Final = Check(
     "(--input-norm, --input-box)",
 )
 _CONSTRAINT: Final = Check("LC310", "weight-constraint")
-_MODEL: Final = "model"
 _STATISTICS: Final = (".running_mean", ".running_var")
 
 
@@ -85,7 +84,7 @@ def admissible_batches(run: RecordedRun) -> Iterator[Finding]:
 def file_weights(claims: Claims, weights: Mapping[str, FloatArray]) -> Iterator[CheckReport]:
     """The weights of the file, where they are what is replayed: outside they are a mismatch."""
     if claims.settings.scope == "constraint-set":
-        found = list(excesses(claims, weights, _MODEL, storage_unit(weights)))
+        found = list(excesses(claims, weights, MODEL, storage_unit(weights)))
         yield from _reported(found, Verdict.MISMATCH)
 
 
@@ -139,7 +138,7 @@ def _reported(found: list[Excess], outside: Verdict) -> Iterator[CheckReport]:
         over = f", exceeding it by {worst.upper - 1.0:.1e} of it at most, which is rounding"
     message = (
         f"all constrained weights at {places} recorded steps obey their constraint{over}"
-        if worst.weights != _MODEL
+        if worst.weights != MODEL
         else f"the weights of the file obey their constraints{over}"
     )
     where = f"{worst.weights}: {worst.parameter}"

@@ -21,7 +21,6 @@ from typing import Final, final
 
 import numpy as np
 
-from lipcert.audit.audited_weights import Settled
 from lipcert.audit.checks.gradients import Gradients, Pass, gradients_at, passes_of
 from lipcert.audit.checks.recorded_run import (
     NO_DECAY,
@@ -36,6 +35,7 @@ from lipcert.audit.checks.recorded_run import (
 )
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Step
+from lipcert.audit.weight_norms import Settled
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError
 from lipcert.measure.measured import Measured, decide, joint, largest_of

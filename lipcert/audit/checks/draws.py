@@ -1,17 +1,32 @@
 """Draws (LC311): whether batches are as likely as the stated sampling makes them.
 
-Sizes of Poisson batches: whether they are independent and Binomial(N, q).
-
-Compared: each size, the sum of all, whether all are equal, and their variance on either side.
+**Poisson sizes**: whether they are independent and Binomial(N, q). Compared: each size, the sum of
+all, whether all are equal, and how much they vary, on either side.
 
 Threshold: the tails of single sizes and of the sum, which is Binomial(TN, q), are exact and
-doubled; P(all T sizes equal) = Σ_k P(k)^T. The variance is V = Σ min((n_t − Nq)², w²), w so large
-that a size lies beyond it with 1e-15: its terms are bounded and independent, so that
+doubled; P(all T sizes equal) = Σ_k P(k)^T. How much they vary is V = Σ min(z², w), z being
+(size − mean)/deviation: its terms are bounded and independent, so that
 P(V ≥ v) ≤ exp(−λv)·M(λ)^T for every λ > 0, and P(V ≤ v) for every λ < 0, M being the moment
 generating function of one term: a finite sum, computed term by term. (Without w, sizes that never
 occur would outweigh all others in M.)
 
-Members of batches: whether every example is drawn as often, and with whom, as stated.
+**Balls in bins**: whether every epoch puts each example into a uniformly drawn batch. Statement: an
+epoch has b batches; each of N examples is in one of them, each with probability 1/b, independently
+of all other examples and epochs. An epoch begins with the run, after an interruption, and after b
+steps. Of a recording with gaps, the steps that are there are compared.
+
+Sizes: given m batches of its epoch, which hold M examples, the next one is Binomial(N − M,
+1/(b − m)), as the other examples are still uniform among the other batches. Compared: each size,
+whose tails are exact, and V as above. Threshold: with M_t(λ) = E(e^(λ·min(z_t², w)) | the batches
+before), a finite sum, e^(λV)/ΠM_t(λ) has the mean 1 for every λ, so that by Markov it is above x
+with at most the probability 1/x; the λ that are tried are counted.
+
+Members, all of these exactly: an example is in one batch of an epoch, and in one of a whole epoch.
+By chance: that an example moves by s batches from one epoch to the next has the probability 1/b
+for each s from 0 to b − 1, where the batch that it would move to was recorded; and the overlaps of
+batches of different epochs (`pairs`, below).
+
+**Members of batches**: whether every example is drawn as often, and with whom, as stated.
 
 Statement: the batches of T steps are independent, and each example is in each batch with the
 probability q; under Poisson sampling independently of the others, without replacement as one of a
@@ -45,7 +60,8 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -63,8 +79,12 @@ from lipcert.audit.checks.chance import (
 from lipcert.core.program import FloatArray
 
 _BEYOND: Final = 1e-15
-_SLOPES: Final = 200
-Members = Sequence[tuple[int, npt.NDArray[np.int64]]]
+_WIDEST: Final = 64.0
+_EITHER: Final = np.geomspace(1e-3, 1e3, 200)
+_SLOPES: Final = np.concatenate([-_EITHER, _EITHER])
+_FEW_SLOPES: Final = np.concatenate([-np.geomspace(0.02, 200.0, 24), np.geomspace(0.005, 0.45, 12)])
+_Numbers = npt.NDArray[np.int64]
+Members = Sequence[tuple[int, _Numbers]]
 """step and different examples of its batch, from 0"""
 _LAGS: Final = 64
 _COMPARED: Final = 1 << 25
@@ -73,27 +93,71 @@ _EXACTLY: Final = 8
 """pairs on either side whose tail is computed"""
 
 
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class _Sizes:
+    """Sizes of batches, each Binomial(trials, rate) given those before."""
+
+    steps: Sequence[int]
+    counts: _Numbers
+    trials: _Numbers
+    rates: FloatArray
+
+    def rarest(self, law: str) -> ChanceTest:
+        """The rarest of them. law: the name of the sampling."""
+        tails = log_two_sided(self.counts, self.trials, self.rates)
+        worst = int(np.argmin(tails))
+        step, count, rest = self.steps[worst], self.counts[worst], self.trials[worst]
+        mean = float(rest * self.rates[worst])
+        why = (
+            f"the last batch of an epoch, at step {step}, holds {count} examples, where {rest} "
+            "were in none of its batches before"
+            if self.rates[worst] == 1.0 and not law
+            else f"a {law}batch of {count} examples, as at step {step}, has the probability "
+            f"{power_of_ten(float(tails[worst]))}, where {mean:.4g} are expected"
+        )
+        log_chance = float(tails[worst]) + math.log(len(self.counts))
+        return ChanceTest(log_chance, why, f"step {step}", (float(count), mean))
+
+    def spread(self, slopes: FloatArray, tried: int, law: str) -> ChanceTest:
+        """How much they vary. tried: of how many bounds this is the least. law: what is right."""
+        log_bounds, total, expected = np.zeros(len(slopes)), 0.0, 0.0
+        laws = np.stack([self.trials, self.rates], axis=1)
+        for trials, rate in np.unique(laws, axis=0):
+            variance = trials * rate * (1.0 - rate)
+            if variance <= 0.0:
+                continue
+            some = self.counts[np.all(laws == (trials, rate), axis=1)]
+            places, log_each = binomial_law(int(trials), rate)
+            terms, seen = (
+                np.minimum((numbers - trials * rate) ** 2 / variance, _WIDEST)
+                for numbers in (places, some)
+            )
+            terms = np.append(terms, _WIDEST)
+            log_bounds += len(some) * logsumexp(log_each + slopes[:, np.newaxis] * terms, axis=1)
+            total += float(np.sum(seen))
+            expected += len(some)
+        log_chance = min(0.0, float(np.min(log_bounds - slopes * total)) + math.log(tried))
+        little = total < expected
+        why = ": batches of a shuffled and cut data set are of one size (LC402)" if little else ""
+        return ChanceTest(
+            log_chance,
+            f"the sizes of {int(expected)} batches vary too {'little' if little else 'much'}: "
+            f"their squared deviations are {total / max(expected, 1.0):.3g} of what {law} gives, "
+            f"which has at most the probability {power_of_ten(log_chance)}{why}",
+            numbers=(total, expected),
+        )
+
+
 def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[ChanceTest]:
-    """The rarest thing that each of the four tests saw. sizes: by step."""
+    """The rarest thing that each of the four tests of Poisson batches saw. sizes: by step."""
     counts = np.array(list(sizes.values()), dtype=np.int64)
-    yield _single(dataset, rate, list(sizes), counts)
+    law = _Sizes(list(sizes), counts, np.full(len(counts), dataset), np.full(len(counts), rate))
+    yield law.rarest("Poisson ")
     yield _total(dataset, rate, counts)
     yield _equal(dataset, rate, counts)
-    yield _variance(dataset, rate, counts)
-
-
-def _single(
-    dataset: int, rate: float, steps: list[int], counts: npt.NDArray[np.int64]
-) -> ChanceTest:
-    tails = log_two_sided(counts, dataset, rate)
-    worst = int(np.argmin(tails))
-    return ChanceTest(
-        float(tails[worst]) + math.log(len(counts)),
-        f"a Poisson batch of {counts[worst]} examples, as at step {steps[worst]}, has the "
-        f"probability {power_of_ten(float(tails[worst]))} at the rate {rate:.6g}",
-        f"step {steps[worst]}",
-        (float(counts[worst]), dataset * rate),
-    )
+    are_equal = bool(np.all(counts == counts[0]))  # which is a test of its own
+    yield ChanceTest(0.0, "") if are_equal else law.spread(_SLOPES, 2, f"the rate {rate:.6g}")
 
 
 def _total(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
@@ -120,29 +184,6 @@ def _equal(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTe
     )
 
 
-def _variance(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
-    variance = dataset * rate * (1.0 - rate)
-    if variance <= 0.0 or np.all(counts == counts[0]):
-        return ChanceTest(0.0, "")  # equal sizes are a test of their own
-    mean, steps = dataset * rate, len(counts)
-    places, log_each = binomial_law(dataset, rate)
-    widest = max(places[-1] - mean, mean - places[0]) ** 2
-    terms = np.append(np.minimum((places - mean) ** 2, widest), widest)
-    seen = float(np.sum(np.minimum((counts - mean) ** 2, widest)))
-    slopes = np.geomspace(1e-3, 1e3, _SLOPES) / variance
-    log_chance = math.log(2.0) + min(
-        _least(log_each, terms, slopes, seen, steps), _least(log_each, terms, -slopes, seen, steps)
-    )
-    little = seen < steps * variance
-    return ChanceTest(
-        min(0.0, log_chance),
-        f"the sizes of {steps} Poisson batches vary too {'little' if little else 'much'}: their "
-        f"variance is {seen / steps:.4g}, where the rate {rate:.6g} gives {variance:.4g}, which "
-        f"has at most the probability {power_of_ten(log_chance)}",
-        numbers=(seen / steps, variance),
-    )
-
-
 def binomial_law(trials: int, rate: float) -> tuple[FloatArray, FloatArray]:
     """Where Binomial(trials, rate) lies but for 1e-15 at each end, and ln of the probability of
     each place; the last one is of all others together."""
@@ -151,14 +192,6 @@ def binomial_law(trials: int, rate: float) -> tuple[FloatArray, FloatArray]:
     outside = float(binom.sf(high, trials, rate) + binom.cdf(low - 1.0, trials, rate))
     log_each = np.append(binom.logpmf(places, trials, rate), math.log(max(outside, _BEYOND)))
     return places, log_each
-
-
-def _least(
-    log_each: FloatArray, terms: FloatArray, slopes: FloatArray, seen: float, steps: int
-) -> float:
-    """min over λ of T·ln M(λ) − λ·seen."""
-    log_moments = logsumexp(log_each + slopes[:, np.newaxis] * terms, axis=1)
-    return float(np.min(steps * log_moments - slopes * seen))
 
 
 def log_two_sided(
@@ -321,6 +354,93 @@ def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTe
         f"expected, which has at most the probability {power_of_ten(log_chance)}",
         f"step {other}",
         (float(seen[i]), float(mean[i])),
+    )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Epochs:
+    """How steps are cut into epochs of `bins` batches.
+
+    resumed: the first step after each interruption, where a new epoch begins.
+    """
+
+    bins: int
+    resumed: Sequence[int] = ()
+
+    def place(self, step: int) -> tuple[int, int]:
+        """The first step of its epoch, and the number of the batch within it."""
+        begun = max((first for first in self.resumed if first <= step), default=0)
+        bin_ = (step - begun) % self.bins
+        return step - bin_, bin_
+
+
+def bin_size_tests(epochs: Epochs, dataset: int, sizes: Mapping[int, int]) -> Iterator[ChanceTest]:
+    """The rarest size of balls in bins, and how much sizes vary. sizes: by step."""
+    rests, chances = [], []
+    seen: dict[int, tuple[int, int]] = {}
+    for step, size in sorted(sizes.items()):
+        epoch, _ = epochs.place(step)
+        batches, examples = seen.get(epoch, (0, 0))
+        seen[epoch] = batches + 1, examples + size
+        rests.append(max(dataset - examples, 0))
+        chances.append(1.0 / (epochs.bins - batches))
+    counts = np.array([sizes[step] for step in sorted(sizes)], dtype=np.int64)
+    law = _Sizes(sorted(sizes), counts, np.array(rests), np.array(chances))
+    yield law.rarest("")
+    yield law.spread(_FEW_SLOPES, len(_FEW_SLOPES), "balls in bins")
+
+
+def repeated_or_missing(epochs: Epochs, dataset: int, members: Members) -> tuple[str, int] | None:
+    """What contradicts one batch for each example in an epoch, and the step; None for nothing."""
+    seen: dict[int, list[npt.NDArray[np.int64]]] = {}
+    for step, index in members:
+        epoch, _ = epochs.place(step)
+        before = seen.setdefault(epoch, [])
+        again = np.intersect1d(index, np.concatenate(before)) if before else index[:0]
+        if again.size:
+            return f"example {again[0]} at step {step} was already in a batch of its epoch", step
+        before.append(index)
+        if len(before) == epochs.bins and sum(map(len, before)) != dataset:
+            missing = dataset - sum(map(len, before))
+            return f"{missing} examples are in no batch of the epoch that ends at step {step}", step
+    return None
+
+
+def bin_member_tests(epochs: Epochs, dataset: int, members: Members) -> Iterator[ChanceTest]:
+    """Moves from an epoch to the next, and overlaps of batches of different epochs."""
+    bins_of: dict[int, dict[int, npt.NDArray[np.int64]]] = {}
+    for step, index in members:
+        epoch, bin_ = epochs.place(step)
+        bins_of.setdefault(epoch, {})[bin_] = index
+    moved, trials = np.zeros(epochs.bins), np.zeros(epochs.bins)
+    starts = sorted(bins_of)
+    for first, second in itertools.pairwise(starts):
+        place = np.full(dataset, -1)
+        for bin_, index in bins_of[second].items():
+            place[index] = bin_
+        recorded = np.array(sorted(bins_of[second]))
+        for bin_, index in bins_of[first].items():
+            trials[(recorded - bin_) % epochs.bins] += len(index)
+            there = place[index]
+            np.add.at(moved, (there[there >= 0] - bin_) % epochs.bins, 1.0)
+    if trials.any():
+        yield _moves(epochs.bins, moved, trials)
+    if len(starts) > 1:
+        yield pair_test(dataset, members, [epochs.place(step)[0] for step, _ in members])
+
+
+def _moves(bins: int, moved: FloatArray, trials: FloatArray) -> ChanceTest:
+    tails = log_two_sided(moved.astype(np.int64), trials.astype(np.int64), 1.0 / bins)
+    worst = int(np.argmin(tails))
+    log_chance = min(0.0, float(tails[worst]) + math.log(bins))
+    how = f"move by {worst} batches" if worst else "stay in the same batch"
+    return ChanceTest(
+        log_chance,
+        f"{moved[worst]:.0f} examples {how} from one epoch to the next, where "
+        f"{trials[worst] / bins:.4g} are expected, which has at most the probability "
+        f"{power_of_ten(log_chance)}: batches are not drawn anew",
+        numbers=(float(moved[worst]), float(trials[worst] / bins)),
     )
 
 

@@ -48,8 +48,8 @@ from scipy.stats import chi2
 
 from lipcert.audit.admissibility import outside
 from lipcert.audit.bounds import claimed_epsilon
-from lipcert.audit.checks.bins import Epochs
 from lipcert.audit.checks.chance import SHARE
+from lipcert.audit.checks.draws import Epochs
 from lipcert.audit.checks.gradients import Pass, gradients_at, passes_of
 from lipcert.audit.checks.recorded_run import (
     NO_DECAY,

@@ -13,11 +13,10 @@ at once. Invariant: each norm is off by its error at most.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,153 +38,8 @@ from lipcert.measure.precision import Precision
 
 _CHUNK: Final = 128
 _Array = npt.NDArray[Any]
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Pulled:
-    """Logits, and the derivative of each example's loss in them."""
-
-    logits: Tensor
-    cotangent: Tensor
-
-    def back(self, leaves: Sequence[Tensor], weights: FloatArray) -> list[Tensor | None]:
-        """Σ w_i ∇ℓ_i; None where nothing depends on a leaf. May be asked several times.
-
-        The weights come after every clip within the loss, so that none of them clips a weight.
-        """
-        shape = (-1,) + (1,) * (self.cotangent.dim() - 1)
-        factors = torch.from_numpy(weights).to(self.cotangent.device).reshape(shape)
-        weighted = (factors * self.cotangent).to(self.cotangent.dtype)
-        pulled = (self.logits * weighted).sum()
-        return list(torch.autograd.grad(pulled, leaves, retain_graph=True, allow_unused=True))
-
-
-@final
-class DifferentiableNetwork:
-    """The network as it is trained. parameters: θ by name; those that are trained have gradients.
-
-    lowered: the same network with weights that autograd takes for constants.
-    """
-
-    def __init__(
-        self, claims: Claims, weights: Mapping[str, FloatArray], arithmetic: Arithmetic
-    ) -> None:
-        self.arithmetic = arithmetic
-        self._claims = claims
-        self._graph = claims.engine.graph
-        self.lowered = LoweredNetwork.of(self._graph, arithmetic.dtype, arithmetic.device, weights)
-        self.parameters = {
-            name: tensor.clone().requires_grad_(self._graph.parameters[name].trainable)
-            for name, tensor in self.lowered.parameters.items()
-        }
-
-    def theta(self, name: str) -> FloatArray:
-        """The numbers of a parameter, as they are stored."""
-        weights: FloatArray = self.parameters[name].detach().double().cpu().numpy()
-        return weights
-
-    def tensors(self, x: _Array, labels: _Array) -> tuple[Tensor, Tensor]:
-        """Examples and labels on the device."""
-        device = self.arithmetic.device
-        inputs = torch.from_numpy(x.astype(np.float64)).to(device, self.arithmetic.dtype)
-        return inputs, torch.from_numpy(np.array(labels)).to(device)
-
-    def pulled(self, x: Tensor, targets: Tensor, inner: float) -> Pulled:
-        """The derivative of inner · ℓ_i at the logits, to be pulled back to the parameters."""
-        with self.arithmetic.active():
-            logits = self._output(x, self.parameters)
-            return Pulled(logits, self._cotangent(logits, targets, inner))
-
-    def loss(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
-        """inner · ℓ_i of logits, with the clip of the loss gradient.  # [examples]"""
-        radius = self._claims.settings.loss_clip
-        clipped = logits if radius is None else clipped_gradient(logits, radius)
-        return inner * per_example_loss(self._claims.engine.loss, clipped, targets)
-
-    def products(self, names: tuple[str, ...], x: Tensor, targets: Tensor) -> FloatArray:
-        """⟨∇ℓ_i, θ⟩ over some parameters.  # [examples]"""
-        with self.arithmetic.active(), _unfused(), forward_ad.dual_level():
-            dual = {
-                name: _in_own_direction(tensor) if name in names else tensor.detach()
-                for name, tensor in self.parameters.items()
-            }
-            logits, slope = forward_ad.unpack_dual(  # type: ignore[no-untyped-call]
-                self._output(x, dual)
-            )
-            cotangent = self._cotangent(logits, targets, 1.0)
-            if slope is None:
-                slope = torch.zeros_like(cotangent)
-            products = (cotangent * slope).unsqueeze(-1).flatten(1).double().sum(dim=1)
-        found: FloatArray = products.cpu().numpy()
-        return found
-
-    def _cotangent(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
-        leaf = logits.detach().requires_grad_()
-        (found,) = torch.autograd.grad(self.loss(leaf, targets, inner).sum(), leaf)
-        return found
-
-    def _output(self, x: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
-        return LoweredNetwork.sharing(self._graph, parameters, x).forward(x)
-
-
-def _unfused() -> AbstractContextManager[None]:
-    """Kernels that are differentiated forwards: the fused ones of attention are not."""
-    found: AbstractContextManager[None] = sdpa_kernel(SDPBackend.MATH)
-    return found
-
-
-def _in_own_direction(parameter: Tensor) -> Tensor:
-    """θ as a dual number θ + εθ."""
-    theta = parameter.detach()
-    dual: Tensor = forward_ad.make_dual(theta, theta.clone())  # type: ignore[no-untyped-call]
-    return dual
-
-
-@final
-class Decay:
-    """λθ at one set of weights; λ = 0 where no decay is clipped."""
-
-    def __init__(self, network: DifferentiableNetwork, factor: float) -> None:
-        self._network = network
-        self._factor = factor
-
-    def __bool__(self) -> bool:
-        """Whether there is any."""
-        return self._factor != 0.0
-
-    def of(self, name: str) -> FloatArray:
-        """The decay λθ of one parameter."""
-        decayed: FloatArray = self._factor * self._network.theta(name)
-        return decayed
-
-    def length(self, names: Iterable[str]) -> float:
-        """λ‖θ‖ over some parameters."""
-        squares = sum(np.sum(self._network.theta(name) ** 2) for name in names)
-        return self._factor * float(np.sqrt(squares))
-
-    def added(
-        self, plain: Measured, names: tuple[str, ...], x: Tensor, targets: Tensor
-    ) -> Measured:
-        """‖∇ℓ_i + λθ‖ of one group, given ‖∇ℓ_i‖.  # [examples]
-
-        Of the square, a share of the largest it could be is conceded to rounding: 2^-40, or 8·N·u,
-        N the longest sum in a product with these parameters, where u is so large. Its root is then
-        off by at most min(√d, d/root), d what is conceded.
-        """
-        length = self.length(names)
-        product = self._factor * self._network.products(names, x, targets)
-        a, e = plain.norm, plain.error
-        root = np.sqrt(np.maximum(a * a + 2.0 * product + length * length, 0.0))
-        off = 2.0 * (a + length) * e + e * e + self._share(names) * (a + length) ** 2
-        with np.errstate(divide="ignore", invalid="ignore"):
-            error = np.fmin(np.sqrt(off), off / root)
-        return Measured(root, error)
-
-    def _share(self, names: tuple[str, ...]) -> float:
-        shapes = [self._network.parameters[name].shape for name in names]
-        sums = [shape.numel() // max(1, min(shape, default=1)) for shape in shapes]
-        return max(2.0**-40, 8.0 * max(sums) * self._network.arithmetic.precision.unit)
+Weighted: TypeAlias = tuple[tuple[str, ...], FloatArray]
+"""parameters in which a sum of losses is differentiated, and the weight of each loss"""
 
 
 @final
@@ -229,9 +83,10 @@ def _clips_of_groups(claims: Claims, stability: float | None = None) -> tuple[Cl
 
 @final
 class Gradients:
-    """The network of the claims at one set of weights; precision: float64, or the run's own.
+    """The network of the claims as it is trained, at one set of weights.
 
-    decay: λ, where ∇ℓ + λθ is what the run clips. clips: how, by default as claimed.
+    precision: float64, or the run's own. decay: λ, where ∇ℓ + λθ is what the run clips. clips: how,
+    by default as claimed. parameters: θ by name; those that are trained have gradients.
     """
 
     def __init__(
@@ -246,35 +101,126 @@ class Gradients:
     ) -> None:
         self.groups = claims.groups
         self.clips = clips or _clips_of_groups(claims)
-        self.network = DifferentiableNetwork(
-            claims, weights, Arithmetic(torch.device(device), precision)
-        )
-        self.decay = Decay(self.network, decay)
-        self._engine = NormEngine(self.network.lowered, watch_values=False)
+        self.decay = decay
+        self._claims = claims
+        self._graph = graph = claims.engine.graph
+        self._arithmetic = arithmetic = Arithmetic(torch.device(device), precision)
+        lowered = LoweredNetwork.of(graph, arithmetic.dtype, arithmetic.device, weights)
+        self._engine = NormEngine(lowered, watch_values=False)  # to which weights are constants
+        self.parameters = {
+            name: tensor.clone().requires_grad_(graph.parameters[name].trainable)
+            for name, tensor in lowered.parameters.items()
+        }
+
+    def tensors(self, x: _Array, labels: _Array) -> tuple[Tensor, Tensor]:
+        """Examples and labels on the device."""
+        device = self._arithmetic.device
+        inputs = torch.from_numpy(x.astype(np.float64)).to(device, self._arithmetic.dtype)
+        return inputs, torch.from_numpy(np.array(labels)).to(device)
 
     def norms(self, x: Tensor, targets: Tensor, inner: float) -> tuple[Measured, ...]:
         """‖inner · ∇ℓ_i‖ of what each clip takes, before it.  # [examples] each"""
-        network = self.network
-        with network.arithmetic.active():
-            found = self._engine.measure(
-                x, lambda logits: network.loss(logits, targets, inner)
-            ).parameters
-        plain = tuple(joint([found[name] for name in part.names]) for part in self.clips)
+        with self._arithmetic.active():
+            found = self._engine.measure(x, lambda logits: self._loss(logits, targets, inner))
+        plain = (joint([found.parameters[name] for name in part.names]) for part in self.clips)
         if not self.decay:
-            return plain
+            return tuple(plain)
         return tuple(
-            self.decay.added(norms, part.names, x, targets)
+            self._decayed(norms, part.names, self._products(part.names, x, targets))
             for norms, part in zip(plain, self.clips, strict=True)
         )
 
+    def weighted(
+        self, x: Tensor, targets: Tensor, inner: float, parts: Iterable[Weighted]
+    ) -> Iterator[tuple[str, FloatArray]]:
+        """Σ w_i (inner · ∇ℓ_i + λθ) of each part, by name of the parameter, which may come twice.
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Weighted:
-    """A weight for each loss, and the parameters in which their sum is differentiated."""
+        The weights come after every clip within the loss, so that none of them clips a weight.
+        """
+        with self._arithmetic.active():
+            logits = self._output(x, self.parameters)
+            cotangent = self._cotangent(logits, targets, inner)
+        shape = (-1,) + (1,) * (cotangent.dim() - 1)
+        for names, weights in parts:
+            factors = torch.from_numpy(weights).to(cotangent.device).reshape(shape)
+            pulled = (logits * (factors * cotangent).to(cotangent.dtype)).sum()
+            leaves = [self.parameters[name] for name in names]
+            found = torch.autograd.grad(pulled, leaves, retain_graph=True, allow_unused=True)
+            for name, gradient in zip(names, found, strict=True):
+                if gradient is not None:
+                    yield name, gradient.double().cpu().numpy()
+                if self.decay:
+                    yield name, float(np.sum(weights)) * self.decay * self._theta(name)
 
-    names: tuple[str, ...]
-    weights: FloatArray
+    def decay_length(self, names: Iterable[str]) -> float:
+        """λ‖θ‖ over some parameters."""
+        squares = sum(np.sum(self._theta(name) ** 2) for name in names)
+        return self.decay * float(np.sqrt(squares))
+
+    def _decayed(self, plain: Measured, names: tuple[str, ...], products: FloatArray) -> Measured:
+        """‖∇ℓ_i + λθ‖ of one group, given ‖∇ℓ_i‖ and ⟨∇ℓ_i, θ⟩.  # [examples]
+
+        Of the square, a share of the largest it could be is conceded to rounding: 2^-40, or 8·N·u,
+        N the longest sum in a product with these parameters, where u is so large. Its root is then
+        off by at most min(√d, d/root), d what is conceded.
+        """
+        length = self.decay_length(names)
+        shapes = [self.parameters[name].shape for name in names]
+        sums = [shape.numel() // max(1, min(shape, default=1)) for shape in shapes]
+        share = max(2.0**-40, 8.0 * max(sums) * self._arithmetic.precision.unit)
+        a, e = plain.norm, plain.error
+        root = np.sqrt(np.maximum(a * a + 2.0 * self.decay * products + length * length, 0.0))
+        off = 2.0 * (a + length) * e + e * e + share * (a + length) ** 2
+        with np.errstate(divide="ignore", invalid="ignore"):
+            error = np.fmin(np.sqrt(off), off / root)
+        return Measured(root, error)
+
+    def _products(self, names: tuple[str, ...], x: Tensor, targets: Tensor) -> FloatArray:
+        """⟨∇ℓ_i, θ⟩ over some parameters.  # [examples]
+
+        The fused kernels of attention are not differentiated forwards.
+        """
+        unfused = sdpa_kernel(SDPBackend.MATH)
+        with self._arithmetic.active(), unfused, forward_ad.dual_level():
+            dual = {
+                name: _in_own_direction(tensor) if name in names else tensor.detach()
+                for name, tensor in self.parameters.items()
+            }
+            logits, slope = forward_ad.unpack_dual(  # type: ignore[no-untyped-call]
+                self._output(x, dual)
+            )
+            cotangent = self._cotangent(logits, targets, 1.0)
+            if slope is None:
+                slope = torch.zeros_like(cotangent)
+            products = (cotangent * slope).unsqueeze(-1).flatten(1).double().sum(dim=1)
+        found: FloatArray = products.cpu().numpy()
+        return found
+
+    def _theta(self, name: str) -> FloatArray:
+        """The numbers of a parameter, as they are stored."""
+        weights: FloatArray = self.parameters[name].detach().double().cpu().numpy()
+        return weights
+
+    def _loss(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
+        """inner · ℓ_i of logits, with the clip of the loss gradient.  # [examples]"""
+        radius = self._claims.settings.loss_clip
+        clipped = logits if radius is None else clipped_gradient(logits, radius)
+        return inner * per_example_loss(self._claims.engine.loss, clipped, targets)
+
+    def _cotangent(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
+        leaf = logits.detach().requires_grad_()
+        (found,) = torch.autograd.grad(self._loss(leaf, targets, inner).sum(), leaf)
+        return found
+
+    def _output(self, x: Tensor, parameters: Mapping[str, Tensor]) -> Tensor:
+        return LoweredNetwork.sharing(self._graph, parameters, x).forward(x)
+
+
+def _in_own_direction(parameter: Tensor) -> Tensor:
+    """θ as a dual number θ + εθ."""
+    theta = parameter.detach()
+    dual: Tensor = forward_ad.make_dual(theta, theta.clone())  # type: ignore[no-untyped-call]
+    return dual
 
 
 @final
@@ -324,8 +270,8 @@ class Pass:
         gradients, lengths = self._gradients, 0.0
         if gradients.decay:
             for chunk in range(len(self._chunks)):
-                for part in self._weighted(chunk):
-                    lengths += float(np.sum(part.weights)) * gradients.decay.length(part.names)
+                for names, weights in self._weighted(chunk):
+                    lengths += float(np.sum(weights)) * gradients.decay_length(names)
         return self.scale.outer * lengths
 
     def total(self) -> Mapping[str, FloatArray]:
@@ -341,7 +287,7 @@ class Pass:
         return self._sum(self._gradients_of(chunk, slice(row, row + 1)))
 
     def _sum(self, parts: Iterable[tuple[str, FloatArray]]) -> Mapping[str, FloatArray]:
-        parameters = self._gradients.network.parameters
+        parameters = self._gradients.parameters
         found = {
             name: np.zeros(parameters[name].shape)
             for group in self._gradients.groups
@@ -354,33 +300,26 @@ class Pass:
     def _gradients_of(self, chunk: int, rows: slice) -> Iterator[tuple[str, FloatArray]]:
         """What its examples add to the sums, by name of the parameter; a name may come twice."""
         gradients, (x, labels) = self._gradients, self._chunks[chunk]
-        network = gradients.network
-        pulled = network.pulled(*network.tensors(x[rows], labels[rows]), self.scale.inner)
-        for part in self._weighted(chunk):
-            leaves, weights = [network.parameters[name] for name in part.names], part.weights[rows]
-            found = pulled.back(leaves, weights)
-            for name, gradient in zip(part.names, found, strict=True):
-                if gradient is not None:
-                    yield name, gradient.double().cpu().numpy()
-                if gradients.decay:
-                    yield name, float(np.sum(weights)) * gradients.decay.of(name)
+        parts = [(names, weights[rows]) for names, weights in self._weighted(chunk)]
+        inputs = gradients.tensors(x[rows], labels[rows])
+        return gradients.weighted(*inputs, self.scale.inner, parts)
 
-    def _weighted(self, chunk: int) -> Iterator[_Weighted]:
+    def _weighted(self, chunk: int) -> Iterator[Weighted]:
         """Each example weighted by its clip."""
         clips = self._gradients.clips
         if all(part.clip.radius == np.inf for part in clips):
             names = tuple(name for part in clips for name in part.names)
-            yield _Weighted(names, np.ones(len(self._chunks[chunk][0])))
+            yield names, np.ones(len(self._chunks[chunk][0]))
             return
         for part, found in zip(clips, self._norms[chunk], strict=True):
-            yield _Weighted(part.names, part.clip.factors(found.norm))
+            yield part.names, part.clip.factors(found.norm)
 
     @cached_property
     def _norms(self) -> list[tuple[Measured, ...]]:
         """Before clips of whole gradients, chunk by chunk."""
         gradients = self._gradients
         return [
-            gradients.norms(*gradients.network.tensors(x, labels), self.scale.inner)
+            gradients.norms(*gradients.tensors(x, labels), self.scale.inner)
             for x, labels in self._chunks
         ]
 

@@ -23,14 +23,14 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.analysis.release import known_plan, planned_multiplier
-from lipcert.audit.audited_weights import Settled, settled_at
 from lipcert.audit.bounds import Claims, GroupBound
-from lipcert.audit.recorded import Match, RecordedTensors, step_name
+from lipcert.audit.recorded import Match, RecordedTensors, settled_at, step_name
 from lipcert.audit.records import Check, CheckReport, EpsilonInterval, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch as RecordedBatch
 from lipcert.audit.trace.records import Declaration, Noise, Reduction, Step
+from lipcert.audit.weight_norms import Settled
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Readable
 from lipcert.gradient_stats.labels import checked_labels

@@ -19,9 +19,16 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.audit.checks import bins
 from lipcert.audit.checks.chance import SHARE, ChanceTest, too_rare
-from lipcert.audit.checks.draws import Members, member_tests, size_tests
+from lipcert.audit.checks.draws import (
+    Epochs,
+    Members,
+    bin_member_tests,
+    bin_size_tests,
+    member_tests,
+    repeated_or_missing,
+    size_tests,
+)
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun
 from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
@@ -53,10 +60,10 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
         )
         return
     present = dataset if run.declared.examples is None else run.declared.examples
-    epochs = bins.Epochs(-(-dataset // expected), sorted(resumed_steps(run)))
+    epochs = Epochs(-(-dataset // expected), sorted(resumed_steps(run)))
     rate, epoch = run.settings.sampling_rate or expected / dataset, dataset // expected
     if way is Sampling.BALLS_IN_BINS:
-        yield from _rarest(bins.size_tests(epochs, present, sizes))
+        yield from _rarest(bin_size_tests(epochs, present, sizes))
         begun = len({epochs.place(step)[0] for step in sizes})
         yield from _too_many_epochs(begun, _epochs(run, epochs.bins))
     else:
@@ -83,13 +90,13 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     yield _CHECK.passed("members of batches")
 
 
-def _bin_faults(epochs: bins.Epochs, present: int, members: Members) -> Iterator[Finding]:
+def _bin_faults(epochs: Epochs, present: int, members: Members) -> Iterator[Finding]:
     """present: how many examples there are to be put into bins."""
-    found = bins.repeated_or_missing(epochs, present, members)
+    found = repeated_or_missing(epochs, present, members)
     if found is not None:
         yield _CHECK.failed(found[0], f"step {found[1]}")
     else:
-        yield from _rarest(bins.member_tests(epochs, present, members))
+        yield from _rarest(bin_member_tests(epochs, present, members))
 
 
 def _size_faults(

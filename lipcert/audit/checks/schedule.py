@@ -20,7 +20,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from lipcert.audit.audited_weights import Settled
 from lipcert.audit.bounds import Claims, are_made_anew, bounded_at
 from lipcert.audit.checks.recorded_run import (
     Finding,
@@ -35,6 +34,7 @@ from lipcert.audit.checks.recorded_run import (
 from lipcert.audit.checks.sampling import sampled, stated_sampling
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
+from lipcert.audit.weight_norms import Settled
 from lipcert.core.accounting.sensitivity import effective_multiplier, sensitivity_up
 from lipcert.core.arithmetic import multiply_up
 from lipcert.privacy.plan import Sampling

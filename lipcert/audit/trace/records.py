@@ -142,9 +142,9 @@ class Batch:
     equal for equal indices. sampler, rate: how they were drawn. divisor: what the sum of the
     examples' gradients was divided by. loss: as it was differentiated; the mean where `reduction`
     is NONE. tensors: with detail and where data are stored only, as far as they were seen: "input"
-    (after all transforms) and "losses" with one row for each example; "logits" and "labels" as the
-    loss function got them; further inputs of the network as "input.1" or "input.name". name: with
-    detail, where data are not stored.
+    (after all transforms) with one row for each example, "labels" as the loss function got them;
+    further inputs of the network as "input.1" or "input.name"; older versions stored "logits" and
+    "losses", too. name: with detail, where data are not stored.
     """
 
     examples: int | None = None

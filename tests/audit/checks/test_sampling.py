@@ -12,9 +12,15 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lipcert.audit.checks import bins
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.draws import Members, member_tests, size_tests
+from lipcert.audit.checks.draws import (
+    Epochs,
+    Members,
+    bin_member_tests,
+    bin_size_tests,
+    member_tests,
+    size_tests,
+)
 from lipcert.audit.checks.sampling import sampled
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Declaration, Resume, Step
@@ -87,11 +93,11 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
     for seed in range(200):
         members = drawn(plan(way, 200, 20, steps=15), seed)
         sizes = {t: len(index) for t, index in members}
-        epochs = bins.Epochs(10)
+        epochs = Epochs(10)
         if way is Sampling.BALLS_IN_BINS:
             sized, seen = (
-                bins.size_tests(epochs, 200, sizes),
-                bins.member_tests(epochs, 200, members),
+                bin_size_tests(epochs, 200, sizes),
+                bin_member_tests(epochs, 200, members),
             )
         else:
             sized = size_tests(200, 0.1, sizes) if way is Sampling.POISSON else iter(())
