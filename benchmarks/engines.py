@@ -24,10 +24,10 @@ from typing import Any, Final
 from benchmarks.kept_certificates import Kept, goldens, shipped, within, zoo
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.engines import ENGINES
 from lipcert.core.line import NotProved
 from lipcert.core.lines.norms import NormLine
 from lipcert.core.lines.proof import Proof
+from lipcert.core.norms import ENGINES
 from lipcert.core.verdict import Report
 from tests.core.mutants.tight import proof_of
 
