@@ -60,6 +60,8 @@ _MADE: Final = re.compile("arange|full|ones|scalar_tensor(_default)?|zeros")
 """calls that read none"""
 _ITEM: Final = re.compile("getitem")
 """one of several results of a call, for which no node is made"""
+_OF_SIZES: Final = frozenset({"operator.eq", "operator.floordiv", "operator.mod"})
+"""calls that read sizes, such as the remainder of a batch by another size"""
 _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
 """operators that read vectors of normalizations and activations with further axes of size 1"""
 _LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
@@ -95,6 +97,8 @@ def unseen(
         if call_of(item.node) is None:
             found |= _computed(notes, item.tensors & floats.keys())
     for group in _groups(readers, floats):
+        if not group.tensors and group.call.name in _OF_SIZES:
+            continue
         lost = [
             name for name in group.call.tensors if name not in known and _may_read(name, floats)
         ]

@@ -9,6 +9,7 @@ import itertools
 import math
 from collections.abc import Callable, Mapping
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from onnx import ModelProto, NodeProto, helper, numpy_helper
@@ -286,6 +287,23 @@ def _cumulative_sum(a: Attributes, x: Tensor, axis: Tensor) -> Tensor:
     return found.flip(along) if a.get("reverse", 0) else found
 
 
+def _largest(a: Attributes, x: Tensor) -> Tensor:
+    """The first place of the largest number, or the last."""
+    axis = a.get("axis", 0) % x.ndim
+    numbers = x.numpy()
+    if a.get("select_last_index", 0):
+        found = x.shape[axis] - 1 - np.flip(numbers, axis).argmax(axis)
+    else:
+        found = numbers.argmax(axis)
+    places = torch.from_numpy(np.asarray(found))
+    return places.unsqueeze(axis) if a.get("keepdims", 1) else places
+
+
+def _gather_nd(a: Attributes, x: Tensor, at: Tensor) -> Tensor:
+    leading = [torch.arange(len(x)).reshape(-1, *(1,) * (at.ndim - 2))] * a.get("batch_dims", 0)
+    return x[(*leading, *at.unbind(-1))]
+
+
 def _lp_normalization(a: Attributes, x: Tensor) -> Tensor:
     axis, p = a.get("axis", -1), a.get("p", 2)
     return x / _length(x, [axis], p, keep=True)
@@ -332,7 +350,9 @@ OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
     "Gather": _gather,
     "CastLike": lambda _, x, like: x.to(like.dtype),
     "GatherElements": lambda a, x, at: torch.take_along_dim(x, at % x.shape[a["axis"]], a["axis"]),
-    "GatherND": lambda _, x, at: x[tuple(at.unbind(-1))],
+    "GatherND": _gather_nd,
+    "ArgMax": _largest,
+    "ArgMin": lambda a, x: _largest(a, -x),
     "Range": lambda _, start, stop, step: torch.arange(int(start), int(stop), int(step)),
     "Shape": lambda a, x: torch.tensor(x.shape[a.get("start", 0) : a.get("end", x.ndim)]),
     "Constant": lambda a: _floating(torch.from_numpy(numpy_helper.to_array(a["value"]).copy())),

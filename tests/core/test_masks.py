@@ -32,6 +32,12 @@ MASKS = {
     "or": [node("Greater", "x k", "a"), node("Less", "x low", "b"), node("Or", "a b", "m")],
     "and a constant": [node("Greater", "x k", "a"), node("And", "odd a", "m")],
     "or a constant": [node("Greater", "x k", "a"), node("Or", "a odd", "m")],
+    "unlike its neighbour": [
+        node("Gather", "x turned", "z", axis=1), node("Equal", "x z", "e"), node("Not", "e", "m")],
+    "larger than its neighbour": [
+        node("Gather", "x turned", "z", axis=1), node("Less", "z x", "m")],
+    "of products": [
+        node("Mul", "x x", "xx"), node("Sub", "xx x", "dx"), node("Cast", "dx", "m", to=T.BOOL)],
     "of its own row": [
         node("Equal", "x k", "e"), node("Shape", "x", "size", start=0, end=1),
         node("Squeeze", "size", "n_"), node("Range", "start n_ k1", "r"),
@@ -50,6 +56,10 @@ MASKS = {
     ],
 }  # fmt: skip
 """a truth value m of each position, from ids x"""
+LAST = [node("Cast", "m", "j", to=T.INT64), node("Mul", "counted j", "p_"),
+        node("ArgMax", "p_", "g", axis=-1, keepdims=0)]  # fmt: skip
+NUMBERED = [node("Shape", "x", "all", start=0, end=1), node("Squeeze", "all", "all_"),
+            node("Range", "start all_ k1", "o")]  # fmt: skip
 USES = {
     "mean": [
         node("Cast", "m", "f", to=T.FLOAT), node("Unsqueeze", "f last", "u"),
@@ -78,6 +88,45 @@ USES = {
         node("Cast", "d", "l", to=T.INT64), node("CastLike", "l x", "l_"),
         node("Add", "l_ k1", "r_"), node("Gather", "tp r_", "q_r"),
         node("Add", "t_x q_r", "s"), node("ReduceMean", "s", "h", axes=[1], keepdims=0),
+    ],
+    "added positions": [
+        node("Cast", "m", "i", to=T.INT64), node("Mul", "x i", "xi"), node("CumSum", "xi k1", "c"),
+        node("Equal", "c k", "e_"), node("Cast", "e_", "l", to=T.INT64),
+        node("Gather", "tp l", "q_r"), node("Add", "t_x q_r", "s"),
+        node("ReduceMean", "s", "h", axes=[1], keepdims=0),
+    ],
+    "last shown": [
+        *LAST, *NUMBERED, node("Unsqueeze", "o last", "o1"), node("Unsqueeze", "g last", "g1"),
+        node("Concat", "o1 g1", "here", axis=-1), node("GatherND", "t_x here", "h"),
+    ],
+    "last shown of all": [
+        *LAST, *NUMBERED, node("Mul", "o long", "o0"), node("Add", "g o0", "here"),
+        node("Flatten", "t_x", "f1", axis=2), node("Gather", "f1 here", "h"),
+    ],
+    "last shown of its row": [
+        *LAST, node("Unsqueeze", "g last", "here"),
+        node("GatherND", "t_x here", "h", batch_dims=1)],
+    "last counted": [
+        node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=1),
+        node("Sub", "c k1", "g"), node("Unsqueeze", "g last", "g1"),
+        node("Expand", "g1 wide", "here"), node("GatherElements", "t_x here", "h_", axis=1),
+        node("Squeeze", "h_ one", "h"),
+    ],
+    "some": [
+        node("Cast", "m", "i", to=T.INT64), node("CumSum", "i k1", "c"), node("Sub", "c k1", "g"),
+        node("Unsqueeze", "g last", "g1"), node("Expand", "g1 wider", "here"),
+        node("GatherElements", "t_x here", "h_", axis=1),
+        node("ReduceMean", "h_", "h", axes=[1], keepdims=0),
+    ],
+    "ends": [
+        node("ArgMax", "x", "g", axis=1), node("ArgMin", "x", "g0", axis=1, select_last_index=1),
+        node("Cast", "m", "i", to=T.INT64), node("ArgMax", "i", "g1", axis=1, select_last_index=1),
+        *NUMBERED, node("Concat", "g g0 g1", "g2", axis=1), node("Unsqueeze", "o last", "o1"),
+        node("Max", "o1 g2", "most"), node("Shape", "most", "shape_"),
+        node("Expand", "o1 shape_", "o2"), node("Unsqueeze", "o2 last", "o3"),
+        node("Expand", "g2 shape_", "g3"), node("Unsqueeze", "g3 last", "g4"),
+        node("Concat", "o3 g4", "here", axis=2), node("GatherND", "t_x here", "h_"),
+        node("ReduceMean", "h_", "h", axes=[1], keepdims=0),
     ],
     "one type for all": [
         node("Shape", "x", "size_", start=0, end=1), node("Concat", "size_ four", "both_", axis=0),
@@ -112,7 +161,8 @@ def network(
         "far": np.float32(-1e9), "start": np.int64(0), "odd": np.arange(POSITIONS) % 2 > 0,
         "places": [[3, 0, 2, 1]], "long": np.int64(POSITIONS), "four": [POSITIONS],
         "types": np.ones((1, POSITIONS), int),
-        "tp": rng.standard_normal((POSITIONS + 2, WIDTH)),
+        "tp": rng.standard_normal((POSITIONS + 2, WIDTH)), "turned": [1, 2, 3, 0],
+        "counted": np.arange(POSITIONS), "wide": [1, 1, WIDTH], "wider": [1, 1, WIDTH],
     }  # fmt: skip
     used = {name for item in nodes for name in item.input}
     constants = {name: value for name, value in constants.items() if name in used}
@@ -249,7 +299,28 @@ REFUSED = {
         node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=1),
         node("Max", "c x", "d"), node("Cast", "d", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),
     "reals": ([node("Cast", "x", "r", to=T.FLOAT), node("Greater", "r zero", "m")], USES["mean"]),
-    "ids": ([node("Equal", "x x", "m")], USES["mean"]),
+    "ids and what they are as int32": ([
+        node("Cast", "x", "x32", to=T.INT32), node("Cast", "x32", "z", to=T.INT64),
+        node("Equal", "x z", "m")], USES["mean"]),
+    "a sum as a number": (MASKS["greater"], [
+        node("Mul", "x x", "c"), node("Cast", "c", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),
+    "the largest of reals": (MASKS["greater"], [
+        node("ArgMax", "t_x", "at", axis=2, keepdims=1), node("Gather", "t at", "h_"),
+        node("ReduceMean", "h_", "h", axes=[1, 2], keepdims=0)]),
+    "tokens by a count that may be -1, of another example then": (MASKS["greater"], [
+        node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=0),
+        node("Sub", "c k1", "g"), *USES["last shown of all"][3:]]),
+    "tokens of parts that are shorter": (MASKS["greater"], [
+        *USES["last shown of all"][:6], node("Mul", "o shorter", "o0"),
+        *USES["last shown of all"][7:]]),
+    "tokens of every second example": (MASKS["greater"], [
+        node("Range", "start all_ two", "o") if item.op_type == "Range" else item
+        for item in USES["last shown"]]),
+    "tokens of the example that a number names": (MASKS["greater"], [
+        node("Concat", "g1 o1", "here", axis=-1) if item.op_type == "Concat" else item
+        for item in USES["last shown"]]),
+    "examples that a number names": (MASKS["greater"], [*LAST, node("Gather", "t_x g", "h_"),
+        node("ReduceMean", "h_", "h", axes=[1], keepdims=0)]),
     "negated ids": ([node("Not", "x", "m")], USES["mean"]),
     "a large limit": ([node("Greater", "x huge", "m")], USES["mean"]),
     "masked ids": (MASKS["greater"], [node("Where", "m x k", "i"), node("Gather", "t i", "h_"),

@@ -181,6 +181,22 @@ def test_what_is_taken_for_fixed_is_told_in_the_first_lines(tmp_path):
     assert inspection_of(imported).fixed == imported.graph.fixed
 
 
+@pytest.mark.parametrize(("target", "free"), [("operator.eq", True), ("aten.mul.Tensor", False)])
+def test_an_arithmetic_of_sizes_reads_no_tensor(tmp_path, target, free):
+    """The exporter leaves out a remainder of the size of the batch, and notes where it is read."""
+    nodes = [node("Gemm", ["x", "w", "b"], ["h"], transB=1), node("Identity", ["h"], ["y"])]
+    proto = model(nodes, ("N", 4), {"w": weights(4, 4), "b": np.zeros(4, np.float32)})
+    left_out = (
+        f"%eq : [num_users=0] = call_function[target={target}](args = (%mod_3, 0), kwargs = {{}})"
+    )
+    with_metadata(
+        proto,
+        "x: USER_INPUT\np_w: PARAMETER target='w'\np_b: PARAMETER target='b'\nh: USER_OUTPUT\n",
+        {"h": {FX_NODE: noted("h", "linear", "%x, %p_w, %p_b")}, "y": {FX_NODE: left_out}},
+    )
+    assert folded(proto, tmp_path) == (set() if free else {"b"})
+
+
 def test_a_tensor_of_another_call_may_come_from_anything(tmp_path):
     """The results of two calls had equal numbers, and are stored once, under one's name."""
     assert folded(computed(["pe"], tensor="sin"), tmp_path) == {"fc.weight", "fc.bias", "sin"}

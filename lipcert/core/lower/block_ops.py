@@ -8,9 +8,11 @@ import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.layout_ops import check_kept, normal_axes
+from lipcert.core.lower.layout_ops import check_kept, normal_axes, same_order
 from lipcert.core.lower.moves import arrange, indices, move, names_own
-from lipcert.core.lower.values import FIXED, Array, Constant, Data, Value, check_size
+from lipcert.core.lower.selection_ops import CHOSEN, picked, picked_along
+from lipcert.core.lower.spelling import apply, whole
+from lipcert.core.lower.values import FIXED, Array, Constant, Data, Value, check_size, only_data
 from lipcert.core.program import IndexArray, Place, Shape
 
 
@@ -78,14 +80,22 @@ def _counted(places: IndexArray, sizes: IndexArray | int) -> IndexArray:
 
 
 def gather_elements(call: Call) -> Value:
-    """Entries at constant places along one axis; of a constant that is one number, at any."""
+    """Entries at places along one axis, which may be of the data; of one number alone, at any."""
     value, chosen = call.value(0), call.value(1)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     if isinstance(value, Constant) and isinstance(chosen, Data):
         if value.sources or value.uniform() is None:
-            raise Unsupported("it selects by numbers that are computed from the data")
+            raise Unsupported(CHOSEN)
         same = np.broadcast_to(value.lo.flat[0], check_size(chosen.shape))
         return Constant(same, same, {}, chosen.place)
+    if isinstance(chosen, Data):
+        here, there = list(value.shape), list(chosen.shape)
+        if here[:axis] + here[axis + 1 :] != there[:axis] + there[axis + 1 :]:
+            raise Unsupported(CHOSEN)
+        wide = only_data(apply(call, "Unsqueeze", value, whole(axis)))
+        given = only_data(apply(call, "Unsqueeze", chosen, whole(axis + 1)))
+        shown = picked_along(call, wide, given, axis + 1)
+        return apply(call, "Squeeze", shown, whole(axis + 1))
     constant = call.constant(1)
     places = _places(constant)
     check_kept(value, (axis,))
@@ -103,9 +113,20 @@ def gather_nd(call: Call) -> Value:
     """Entries, or slices behind them, at constant places; leading axes may have their own.
 
     Proof where the first number of every place is that of its example, as in x[i, k]: what example
-    i reads is in row i, which is its own, and lies where the place of it lay.
+    i reads is in row i, which is its own, and lies where the place of it lay. Such a k may be of
+    the data.
     """
-    value, constant, leading = call.value(0), call.constant(1), call.integer("batch_dims", 0)
+    value, chosen, leading = call.value(0), call.value(1), call.integer("batch_dims", 0)
+    if isinstance(chosen, Data):
+        is_own = leading == int(chosen.kind != "pair") and chosen.shape[-1] == 2 - leading
+        if not is_own or value.shape[:1] != (1,) or {value.place, chosen.place} != {Place(0)}:
+            raise Unsupported(CHOSEN)
+        own = replace(chosen, shape=(*chosen.shape[:-1], 1))
+        grows = [axis == 0 for axis in range(len(own.shape) - 1)]
+        return picked(
+            call, only_data(value), only_data(same_order(call, own, own.shape[:-1], grows))
+        )
+    constant = call.constant(1)
     is_own = leading == 0 and _names_own(value, constant)
     places = _places(replace(constant, varies=None) if is_own else constant)
     depth, shape = places.shape[-1], value.shape

@@ -6,7 +6,6 @@ Every function here is the definition of its operator by ONNX, so it needs no ru
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -16,6 +15,7 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.moves import permute
+from lipcert.core.lower.reals import sum_of_sources
 from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes
 from lipcert.core.lower.values import Constant, Value, check_size
 
@@ -76,20 +76,30 @@ def cumulated(call: Call) -> Value:
     matrix = matrix.T if is_reverse else matrix
     swap = list(range(last + 1))
     swap[axis], swap[last] = last, axis
-    if isinstance(value, Constant) and not value.is_float:
+    if isinstance(value, Constant) and _is_whole(value):
         return _whole_sums(value, matrix, swap)
     transposed = Constant(*2 * (np.ascontiguousarray(matrix.T),))
     product = apply(call, "MatMul", permute(call, value, swap), transposed)
     return permute(call, product, swap)
 
 
+def _is_whole(value: Constant) -> bool:
+    """Whether it holds whole numbers, as floats too, if float32 adds them up exactly."""
+    if not value.is_float:
+        return True
+    is_exact = value.lo is value.hi and value.varies is None
+    return (
+        is_exact and np.array_equal(np.trunc(value.lo), value.lo) and np.abs(value.lo).sum() < 2**24
+    )
+
+
 def _whole_sums(value: Constant, matrix: npt.NDArray[Any], swap: list[int]) -> Constant:
-    replace(value, place=None).whole()
-    found = np.transpose(np.transpose(value.lo, swap) @ matrix.T.astype(np.int64), swap)
-    if np.abs(value.lo.astype(np.float64)).sum() > 2.0**31:
+    value.check_fixed()
+    if value.lo is not value.hi or np.abs(value.lo.astype(np.float64)).sum() > 2.0**31:
         raise Unsupported("a whole number is too large")
+    found = np.transpose(np.transpose(value.lo, swap) @ matrix.T.astype(value.lo.dtype), swap)
     cast = found.astype(value.lo.dtype)
-    return Constant(cast, cast, {}, value.place)
+    return Constant(cast, cast, sum_of_sources(value), value.place)
 
 
 def gemm(call: Call) -> Value:

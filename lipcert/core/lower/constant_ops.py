@@ -19,7 +19,7 @@ from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.functions import applied
+from lipcert.core.lower.functions import applied, image_of
 from lipcert.core.lower.jump_ops import JUMPS, exactly
 from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
 from lipcert.core.lower.moves import broadcast
@@ -313,21 +313,32 @@ def _where(call: Call) -> Value:
 
 
 def _power(call: Call) -> Value:
-    """c^n with one number n; a whole number exactly."""
-    constant, exponent = call.constant(0), call.constant(1).uniform()
-    shape, place = broadcast((constant, call.constant(1)))
-    if exponent is None or math.prod(shape) != constant.lo.size:
-        raise Unsupported("its exponent is not one exact number")
-    constant = constant.rearranged(lambda own: own.reshape(shape), place)
-    call.sink.untracked.update(call.constant(1).sources)
-    if constant.is_float:
-        return applied(call, constant, "power", exponent)
+    """c^n, entry by entry; of whole numbers exactly."""
+    constant, exponent = call.constant(0), call.constant(1)
+    shape, place = broadcast((constant, exponent))
     constant.check_fixed()
-    if exponent not in range(64) or constant.lo.size > _FEW:
+    exponent.check_fixed()
+    numbers, marks = np.unique(exponent.lo), np.broadcast_to(exponent.lo, check_size(shape))
+    if exponent.lo is not exponent.hi or len(numbers) > _MOST_FACTORS:
+        raise Unsupported("its exponent is not exact, or of too many numbers")
+    copies = math.prod(shape) // max(constant.lo.size, 1)
+    constant = constant.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
+    if constant.is_float and len(numbers) == 1:
+        call.sink.untracked.update(exponent.sources)
+        return applied(call, constant, "power", float(numbers[0]))
+    if constant.is_float:
+        low, high = np.empty(shape), np.empty(shape)
+        for number in numbers:
+            here = marks == number
+            base = Interval(constant.lo[here], constant.hi[here])
+            found = image_of(base, "power", float(number))
+            low[here], high[here] = found.lo, found.hi
+        return Constant(low, high, sum_of_sources(constant, exponent), place)
+    if not set(numbers.tolist()) <= set(range(64)) or constant.lo.size > _MOST_FACTORS:
         raise Unsupported("its exponent is not a small whole number")
-    powers = constant.lo.astype(object) ** int(exponent)
-    found = within(np.asarray(powers), constant.lo.dtype)
-    return Constant(found, found, {}, constant.place)
+    powers = constant.lo.astype(object) ** marks.astype(object)
+    exact_powers = within(np.asarray(powers), constant.lo.dtype)
+    return Constant(exact_powers, exact_powers, {}, place)
 
 
 def _absolute(call: Call) -> Value:

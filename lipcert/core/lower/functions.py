@@ -22,6 +22,11 @@ def activated(call: Call, value: Data, name: str, *numbers: float) -> Data:
     return call.step(Activation(name, numbers), value, shape=value.shape, place=value.place)
 
 
+def image_of(known: Interval, name: str, *numbers: float) -> Interval:
+    """Where a function of numbers in intervals lies."""
+    return function(name, numbers).image(known)
+
+
 def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
     """A function of every entry of data, or the image of a constant."""
     if isinstance(value, Data):
@@ -29,7 +34,7 @@ def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
     value.check_fixed()
     if not value.is_float:
         raise Unsupported("a function of whole numbers")
-    image = function(name, numbers).image(Interval(value.lo, value.hi))
+    image = image_of(Interval(value.lo, value.hi), name, *numbers)
     high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
     return Constant(image.lo, high, dict.fromkeys(value.sources, math.inf), value.place)
 

@@ -33,6 +33,10 @@ Numbered: TypeAlias = Sequence[tuple[int, Node]]
 def concat(call: Call) -> Value:
     """Data one after another, with room for constants, which are then added."""
     values = call.values()
+    if isinstance(values[0], Constant) and values[0].marks.any():
+        from lipcert.core.lower.truth import paired  # noqa: PLC0415  for such numbers only
+
+        return paired(call)
     rank = len(values[0].shape)
     axis = call.integer("axis", 1)
     if not -rank <= axis < rank or any(len(value.shape) != rank for value in values):
@@ -45,6 +49,7 @@ def concat(call: Call) -> Value:
     (place,) = places
     if place is not None and place.axis == axis:
         raise Unsupported("it joins along the batch axis")
+    values = [value for value in values if isinstance(value, Data) or value.lo.size]
     data = [value for value in values if isinstance(value, Data)]
     total = data[0]
     if len(data) > 1:

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lipcert.core.lower.guards import Guards
 
 _VERSIONS: Final = range(7, 27)
-_SPELT: Final = frozenset({"untruth", "hiding"})
+_SPELT: Final = frozenset({"untruth", "hiding", "own", "pair"})
 """kinds of values of which a step has others than the tensor of the file"""
 
 
@@ -246,13 +246,13 @@ class Walk:
                 from lipcert.core.lower.fixed_batch import of_one_example  # noqa: PLC0415  for these
 
                 inputs = of_one_example(node, inputs, sink.count)
-            call = Call(node, position, self.model.opset.get("", 0), inputs, sink)
-            start = len(sink.steps)
             kind = None
             if any(isinstance(value, Data) and not value.is_real for value in inputs):
-                from lipcert.core.lower.truth import kind_made  # noqa: PLC0415  for such alone
+                from lipcert.core.lower.truth import judged  # noqa: PLC0415  for such alone
 
-                kind = kind_made(node, inputs)
+                kind, inputs = judged(node, inputs)
+            call = Call(node, position, self.model.opset.get("", 0), inputs, sink)
+            start = len(sink.steps)
             found = rule_of(node, inputs)(call)
             call.check_read()
         except Unsupported as error:

@@ -34,10 +34,16 @@ def indices(shape: Shape) -> IndexArray:
 
 
 def arrange(call: Call, value: Value, act: Arrange, place: Place | None, copies: int = 1) -> Value:
-    """The entries as `act` arranges them, none of them more than `copies` times."""
+    """The entries as `act` arranges them, none of them more than `copies` times.
+
+    Where none is left of data, the tensor does not depend on it.
+    """
     if isinstance(value, Constant):
         return value.rearranged(act, place, copies)
-    return moved(call, value, act(indices(value.shape)), place)
+    index = act(indices(value.shape))
+    if not index.size:
+        return Constant(*2 * (np.zeros(index.shape),), {}, place)
+    return moved(call, value, index, place)
 
 
 def permute(call: Call, value: Value, order: Sequence[int]) -> Value:

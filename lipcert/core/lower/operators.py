@@ -71,6 +71,7 @@ DATA: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(["Conv", "ConvTranspose"], "conv_ops.conv"),
     **dict.fromkeys(["And", "Or"], "truth.both"),
+    **dict.fromkeys(["ArgMax", "ArgMin"], "truth.largest_place"),
     "BatchNormalization": "batch_norm.batch_norm",
     "Cast": "layout_ops.same",
     "Concat": "joining.concat",

@@ -82,8 +82,10 @@ def tile(call: Call) -> Value:
     check_size(tuple(a * b for a, b in zip(counts, value.shape, strict=True)))
     place = value.place
     grown = [axis for axis, is_grown in enumerate(grows) if is_grown]
-    if grown:
-        place = _for_every_example(value, grown, grown[0])
+    if grown and place is None and len(grown) == 1 and isinstance(value, Constant):
+        place = Place(grown[0])  # all of it, for every example
+    elif grown:
+        raise Unsupported(FIXED)
     elif place is not None and counts[place.axis] != 1:
         raise MixingError("it repeats the batch axis")
     return arrange(call, value, lambda entries: np.tile(entries, counts), place, math.prod(counts))

@@ -10,10 +10,24 @@ import numpy as np
 
 from lipcert.core.lower.call import Call, Sink
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes
-from lipcert.core.lower.moves import arrange, indices, move, names_own
-from lipcert.core.lower.values import FIXED, Arrange, Constant, Data, Value, check_size
-from lipcert.core.program import Embedding, IndexArray, Move, Operand, Place, Shift, Sort
+from lipcert.core.lower.layout_ops import check_apart, check_kept, normal_axes, same_order
+from lipcert.core.lower.moves import arrange, broadcast, indices, move, names_own
+from lipcert.core.lower.spelling import apply, reduced, whole
+from lipcert.core.lower.sums import expanded
+from lipcert.core.lower.values import FIXED, Arrange, Constant, Data, Value, check_size, only_data
+from lipcert.core.program import (
+    Compare,
+    Embedding,
+    IndexArray,
+    MaskedMean,
+    Move,
+    Operand,
+    Place,
+    Shift,
+    Sort,
+)
+
+CHOSEN = "it selects by numbers that are computed from the data"
 
 _ENDLESS = 2**31 - 1
 """the end of a slice that stands for the end of the axis"""
@@ -98,12 +112,20 @@ def split(call: Call) -> list[Value]:
 def gather(call: Call) -> Value:
     """Entries of an axis at constant places, whose axes replace it; or rows of a table.
 
+    Places of the data are of rows of the own example: each such part is one example of `picked`.
+
     Proof, of places that are repeated for every example, or name entries of their own: each entry
     of the result lies where its place lay, behind the axes in front of the one that is read.
     """
     value, chosen = call.value(0), call.value(1)
     if isinstance(value, Constant) and isinstance(chosen, Data):
         return _embedded(call, value, chosen)
+    if isinstance(value, Data) and isinstance(chosen, Data):
+        rows, *rest = value.shape
+        if call.integer("axis", 0) or chosen.kind != "own" or chosen.below != rows:
+            raise Unsupported(CHOSEN)
+        own = same_order(call, value, (1, *value.shape), [True, False, *[False] * len(rest)])
+        return picked(call, only_data(own), chosen)
     places = call.constant(1)
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     is_own = names_own(value, axis, places)
@@ -124,6 +146,38 @@ def gather(call: Call) -> Value:
     return _taken(call, value, axis, wanted % size, place)
 
 
+def picked(call: Call, value: Data, places: Data) -> Value:
+    """Entries of [1, T, ...] along axis 1, one for each of whole numbers [1, ...] that name it."""
+    count, size, rest = math.prod(places.shape), value.shape[1], value.shape[2:]
+    batch = [True, False, False, False]
+    flat = same_order(call, value, (1, 1, size, math.prod(rest)), batch)
+    given = same_order(call, places, (1, count, 1, 1), batch)
+    found = picked_along(call, only_data(flat), only_data(given), 2)
+    shape = (*places.shape, *rest)
+    return same_order(call, found, shape, [axis == 0 for axis in range(len(shape))])
+
+
+def picked_along(call: Call, value: Data, places: Data, axis: int) -> Data:
+    """Entries along an axis that whole numbers name, which have the length 1 there.
+
+    A number k, or k − T from the end of T entries, is that of the only entry that a mask shows; of
+    all other numbers, which name nothing in the file, it shows none. Proof that examples stay
+    apart: an entry of the mask lies where its number lay, and it meets entries of its example.
+    """
+    size = value.shape[axis]
+    shape = (*places.shape[:axis], size, *places.shape[axis + 1 :])
+    wide = apply(call, "Unsqueeze", places, whole(len(shape)))
+    wide = expanded(call, only_data(wide), (*shape, 2), places.place)
+    ends = np.stack([np.arange(size), np.arange(-size, 0)], axis=1).astype(np.float64)
+    limits = np.broadcast_to(ends.reshape(size, *(1,) * (len(shape) - axis - 1), 2), wide.shape)
+    named = call.step(Compare(limits, above=False), wide, shape=wide.shape, place=wide.place)
+    mask = only_data(reduced(call, "ReduceMax", named, (len(shape),), keep=False))
+    full, place = broadcast((value, mask))
+    shown = expanded(call, value, full, place)
+    kept = (*full[:axis], 1, *full[axis + 1 :])
+    return call.step(MaskedMean((axis,), 1.0), shown, mask, shape=kept, place=place)
+
+
 def _note_rows(sink: Sink, name: str, rows: int) -> None:
     """Note that whole numbers, which steps only move, choose rows of a table with so many."""
     makers = {step.output: step for step in sink.steps}
@@ -141,7 +195,7 @@ def _embedded(call: Call, table: Constant, chosen: Data) -> Value:
     """
     is_table = len(table.shape) > 1 and table.place is None and call.integer("axis", 0) == 0
     if chosen.kind not in {"whole", "row", "flag", "count"} or not is_table:
-        raise Unsupported("it selects by numbers that are computed from the data")
+        raise Unsupported(CHOSEN)
     width = table.shape[1:]
     rows = table.rearranged(lambda entries: entries.reshape(len(entries), -1), None)
     shape, place = (*chosen.shape, math.prod(width)), chosen.place

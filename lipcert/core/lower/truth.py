@@ -1,12 +1,16 @@
-"""Whole numbers of the data compared with constants, and what truth values become.
+"""Whole numbers of the data: sums, products, comparisons, and what truth values become.
 
 A truth value is a step that is 0 or 1, or the opposite of one. Whole numbers have no neighbours, so
 that nothing is lost where a function of them jumps; of real numbers every comparison is refused.
+
+Sums and products may wrap around in the file, for numbers that are larger than any table. What
+becomes of them is a row, a place or a truth value, and bounds hold whichever it is, as long as
+equal values of the program are equal numbers of the file; a `row` may be several of these.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +18,14 @@ import numpy.typing as npt
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import times
-from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.errors import MixingError, Unsupported
+from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.operators import JUMPS, REALS
+from lipcert.core.lower.spelling import apply, reduced, whole
 from lipcert.core.lower.sums import combined, expanded, scaled
-from lipcert.core.lower.values import Constant, Data, Kind, Value
-from lipcert.core.program import Compare, Hide, Multiply, Scale
+from lipcert.core.lower.values import UNKNOWN, VARIES, Constant, Data, Kind, Value, only_data
+from lipcert.core.program import Compare, Hide, Multiply, Place, Scale
 from lipcert.core.reader.records import Node
 
 _BOOL, _INT32, _INT64 = 9, 6, 7
@@ -27,49 +33,60 @@ _INTEGERS = frozenset({_INT32, _INT64})
 _MOST_EXACT = 1 << 53
 _TRUTHS = frozenset({"truth", "untruth"})
 _COUNTED = frozenset({"flag", "count", "row"})
-_WHOLE = _COUNTED | {"whole"}
+_COMPARED = frozenset({"flag", "count", "whole", "sum"})
+_WHOLE = _COMPARED | {"row"}
+_PLACES = _WHOLE | {"own", "pair"}
+_CHOICES = frozenset({"Gather", "GatherElements", "GatherND"})
 _MOVES = frozenset(
     {"DepthToSpace", "Expand", "Flatten", "Gather", "GatherND", "Identity", "Reshape", "Slice"}
     | {"SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 """operators that leave whole numbers as they are, wherever they put them"""
 _JUDGED = frozenset(
-    {"And", "Cast", "CastLike", "Equal", "Greater", "GreaterOrEqual", "Less", "LessOrEqual"}
-    | {"Not", "Or"}
+    {"And", "ArgMax", "ArgMin", "Cast", "CastLike", "Equal", "Greater", "GreaterOrEqual", "Less"}
+    | {"LessOrEqual", "Not", "Or"}
 )
 """operators whose rules say themselves what becomes of whole numbers and truth values"""
 
 
-def kind_made(node: Node, inputs: Sequence[Value | None]) -> Kind | None:
-    """The kind of a node's result from values that are not real numbers; None: its rule decides.
+def judged(node: Node, inputs: list[Value | None]) -> tuple[Kind | None, list[Value | None]]:
+    """The kind of a node's result from values that are not real numbers, and what its rule reads.
 
-    Unsupported where it computes with them: rules apply to real numbers, so of no division that
-    drops what is left, and of no sum that wraps around. Counts are too small to wrap around.
+    None: the rule decides. Unsupported where no rule does: they apply to real numbers, so of no
+    division that drops what is left. Counts are too small to wrap around.
     """
     kinds: list[Kind] = [value.kind if isinstance(value, Data) else "real" for value in inputs]
     if node.op_type in {"Shape", "Size"}:
-        return None
+        return None, inputs
     name, first = "" if node.domain else node.op_type, kinds[0]
     is_table = name in {"Gather", "GatherElements"} and not isinstance(inputs[0], Data)
-    if name in _JUDGED or is_table:
-        return None
-    if name == "Where" and first in _TRUTHS:
-        return None
-    if name in _MOVES and first != "real":
-        return first
+    is_choice = name in _CHOICES and first == "real" and kinds[1] in _PLACES
+    if name in _JUDGED or is_table or is_choice or (name == "Where" and first in _TRUTHS):
+        return None, inputs
+    if name in _MOVES and first not in {"real", "own", "pair"}:
+        return first, inputs
+    is_counted = name in {"Add", "Concat"} and any(map(_is_counted, inputs))
+    if is_counted or (name == "Add" and sorted(kinds) == ["hiding", "real"]):
+        return None, inputs
+    if name == "Max" and any(map(_is_counted, inputs)):
+        return None, [value and _shape_of(value) for value in inputs]
     if name in {"CumSum", "ReduceSum"} and first == "flag":
-        return "count"
+        return "count", inputs
     if name == "Mul" and "flag" in kinds and _COUNTED.issuperset(kinds):
-        return next((kind for kind in kinds if kind != "flag"), "flag")
-    if name == "Add" and sorted(kinds) in (["count", "real"], ["real", "row"]):
-        return "row"
-    if name == "Add" and sorted(kinds) == ["hiding", "real"]:
-        return None
+        return next((kind for kind in kinds if kind != "flag"), "flag"), inputs
     if name in {"Clip", "Max"} and all(
         value.kind == "count" for value in inputs if isinstance(value, Data)
     ):
-        return "count"
+        return "count", inputs
+    if name in {"Add", "Concat", "Mul", "Sub"}:
+        return _sum_kind(kinds), [value and _as_reals(value) for value in inputs]
+    if name in {"CumSum", "ReduceSum"} and first in _WHOLE:
+        return _sum_kind(kinds), inputs
     raise Unsupported("it computes with whole numbers that depend on the data")
+
+
+def _sum_kind(kinds: Collection[Kind]) -> Kind:
+    return "row" if "row" in kinds else "sum"
 
 
 def cast_whole(call: Call) -> Value:
@@ -89,15 +106,15 @@ def cast_whole(call: Call) -> Value:
             return number_of(call, value)
         case "truth" | "untruth" if target in _INTEGERS:
             return replace(number_of(call, value), kind="flag")
-        case "whole" | "count" if target == _INT32:
+        case "whole" | "count" | "sum" if target == _INT32:
             return replace(value, kind="row")
         case "row" | "flag" if target in _INTEGERS:
             return value
-        case "whole" | "count" if target == _INT64:
+        case "whole" | "count" | "sum" if target == _INT64:
             return value
         case "whole" | "flag" | "count" if target in REALS:
             return replace(value, kind="real")
-        case "whole" | "flag" | "count" if target == _BOOL:
+        case "whole" | "flag" | "count" | "sum" if target == _BOOL:
             return _opposite(_compared(call, value, np.zeros(()), above=False))
     raise Unsupported("it rounds to whole numbers, or to fewer of them")
 
@@ -116,10 +133,14 @@ def _compared(call: Call, value: Data, limits: np.ndarray, *, above: bool) -> Da
 
 
 def comparison(call: Call) -> Value:
-    """Equal, Greater, GreaterOrEqual, Less, LessOrEqual, with constant whole numbers."""
+    """Equal, Greater, GreaterOrEqual, Less, LessOrEqual, of whole numbers."""
     first, second, kind = call.value(0), call.value(1), call.node.op_type
+    if not all(item.kind in _COMPARED for item in (first, second) if isinstance(item, Data)):
+        raise Unsupported(JUMPS)
+    if isinstance(first, Data) and isinstance(second, Data):
+        first, second = combined(call, (first, second), (1, -1)), whole(0)
     data, limits = (first, second) if isinstance(first, Data) else (second, first)
-    if not isinstance(data, Data) or not isinstance(limits, Constant) or data.kind != "whole":
+    if not isinstance(data, Data) or not isinstance(limits, Constant):
         raise Unsupported(JUMPS)
     if limits.lo.dtype.kind not in "iu" or limits.lo is not limits.hi:
         raise Unsupported("whole numbers are compared with others")
@@ -202,12 +223,73 @@ def _hidden(call: Call, value: Value, mask: Data) -> Data:
 
 
 def other_sum(call: Call) -> Value:
-    """A value plus 0 or −inf; a constant whole number added to some that are read as rows."""
+    """A value plus 0 or −inf; whole numbers, or rows of the own example as a batch counts them."""
     first, second = call.value(0), call.value(1)
-    for value, mask in ((second, first), (first, second)):
-        if isinstance(mask, Data) and mask.kind == "hiding":
-            return _hidden(call, value, replace(mask, kind="real"))
-    return combined(call, [_as_reals(value) for value in (first, second)], (1, 1))
+    for value, other in ((second, first), (first, second)):
+        if isinstance(other, Data) and other.kind == "hiding":
+            return _hidden(call, value, replace(other, kind="real"))
+        if isinstance(other, Data) and isinstance(value, Constant) and _is_counted(value):
+            if value.lo.any() or (value.shape, value.place) != (other.shape, other.place):
+                raise Unsupported(VARIES)
+            (rows,) = set(value.marks.flat)
+            if not 0 < other.below <= rows:
+                raise MixingError("it may name rows of another example")
+            return replace(other, kind="own", below=int(rows))
+    return combined(call, (first, second), (1, 1))
+
+
+def _is_counted(value: Value | None) -> bool:
+    """Whether a constant depends on the number of the example."""
+    return isinstance(value, Constant) and bool(value.marks.any())
+
+
+def _shape_of(value: Value) -> Constant:
+    """In place of whole numbers of which only the shape is read, beside those of the examples."""
+    if isinstance(value, Constant):
+        return value
+    zeros = np.zeros(value.shape, dtype=np.int64)
+    return Constant(zeros, zeros, {}, value.place, np.full(value.shape, UNKNOWN, np.int64))
+
+
+def paired(call: Call) -> Value:
+    """The number of each example, and behind it whole numbers of its data."""
+    own, chosen = call.value(0), call.data(len(call) - 1)
+    is_number = isinstance(own, Constant) and not own.lo.any() and bool((own.marks == 1).all())
+    shape, axis = chosen.shape, call.integer("axis", 0)
+    fits = len(call) == 2 and (own.shape, own.place) == (shape, chosen.place)
+    if not is_number or not fits or chosen.kind not in _WHOLE:
+        raise Unsupported(VARIES)
+    if axis not in {-1, len(shape) - 1} or shape[-1] != 1 or chosen.place == Place(len(shape) - 1):
+        raise Unsupported("it joins along the batch axis")
+    return replace(chosen, shape=(*shape[:-1], 2), kind="pair", below=0)
+
+
+def largest_place(call: Call) -> Value:
+    """ArgMax, ArgMin of whole numbers: the first place of the largest one, or the last.
+
+    Proof: at one place alone a number is as large as all others, and larger than those that stand
+    before it (or behind it, where the last one counts).
+    """
+    value, sign = call.data(), 1 if call.node.op_type == "ArgMax" else -1
+    if value.kind not in _WHOLE:
+        raise Unsupported(JUMPS)
+    rank, is_last = len(value.shape), call.integer("select_last_index", 0)
+    (axis,) = normal_axes([call.integer("axis", 0)], rank)
+    check_apart(value, (axis,))
+    size = value.shape[axis]
+    own = apply(call, "Unsqueeze", value, whole(axis + 1))
+    others = apply(call, "Unsqueeze", value, whole(axis))
+    away = combined(call, (own, others), (sign, -sign))
+    stricter = np.tri(size, k=-1).T if is_last else np.tri(size, k=-1)
+    limits = (stricter - 1.0).reshape(size, size, *(1,) * (rank - axis - 1))
+    wins = replace(_compared(call, away, limits, above=True), kind="real")
+    count = only_data(reduced(call, "ReduceSum", wins, (axis + 1,), keep=False))
+    hot = replace(_compared(call, count, np.asarray(size - 1.0), above=True), kind="real")
+    numbers = np.arange(float(size)).reshape(size, *(1,) * (rank - axis - 1))
+    place = times(call, hot, Constant(numbers, numbers))
+    keep = bool(call.integer("keepdims", 1))
+    found = only_data(reduced(call, "ReduceSum", place, (axis,), keep=keep))
+    return replace(found, kind=_sum_kind({value.kind}), below=size)
 
 
 def _as_reals(value: Value) -> Value:

@@ -36,7 +36,9 @@ Array: TypeAlias = npt.NDArray[Any]
 Arrange: TypeAlias = Callable[[Array], Array]
 """The entries of an array of a known shape in another arrangement, whatever they are: a view of
 them where numpy has one"""
-Kind: TypeAlias = Literal["real", "whole", "row", "truth", "untruth", "flag", "count", "hiding"]
+Kind: TypeAlias = Literal[
+    "real", "whole", "row", "sum", "truth", "untruth", "flag", "count", "hiding", "own", "pair"
+]
 
 
 @final
@@ -46,19 +48,27 @@ class Data:
     `kind`.
 
     real: real numbers.
-    whole: whole numbers, with which nothing is computed here: they are moved, read as rows of a
-        table, compared with constants, or become real numbers.
-    row: whole numbers that a type may have wrapped around: they are moved and read as rows.
+    whole: whole numbers: they are moved, added and multiplied, compared, read as rows of a table
+        or as places, or become real numbers.
+    row: whole numbers that a type may have wrapped around, so that others of the file are the
+        same here: they are moved, added and multiplied, and read as rows or as places.
+    sum: sums and products of whole numbers, which may wrap around: they are used as those are, but
+        do not become real numbers.
     truth, untruth: truth values, true where the value of the program is 1, or where it is 0.
     flag: whole numbers that are 0 or 1.
     count: whole numbers from 0 to `MAX_SIZE`, sums of these.
     hiding: 0, or −inf where the value of the program is 1.
+    own: rows of the own example, which the file counts through the batch: `below`·i more there.
+    pair: the number of the example, and a number of the program, which is all that stands there.
+
+    below: of whole numbers that are not negative, a number that they do not reach; 0: not known.
     """
 
     name: str
     shape: Shape
     place: Place | None
     kind: Kind = "real"
+    below: int = 0
 
     @property
     def is_real(self) -> bool:

@@ -26,6 +26,24 @@ CASES = {
     "gemm": (
         [node("Gemm", "x w c", alpha=0.5, beta=2.0, transB=1)], ["N", 4], {"w": r(3, 4),
          "c": r(3)}, 13),
+    "a part without entries": (
+        [node("Slice", "x zero zero one", "none"), node("Concat", "x none x", "y", axis=1)],
+        ["N", 4, 3], {"zero": [0], "one": [1]}, 13),
+    "heads of every example": (
+        [node("Shape", "x", "n", end=1), node("Concat", "n one", "times", axis=0),
+         node("Tile", "c times", "t"), node("Reshape", "x flat", "f"), node("Add", "f t", "s"),
+         node("Reshape", "s back")], ["N", 2, 3],
+        {"one": [1], "c": r(2, 1), "flat": [-1, 3], "back": [-1, 2, 3]}, 15),
+    "powers of constants": (
+        [node("Pow", "a b", "p"), node("Mul", "x p")], ["N", 2, 3],
+        {"a": np.abs(r(2, 1)), "b": [0, 3, -2]}, 15),
+    "whole powers of constants": (
+        [node("Pow", "a b", "p"), node("Cast", "p", "f", to=1), node("Mul", "x f")], ["N", 3],
+        {"a": 3, "b": [0, 3, 2]}, 15),
+    "counted ones": (
+        [node("Shape", "x", "s"), node("Expand", "c s", "o"), node("CumSum", "o one", "p"),
+         node("Cast", "p", "i", to=7), node("Gather", "t i", "g"), node("Mul", "x g")], ["N", 3],
+        {"c": 1.0, "one": 1, "t": r(4)}, 15),
     "gemm scalar": ([node("Gemm", "x w c", beta=0.3)], ["N", 4], {"w": r(4, 3), "c": r(1)}, 13),
     "gemm row": ([node("Gemm", "x w c")], ["N", 4], {"w": r(4, 3), "c": r(1, 3)}, 11),
     "gemm turned": (
