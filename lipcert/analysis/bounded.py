@@ -38,6 +38,7 @@ from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.coverage import unspoken_tensors
 from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.lines.norms import StepNorm
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import FloatArray, Program, Step
@@ -52,7 +53,8 @@ from lipcert.importer.reading import Reading
 from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains
-from lipcert.search.norms import Norms, Propose, find_norms
+from lipcert.search.evidence import Evidence, NormLines
+from lipcert.search.norms import Propose, find_norms
 from lipcert.search.proposals import proposals
 from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
@@ -62,7 +64,7 @@ Progress = Callable[[str, int, int], None]
 """Called with what is being bounded, how many steps are done, and how many there are."""
 
 
-Proof = tuple[Norms, Derived]
+Proof = tuple[NormLines, Derived]
 
 
 @final
@@ -133,7 +135,7 @@ class Bounded:
     loss: Loss
     program: Program
     premises: Premises
-    norms: Norms
+    norms: NormLines
     scope: ScopeClaim
     derived: Derived
     grad_norms: Mapping[str, float]
@@ -192,7 +194,7 @@ class Bounded:
     def stretches(self, step: Step) -> list[float]:
         """The Lipschitz constant of a step in each of its inputs."""
         facts = self.derived.facts
-        bounds = {value: claim.bound for value, claim in self.norms.steps.items()}
+        bounds = {line.value: line.stated for line in self.norms if isinstance(line, StepNorm)}
         weights = weights_in(self.scope, bounds)
         rule = rule_at(self.program.shapes, step, facts, weights)
         return [rule.lipschitz(index) for index in range(len(step.inputs))]
@@ -296,7 +298,7 @@ def _derived(
 
     def proved() -> Proof:
         norms = find_norms(program, scope, settings.tier, _counted(observe, program), propose)
-        evidence = norms.evidence(scope, settings.tier)
+        evidence = Evidence(scope, norms, settings.tier)
         return norms, with_chains(program, premises, evidence, observe)
 
     try:

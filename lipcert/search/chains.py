@@ -1,6 +1,6 @@
 """Chains: where quadratic forms help, in windows of manageable size.
 
-Input: a program and the facts that the core has derived. Output: a `ChainWitness` for each chain
+Input: a program and the facts that the core has derived. Output: a `ChainForm` for each chain
 worth a form, which the core proves or drops.
 """
 
@@ -24,10 +24,18 @@ from lipcert.core.interval import Interval as Slopes
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import NotProved
 from lipcert.core.lines.balls import InputBall
-from lipcert.core.lines.chains import COTANGENTS, VALUES, chain_steps, slopes_between
+from lipcert.core.lines.chains import (
+    COTANGENTS,
+    VALUES,
+    ChainForm,
+    Use,
+    chain_steps,
+    slopes_between,
+)
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import Proof
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,
     Add,
@@ -48,9 +56,9 @@ from lipcert.core.program import (
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.steps import rule_at
-from lipcert.search.balls import shares_of_balls
 from lipcert.search.eigenvalues import spectral_norm
-from lipcert.search.evidence import ChainWitness, Evidence
+from lipcert.search.evidence import Evidence, Proposals
+from lipcert.search.forms import shares_of_balls
 from lipcert.search.multipliers import (
     FloatArray,
     Linked,
@@ -139,15 +147,17 @@ def _has_hull(premises: Premises) -> bool:
 
 
 @final
-class _Search:
+class _Search(Proposals):
     """Proposes chains to a derivation."""
 
     def __init__(
         self, program: Program, premises: Premises, evidence: Evidence, effort: _Effort
     ) -> None:
-        self._program, self._free, self._effort = program, evidence.free, effort
-        self._proof = Proof(program, premises, evidence.scope, evidence.engine)
-        self._proof.norms.update(evidence.norms)
+        self._program, self._effort = program, effort
+        self._proof = Proof(program, premises, evidence.scope, ENGINES["float"])
+        self._free = self._proof.free
+        for line in evidence.norms:
+            line.keep(self._proof, line.stated)
         self._hull = _has_hull(premises)
         self._reached = False
         self._readers = _readers(program)
@@ -175,9 +185,7 @@ class _Search:
         self._first: dict[str, dict[str, FloatArray | None]] = {}
         self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
 
-    def of_value(
-        self, value: str, found: Fact, facts: Mapping[str, Fact]
-    ) -> Sequence[ChainWitness]:
+    def of_value(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
         """A window that ends at a value, if it may say more than was found.
 
         The longest, where that begins at the input and windows of ReLUs below said more; or the
@@ -187,7 +195,7 @@ class _Search:
             return []
         return list(self._window(value, found, facts))
 
-    def _window(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[ChainWitness]:
+    def _window(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[ChainForm]:
         below = self._below[value]
         best = self._longest(VALUES, ((start, value) for start in below), facts)
         if best is None:
@@ -204,8 +212,8 @@ class _Search:
         yield from self._best(value, below[: last + 1], found, facts)
 
     def _whole(
-        self, witness: ChainWitness, linked: Linked, found: Fact, facts: Mapping[str, Fact]
-    ) -> Iterator[ChainWitness]:
+        self, witness: ChainForm, linked: Linked, found: Fact, facts: Mapping[str, Fact]
+    ) -> Iterator[ChainForm]:
         """A window from the input, unless it cannot say more.
 
         Where that of a ReLU says far less, none above it is tried.
@@ -226,12 +234,12 @@ class _Search:
 
     def _best(
         self, value: str, starts: Sequence[str], found: Fact, facts: Mapping[str, Fact]
-    ) -> Iterator[ChainWitness]:
+    ) -> Iterator[ChainForm]:
         """The window around the image of 0 that is likely to say most, if it says more."""
         kept = [start for start in starts[:-1] if self._is_below_a_matrix(start)]
         least, best = _LEAST, None
         for start in [*kept[: self._effort.windows], *starts[-1:]]:
-            witness = ChainWitness(VALUES, start, value, ())
+            witness = ChainForm(use=VALUES, start=start, stop=value, multipliers=())
             steps = chain_steps(self._program, VALUES, start, value, self._free)
             linked = None if steps is None else self._linked(witness, steps, facts)
             form = None if linked is None else self._first_form(witness, linked)
@@ -245,7 +253,7 @@ class _Search:
         if best is not None:
             yield from self._tuned(*best)
 
-    def _first_form(self, witness: ChainWitness, linked: Linked) -> FloatArray | None:
+    def _first_form(self, witness: ChainForm, linked: Linked) -> FloatArray | None:
         """Before multipliers are searched; a ReLU at the top does not change what it says."""
         start, maker = witness.start, self._makers[witness.stop]
         stop = maker.inputs[0] if is_relu(maker) else witness.stop
@@ -319,12 +327,12 @@ class _Search:
             self._fruitless = relus
         return line
 
-    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
+    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
         """The longest windows that begin where a cotangent is needed, and where windows end.
 
         Where none begins, it is tried above what is computed next.
         """
-        found: list[ChainWitness] = []
+        found: list[ChainForm] = []
         wanted = {self._program.input}
         for step in self._program.steps:
             starts = [*operands(step.op)] or isinstance(step.op, MaxPool | Sort | Add)
@@ -367,7 +375,7 @@ class _Search:
         start: str,
         stops: Iterable[str],
         facts: Mapping[str, Fact],
-        found: list[ChainWitness],
+        found: list[ChainForm],
     ) -> set[str]:
         """Where the longest window ends, if there is more to say of it; its chains are added."""
         ways = itertools.pairwise((start, *stops))
@@ -396,12 +404,12 @@ class _Search:
         return jacobian is not None and product <= _NEARLY * spectral_norm(jacobian)
 
     def _longest(
-        self, use: str, ends: Iterable[tuple[str, str]], facts: Mapping[str, Fact]
-    ) -> tuple[ChainWitness, tuple[Step, ...], Linked] | None:
+        self, use: Use, ends: Iterable[tuple[str, str]], facts: Mapping[str, Fact]
+    ) -> tuple[ChainForm, tuple[Step, ...], Linked] | None:
         """Of windows from the shortest on, the last that can be handled, its steps and links."""
-        possible: list[tuple[ChainWitness, tuple[Step, ...]]] = []
+        possible: list[tuple[ChainForm, tuple[Step, ...]]] = []
         for start, stop in ends:
-            witness = ChainWitness(use, start, stop, ())
+            witness = ChainForm(use=use, start=start, stop=stop, multipliers=())
             steps = chain_steps(self._program, witness.use, witness.start, witness.stop, self._free)
             if steps is None or not all(self._part(step, facts) for step in steps):
                 break
@@ -436,7 +444,7 @@ class _Search:
             self._slopes.update(known or {})
         return self._links[step.output]
 
-    def _is_small(self, witness: ChainWitness, steps: Sequence[Step]) -> bool:
+    def _is_small(self, witness: ChainForm, steps: Sequence[Step]) -> bool:
         """Whether a chain of links can be handled, as far as is known before they are formed."""
         parts = [part for step in steps if (part := self._links[step.output]) is not None]
         runs = math.gcd(*(part.runs for part in parts))
@@ -475,7 +483,7 @@ class _Search:
         return self._counts[key]
 
     def _linked(
-        self, witness: ChainWitness, steps: Sequence[Step], facts: Mapping[str, Fact]
+        self, witness: ChainForm, steps: Sequence[Step], facts: Mapping[str, Fact]
     ) -> Linked | None:
         """The links of a chain."""
         start = witness.start
@@ -488,13 +496,13 @@ class _Search:
         linked = links_of(start, steps, self._program.shapes, known, ())
         return None if linked is None else Linked(at_the_bottom(linked[0]))
 
-    def _has_chords(self, witness: ChainWitness) -> bool:
+    def _has_chords(self, witness: ChainForm) -> bool:
         """Whether its slopes are those of chords from an image of 0."""
         return witness.use == VALUES and witness.start != self._program.input
 
     def _is_hopeless(
         self,
-        witness: ChainWitness,
+        witness: ChainForm,
         linked: Linked,
         found: Fact,
         facts: Mapping[str, Fact],
@@ -535,8 +543,8 @@ class _Search:
                 continue
 
     def _tuned(
-        self, witness: ChainWitness, linked: Linked, *, is_attained: bool = False
-    ) -> Iterator[ChainWitness]:
+        self, witness: ChainForm, linked: Linked, *, is_attained: bool = False
+    ) -> Iterator[ChainForm]:
         """With multipliers, where there is more than one matrix or slopes between.
 
         is_attained: whether only the differences of classes can be bounded better.
@@ -558,7 +566,7 @@ class _Search:
                 yield replace(witness, multipliers=found)
 
     def _multipliers(
-        self, witness: ChainWitness, linked: Linked, *, hull: bool
+        self, witness: ChainForm, linked: Linked, *, hull: bool
     ) -> _Multipliers | None:
         """Searched once for the same slopes between the same values."""
         if self._has_chords(witness):

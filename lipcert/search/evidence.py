@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, final
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias, final
 
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.lines.chains import COTANGENTS, VALUES
+from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm
-from lipcert.core.norms import ENGINES, Engine
+from lipcert.core.norms.claim import NormWitness
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
+
+NormLines: TypeAlias = tuple[StepNorm | RunNorm | StackNorm, ...]
+"""of steps, by the value that they compute, then of runs, then of stacks"""
 
 
 @final
@@ -28,104 +31,44 @@ class NormClaim:
     twists: tuple[int, ...] = ()
     counts: tuple[int, ...] = ()
 
-
-@final
-@dataclass(frozen=True, slots=True)
-class ChainWitness:
-    """Multipliers that may prove something of the steps from one value up to another.
-
-    use: VALUES or COTANGENTS.
-    """
-
-    use: str
-    start: str
-    stop: str
-    multipliers: tuple[tuple[float, ...], ...]
+    @property
+    def witness(self) -> NormWitness:
+        """The route of the proof."""
+        return NormWitness(self.method, self.twists, self.counts)
 
 
-class Proposals(Protocol):
-    """Chains with multipliers, and lines, none of which is trusted."""
+class Proposals:
+    """Lines that may say more than what is known; none is trusted, and these are none at all."""
 
-    def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
-        """That may say more of a ReLU than what was found: the first that follows is enough."""
-        ...
-
-    def of_value(
-        self, value: str, found: Fact, facts: Mapping[str, Fact]
-    ) -> Sequence[ChainWitness]:
-        """That may say more of a value than what was found, from the facts of what lies below."""
-        ...
-
-    def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
-        """That says more of a value than facts do."""
-        ...
-
-    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
-        """That may say more of cotangents."""
-        ...
-
-
-@final
-class Listed:
-    """Proposes chains that are known beforehand."""
-
-    def __init__(self, chains: Sequence[ChainWitness]) -> None:
-        self._chains = chains
-
-    def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterator[GainFact]:
-        """No gains are known beforehand."""
+    def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterable[GainFact]:
+        """Of a ReLU, more than what was found: the first that follows is enough."""
         del value, found, facts
-        return iter(())
+        return ()
 
-    def of_value(
-        self, value: str, found: Fact, facts: Mapping[str, Fact]
-    ) -> Sequence[ChainWitness]:
-        """Those that end at the value."""
-        del found, facts
-        return [chain for chain in self._chains if (chain.stop, chain.use) == (value, VALUES)]
+    def of_value(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
+        """Of a value, more than what was found, from the facts of what lies below."""
+        del value, found, facts
+        return ()
 
     def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
-        """No products are known beforehand."""
+        """Of a value, more than facts do."""
         del value, facts
         return None
 
-    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainWitness]:
-        """All chains that bound cotangents."""
+    def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
+        """Of cotangents."""
         del facts
-        return [chain for chain in self._chains if chain.use == COTANGENTS]
+        return ()
 
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
-    """What is known beforehand of a network.
+    """What is known beforehand of a network. norms: of linear steps and of several of them.
 
-    norms: of linear steps, by what they compute; steps: their lines, where they are proved; runs:
-    lines of affine steps in a row; stacks: of matrices that read one value. chains: that may prove
-    more. tier: how much work is worth it.
+    tier: how much work is worth it.
     """
 
     scope: ScopeClaim
-    norms: Mapping[str, float] = field(default_factory=dict)
-    runs: tuple[RunNorm, ...] = ()
-    chains: tuple[ChainWitness, ...] = ()
-    engine: Engine = ENGINES["float"]
-    steps: tuple[StepNorm, ...] = ()
-    stacks: tuple[StackNorm, ...] = ()
+    norms: NormLines = ()
     tier: TierName = "fast"
-
-    @property
-    def free(self) -> frozenset[str]:
-        """The tensors whose numbers are not those of the file."""
-        return frozenset(self.scope.trained if self.scope.kind == "constraint-set" else ())
-
-
-__all__ = [
-    "COTANGENTS",
-    "VALUES",
-    "ChainWitness",
-    "Evidence",
-    "Listed",
-    "NormClaim",
-    "Proposals",
-]

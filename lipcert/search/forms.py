@@ -1,4 +1,5 @@
-"""Numbers that lines about forms state: the norm of a form, and levels of values near others."""
+"""Numbers that lines about forms state: the norm of a form, and levels of values near others; and
+the balls of inputs that are tried."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from typing import Any, Final, final
 import numpy as np
 
 from lipcert.core.arithmetic import sqrt_up
+from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.forms.form import Form
 from lipcert.core.interval import Array, Interval, norm_up
 from lipcert.core.line import Line
@@ -19,7 +21,8 @@ from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.shares import FormPull
 from lipcert.core.norms.claim import MAX_SIZE, room_for
-from lipcert.core.rules.facts import Cotangent
+from lipcert.core.program import Shape
+from lipcert.core.rules.facts import Cotangent, Fact
 
 _LEVELS: Final = 200
 _CLOSE: Final = 1.38
@@ -100,6 +103,30 @@ def ways(line: FormPull, form: Form, above: Cotangent) -> Iterator[FormPull]:
     fits = form.runs == 1 and above.hull.classes == len(form.matrix)
     if not (fits and above.norm > _CLOSE * above.hull.scale):
         yield line
+
+
+def shares_of_balls(proof: Proof) -> Iterator[tuple[float, ...]]:
+    """Of the smallest ball, one between, and the one around 0, as of `core.lines.balls.InputBall`:
+    of the whole input, and of each of several."""
+    program, known = proof.program, proof.known
+    yield from dict.fromkeys(
+        (share,) for share in _shares(known[program.input], program.shapes[program.input])
+    )
+    own = [_shares(known[part.name], part.shape) for part in program.parts]
+    if own:
+        yield from zip(*own, strict=False)
+
+
+def _shares(fact: Fact, shape: Shape) -> tuple[float, ...]:
+    """Of one input; none where its norm is not bounded, or its square is not a number."""
+    box = fact.box.broadcast(shape)
+    if not fact.norm <= LARGEST_SQUARED:
+        return ()
+    middle = 0.5 * box.lo + 0.5 * box.hi
+    curvature = 2.0 * float(np.sum(middle * middle))
+    slope = max(fact.norm * fact.norm + float(np.sum(box.lo * box.hi)), 0.0)
+    best = 1.0 - min(slope / curvature, 1.0) if curvature > 0.0 else 1.0
+    return best, 0.5 + 0.5 * best, 1.0
 
 
 def _root(form: Form, level: Fraction | float) -> float:

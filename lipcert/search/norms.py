@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict, dataclass, replace
-from typing import Final, final
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, replace
+from typing import Final
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import tensors_read
@@ -19,7 +19,6 @@ from lipcert.core.lines.norms import StepNorm, matrix_holds, norm_holds
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lines.stacks import StackNorm, stacked
 from lipcert.core.norms import ENGINES
-from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Kernel
 from lipcert.core.norms.raised_kernels import kernel_of
 from lipcert.core.program import (
@@ -36,7 +35,7 @@ from lipcert.core.program import (
     Step,
 )
 from lipcert.process.threads import worker_pool
-from lipcert.search.evidence import Evidence, NormClaim
+from lipcert.search.evidence import NormClaim, NormLines
 from lipcert.search.proposals import proposals
 from lipcert.settings.values import TierName
 
@@ -46,31 +45,11 @@ Propose = Callable[[Kernel, TierName], tuple[NormClaim, ...]]
 ROOMS: Final = (4e-8, 1e-6, 1e-4, 1e-2)
 """what is added to a proposal, relatively: arithmetic of finite precision proves nothing to the
 last bit, and a peak may have been missed"""
+_CHECK: Final = ENGINES["float"].norms
 _BEFORE: Final = (BatchNorm, Scale, Shift, Move)
 _BEHIND: Final = (BatchNorm, Scale, Shift, AveragePool)
 _EXACT: Final = (Shift, Dense, Conv)
 """steps that leave a run the norm of its linear step"""
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class Norms:
-    """Proved claims: of steps, by the value that they compute, of runs, and of stacks.
-
-    unproved: the outputs of linear steps for which no claim could be proved.
-    """
-
-    steps: Mapping[str, NormClaim]
-    runs: tuple[RunNorm, ...]
-    unproved: tuple[str, ...]
-    stacks: tuple[StackNorm, ...] = ()
-
-    def evidence(self, scope: ScopeClaim, tier: TierName = "fast") -> Evidence:
-        """The evidence that a prover may use, with as much work as the tier allows."""
-        bounds = {value: claim.bound for value, claim in self.steps.items()}
-        lines = (StepNorm(value=value, **asdict(claim)) for value, claim in self.steps.items())
-        steps = tuple(lines)
-        return Evidence(scope, bounds, self.runs, steps=steps, stacks=self.stacks, tier=tier)
 
 
 def find_norms(
@@ -79,16 +58,16 @@ def find_norms(
     tier: TierName,
     observe: Observer,
     propose: Propose = proposals,
-) -> Norms:
+) -> NormLines:
     """Norms of all linear steps whose weights the scope leaves as they are, and of their runs.
 
     observe: is called with the output of every step or run that is done. propose: searches, or
     remembers.
     """
-    candidates = tuple(_candidates(program, Evidence(scope).free))
-    steps: dict[str, NormClaim] = {}
+    free = frozenset(scope.trained if scope.kind == "constraint-set" else ())
+    candidates = tuple(_candidates(program, free))
+    steps: list[StepNorm] = []
     runs: list[RunNorm] = []
-    unproved: list[str] = []
     with worker_pool() as pool:
 
         def proved(row: tuple[Step, ...]) -> NormClaim | None:
@@ -98,18 +77,14 @@ def find_norms(
             return proved_stack(row, program, tier, propose)
 
         for row, claim in zip(candidates, pool.map(proved, candidates), strict=True):
-            output = row[-1].output
-            observe(output)
-            if len(row) > 1:
-                if claim is not None:
-                    values = tuple(step.output for step in row)
-                    runs.append(RunNorm(values=values, **asdict(claim)))
-            elif claim is None:
-                unproved.append(output)
-            else:
-                steps[output] = claim
-        stacks = [line for line in pool.map(stack, _stacks(program, Evidence(scope).free)) if line]
-    return Norms(steps, tuple(runs), tuple(unproved), tuple(stacks))
+            observe(row[-1].output)
+            if claim is not None and len(row) > 1:
+                values = tuple(step.output for step in row)
+                runs.append(RunNorm(values=values, **asdict(claim)))
+            elif claim is not None:
+                steps.append(StepNorm(value=row[-1].output, **asdict(claim)))
+        stacks = [line for line in pool.map(stack, _stacks(program, free)) if line]
+    return (*steps, *runs, *stacks)
 
 
 def proved_claim(
@@ -120,29 +95,13 @@ def proved_claim(
     kernel = kernel_of(row, program.shapes)
     if kernel is None:
         return None
-    attempts = [
-        replace(claim, bound=claim.bound * (1.0 + room))
-        for claim in propose(kernel, tier)
-        for room in ROOMS
-    ]
-    for claim in sorted(attempts, key=lambda attempt: attempt.bound):
-        witness = NormWitness(claim.method, claim.twists, claim.counts)
-        if math.isfinite(claim.bound) and _holds(row, kernel, program, claim.bound, witness):
-            return claim
-    return None
 
+    def holds(claim: NormClaim) -> bool:
+        if len(row) > 1:  # the kernel of a run is at hand
+            return _kernel_holds(kernel, claim)
+        return norm_holds(row, program.shapes, claim.bound, claim.witness, _CHECK)
 
-def _holds(
-    row: tuple[Step, ...], kernel: Kernel, program: Program, bound: float, witness: NormWitness
-) -> bool:
-    """Whether the norm of steps in a row is proved; the kernel of a run is at hand."""
-    check = ENGINES["float"].norms
-    if len(row) == 1:
-        return norm_holds(row, program.shapes, bound, witness, check)
-    try:
-        return kernel.norm_at_most(bound, witness, check)
-    except ValueError:
-        return False
+    return _first(propose(kernel, tier), holds)
 
 
 def proved_stack(
@@ -154,12 +113,32 @@ def proved_stack(
         return None
     op = Dense(Operand(rows.lo, rows.hi), None)
     kernel = Kernel.of(op, before, (*before[:-1], len(rows.lo)))
-    for claim in propose(kernel, tier):
-        for room in ROOMS:
-            bound = claim.bound * (1.0 + room)
-            if math.isfinite(bound) and matrix_holds(rows, bound, ENGINES["float"].norms):
-                return StackNorm(values=tuple(step.output for step in row), bound=bound)
-    return None
+    found = _first(propose(kernel, tier), lambda claim: matrix_holds(rows, claim.bound, _CHECK))
+    values = tuple(step.output for step in row)
+    return None if found is None else StackNorm(values=values, bound=found.bound)
+
+
+def proved_bound(kernel: Kernel, tier: TierName) -> float:
+    """The smallest bound of the norm of a kernel that the core proves; inf where it proves none."""
+    found = _first(proposals(kernel, tier), lambda claim: _kernel_holds(kernel, claim))
+    return math.inf if found is None else found.bound
+
+
+def _first(proposed: Iterable[NormClaim], holds: Callable[[NormClaim], bool]) -> NormClaim | None:
+    """The smallest of these claims, with more and more room, that holds."""
+    attempts = [
+        replace(claim, bound=claim.bound * (1.0 + room)) for claim in proposed for room in ROOMS
+    ]
+    attempts.sort(key=lambda attempt: attempt.bound)
+    return next((claim for claim in attempts if math.isfinite(claim.bound) and holds(claim)), None)
+
+
+def _kernel_holds(kernel: Kernel, claim: NormClaim) -> bool:
+    """Whether a norm is proved of a kernel; one beyond the limits of a proof is not."""
+    try:
+        return kernel.norm_at_most(claim.bound, claim.witness, _CHECK)
+    except ValueError:
+        return False
 
 
 def _stacks(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]]:
@@ -169,19 +148,6 @@ def _stacks(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]
         if isinstance(step.op, Dense) and not free & tensors_read([step]):
             rows.setdefault(step.inputs[0], []).append(step)
     yield from (tuple(row) for row in rows.values() if len(row) > 1)
-
-
-def proved_bound(kernel: Kernel, tier: TierName) -> float:
-    """The smallest bound of the norm of a kernel that the core proves; inf where it proves none."""
-    attempts = [
-        (claim.bound * (1.0 + room), NormWitness(claim.method, claim.twists, claim.counts))
-        for claim in proposals(kernel, tier)
-        for room in ROOMS
-    ]
-    for bound, witness in sorted(attempts, key=lambda attempt: attempt[0]):
-        if math.isfinite(bound) and kernel.norm_at_most(bound, witness, ENGINES["float"].norms):
-            return bound
-    return math.inf
 
 
 def _candidates(program: Program, free: frozenset[str]) -> Iterator[tuple[Step, ...]]:

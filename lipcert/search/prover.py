@@ -42,13 +42,13 @@ from lipcert.core.lines.shares import FormPull, ShareLine, first_reader
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact, row_sets
 from lipcert.core.lines.stacks import StackPull
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
-from lipcert.search.balls import shares_of_balls
 from lipcert.search.eigenvalues import spectral_norm
-from lipcert.search.evidence import ChainWitness, Evidence, Listed, Proposals
-from lipcert.search.forms import Spectra, ways
+from lipcert.search.evidence import Evidence, Proposals
+from lipcert.search.forms import Spectra, shares_of_balls, ways
 from lipcert.search.kernels import kernel_lines, stop_above
 
 ROOM: Final = 2.0**-24
@@ -143,8 +143,7 @@ def derive(
     proposals: Proposals | None = None,
 ) -> Derived:
     """All bounds of a network with one loss."""
-    proposals = Listed(evidence.chains) if proposals is None else proposals
-    return Prover(program, premises, evidence).derived(proposals)
+    return Prover(program, premises, evidence).derived(proposals or Proposals())
 
 
 @final
@@ -183,22 +182,20 @@ class Prover:
 
     def __init__(self, program: Program, premises: Premises, evidence: Evidence) -> None:
         self._log = _Log()
-        self.proof = Proof(
-            program, premises, evidence.scope, evidence.engine, partial(_Watched, self._log)
-        )
+        table = partial(_Watched, self._log)
+        self.proof = Proof(program, premises, evidence.scope, ENGINES["float"], table)
         self._tier = evidence.tier
         self._by_signs: set[_Key] = set()  # read for differences of classes, found once for all
         self._lines: list[Line[Any]] = []
         self._rests: list[frozenset[int]] = []
         self._writers: defaultdict[_Key, list[int]] = defaultdict(list)
         self._read_by_step: dict[str, set[_Key]] = {}
-        self.proof.norms.update(evidence.norms)
-        for norm in (*evidence.steps, *evidence.runs, *evidence.stacks):
+        for norm in evidence.norms:
             self._append(norm, norm.stated, set())
         self._spectra = Spectra()
         self._runs: dict[str, tuple[str, ...]] = {}
-        for run in sorted(evidence.runs, key=lambda run: -run.stated):
-            self._runs[run.values[-1]] = run.values
+        for run in sorted(self.proof.runs, key=lambda run: -self.proof.runs[run]):
+            self._runs[run[-1]] = run
 
     def derived(self, proposals: Proposals) -> Derived:
         """All bounds, and the lines."""
@@ -343,14 +340,13 @@ class Prover:
             if maker is not None and isinstance(maker.op, Dense | Conv):
                 yield (below,)
 
-    def _near(self, chain: ChainWitness, balls: Iterable[int]) -> None:
+    def _near(self, line: ChainForm, balls: Iterable[int]) -> None:
         """What a form says of a value near that of an allowed example, and near the image of 0."""
-        proof, start, stop = self.proof, chain.start, chain.stop
+        proof, start, stop = self.proof, line.start, line.stop
         steps = chain_steps(proof.program, VALUES, start, stop, proof.free)
         if steps is None:
             return
         around = [ball for ball in balls if (ball, start) in proof.radii]
-        line = ChainForm(use=VALUES, start=start, stop=stop, multipliers=chain.multipliers)
         form = self._form(line) if around else None
         for ball in around:
             if form is None:
@@ -383,9 +379,7 @@ class Prover:
             steps = chain_steps(proof.program, COTANGENTS, start, stop, proof.free)
             if steps is None or not self._is_only_way(steps, start):
                 continue
-            numbers = chain.multipliers
-            form = self._add(ChainForm(use=COTANGENTS, start=start, stop=stop, multipliers=numbers))
-            if form is not None:
+            if (form := self._add(chain)) is not None:
                 found[start].append(form)
         return found
 

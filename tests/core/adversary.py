@@ -18,7 +18,6 @@ from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
@@ -142,9 +141,9 @@ def random_setting(
         clip = random_clip(model, program, frozenset(scope.trained), rng)
         premises = replace(premises, mechanism=clip)
         program = with_clips(program, clip)
-    evidence = Evidence(scope, {}, (), (), ENGINES["float"])
+    evidence = Evidence(scope)
     if witnesses:
-        evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
+        evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
     derived = (with_chains if witnesses else derive)(program, premises, evidence)
     return Setting(proto, program, premises, scope, derived)
 

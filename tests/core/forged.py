@@ -33,7 +33,7 @@ from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.spending import derived_epsilon
-from lipcert.search.evidence import ChainWitness, Evidence
+from lipcert.search.evidence import Evidence
 from lipcert.search.prover import Derived, derive
 
 PREMISES = Premises(
@@ -59,7 +59,6 @@ class Forgery:
     constraints: Sequence[Constraint] | None = None
     groups: Mapping[str, Sequence[str]] | None = None
     runs: Sequence[RunNorm] = ()
-    chains: Sequence[ChainWitness] = ()
     output: str | None = None
     noise: float = 2.0
     derived: list[Derived] = field(default_factory=list)
@@ -71,7 +70,7 @@ class Forgery:
         program = lower(model, output)
         kind = "point" if self.constraints is None else "constraint-set"
         scope = ScopeClaim(kind, tuple(sorted(self.trained)), tuple(self.constraints or ()))
-        evidence = Evidence(scope, runs=tuple(self.runs), chains=tuple(self.chains))
+        evidence = Evidence(scope, tuple(self.runs))
         clip = self.premises.layer_clip
         training = program if clip is None else with_clips(program, clip)
         derived = derive(training, self.premises, evidence)

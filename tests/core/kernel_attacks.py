@@ -132,7 +132,7 @@ def proved(
     found = find_norms(program, scope, "fast", lambda _: None)
     proof = Proof(program, premises, scope, ENGINES["float"])
     facts: list[Line] = [StepFact(value=step.output, step=rule_of(step.op)) for step in steps]
-    lines = (*found.evidence(scope).steps, *found.runs, InputFact(value="x"), *facts)
+    lines = (*found, InputFact(value="x"), *facts)
     follow(proof, [*lines, LossPull(value=program.output)])
     return Chain(proof, value)
 

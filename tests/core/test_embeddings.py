@@ -17,7 +17,6 @@ from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norms import ENGINES
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
 from tests.core.lower.cases import model, node
@@ -44,7 +43,7 @@ def bounds(
         "mae": (("output_reduction", "sum"),),
     }[loss]
     premises = Premises(None, box, loss, parameters, None, Clipless(), "add-remove", None, None)
-    found = derive(program, premises, Evidence(scope, {}, (), (), ENGINES["float"]))
+    found = derive(program, premises, Evidence(scope))
     return {name: found.gradients[name] for name in scope.trained}
 
 

@@ -23,11 +23,11 @@ from lipcert.core.ledger.parts import LossPart
 from lipcert.core.ledger.premises import JOINT, Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norms import ENGINES
 from lipcert.core.program import Place
 from lipcert.core.verdict import Verdict
 from lipcert.importer.load import load_model
 from lipcert.search.chains import with_chains
+from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
@@ -54,8 +54,7 @@ def bounds(proto: Any, parts: list[LossPart], clip: float | None, folder: Path) 
     program = lower(model, *(item.output for item in parts))
     scope = ScopeClaim("point", tuple(sorted(stored(proto))), ())
     scope = replace(scope, trained=tuple(n for n in scope.trained if n.endswith((".w", ".b"))))
-    evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
-    assert evidence.engine is ENGINES["float"]
+    evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
     return with_chains(program, premises(parts, clip), evidence)
 
 

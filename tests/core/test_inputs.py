@@ -21,7 +21,6 @@ from lipcert.core.ledger.parts import InputPart
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
-from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
@@ -70,7 +69,7 @@ def premises(program: Program, norm: float | None = None, **parts: tuple[float |
 
 def bounds(program: Program, assumed: Premises, trained: tuple[str, ...]) -> Mapping[str, float]:
     scope = ScopeClaim("point", trained, ())
-    return derive(program, assumed, Evidence(scope, {}, (), (), ENGINES["float"])).gradients
+    return derive(program, assumed, Evidence(scope)).gradients
 
 
 def two_branches(rng: np.random.Generator, kind: str) -> ModelProto:
@@ -221,7 +220,7 @@ def test_a_centre_is_allowed_by_each_input(beside: str, box: Box) -> None:
     program = lowered(proto)
     assumed = premises(program, x=(0.5, (0.0, 1.0)), b=(None, box))
     scope = ScopeClaim("point", tuple(sorted(weights)), ())
-    evidence = Evidence(scope, {}, (), (), ENGINES["float"])
+    evidence = Evidence(scope)
     derived = with_chains(program, assumed, evidence)
     b = np.full(program.shapes["b"][1:], box[0], np.float64 if beside == "real" else np.int64)
     for label in range(3):
@@ -273,7 +272,7 @@ def test_premises_of_other_inputs_are_refused() -> None:
     program = lowered(two_branches(np.random.default_rng(0), "joined"))
     right = premises(program, a=(1.0, None), b=(1.0, None))
     a, b = right.input_parts
-    evidence = Evidence(ScopeClaim("point", ("w",), ()), {}, (), (), ENGINES["float"])
+    evidence = Evidence(ScopeClaim("point", ("w",), ()))
     derive(program, right, evidence)
     for parts in (
         (),

@@ -12,7 +12,6 @@ from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.norms import ENGINES
 from lipcert.core.program import Activation, Conv, Dense, Move, Op
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_class
@@ -104,7 +103,7 @@ def test_a_trained_number_in_a_function_is_refused_within_constraints() -> None:
         (ScopeClaim("constraint-set", ("w",), balls[1:]), False),
         (ScopeClaim("constraint-set", trained, balls), True),
     ):
-        evidence = Evidence(scope, {}, (), (), ENGINES["float"])
+        evidence = Evidence(scope)
         if refused:
             with pytest.raises(Unsupported, match="enters as a plain number"):
                 derive(found, _PREMISES, evidence)
@@ -128,7 +127,7 @@ def test_a_value_that_steps_pass_by_does_not_keep_the_name_of_the_tensor() -> No
     )
     found = program(proto)
     assert "v" not in found.shapes
-    evidence = Evidence(ScopeClaim("point", (), ()), {}, (), (), ENGINES["float"])
+    evidence = Evidence(ScopeClaim("point", (), ()))
     derived = derive(found, _PREMISES, evidence)
     # at the input both ways count
     assert derived.cotangents["x"].norm >= 2.0 * np.sqrt(4.0)

@@ -28,6 +28,7 @@ from lipcert.core.verdict import Verdict
 from lipcert.importer.load import load_model
 from lipcert.losses import loss_gradients, make_loss
 from lipcert.search.chains import with_chains
+from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
@@ -155,7 +156,7 @@ def bounds(net: Drawn, scope: ScopeClaim, clip: float | None = None) -> Derived:
         None, (0.0, net.rows - 1.0), name, net.parameters, clip, Unchanged(), "add-remove", None,
         None,
     )  # fmt: skip
-    evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
+    evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
     return with_chains(program, premises, evidence)
 
 
@@ -363,7 +364,7 @@ def test_tokens_beside_another_output_with_a_label(seed: int) -> None:
         None, (0.0, 5.0), JOINT, (), None, Unchanged(), "add-remove", None, None, loss_parts=parts
     )
     scope = ScopeClaim("point", tuple(sorted(shapes)), ())
-    evidence = find_norms(program, scope, "fast", lambda _: None).evidence(scope)
+    evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
     limit = with_chains(program, premises, evidence).gradients
     held = {name: w.clone().requires_grad_() for name, w in stored(proto).items()}
     for _ in range(20):

@@ -13,8 +13,8 @@ import pytest
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
 from lipcert.losses import make_loss, parameters
 from lipcert.search.evidence import Evidence
@@ -48,24 +48,23 @@ class Case:
         kind = "point" if radii is None else "constraint-set"
         held = tuple(Constraint(name, *item) for name, item in sorted((radii or {}).items()))
         scope = ScopeClaim(kind, tuple(sorted(self.trained)), held)
-        norms = {} if radii else self._norms()
-        found = derive(
-            self.program, self.premises, Evidence(scope, norms, (), (), ENGINES["float"])
-        )
+        norms = () if radii else self._norms()
+        found = derive(self.program, self.premises, Evidence(scope, norms))
         gradients = [found.gradients.get(name, 0.0) for name in self.trained]
         return math.hypot(*gradients), found.lipschitz
 
     def _norms(self):
         """Of dense layers, by their singular values."""
-        return {
-            step.output: np.linalg.norm(step.op.weight.lo, 2) * (1 + 1e-12)
+        norms = {
+            step.output: float(np.linalg.norm(step.op.weight.lo, 2)) * (1 + 1e-12)
             for step in self.program.steps
             if type(step.op).__name__ == "Dense"
         }
+        return tuple(StepNorm(value=k, bound=v, method="dense") for k, v in norms.items())
 
     def facts(self):
         scope = ScopeClaim("point", (), ())
-        found = derive(self.program, self.premises, Evidence(scope, {}, (), (), ENGINES["float"]))
+        found = derive(self.program, self.premises, Evidence(scope))
         return found.facts
 
     def found(self, at=None) -> Witness:

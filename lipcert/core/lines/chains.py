@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Literal, final
+from typing import ClassVar, Final, Literal, TypeAlias, final
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.steps import rule_at
 
+Use: TypeAlias = Literal["values", "chords", "cotangents"]
 VALUES: Final = "values"
 CHORDS: Final = "chords"
 COTANGENTS: Final = "cotangents"
@@ -64,7 +65,7 @@ class ChainForm(Line[Chain]):
     rule: Literal["form/chain"] = "form/chain"
     stage: ClassVar[int] = 4
     about: ClassVar[str] = "stop"
-    use: Literal["values", "chords", "cotangents"]
+    use: Use
     start: str
     stop: str
     multipliers: tuple[tuple[Bound, ...], ...]
