@@ -1,4 +1,4 @@
-"""Numbers of a tensor that a file lists one by one, in a field of some wider type."""
+"""Tensors that are not plain bytes: numbers listed one by one, and types that are not read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 from onnx.onnx_ml_pb2 import TensorProto
 
-from lipcert.core.reader.records import ModelReadError
+from lipcert.core.reader.records import ModelReadError, Tensor, shown
 
 _INT32_DATA: Final = frozenset(
     {"int8", "int16", "int32", "uint8", "uint16", "bool", "float16", "bfloat16"}
@@ -37,3 +37,19 @@ def listed_content(proto: TensorProto, dtype: str, field: str) -> bytes:
     if not np.array_equal(narrow, wide):
         raise ModelReadError(f"a number is outside the range of {dtype}")
     return narrow.astype(narrow.dtype.newbyteorder("<")).tobytes()
+
+
+def unread_tensor(proto: TensorProto) -> Tensor:
+    """What the file says of a tensor whose type is not read, but for its name."""
+    if len(proto.external_data) or proto.data_location != TensorProto.DEFAULT:
+        raise ModelReadError(
+            f"tensor {shown(proto.name)}: its data type {proto.data_type} is not a plain number"
+            " type, and its numbers are stored elsewhere",
+            "LC016",
+        )
+    kept = TensorProto()
+    kept.CopyFrom(proto)
+    kept.ClearField("name")
+    kept.ClearField("doc_string")
+    content = kept.SerializeToString(deterministic=True)
+    return Tensor("unread", (len(content),), content)

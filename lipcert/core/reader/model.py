@@ -42,20 +42,14 @@ from lipcert.core.reader.records import (
     Tensor,
     shown,
 )
-from lipcert.core.reader.tensors import DTYPES, MAX_RANK, check_known, read_tensor
+from lipcert.core.reader.tensors import DTYPES, MAX_RANK, read_tensor
 
 _IR_VERSIONS: Final = range(3, 14)
 _MAX_DIM: Final = 1 << 31
-_FIELDS: Final = {
-    AttributeProto.FLOAT: ("FLOAT", "f"),
-    AttributeProto.INT: ("INT", "i"),
-    AttributeProto.STRING: ("STRING", "s"),
-    AttributeProto.TENSOR: ("TENSOR", "t"),
-    AttributeProto.FLOATS: ("FLOATS", "floats"),
-    AttributeProto.INTS: ("INTS", "ints"),
-    AttributeProto.STRINGS: ("STRINGS", "strings"),
-    AttributeProto.GRAPH: ("GRAPH", "g"),
+_FIELDS: Final = {"FLOAT": "f", "INT": "i", "STRING": "s", "TENSOR": "t", "GRAPH": "g"} | {
+    kind: kind.lower() for kind in ("FLOATS", "INTS", "STRINGS")
 }
+"""kinds of attributes, and the field that holds the value of each"""
 _LABELS: Final = frozenset({"name", "type", "doc_string"})
 _MEMBERS: Final = ModelProto.DESCRIPTOR.fields_by_number
 
@@ -73,18 +67,16 @@ def read_parsed(path: Path) -> tuple[Model, ModelProto]:
         proto = ModelProto.FromString(content)
     except DecodeError:
         raise ModelReadError("this is not an ONNX model, or is truncated") from None
-    check_text(proto)
+    check_fields(proto)
     return _read(proto, content, Folder(path.parent, MAX_BYTES - len(content))), proto
 
 
 def _read(proto: ModelProto, content: bytes, folder: Folder) -> Model:
-    check_known(proto)
     if proto.ir_version not in _IR_VERSIONS:
         raise ModelReadError(f"the format version {proto.ir_version} is not known")
     if len(proto.training_info):
         raise ModelReadError("the model has a training graph; export it for inference", "LC011")
     graph = proto.graph
-    check_known(graph)
     if len(graph.sparse_initializer):
         raise ModelReadError("the model has sparse tensors; export dense ones", "LC003")
     if max(len(graph.node), len(graph.initializer), len(graph.input)) > MAX_NODES:
@@ -146,15 +138,23 @@ def check_single_model(content: bytes) -> None:
         raise ModelReadError("this is not an ONNX model: it holds no graph")
 
 
-def check_text(message: Message) -> None:
-    """Raise `ModelReadError` unless every string is UTF-8; protobuf yields bytes for others."""
+def check_fields(message: Message) -> None:
+    """Raise `ModelReadError` unless every field is known, and every string is UTF-8.
+
+    protobuf keeps what it does not know, so that two programs may read two models from the same
+    bytes, and yields bytes for other strings.
+    """
+    unknown = UnknownFieldSet(message)
+    if len(unknown):
+        kind = message.DESCRIPTOR.name
+        raise ModelReadError(f"a {kind} has a field {unknown[0].field_number} that is not known")
     for field, value in message.ListFields():
         items = value if field.is_repeated else [value]
         if field.type == FieldDescriptor.TYPE_STRING and not all(isinstance(x, str) for x in items):
             raise ModelReadError("the model holds a name that is not UTF-8")
         if field.type == FieldDescriptor.TYPE_MESSAGE:
             for item in items:
-                check_text(item)
+                check_fields(item)
 
 
 def read_initializers(graph: GraphProto, folder: Folder) -> Iterator[tuple[str, Tensor]]:
@@ -166,17 +166,12 @@ def read_initializers(graph: GraphProto, folder: Folder) -> Iterator[tuple[str, 
 
 def read_input(info: ValueInfoProto) -> Input:
     """An input of the graph, with what is stated of it."""
-    check_known(info)
-    check_known(info.type)
     if info.type.WhichOneof("value") != "tensor_type":
         return Input(info.name, f"unread {info.type.WhichOneof('value')}", None)
     tensor = info.type.tensor_type
-    check_known(tensor)
     dtype = DTYPES.get(tensor.elem_type, f"unread {tensor.elem_type}")
     if not tensor.HasField("shape"):
         return Input(info.name, dtype, None)
-    for message in (tensor.shape, *tensor.shape.dim):
-        check_known(message)
     dims = [
         dim.dim_value if dim.WhichOneof("value") == "dim_value" else dim.dim_param
         for dim in tensor.shape.dim
@@ -205,7 +200,6 @@ def stated_shapes(graph: GraphProto) -> Iterator[tuple[str, tuple[int, ...]]]:
 def read_node(proto: NodeProto, folder: Folder) -> Node:
     """A node, of which the reader of a model still resolves calls and branches."""
     try:
-        check_known(proto)
         check_once((item.name for item in proto.attribute), "attribute")
         if proto.overload:
             raise ModelReadError("it calls a variant of a function")
@@ -240,10 +234,10 @@ def read_attribute(
     """An attribute; has_branches: whether a graph in it is followed."""
     if proto.type == AttributeProto.GRAPH and not has_branches:
         return Attribute("GRAPH", Loop(proto.g.SerializeToString(deterministic=True)))
-    check_known(proto)
-    if proto.type not in _FIELDS:
+    kind = AttributeProto.AttributeType.Name(proto.type)
+    if kind not in _FIELDS:
         raise ModelReadError(f"the attribute {shown(proto.name)} has a kind that is not read")
-    kind, field = _FIELDS[proto.type]
+    field = _FIELDS[kind]
     own = "ref_attr_name" if proto.ref_attr_name else field
     others = {descriptor.name for descriptor, _ in proto.ListFields()} - _LABELS - {own}
     if others:

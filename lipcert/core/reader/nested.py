@@ -17,7 +17,6 @@ from lipcert.core.reader.model import (
     read_node,
 )
 from lipcert.core.reader.records import MAX_NODES, Branch, Function, ModelReadError, shown
-from lipcert.core.reader.tensors import check_known
 
 _MAX_NESTING: Final = 20
 """of loops in each other"""
@@ -40,7 +39,6 @@ def read_functions(
 
 
 def _function(proto: FunctionProto, opset: Mapping[str, int], folder: Folder) -> Function:
-    check_known(proto)
     if not proto.domain or proto.domain.startswith(_OF_OPERATORS) or proto.overload:
         raise ModelReadError("it replaces a standard operator, or is a variant of a function")
     for domain, version in operator_sets(proto).items():
@@ -58,7 +56,6 @@ def _function(proto: FunctionProto, opset: Mapping[str, int], folder: Folder) ->
 
 def read_branch(graph: GraphProto, folder: Folder) -> Branch:
     """The graph of an If, which has no inputs."""
-    check_known(graph)
     if len(graph.input) or len(graph.sparse_initializer):
         raise ModelReadError("a branch has inputs or sparse tensors")
     outputs = tuple(info.name for info in graph.output)
