@@ -7,11 +7,14 @@ one per spatial dimension, with exact counts.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.core import program
+from lipcert.core.rules.windows import Axis, axes_of, overlap
 
 
 @final
@@ -44,46 +47,24 @@ class Window:
         reach = self.dilation * (self.taps - 1) + 1
         return (self.size + self.pad_begin + self.pad_end - reach) // self.stride + 1
 
-    def readers(self, tap: int) -> range:
-        """The outputs whose window reads the input, not padding, through this tap."""
-        offset = tap * self.dilation - self.pad_begin
-        first = max(0, -(offset // self.stride))
-        last = min(self.outputs - 1, (self.size - 1 - offset) // self.stride)
-        return range(first, last + 1)
-
-    def positions(self, tap: int) -> range:
-        """The input positions which those outputs read, in the same order."""
-        outputs = self.readers(tap)
-        offset = tap * self.dilation - self.pad_begin
-        return range(
-            outputs.start * self.stride + offset, outputs.stop * self.stride + offset, self.stride
-        )
-
-    def multiplicity(self) -> tuple[int, ...]:
-        """For each input position, how many (window, tap) pairs read it: [size]."""
-        counts = np.zeros(self.size, dtype=np.int64)
-        for tap in range(self.taps):
-            positions = self.positions(tap)
-            if positions:
-                counts[positions.start : positions.stop : self.stride] += 1
-        return tuple(int(count) for count in counts)
-
-    def reads(self) -> tuple[int, ...]:
-        """For each output, how many taps of its window read the input: [outputs]."""
-        counts = np.zeros(self.outputs, dtype=np.int64)
-        for tap in range(self.taps):
-            outputs = self.readers(tap)
-            if outputs:
-                counts[outputs.start : outputs.stop] += 1
-        return tuple(int(count) for count in counts)
-
     @property
-    def overlap(self) -> int:
-        """The largest number of windows that read one input position."""
-        return max(self.multiplicity())
+    def axis(self) -> Axis:
+        """Which position each tap of each window reads."""
+        numbers = (self.taps, self.stride, self.dilation, self.pad_begin, self.outputs)
+        return axes_of(program.Window(*((number,) for number in numbers)), (self.size,))[0]
+
+    def reads(self) -> npt.NDArray[np.int64]:
+        """For each output, how many taps of its window read the input: [outputs]."""
+        return np.asarray(self.axis.at_outputs.sum(axis=1))
 
 
 Geometry = tuple[Window, ...]
+
+
+@cache
+def copies(geometry: Geometry) -> int:
+    """The largest number of windows that read one position, at least 1."""
+    return overlap(tuple(window.axis for window in geometry))
 
 
 def geometry_of(window: program.Window, sizes: program.Shape) -> Geometry:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from math import prod, sqrt
 from typing import Final, final
 
@@ -18,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from lipcert.graph.geometry import Geometry
+from lipcert.graph.geometry import Geometry, copies
 from lipcert.measure.gradient_norms.layout import dense, is_channels_last
 from lipcert.measure.gradient_norms.operand import Gradients, Method, OperandGradient, Pair
 from lipcert.measure.gradient_norms.squares import (
@@ -31,12 +30,6 @@ from lipcert.measure.gradient_norms.squares import (
     widened,
     with_distance,
 )
-
-
-@cache
-def copies(geometry: Geometry) -> int:
-    """Upper bound of how many windows read one entry of the value."""
-    return prod(max(window.multiplicity()) for window in geometry)
 
 
 def pads(geometry: Geometry) -> bool:

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from lipcert.core.program import Conv
+from lipcert.graph.geometry import copies
 from lipcert.graph.ir import Node
 from lipcert.measure.gradient_norms.engine import Caught
 from lipcert.measure.gradient_norms.operand import Pair
@@ -161,5 +162,4 @@ def _terms(node: Node) -> tuple[int, int]:
     if not isinstance(node.op, Conv):
         return prod(shape[1:]), 1
     read = shape[0] // node.op.groups if node.op.transposed else shape[1]
-    copies = prod(max(window.multiplicity()) for window in node.geometry)
-    return read * prod(shape[2:]), copies
+    return read * prod(shape[2:]), copies(node.geometry)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from lipcert.core.program import Conv, Dense, FloatArray
 from lipcert.errors import NoVerdictError, UsageError
+from lipcert.graph.geometry import copies
 from lipcert.graph.ir import Graph, Node
 from lipcert.settings.settings import Settings
 from lipcert.training.projection.constrained import (
@@ -103,7 +104,7 @@ def _shape(use: Use) -> tuple[int, int, int] | str:
 def _are_disjoint(node: Node) -> bool:
     """Whether the op is its matrix [out, in · taps], once for each window."""
     whole = all(max(window.reads()) == window.taps for window in node.geometry)
-    return whole and math.prod(window.overlap for window in node.geometry) == 1
+    return whole and copies(node.geometry) == 1
 
 
 _SPARE: Final = 2.0**-26  # of a radius: what is scaled is proved again to be inside, next time
