@@ -45,14 +45,15 @@ def lipcert_audit(
     """
 
     def audited(target: Any, /, *example: Any, **words: Any) -> AuditReport:
-        from lipcert.report.formats import audit_report
+        from lipcert.report.audit import audit_document
+        from lipcert.report.formats import FOLDED, document_text
         from lipcert.verbs import audit
 
         report = audit(target, *example, **_completed(target, words))
         for name, value in _properties(report).items():
             record_property(f"lipcert_{name}", value)
         if report.verdict.value != "pass":
-            shown = audit_report(report, "text", width=_WIDTH, color=False, show_all=False)
+            shown = document_text(audit_document(report, FOLDED), "text", width=_WIDTH)
             pytest.fail(f"lipcert audit {report.model}\n{shown}", pytrace=False)
         return report
 

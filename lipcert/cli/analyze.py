@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -20,8 +21,11 @@ from lipcert.cli.options import (
 from lipcert.cli.output import Output
 from lipcert.errors import ExitCode
 from lipcert.process.progress import ProgressReport
-from lipcert.report.formats import ANALYSIS_FORMATS, analysis_report
+from lipcert.report.formats import ANALYSIS_FORMATS, FOLDED
 from lipcert.settings.gates import OF_ANALYSES, GateOutcome, worst_of
+
+if TYPE_CHECKING:
+    from lipcert.analysis.records import Analysis
 
 
 @click.command("analyze")
@@ -55,14 +59,29 @@ def command(
     result.require_writable([model])
     from lipcert.analysis.pipeline import analyze
     from lipcert.importer.load import load_under
+    from lipcert.report.analysis import analysis_ci, analysis_csv, analysis_document, analysis_json
 
     imported = load_under(model, settings)
     examples = some_examples(words, imported)
     with ProgressReport(result.progress) as report:
         analysis = analyze(imported, settings, report.observe, examples=examples, gates=gates)
-    result.report(analysis_report, analysis)
+    result.show(
+        analysis_document,
+        analysis,
+        ci=analysis_ci,
+        most={"text": FOLDED},
+        json=analysis_json,
+        csv=analysis_csv,
+        html=_page,
+    )
     outcome = worst_of(analysis.gates)
     if outcome is GateOutcome.EXCEEDED:
         return ExitCode.NEGATIVE
     is_known = analysis.network.grad_norm is not None and outcome is GateOutcome.HOLDS
     return ExitCode.HOLDS if is_known else ExitCode.NO_VERDICT
+
+
+def _page(analysis: Analysis) -> str:
+    from lipcert.report.sources import analysis_html  # charts, and all that may be on a page
+
+    return analysis_html(analysis)

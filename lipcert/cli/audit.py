@@ -26,7 +26,7 @@ from lipcert.cli.output import Output
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from lipcert.process.progress import ProgressReport
-from lipcert.report.formats import AUDIT_FORMATS, audit_report, twin_report
+from lipcert.report.formats import AUDIT_FORMATS, FOLDED
 from lipcert.settings.gates import OF_AUDITS
 from lipcert.verbs import is_certificate, model_beside, require_torch
 
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 
 _STEPS: Final = 30
+_SUMMARY: Final = 200
+"""rows of a table in Markdown, which has to fit into a step summary"""
 _COUNT: Final = click.IntRange(min=1)
 _AS_GIVEN: Final = (
     "data",
@@ -255,7 +257,11 @@ def command(
             from lipcert.audit.conclusion import with_check
 
             report = with_check(report, _twin(context, words, shown).check)
-    result.report(audit_report, report)
+    from lipcert.report.audit import audit_ci, audit_document
+    from lipcert.report.audit_json import audit_json
+
+    most = {"text": FOLDED, "markdown": _SUMMARY}
+    result.show(audit_document, report, ci=audit_ci, most=most, json=audit_json)
     return _exit_code(report)
 
 
@@ -275,7 +281,9 @@ def _twin_alone(context: click.Context, words: Mapping[str, Any], result: Output
     result.require_writable()
     with ProgressReport(result.progress) as shown:
         report = _twin(context, words, shown)
-    result.report(twin_report, (words["twin"], report))
+    from lipcert.report.twin import twin_ci, twin_document, twin_json
+
+    result.show(twin_document, words["twin"], report, ci=twin_ci, json=twin_json)
     return _exit_code(report)
 
 

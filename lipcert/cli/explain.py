@@ -9,7 +9,7 @@ import click
 from lipcert.cli.options import chosen_settings, given, knob_options, output_options
 from lipcert.cli.output import Output
 from lipcert.errors import ExitCode, UsageError
-from lipcert.report.formats import BOUND_FORMATS
+from lipcert.report.formats import BOUND_FORMATS, FOLDED
 
 
 @click.command("explain")
@@ -67,12 +67,13 @@ def _bound(context: click.Context, model: Path, name: str, result: Output) -> Ex
     from lipcert.analysis.reasons import bound_report
     from lipcert.importer.load import load_under
     from lipcert.process.progress import ProgressReport
-    from lipcert.report.formats import bound_text
+    from lipcert.report.reasons import bound_document, bound_json
+    from lipcert.report.sources import bound_html
 
     imported = load_under(model, settings)
     settings = settings.with_inputs(imported.graph.inputs)
     with ProgressReport(result.progress) as report:
         found = bounded(imported, settings, report.observe)
     said = bound_report(found, str(model), imported.sha256, name)
-    result.report(bound_text, said)
+    result.show(bound_document, said, most={"text": FOLDED}, json=bound_json, html=bound_html)
     return ExitCode.HOLDS

@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, final
@@ -20,9 +20,10 @@ import click
 from lipcert.cli.paths import path_of, require_writable
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.process.files import write_whole
-from lipcert.report.formats import document_text
+from lipcert.report.formats import CI_FORMATS, ci_text, document_text
 
 if TYPE_CHECKING:
+    from lipcert.report.ci import CiReport
     from lipcert.report.document import Document
 
 Destination = tuple[str, Path]
@@ -81,23 +82,25 @@ class Output:
             write(rendered(name, False), file)
         write(rendered(self.format, self.file is None and use_color(self.color)), self.file)
 
-    def report(self, written: Callable[..., str], found: object) -> None:
-        """The same by what writes the reports of a verb, in the format that it is given."""
-        self.write(
-            lambda name, color: written(
-                found, name, width=text_width(), color=color, show_all=self.show_all
-            )
-        )
-
     def show(
-        self, document: Callable[..., Document], *found: object, **files: Callable[..., str]
+        self,
+        document: Callable[..., Document],
+        *found: object,
+        ci: Callable[..., CiReport] | None = None,
+        most: Mapping[str, int] | None = None,
+        **files: Callable[..., str],
     ) -> None:
-        """The same of what was found, by what writes it: a document, or a file for programs."""
+        """The same of what was found, by what makes a document of it, a report for CI systems, and
+        files for programs. most: rows of tables by format, of a document that takes a limit."""
 
         def rendered(name: str, color: bool) -> str:
             if name in files:
                 return files[name](*found)
-            return document_text(document(*found), name, width=text_width(), color=color)
+            if ci is not None and name in CI_FORMATS:
+                return ci_text(ci(*found), name)
+            limit = () if most is None else (None if self.show_all else most.get(name),)
+            shown = document(*found, *limit)
+            return document_text(shown, name, width=text_width(), color=color)
 
         self.write(rendered)
 

@@ -10,7 +10,6 @@ from lipcert.cli import paths
 from lipcert.cli.options import output_options
 from lipcert.cli.output import Output
 from lipcert.errors import ExitCode
-from lipcert.report.formats import study_report
 
 
 @click.command("report")
@@ -24,7 +23,7 @@ def command(*, inputs: tuple[Path, ...], result: Output) -> ExitCode:
     when the report is written, whatever it says: the verbs themselves judge.
     """
     result.require_writable(inputs)
-    from lipcert.report.sources import joined, read_source
+    from lipcert.report.sources import joined, read_source, study_report
 
     sources = []
     for name in inputs:

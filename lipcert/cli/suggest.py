@@ -20,7 +20,7 @@ from lipcert.cli.options import (
 from lipcert.cli.output import Output, write
 from lipcert.errors import ExitCode, UsageError
 from lipcert.process.progress import ProgressReport
-from lipcert.report.formats import SUGGEST_FORMATS, suggestions_report
+from lipcert.report.formats import SUGGEST_FORMATS
 from lipcert.settings.written import settings_toml
 
 if TYPE_CHECKING:
@@ -100,7 +100,9 @@ def command(
             observe=report.observe,
             probe=probe,
         )
-    result.report(suggestions_report, found)
+    from lipcert.report.suggestions import SHOWN, suggestions_document, suggestions_json
+
+    result.show(suggestions_document, found, most={"text": SHOWN}, json=suggestions_json)
     if settings_file is not None:
         _apply(found, settings_file)
     return ExitCode.HOLDS if found.recipe.outcome.usable else ExitCode.NO_VERDICT

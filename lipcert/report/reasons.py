@@ -16,7 +16,7 @@ from lipcert.report.document import (
     sections_of,
     table,
 )
-from lipcert.report.json import DOCUMENT, JsonObject
+from lipcert.report.json import DOCUMENT, dump
 from lipcert.text.numbers import at_most
 
 SCHEMA: Final = "lipcert.bound/1"
@@ -78,6 +78,6 @@ def _rows(report: BoundReport, root: int) -> Iterator[_Row]:
         waiting += [(part, depth + 1) for part in parts]
 
 
-def bound_object(report: BoundReport) -> JsonObject:
+def bound_json(report: BoundReport) -> str:
     """The document `lipcert.bound/1`: reasons that name each other by number, the roots first."""
-    return {"schema": SCHEMA, **DOCUMENT.write(report)}
+    return dump({"schema": SCHEMA, **DOCUMENT.write(report)})

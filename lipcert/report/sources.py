@@ -34,10 +34,11 @@ from lipcert.report.figures import (
     certificate_figures,
     privacy_figures,
 )
-from lipcert.report.json import DOCUMENT, FieldError, JsonObject
+from lipcert.report.json import DOCUMENT, FieldError, JsonObject, dump
+from lipcert.report.markdown import markdown
 from lipcert.report.privacy import PrivacyReport, privacy_document
 from lipcert.report.reasons import SCHEMA as BOUND
-from lipcert.report.reasons import bound_document
+from lipcert.report.reasons import bound_document, bound_json
 from lipcert.version import __version__
 
 ANALYSIS: Final = "lipcert.analysis/1"
@@ -259,6 +260,28 @@ def study_documents(study: Study, most: int | None = 300) -> Iterator[Document]:
                 f"{source.path}: not a complete document ({error}); write it again with "
                 f"`{KINDS[schema].command}`"
             ) from error
+
+
+def study_report(study: Study, name: str) -> str:
+    """The study as "html", "markdown" or "json"."""
+    if name == "json":
+        return dump(study_object(study))
+    documents, facts = tuple(study_documents(study)), study_facts(study)
+    if name == "html":
+        from lipcert.report.html import page_html
+
+        return page_html(facts, documents, study_object(study))
+    return markdown(Document("LipCert report", (), facts), *documents)
+
+
+def analysis_html(analysis: Analysis) -> str:
+    """The page of an analysis alone."""
+    return study_report(joined([analysis_source(analysis)]), "html")
+
+
+def bound_html(report: BoundReport) -> str:
+    """The page of the reasons of a bound alone."""
+    return study_report(joined([read_source("", json.loads(bound_json(report)))]), "html")
 
 
 def study_object(study: Study) -> JsonObject:

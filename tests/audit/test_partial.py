@@ -17,10 +17,10 @@ from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.cli.audit import _exit_code
 from lipcert.errors import ExitCode, UsageError
 from lipcert.report.audit_json import audit_from_document, audit_json
-from lipcert.report.formats import audit_report
 from lipcert.settings.settings import Settings
 from tests.audit.faults import report_of
 from tests.audit.mechanism_runs import Way, recorded, settings
+from tests.report.written import audit_written
 
 pytestmark = pytest.mark.filterwarnings(
     f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
@@ -91,13 +91,13 @@ def test_that_a_run_was_killed_can_be_said(killed: tuple[AuditReport, AuditRepor
     _, report = killed
     assert (report.verdict, report.reasons) == (Verdict.PASS, ())
     assert _exit_code(report) is ExitCode.HOLDS
-    text = audit_report(report, "text", width=200, color=False, show_all=False)
+    text = audit_written(report, "text")
     assert text.startswith(f"Pass, {SAYS}: ")
 
 
 @pytest.mark.parametrize("form", ["text", "markdown", "junit", "sarif", "github"])
 def test_every_format_says_so(form: str, killed: tuple[AuditReport, AuditReport]) -> None:
-    shown = audit_report(killed[0], form, width=200, color=False, show_all=False)
+    shown = audit_written(killed[0], form)
     assert SAYS in " ".join(shown.split())
     if form == "junit":
         assert 'failures="0"' not in shown.partition("<testcase")[0]

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.report.analysis import analysis_json
 from lipcert.report.document import Charts
-from lipcert.report.formats import study_report
 from lipcert.report.sources import (
     ANALYSIS,
     AUDIT,
@@ -21,6 +20,7 @@ from lipcert.report.sources import (
     joined,
     read_source,
     study_documents,
+    study_report,
 )
 from tests.report import audit_samples
 from tests.report.html.documents import RUN, analysis_source, audit_source, of_one_model

@@ -1,16 +1,29 @@
-"""Reports of results as people get them."""
+"""Reports of results as people and CI systems get them."""
 
 from lipcert.analysis.records import Analysis
-from lipcert.report.formats import analysis_report, document_text
+from lipcert.audit.records import AuditReport
+from lipcert.report.analysis import analysis_document
+from lipcert.report.audit import audit_ci, audit_document
+from lipcert.report.formats import CI_FORMATS, FOLDED, ci_text, document_text
 from lipcert.report.inspection import Inspection, inspection_document
 
 
 def analysis_text(analysis: Analysis, *, width: int, color: bool, show_all: bool) -> str:
-    return analysis_report(analysis, "text", width=width, color=color, show_all=show_all)
+    document = analysis_document(analysis, None if show_all else FOLDED)
+    return document_text(document, "text", width=width, color=color)
 
 
 def analysis_markdown(analysis: Analysis) -> str:
-    return analysis_report(analysis, "markdown", width=80, color=False, show_all=False)
+    return document_text(analysis_document(analysis), "markdown")
+
+
+def audit_written(
+    report: AuditReport, name: str, *, width: int = 200, color: bool = False, show_all: bool = False
+) -> str:
+    if name in CI_FORMATS:
+        return ci_text(audit_ci(report), name)
+    most = 200 if name == "markdown" else None if show_all else FOLDED
+    return document_text(audit_document(report, most), name, width=width, color=color)
 
 
 def inspection_text(inspection: Inspection, *, width: int, color: bool) -> str:

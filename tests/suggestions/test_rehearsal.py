@@ -22,7 +22,8 @@ from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.report.formats import suggestions_report
+from lipcert.report.formats import document_text
+from lipcert.report.suggestions import suggestions_document
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions.analyst import Analyst, release_of
 from lipcert.suggestions.changes import gradient_clipping, held
@@ -283,8 +284,8 @@ def test_what_a_rehearsal_shows_to_be_better_is_first(
     assert found.recipes[0] == found.recipe
     assert found.recipes[1].mechanism == "gradient-clipping"
     assert not found.unproven
-    for kind in ("text", "markdown", "html"):
-        shown = suggestions_report(found, kind, width=160, color=False, show_all=False)
+    for kind in ("text", "markdown"):
+        shown = document_text(suggestions_document(found), kind, width=160)
         assert "accuracy 0.500 after 1 steps" in " ".join(shown.split())
         assert "from the same start" in shown
         assert "0.700" in shown

@@ -4,12 +4,10 @@ import json
 from dataclasses import replace
 from functools import cache
 
-from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport
 from lipcert.report.analysis import analysis_json
 from lipcert.report.audit_json import audit_json
-from lipcert.report.formats import analysis_report, study_report
-from lipcert.report.sources import Source, joined, read_source
+from lipcert.report.sources import Source, joined, read_source, study_report
 from tests.report import audit_samples
 from tests.report.samples import sample
 
@@ -58,8 +56,3 @@ def page(*sources: Source) -> str:
 def full_page() -> str:
     """A page with every chart."""
     return page(analysis_source(run=True), audit_source(of_one_model(audit_samples.passed())))
-
-
-def analysis_page(analysis: Analysis) -> str:
-    """As `lipcert analyze --format html` writes it."""
-    return analysis_report(analysis, "html", width=80, color=False, show_all=False)

@@ -14,8 +14,9 @@ import pytest
 
 from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Diagnostic, Level
+from lipcert.report.sources import analysis_html
 from tests.report import audit_samples
-from tests.report.html.documents import analysis_page, audit_source, full_page, page
+from tests.report.html.documents import audit_source, full_page, page
 from tests.report.html.png import Picture, read_png
 from tests.report.samples import node, sample
 
@@ -196,7 +197,7 @@ def one_enormous() -> Analysis:
 @pytest.mark.nightly
 @pytest.mark.parametrize("width", [1280, 400])
 def test_axes_with_one_enormous_bound_are_legible(width: int, tmp_path: Path) -> None:
-    charts, _ = layout(analysis_page(one_enormous()), width, tmp_path)
+    charts, _ = layout(analysis_html(one_enormous()), width, tmp_path)
     for chart in charts:
         check_apart(chart)
     names = [text for chart in charts for text, _ in chart.texts]
@@ -212,7 +213,7 @@ def test_remedies_and_numbers_are_within_the_page(width: int, tmp_path: Path) ->
         "LC101", Level.WARNING, "block1.attention", "unbounded tokens " * 6, remedy
     )
     analysis = replace(one_enormous(), diagnostics=(finding,))
-    cells = probed(analysis_page(analysis), width, tmp_path)["cells"]
+    cells = probed(analysis_html(analysis), width, tmp_path)["cells"]
     assert remedy in [text for text, _ in cells]
     for text, (left, _, wide, _) in cells:
         assert left >= 0.0, text

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipcert.report.sources import analysis_html
 from tests.models.shipped import analysis_of
 from tests.report import audit_samples
 from tests.report.html.documents import (
-    analysis_page,
     analysis_source,
     audit_source,
     full_page,
@@ -136,7 +136,7 @@ def test_the_answer_stands_before_everything_else() -> None:
 def test_an_analysis_without_a_bound_says_so() -> None:
     analysis = sample()
     lost = replace(analysis, network=replace(analysis.network, sensitivity=None, grad_norm=None))
-    text = analysis_page(lost)
+    text = analysis_html(lost)
     assert "NO BOUND" in text
     assert "LC101" in text
 
@@ -147,6 +147,6 @@ def test_a_page_of_many_groups_is_small() -> None:
 
 @pytest.mark.parametrize("name", ["digits_lipschitz_cnn", "digits_vit"])
 def test_pages_of_shipped_models_are_small(name: str) -> None:
-    text = analysis_page(analysis_of(name))
+    text = analysis_html(analysis_of(name))
     check_inert(text)
     assert len(text.encode()) < 150_000
