@@ -7,10 +7,11 @@ parameter that the loss does not have is an error: silence would certify another
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import fields
+from dataclasses import dataclass, fields
 from functools import singledispatch
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast, final
 
 import numpy as np
 
@@ -47,6 +48,46 @@ _MANY: Final = 1 << 24
 
 
 Parameter: TypeAlias = float | bool | str
+DISTANCES: Final = (SquaredError, AbsoluteError, Huber)
+"""losses that measure how far the outputs are from the labels"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Targets:
+    """Labels with one entry for each output: from low to high, or these two alone (`only_ends`),
+    all together of at most this Euclidean norm.
+
+    reach: where neither limits them, labels further than this from every output have the longest
+    gradients.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    only_ends: bool = False
+    norm: float = math.inf
+    reach: float = 1.0
+
+
+def targets_of(loss: Loss) -> Targets | None:
+    """The admissible labels, where these are not classes; of a loss of classes those for a single
+    output. None where it needs several, and of a sum of losses: each part has its own."""
+    match loss:
+        case BinaryCrossEntropy():
+            return Targets(0.0, 1.0)
+        case SquaredError(label_norm=norm):
+            return Targets(norm=norm)
+        case Huber(label_norm=norm):
+            return Targets(norm=math.inf if norm is None else norm, reach=loss.huber_delta)
+        case Cosine():
+            return Targets(norm=1.0)
+        case KantorovichRubinstein():
+            return Targets(-1.0, 1.0)
+        case MulticlassHinge() | HingeKantorovichRubinstein():
+            return Targets(-1.0, 1.0, only_ends=True)
+        case ClassLoss() | Joint():
+            return None
+    return Targets()
 
 
 def parameters(loss: Loss) -> dict[str, Parameter]:

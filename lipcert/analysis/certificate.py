@@ -18,7 +18,6 @@ from lipcert.analysis.pipeline import reported, require_arguments
 from lipcert.analysis.premises import delta_of
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import check_complete, check_single, measured_groups, plan_of
-from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.budget import Limits
 from lipcert.core.certificate import (
     SEMANTICS,
@@ -37,6 +36,7 @@ from lipcert.core.claims import (
     clipped_gradient,
     group_bounds,
     joint_multiplier,
+    total_sensitivity,
 )
 from lipcert.core.coverage import eval_layers, frozen_tensors
 from lipcert.core.coverage import tensors as tensors_stored

@@ -133,7 +133,7 @@ def _check_fits(loss: Loss, shape: Shape, name: str = "") -> None:
             "holds no scores of two or more classes; give --class-axis first or last"
         )
     is_large = sum(size != 1 for size in shape) > 1
-    if is_large or loss.targets is None:
+    if is_large or not loss.of_one_score:
         hint = "add --per-token mean or sum, if each token has scores and a label; or "
         raise UsageError(
             f"loss: {loss.kind} needs one vector of at least two class scores per example, but the "

@@ -43,7 +43,7 @@ from lipcert.analysis.release import (
 )
 from lipcert.analysis.usefulness import gated_numbers, usefulness_of
 from lipcert.analysis.why_unbounded import Absence, unexplained
-from lipcert.core.accounting.sensitivity import total_sensitivity
+from lipcert.core.claims import total_sensitivity
 from lipcert.core.coverage import rule_of, tensors
 from lipcert.core.program import Conv, Dense, IndexArray, Move, Op, Program, ReduceMax, Step
 from lipcert.core.reader.records import Tensor

@@ -12,8 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, final
 
-from lipcert.core.accounting.sensitivity import sensitivity_up, total_sensitivity
-from lipcert.core.claims import clipped_group
+from lipcert.core.claims import clipped_group, sensitivity_up, total_sensitivity
 from lipcert.core.ledger.premises import Premises
 from lipcert.errors import UsageError
 from lipcert.graph.ir import Graph
@@ -169,7 +168,8 @@ def account_of(plan: TrainingPlan, multiplier: float, settings: Settings) -> Acc
 
 def planned_sensitivity(grad_norm: float, settings: Settings) -> float:
     """Sensitivity of a released gradient under the neighbouring and reduction of the settings."""
-    return sensitivity_up(grad_norm, settings.reduction, settings.batch_size, settings.neighbours)
+    divisor = settings.batch_size if settings.reduction == "mean" else None
+    return sensitivity_up(grad_norm, divisor, settings.neighbours)
 
 
 def measured_groups(groups: Sequence[Group], settings: Settings) -> tuple[Group, ...]:

@@ -15,8 +15,8 @@ from typing import Any, Final, final
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.records import stated_values
 from lipcert.analysis.release import account_of, plan_of, planned_multiplier
-from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.certificate import Certificate, CertificateFormatError
+from lipcert.core.claims import total_sensitivity
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.losses.base import read_loss

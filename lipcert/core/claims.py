@@ -7,18 +7,55 @@ claim that is below the derived bound; an absent claim is not judged.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 
-from lipcert.core.accounting.sensitivity import (
-    effective_multiplier,
-    sensitivity_up,
-    total_sensitivity,
-)
-from lipcert.core.arithmetic import divide_up, sqrt_down
+from lipcert.core.arithmetic import divide_up, multiply_up, sqrt_down, sqrt_up
 from lipcert.core.certificate import Certificate, GroupClaim
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.reader.records import shown
+
+_BOUNDS_MOVED = {"add-remove": 1, "zero-out": 1, "replace-one": 2}
+
+
+def sensitivity_up(grad_norm: float, divisor: int | None, relation: str) -> float:
+    """Returns Δ ≥ ‖release(D) − release(D')‖₂ for all neighbours D, D'; inf: no bound.
+
+    Hypotheses: ‖∇ℓ‖₂ ≤ grad_norm for every example; a mean divides the sum by the public
+    constant `divisor` ≥ 1, never by the size of the batch at hand. None: the sum is released.
+    Proof: the sums differ by one gradient (add or remove one, zero it out) or by the difference of
+    two (replace one), at most 2G; a mean divides both sums by the same number.
+    Attained: by examples that attain G, with opposite gradients where one replaces the other.
+    """
+    moved = multiply_up(_BOUNDS_MOVED[relation], grad_norm)
+    return moved if divisor is None else divide_up(moved, divisor)
+
+
+def total_sensitivity(sensitivities: Iterable[float]) -> float:
+    """√ΣΔ², rounded up: what one example moves of all groups together."""
+    known = list(sensitivities)
+    if not all(delta < math.inf for delta in known):
+        return math.inf
+    return sqrt_up(sum((Fraction(delta) ** 2 for delta in known), Fraction(0)))
+
+
+def effective_multiplier(sensitivities: Sequence[float], noise: Sequence[float]) -> float:
+    """Returns a lower bound of (Σ Δ_k²/s_k²)^(−1/2); 0: something is not hidden; inf: all is 0.
+
+    Hypotheses: the groups are noised from one sample, with N(0, s_k²·I).
+    Proof: scaled by 1/s_k the joint noise is N(0, I), and one example moves it by √Σ(Δ_k/s_k)². A
+    group with Δ_k = 0 shows nothing. 1/√x = √(1/x), and x is rational.
+    """
+    total = Fraction(0)
+    for delta, deviation in zip(sensitivities, noise, strict=True):
+        if not (delta >= 0.0 and 0.0 <= deviation < math.inf):
+            raise ValueError("sensitivities and deviations are not negative")
+        if delta > 0.0 and (deviation == 0.0 or delta == math.inf):
+            return 0.0
+        if delta > 0.0:
+            total += (Fraction(delta) / Fraction(deviation)) ** 2
+    return sqrt_down(1 / total) if total else math.inf
 
 
 def group_bounds(
@@ -47,8 +84,7 @@ def group_bounds(
         bound = clipped_group(
             total_sensitivity(norms), len(certificate.groups), premises, lasts=lasts
         )
-        reduction = "sum" if premises.divisor is None else "mean"
-        moved = sensitivity_up(bound, reduction, premises.divisor, premises.relation)
+        moved = sensitivity_up(bound, premises.divisor, premises.relation)
         found.append(replace(group, grad_norm=bound, sensitivity=moved))
     return tuple(found)
 

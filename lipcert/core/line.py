@@ -52,8 +52,9 @@ class Line(ABC, Generic[FoundT]):
 
     @property
     def subject(self) -> str:
-        """What the bound is of, in words of the file."""
-        return str(getattr(self, self.about))
+        """What the bound is of, in words of the file: of a run, its last value."""
+        found = getattr(self, self.about)
+        return found if isinstance(found, str) else "".join(found[-1:])
 
     @property
     def stated(self) -> float:

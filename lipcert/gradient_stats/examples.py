@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.losses.base import Loss, Targets
+from lipcert.core.losses.base import Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.program import Shape
@@ -24,6 +24,7 @@ from lipcert.data.source import Block, Columns, Identity, Source, joined, requir
 from lipcert.errors import NoVerdictError
 from lipcert.graph.domain import Domain
 from lipcert.graph.ir import example
+from lipcert.losses import Targets, targets_of
 
 RANDOM: Final = "random admissible inputs"
 _FLOATS: Final = frozenset({"f"})
@@ -205,7 +206,7 @@ def _random_labels(
     if loss.of_classes and scores is not None and scores.classes > 1:
         shape = (count, scores.tokens) if scores.token_shape else (count,)
         return random.integers(scores.classes, size=shape)
-    targets = None if loss.of_classes and scores is None else loss.targets
+    targets = None if loss.of_classes and scores is None else targets_of(loss)
     bell = random.standard_normal((count, *output_shape))
     match targets:
         case Targets(norm=radius) if radius < np.inf:

@@ -20,7 +20,7 @@ from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.core.program import FloatArray, Shape
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import example
-from lipcert.losses import parameters
+from lipcert.losses import parameters, targets_of
 
 _Labels = npt.NDArray[Any]
 _ROUNDINGS: Final = 8.0
@@ -59,7 +59,7 @@ def checked_labels(
         return _of_tokens(loss, array, scores, first)
     if scores.classes > 1:
         return _class_numbers(loss, array, scores.classes, first)
-    if loss.targets is None:
+    if not loss.of_one_score:
         raise NoVerdictError(
             f"labels: the loss {loss.kind!r} needs several class scores, the network has one; "
             "use the loss bce"
@@ -167,7 +167,7 @@ def _targets(loss: Loss, array: _Labels, output_shape: Shape, first: int) -> Flo
     targets = np.asarray(array, dtype=np.float64).reshape(len(array), *output_shape)
     rows = targets.reshape(len(array), int(np.prod(output_shape, dtype=np.int64)))
     _require(np.all(np.isfinite(rows), axis=1), rows, first, "is not finite")
-    admissible = loss.targets
+    admissible = targets_of(loss)
     if admissible is None:
         raise NoVerdictError(f"labels: which the loss {loss.kind!r} admits is not known")
     low, high = admissible.low, admissible.high

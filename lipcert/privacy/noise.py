@@ -15,7 +15,6 @@ from enum import Enum
 from functools import reduce
 from typing import final
 
-from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.arithmetic import (
     add_up,
     divide_down,
@@ -24,6 +23,7 @@ from lipcert.core.arithmetic import (
     sqrt_down,
     sqrt_up,
 )
+from lipcert.core.claims import total_sensitivity
 from lipcert.errors import UsageError
 from lipcert.settings.values import check_positive
 

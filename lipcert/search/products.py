@@ -22,7 +22,7 @@ from lipcert.core.forms.products import Unfolded
 from lipcert.core.lines.chains import VALUES, chain_steps
 from lipcert.core.lines.products import MAX_CUTS, ProductFact, region_of
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.factor import lower_factor
+from lipcert.core.norms.residual import lower_factor
 from lipcert.core.program import (
     Activation,
     Add,

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from lipcert.core.forms.products import Unfolded
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import Proof
-from lipcert.core.norms.factor import lower_factor
+from lipcert.core.norms.residual import lower_factor
 from lipcert.core.rules.facts import Fact
 from lipcert.search.products import SLACK, TINY, WORTH, region_between, scale_of
 from lipcert.search.quasi_newton import Seen, descend

@@ -17,7 +17,7 @@ from lipcert.analysis.bounded import Bounded, Shared, bounded_again
 from lipcert.analysis.observing import observed_at, plain_gradients
 from lipcert.analysis.release import Release, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import usefulness_of
-from lipcert.core.accounting.sensitivity import total_sensitivity
+from lipcert.core.claims import total_sensitivity
 from lipcert.core.norms.convolution import Kernel
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples

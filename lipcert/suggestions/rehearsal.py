@@ -32,6 +32,7 @@ from lipcert.gradient_stats.network import Network, stack_size
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.graph.ir import Graph
 from lipcert.graph.viewed import graph_at, parameters_of
+from lipcert.losses import DISTANCES, targets_of
 from lipcert.privacy.noise import Reduction
 from lipcert.settings.settings import Settings
 from lipcert.suggestions.analyst import Analyst
@@ -202,7 +203,7 @@ class Trials:
 
 def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
     """The measure, the score of what knows the labels y and no input, and that of an output."""
-    scores, targets = scores_of(found.loss, found.graph.output_shape), found.loss.targets
+    scores, targets = scores_of(found.loss, found.graph.output_shape), targets_of(found.loss)
     y = y.reshape(len(y), -1)
     if found.loss.of_classes and scores is not None and scores.classes > 1:
         known = y[y >= 0]
@@ -213,7 +214,7 @@ def _scored(found: Bounded, y: npt.NDArray[Any]) -> tuple[str, float, _Score]:
         share = np.mean(y > middle, axis=0)
         most = np.mean(np.maximum(share, 1.0 - share))
         return ACCURACY, float(most), lambda z, y: np.mean((z > 0.0) == (y > middle), axis=1)
-    if found.loss.of_distances:  # which R² measures
+    if isinstance(found.loss, DISTANCES):  # which R² measures
         spread = max(float(np.mean(np.sum((y - np.mean(y, axis=0)) ** 2, axis=1))), _SMALL)
         return (
             R_SQUARED,

@@ -13,7 +13,7 @@ import torch
 from lipcert import Analysis, ConstraintSpec, Settings, analyze, load_model
 from lipcert.analysis.premises import mechanism_of, premises_of
 from lipcert.analysis.release import clipped_groups
-from lipcert.core.accounting.sensitivity import total_sensitivity
+from lipcert.core.claims import total_sensitivity
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless, FixedWeightNorm, WeightClipping
 from lipcert.core.ledger.layer_clipping import BackpropClipping

@@ -19,6 +19,7 @@ from lipcert.core import program
 from lipcert.core.losses.base import Loss
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.ir import Graph, Operand, Parameter
+from lipcert.losses import targets_of
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering import lowered
 from lipcert.measure.precision import Precision
@@ -119,7 +120,7 @@ def check_intervals(seed: int) -> bool:
     generator = torch.Generator().manual_seed(seed)
     x = random_inputs(graph.input_shape, 3, generator).numpy()
     y = np.random.default_rng(seed).random((3, *graph.output_shape)) / graph.output_shape[0]
-    if not loss.targets:
+    if not targets_of(loss):
         y = y.argmax(axis=1)
     true = truth_of(graph, x, torch.tensor(y), loss)
     for precision in (EXACT, SINGLE):

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from lipcert.core.accounting.sensitivity import effective_multiplier
+from lipcert.core.claims import effective_multiplier
 from lipcert.diagnostics import Level
 from lipcert.errors import UsageError
 from lipcert.privacy.account import Composition, Declaration, Divisor, account_for

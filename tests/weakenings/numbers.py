@@ -145,11 +145,11 @@ ACCOUNTING = [
         test_account.test_renyi_agrees_with_dp_accounting, 1.0, "1/100", 1000, 1e-05),
     by("accounting.renyi:_converted", "(log_moment + surprise - log_bounds(order)[0])",
         "(log_moment - log_bounds(order)[0])", oracles.renyi_of_a_sure_sample),
-    by("accounting.sensitivity:sensitivity_up", "multiply_up(_BOUNDS_MOVED[relation], grad_norm)",
+    by("claims:sensitivity_up", "multiply_up(_BOUNDS_MOVED[relation], grad_norm)",
         "grad_norm", test_sensitivity.test_sensitivities),
-    by("accounting.sensitivity:total_sensitivity", "Fraction(delta) ** 2", "Fraction(delta)",
+    by("claims:total_sensitivity", "Fraction(delta) ** 2", "Fraction(delta)",
         test_sensitivity.test_total),
-    by("accounting.sensitivity:effective_multiplier", "total += ", "total = ",
+    by("claims:effective_multiplier", "total += ", "total = ",
         test_sensitivity.test_multiplier_is_the_largest_lower_bound),
 ]  # fmt: skip
 

@@ -14,13 +14,14 @@ from typing import Any, Final, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.losses.base import ClassLoss, Loss, Targets
+from lipcert.core.losses.base import ClassLoss, Loss
 from lipcert.core.losses.joint import Joint
 from lipcert.core.losses.tokens import Scores, scores_of
 from lipcert.core.program import FloatArray, Shape
 from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError
 from lipcert.graph.domain import lengths
+from lipcert.losses import Targets, targets_of
 
 Labels = npt.NDArray[Any]
 """class numbers [examples], or targets [examples, *output shape]; a matrix for several outputs"""
@@ -64,7 +65,7 @@ def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
         return Tokens(scores)
     if loss.of_classes and classes > 1:
         return Classes(classes)
-    targets = None if loss.of_classes and classes != 1 else loss.targets
+    targets = None if loss.of_classes and classes != 1 else targets_of(loss)
     match targets:
         case Targets(norm=radius) if radius < np.inf:
             return Ball(shape, radius)

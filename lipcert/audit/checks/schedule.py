@@ -35,8 +35,8 @@ from lipcert.audit.checks.sampling import sampled, stated_sampling
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Reduction, Step
 from lipcert.audit.weight_norms import Settled
-from lipcert.core.accounting.sensitivity import effective_multiplier, sensitivity_up
 from lipcert.core.arithmetic import multiply_up
+from lipcert.core.claims import effective_multiplier, sensitivity_up
 from lipcert.privacy.plan import Sampling
 
 _CHECK: Final = Check("LC311", "schedule")
@@ -276,7 +276,7 @@ def _multiplier(
     if outer is None:
         return f"the units of the noise at {where} are not recorded"
     bounds = (multiply_up(group.grad_norm or 0.0, outer) for group in claims.groups)
-    deltas = [sensitivity_up(bound, "sum", None, run.settings.neighbours) for bound in bounds]
+    deltas = [sensitivity_up(bound, None, run.settings.neighbours) for bound in bounds]
     found = effective_multiplier(deltas, [stds[group.name] for group in claims.groups])
     return found if found < math.inf else None
 

@@ -19,7 +19,7 @@ from lipcert.core.forms.form import Form
 from lipcert.core.forms.links import Diagonal, Edge, links_of
 from lipcert.core.interval import Array, Interval, exact, norm_up
 from lipcert.core.norms.claim import MAX_SIZE, Definite, room_for
-from lipcert.core.norms.factor import lower_factor
+from lipcert.core.norms.residual import lower_factor
 from lipcert.core.program import Shape, Step
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import ClassVar, Literal, final
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.line import NotProved
@@ -19,12 +19,8 @@ class RunNorm(NormLine):
     """Of affine steps in a row, as one map. values: what they compute, in order."""
 
     rule: Literal["norm/run"] = "norm/run"
+    about: ClassVar[str] = "values"
     values: tuple[str, ...]
-
-    @property
-    def subject(self) -> str:
-        """The last value of the run."""
-        return self.values[-1] if self.values else ""
 
     def evaluate(self, proof: Proof) -> float:
         """By `norms.fused`, which checks that the steps follow one another."""
@@ -50,12 +46,8 @@ class RunPull(ShareLine):
     """
 
     rule: Literal["pull/run"] = "pull/run"
+    about: ClassVar[str] = "values"
     values: tuple[str, ...]
-
-    @property
-    def subject(self) -> str:
-        """The last value of the run."""
-        return self.values[-1] if self.values else ""
 
     def evaluate(self, proof: Proof) -> float:
         """The norm of the run times that of the cotangent at its end."""

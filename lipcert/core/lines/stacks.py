@@ -29,12 +29,8 @@ class StackNorm(Line[float]):
 
     rule: Literal["norm/stack"] = "norm/stack"
     stage: ClassVar[int] = 3
+    about: ClassVar[str] = "values"
     values: tuple[str, ...]
-
-    @property
-    def subject(self) -> str:
-        """The last of the values."""
-        return self.values[-1] if self.values else ""
 
     def evaluate(self, proof: Proof) -> float:
         """The bound, if it is proved of the matrix of all rows."""
@@ -62,12 +58,8 @@ class StackPull(ShareLine):
     """
 
     rule: Literal["pull/stack"] = "pull/stack"
+    about: ClassVar[str] = "values"
     values: tuple[str, ...]
-
-    @property
-    def subject(self) -> str:
-        """The last value of the stack."""
-        return self.values[-1] if self.values else ""
 
     def evaluate(self, proof: Proof) -> float:
         """The norm of the stack, the cotangents above it, and those of the other readers."""

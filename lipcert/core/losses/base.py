@@ -24,7 +24,6 @@ from typing import (
     Self,
     TypeAlias,
     cast,
-    final,
     get_args,
     get_type_hints,
 )
@@ -59,23 +58,6 @@ Axis: TypeAlias = Annotated[str, Limit("one of first, last", ("first", "last")._
 """the axis of an output along which the scores of the classes lie"""
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Targets:
-    """Labels with one entry for each output: from low to high, or these two alone (`only_ends`),
-    all together of at most this Euclidean norm.
-
-    reach: where neither limits them, labels further than this from every output have the longest
-    gradients.
-    """
-
-    low: float = -math.inf
-    high: float = math.inf
-    only_ends: bool = False
-    norm: float = math.inf
-    reach: float = 1.0
-
-
 class Loss(ABC):
     """A loss of one example; subclasses are final frozen dataclasses of its parameters.
 
@@ -89,8 +71,8 @@ class Loss(ABC):
     """the name that users and certificates give it ("cross-entropy")"""
     of_classes: ClassVar[bool] = False
     """whether a label is one of several classes, of which the outputs are the scores"""
-    of_distances: ClassVar[bool] = False
-    """whether it measures how far the outputs are from the labels"""
+    of_one_score: ClassVar[bool] = True
+    """whether a single output may be the score of one of two classes, or a number"""
 
     def __post_init__(self) -> None:
         for name, limit in _limits(type(self)).items():
@@ -101,12 +83,6 @@ class Loss(ABC):
     @abstractmethod
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """The gradient by so many outputs: a norm, and a hull where the labels are classes."""
-
-    @property
-    def targets(self) -> Targets | None:
-        """The admissible labels, where these are not classes; of a loss of classes those for a
-        single output, None where it needs several."""
-        return None if self.of_classes else Targets()
 
 
 NO_LABEL: Final = -100
@@ -123,6 +99,7 @@ class ClassLoss(Loss):
     """
 
     of_classes: ClassVar[bool] = True
+    of_one_score: ClassVar[bool] = False
     per_token: Terms | None = field(default=None, kw_only=True)
     class_axis: Axis | None = field(default=None, kw_only=True)
 
@@ -182,7 +159,7 @@ def loss_cotangent(loss: Loss, logits: Fact, shape: Shape) -> Cotangent:
     if not is_vector(shape):
         raise Unsupported(unfit(loss, "one vector", shape))
     classes = math.prod(shape)
-    if loss.targets is None and classes < 2:
+    if classes < 2 and not loss.of_one_score:
         raise Unsupported(f"the loss {loss.kind} of a single class is constant")
     return loss.bound(logits, classes)
 

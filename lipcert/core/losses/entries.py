@@ -12,7 +12,7 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down, sqrt_up
 from lipcert.core.exponential import exp_bounds
 from lipcert.core.interval import Array
-from lipcert.core.losses.base import Flag, Loss, NotNegative, Positive, Targets, Terms
+from lipcert.core.losses.base import Flag, Loss, NotNegative, Positive, Terms
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 _SATURATED: Final = 64.0
@@ -28,11 +28,6 @@ class BinaryCrossEntropy(Loss):
     kind: ClassVar[str] = "bce"
     temperature: Positive = 1.0
     output_reduction: Terms = "mean"
-
-    @property
-    def targets(self) -> Targets:
-        """Entries in [0, 1]."""
-        return Targets(0.0, 1.0)
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """(σ(z_i/τ) − t_i)/τ, t_i in [0, 1].
@@ -57,15 +52,9 @@ class SquaredError(Loss):
     """ℓ = Σ_i (z_i − y_i)², or its mean; times ½ if `half`. Labels have ‖y‖₂ ≤ label_norm."""
 
     kind: ClassVar[str] = "mse"
-    of_distances: ClassVar[bool] = True
     label_norm: NotNegative
     output_reduction: Terms = "mean"
     half: Flag = False
-
-    @property
-    def targets(self) -> Targets:
-        """Of at most the stated norm."""
-        return Targets(norm=self.label_norm)
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """2(z − y), ‖y‖ ≤ label_norm; z − y if half: the triangle inequality."""
@@ -80,7 +69,6 @@ class AbsoluteError(Loss):
     """ℓ = Σ_i |z_i − y_i|, or its mean."""
 
     kind: ClassVar[str] = "mae"
-    of_distances: ClassVar[bool] = True
     output_reduction: Terms = "mean"
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
@@ -98,21 +86,15 @@ class Huber(Loss):
     """
 
     kind: ClassVar[str] = "huber"
-    of_distances: ClassVar[bool] = True
     huber_delta: Positive = 1.0
     output_reduction: Terms = "mean"
     label_norm: NotNegative | None = None
 
-    @property
-    def targets(self) -> Targets:
-        """Of at most the stated norm, or any."""
-        norm = math.inf if self.label_norm is None else self.label_norm
-        return Targets(norm=norm, reach=self.huber_delta)
-
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """clip(z − y, −δ, δ): entries in [−δ, δ], and no longer than z − y."""
         total = multiply_up(self.huber_delta, root_up(outputs))
-        total = min(total, add_up(logits.norm, self.targets.norm))
+        if self.label_norm is not None:
+            total = min(total, add_up(logits.norm, self.label_norm))
         return _reduced(total, self.output_reduction, outputs)
 
 
@@ -123,11 +105,6 @@ class Cosine(Loss):
 
     kind: ClassVar[str] = "cosine"
     cosine_floor: Positive | None = None
-
-    @property
-    def targets(self) -> Targets:
-        """Of norm at most 1."""
-        return Targets(norm=1.0)
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """At most 1/max(floor, inf ‖z‖).

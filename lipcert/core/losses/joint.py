@@ -13,7 +13,7 @@ from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.parts import LossPart
 from lipcert.core.ledger.premises import JOINT
-from lipcert.core.losses.base import Loss, Targets, loss_cotangent, read_loss
+from lipcert.core.losses.base import Loss, loss_cotangent, read_loss
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Concat, Head, Program, Shape
@@ -74,11 +74,6 @@ class Joint(Loss):
                 raise Unsupported(
                     f"weight: {part.weight!r} is not a positive number (1e-100 to 1e100)"
                 )
-
-    @property
-    def targets(self) -> Targets | None:
-        """None: each part has its own."""
-        return None
 
     @property
     def slices(self) -> tuple[slice, ...]:

@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import ClassVar, final
 
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_up
-from lipcert.core.losses.base import ClassLoss, NotNegative, Targets, Terms
+from lipcert.core.losses.base import ClassLoss, NotNegative, Terms
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
 
@@ -43,13 +43,9 @@ class MulticlassHinge(ClassLoss):
     """
 
     kind: ClassVar[str] = "multiclass-hinge"
+    of_one_score: ClassVar[bool] = True
     margin: NotNegative = 1.0
     output_reduction: Terms = "mean"
-
-    @property
-    def targets(self) -> Targets:
-        """Of a single output: ±1."""
-        return Targets(-1.0, 1.0, only_ends=True)
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """Entries in [−1, 1] times the weights of the K hinges.
@@ -94,11 +90,7 @@ class KantorovichRubinstein(ClassLoss):
     """
 
     kind: ClassVar[str] = "kr"
-
-    @property
-    def targets(self) -> Targets:
-        """Of a single output: in [−1, 1]."""
-        return Targets(-1.0, 1.0)
+    of_one_score: ClassVar[bool] = True
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """mean_{j≠y} e_j − e_y, of norm √(1 + 1/(K − 1)); for one output −s. Attained."""
@@ -112,13 +104,9 @@ class HingeKantorovichRubinstein(ClassLoss):
     """ℓ = KR + hkr_weight · hinge, with the `kr` loss and the mean `multiclass-hinge` loss."""
 
     kind: ClassVar[str] = "hkr"
+    of_one_score: ClassVar[bool] = True
     hkr_weight: NotNegative = 1.0
     margin: NotNegative = 1.0
-
-    @property
-    def targets(self) -> Targets:
-        """Of a single output: ±1."""
-        return Targets(-1.0, 1.0, only_ends=True)
 
     def bound(self, logits: Fact, outputs: int) -> Cotangent:
         """The sum of `kr` and hkr_weight times the mean `multiclass-hinge`. Attained: as there."""

@@ -33,7 +33,7 @@ import numpy.typing as npt
 
 from lipcert.core.budget import spend
 from lipcert.core.norms.claim import FloatMatrix, NormClaim, shift_of
-from lipcert.core.norms.factor import lower_factor
+from lipcert.core.norms.residual import lower_factor
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 

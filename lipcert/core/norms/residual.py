@@ -6,8 +6,11 @@ multiply-add (not Strassen's). Gradual underflow is not assumed; η = 2^-1022 co
 
 Proof. With M = fl(LLᵀ) and D = fl(B − M): ‖M − LLᵀ‖_F ≤ γ_n ‖L‖_F² + 4n³η, because
 |M − LLᵀ| ≤ γ_n |L||L|ᵀ + 4nη entrywise, and no entry needs a sum of more terms than L has columns
-that are not 0 in a panel of rows: that number serves in γ. Each
-subtraction errs by at most u times its result, or η.
+that are not 0 in a panel of rows: that number serves in γ. Each subtraction errs by at most u times
+its result, or η.
+
+Factors are proposed in float64, and nothing of them is trusted: by panels of columns that leave out
+rows and columns of zeros, because the matrices of chains are mostly zero.
 """
 
 from __future__ import annotations
@@ -20,7 +23,41 @@ import numpy as np
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.budget import spend
 from lipcert.core.norms.claim import FloatMatrix
-from lipcert.core.norms.factor import lower_factor
+
+_COLUMNS: Final = 192
+"""of a panel of a factor"""
+
+
+def lower_factor(B: FloatMatrix, columns: int | None = None) -> FloatMatrix | None:
+    """L with L Lᵀ ≈ B, or its first columns; None where these are not positive definite."""
+    n = len(B)
+    stop_at = n if columns is None else columns
+    try:
+        if stop_at == n and (n <= 2 * _COLUMNS or np.count_nonzero(B) > B.size // 2):
+            return np.asarray(np.linalg.cholesky(B), dtype=np.float64)
+        L = np.zeros((n, stop_at))
+        for start in range(0, stop_at, _COLUMNS):
+            spend()
+            _fill(L, B, start, min(start + _COLUMNS, stop_at))
+    except np.linalg.LinAlgError:
+        return None
+    return L
+
+
+def _fill(L: FloatMatrix, B: FloatMatrix, start: int, stop: int) -> None:
+    """One panel of columns, from those before it."""
+    used = np.flatnonzero(L[start:stop, :start].any(axis=0))
+    first = int(used[0]) if used.size else start
+    own = L[start:stop, first:start]
+    top = np.linalg.cholesky(B[start:stop, start:stop] - own @ own.T)
+    L[start:stop, start:stop] = top
+    rows = L[stop:, first:start]
+    below = B[stop:, start:stop]
+    filled = np.flatnonzero(below.any(axis=1) | rows.any(axis=1))
+    if filled.size:
+        rest = below[filled] - rows[filled] @ own.T
+        L[stop + filled, start:stop] = np.linalg.solve(top, rest.T).T
+
 
 U: Final = Fraction(1, 1 << 53)
 ETA: Final = Fraction(1, 1 << 1022)

@@ -8,9 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lipcert.core.accounting.sensitivity import total_sensitivity
 from lipcert.core.certificate import Certificate
-from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier
+from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier, total_sensitivity
 from lipcert.core.clips import with_clips
 from lipcert.core.coverage import drops
 from lipcert.core.ledger.premises import Premises
