@@ -33,8 +33,7 @@ from lipcert.audit.weight_norms import MODEL, Settled, settled_weights
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples, Readable
 from lipcert.gradient_stats.labels import checked_labels
-from lipcert.measure.measured import Decision, decide
-from lipcert.measure.precision import Precision
+from lipcert.measure.measured import Decision, Precision, decide
 
 _NAMED: Final = 3
 """So many inadmissible examples are named; the others are counted."""

@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as torch_module
 
 from lipcert.errors import UsageError
-from lipcert.measure.gradient_norms.layout import is_channels_last
+from lipcert.measure.gradient_norms.squares import is_channels_last
 
 _PLAIN: Final = frozenset({torch.float32, torch.float64})
 _memcmp: Final = ctypes.CDLL(None).memcmp

@@ -21,7 +21,7 @@ from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.load import load_model
 from lipcert.losses import loss_gradients, worst_gradients
 from lipcert.measure.losses import per_example_loss
-from lipcert.measure.precision import Precision
+from lipcert.measure.measured import Precision
 from lipcert.settings.settings import Settings
 from tests.heads import two_heads
 

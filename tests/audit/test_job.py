@@ -10,7 +10,7 @@ import pytest
 from lipcert.audit.job import Job, Kind, Shard, units_of
 from lipcert.audit.trace.spelling import sealed, unsealed
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.measure.precision import Precision
+from lipcert.measure.measured import Precision
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 

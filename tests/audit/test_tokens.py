@@ -30,7 +30,7 @@ from lipcert.gradient_stats.labels import checked_labels
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss, parameters
 from lipcert.measure.losses import per_example_loss
-from lipcert.measure.precision import Precision
+from lipcert.measure.measured import Precision
 from lipcert.settings.settings import Settings
 from tests.core.lower.cases import model, node
 from tests.core.test_embeddings import of_numbers

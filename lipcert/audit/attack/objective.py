@@ -26,9 +26,8 @@ from lipcert.audit.attack.labels import Labels
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray
 from lipcert.measure.losses import clipped_gradient, per_example_loss
-from lipcert.measure.lowering.dispatch import function_of
 from lipcert.measure.lowering.functions import Tensors
-from lipcert.measure.lowering.network import LoweredNetwork, operand_tensor
+from lipcert.measure.lowering.network import LoweredNetwork, function_of, operand_tensor
 
 _Rows = npt.NDArray[np.int64]
 NO_TENSORS: Final[Tensors] = MappingProxyType({})

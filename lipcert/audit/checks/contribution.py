@@ -7,7 +7,7 @@ and G_k, if a run makes it anew at every step, that of the step's weights.
 Compared: the lower ends of c_k, computed in float64 at the recorded weights, with what is claimed.
 
 Threshold: an example violates where c_k minus the rounding of its norm and the margin of float64
-(`measure.precision`, a millionth) is above the claim; for the first inequality above it by more
+(`measure.measured`, a millionth) is above the claim; for the first inequality above it by more
 than 2^-22, which is what rounding a standard deviation to float32 may take away. False alarms: none
 within what that margin stands for. Examples that attain the claim pass.
 """

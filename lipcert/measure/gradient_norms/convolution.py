@@ -18,12 +18,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from lipcert.graph.geometry import Geometry, copies
-from lipcert.measure.gradient_norms.layout import dense, is_channels_last
-from lipcert.measure.gradient_norms.operand import Gradients, Method, OperandGradient, Pair
+from lipcert.measure.gradient_norms.methods import Gradients, Method, OperandGradient, Pair
 from lipcert.measure.gradient_norms.squares import (
     Squares,
+    dense,
     from_gram,
     instantiated_distance,
+    is_channels_last,
     product,
     product_of_grams,
     sum_of_squares,

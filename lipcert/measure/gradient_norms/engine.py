@@ -24,20 +24,19 @@ from torch import Tensor
 
 from lipcert.graph.ir import Graph, Node, is_arrangement
 from lipcert.measure.arithmetic import Arithmetic, exact_products
-from lipcert.measure.gradient_norms.choice import Chooser, shared_chooser
-from lipcert.measure.gradient_norms.layout import channels_last, dense, prefers_channels_last
-from lipcert.measure.gradient_norms.operand import Pair
+from lipcert.measure.gradient_norms.methods import Chooser, Pair, shared_chooser
 from lipcert.measure.gradient_norms.plan import (
     Contribution,
     NodePlan,
     Plan,
     arranged,
+    channels_last,
+    prefers_channels_last,
     shared_squares,
 )
-from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
+from lipcert.measure.gradient_norms.squares import Squares, dense, sum_of_squares
 from lipcert.measure.lowering import LoweredNetwork, Tap
-from lipcert.measure.measured import BatchNorms, Measured
-from lipcert.measure.precision import Precision
+from lipcert.measure.measured import BatchNorms, Measured, Precision
 
 
 @final
@@ -221,7 +220,6 @@ class NormEngine:
     """Measures batches; the process remembers which methods were fastest.
 
     watch_values: also measure every value, and every cotangent that reaches a trained parameter.
-    watch_input: also the cotangent of the input, for which autograd must run to the very start.
     memory_limit: bytes of scratch memory; one example is always allowed. timed: choose between
     exact methods by timing them; otherwise by counting, so that a run repeats itself to the bit.
     defer: look only once per batch whether an example is known too loosely, and if so measure the
@@ -234,7 +232,6 @@ class NormEngine:
         network: LoweredNetwork,
         *,
         watch_values: bool = True,
-        watch_input: bool = False,
         memory_limit: int | None = None,
         timed: bool = True,
         defer: bool | None = None,
@@ -246,7 +243,6 @@ class NormEngine:
         usual = _MORE.get(network.device.type, MEMORY_LIMIT)
         self._chooser = shared_chooser(usual if memory_limit is None else memory_limit, timed)
         self._watch_values = watch_values
-        self._watch_input = watch_input
         self._defers = network.device.type != "cpu" if defer is None else defer
         self._rearranged = frozenset(
             node.name for node in network.graph.nodes if is_arrangement(node)
@@ -326,22 +322,13 @@ class NormEngine:
         """One pass forward and backward, measured in a recording: the losses."""
         hook = self._measuring(recording)
         x = channels_last(x.detach()) if self._channels_last else x.detach()
+        if self._watch_values:
+            with exact_products(x.device):
+                recording.value(self.network.graph.input_name, x)
         with torch.enable_grad():
-            x = self._watched(x, recording, hook)
             losses = losses_of(self.network.forward(x, self._tap(recording, hook)))
             _differentiate(losses, len(x))
         return losses
-
-    def _watched(self, x: Tensor, recording: Recording, hook: Hook) -> Tensor:
-        """The input, measured."""
-        name = self.network.graph.input_name
-        if self._watch_values:
-            with exact_products(x.device):
-                recording.value(name, x)
-        if self._watch_input:
-            x = x.requires_grad_()
-            _on_cotangent(x, lambda cotangent: hook(name, None, None, cotangent))
-        return x
 
     def _tap(self, recording: Recording | None, hook: Hook) -> Tap:
         """Measures values, starts autograd where it is first needed, and hooks cotangents."""

@@ -14,8 +14,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
-from typing import final
+from math import prod, sqrt
+from typing import Final, final
 
 import numpy as np
 import torch
@@ -27,6 +27,7 @@ from lipcert.core.program import (
     Dense,
     Embedding,
     FloatArray,
+    Normalize,
     PRelu,
     Scale,
     Shape,
@@ -36,15 +37,16 @@ from lipcert.errors import NoVerdictError
 from lipcert.graph.evaluate import member
 from lipcert.graph.ir import Graph, Node, Use
 from lipcert.measure.gradient_norms.convolution import KernelGradient
-from lipcert.measure.gradient_norms.dense import DenseWeight, TableGradient
-from lipcert.measure.gradient_norms.entrywise import (
+from lipcert.measure.gradient_norms.methods import OperandGradient, Pair
+from lipcert.measure.gradient_norms.operands import (
     BiasGradient,
+    DenseWeight,
     DivisorGradient,
     NormalizedGradient,
     ScaleGradient,
     SlopeGradient,
+    TableGradient,
 )
-from lipcert.measure.gradient_norms.operand import OperandGradient, Pair
 from lipcert.measure.gradient_norms.squares import OUTWARD, Squares, gamma, sum_of_squares, widened
 from lipcert.measure.lowering import LoweredNetwork
 
@@ -275,3 +277,36 @@ def _node_plan(node: Node, operands: tuple[OperandPlan, ...]) -> NodePlan:
         keeps_value=any(plan.gradient.needs_value for plan in operands),
         rounds_value=isinstance(node.op, Dense | Conv),
     )
+
+
+_PRODUCTS_PER_ENTRY: Final = 500
+
+
+def channels_last(images: Tensor) -> Tensor:
+    """The images with channels last, in strides as well, where one channel would leave a choice."""
+    pixels = images.permute(0, 2, 3, 1).contiguous()
+    _, rows, columns, channels = pixels.shape
+    line = columns * channels
+    return pixels.as_strided(images.shape, (rows * line, 1, line, channels))
+
+
+def prefers_channels_last(graph: Graph, dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether torch works faster on images with channels last.
+
+    On a CPU its convolutions in float32 do, its normalisations of groups do not: what counts is how
+    many products the convolutions have for each entry that is normalised. A convolution of one
+    channel with windows in a single column reads beyond its input there (torch 2.13), where its
+    stride along the rows is not 1.
+    """
+    if device.type != "cpu" or dtype is not torch.float32 or len(graph.input_shape) != 3:
+        return False
+    products = normalised = 0
+    for node in graph.nodes:
+        match node.op:
+            case Conv(weight=weight, transposed=False) as op if len(node.shape) == 3:
+                if weight.shape[1] == 1 and node.shape[2] == 1 and op.window.strides[1] > 1:
+                    return False
+                products += prod(node.shape) * prod(weight.shape[1:])
+            case Normalize():
+                normalised += prod(node.shape)
+    return products > _PRODUCTS_PER_ENTRY * normalised

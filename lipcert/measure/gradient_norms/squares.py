@@ -7,6 +7,9 @@ computed in float64 and then multiplied by `OUTWARD`, which covers the rounding 
 themselves (a few dozen operations), or by `_UP` after at most four. Every layer whose gradient is a
 matrix product Y Xᵀ gets its ‖Y Xᵀ‖² from the last functions here, for batches of matrices
 X [rows, positions] and Y [columns, positions].
+
+Norms do not depend on the order of entries in memory: images are [examples, channels, rows,
+columns], and "channels last" means that the channels of one pixel are neighbours.
 """
 
 from __future__ import annotations
@@ -21,8 +24,28 @@ from typing import Final, final
 import torch
 from torch import Tensor
 
-from lipcert.measure.gradient_norms.layout import in_memory_order
 from lipcert.measure.measured import Measured
+
+
+def is_channels_last(tensor: Tensor) -> bool:
+    """Whether the channels of an image are neighbours; true of both orders where they agree."""
+    return tensor.dim() == 4 and tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def dense(tensor: Tensor) -> Tensor:
+    """The tensor itself if it lies in memory in either order; otherwise a copy that does."""
+    return tensor if is_channels_last(tensor) else tensor.contiguous()
+
+
+def memory_order(tensor: Tensor) -> list[int]:
+    """The axes but the first, neighbours in memory last."""
+    return sorted(range(1, tensor.dim()), key=tensor.stride, reverse=True)
+
+
+def in_memory_order(tensor: Tensor) -> Tensor:
+    """With its axes permuted, so that flattening what lies densely copies nothing."""
+    return tensor if tensor.is_contiguous() else tensor.permute(0, *memory_order(tensor))
+
 
 OUTWARD: Final = 1.0 + 2.0**-40
 _UP: Final = 1.0 + 2.0**-50

@@ -5,8 +5,7 @@ The float64 values of a `LoweredNetwork` are those of `graph.evaluate` up to rou
 
 from __future__ import annotations
 
-from lipcert.measure.lowering.dispatch import lowered
 from lipcert.measure.lowering.functions import Tensors
-from lipcert.measure.lowering.network import LoweredNetwork, Tap
+from lipcert.measure.lowering.network import LoweredNetwork, Tap, lowered
 
 __all__ = ["LoweredNetwork", "Tap", "Tensors", "lowered"]

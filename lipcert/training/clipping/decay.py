@@ -24,7 +24,7 @@ from lipcert.core.program import Conv
 from lipcert.graph.geometry import copies
 from lipcert.graph.ir import Node
 from lipcert.measure.gradient_norms.engine import Caught
-from lipcert.measure.gradient_norms.operand import Pair
+from lipcert.measure.gradient_norms.methods import Pair
 from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
 from lipcert.measure.gradient_norms.squares import (
     OUTWARD,

@@ -29,7 +29,6 @@ from lipcert.core.losses.base import Loss
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Operand
 from lipcert.measure.gradient_norms.convolution import KernelGradient, library_gradient, readable
-from lipcert.measure.gradient_norms.dense import DenseWeight
 from lipcert.measure.gradient_norms.engine import (
     Begun,
     Caught,
@@ -37,10 +36,9 @@ from lipcert.measure.gradient_norms.engine import (
     Passed,
     exact_arithmetic,
 )
-from lipcert.measure.gradient_norms.entrywise import BiasGradient
-from lipcert.measure.gradient_norms.layout import memory_order
+from lipcert.measure.gradient_norms.operands import BiasGradient, DenseWeight
 from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
-from lipcert.measure.gradient_norms.squares import Squares
+from lipcert.measure.gradient_norms.squares import Squares, memory_order
 from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.measure.lowering.network import operand_tensor
@@ -90,16 +88,10 @@ _SHARE: Final = 1.0 - 2.0**-20
 
 
 def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Tensor:
-    """The factors of a pass.  # [examples, groups]
+    """The factors of a pass, for a caller within `exact_arithmetic`.  # [examples, groups]
 
     Raises NoVerdictError where weights that decay inside the clip are not finite.
     """
-    with exact_arithmetic(network):
-        return factors_within(network, rule, passed)
-
-
-def factors_within(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Tensor:
-    """The factors of `clip_factors`, for a caller within `exact_arithmetic`."""
     inner = inner_products(network, passed.caught) if rule.weight_decay > 0.0 else {}
     norms = torch.stack(
         [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups], 1
@@ -276,7 +268,7 @@ class ClippedGradients:
             passed = self._engine.caught(x, lambda z: self._rule.losses(z, labels), begun)
             losses = passed.losses
             with exact_arithmetic(network):
-                factors = factors_within(network, self._rule, passed)
+                factors = clip_factors(network, self._rule, passed)
                 self._add(network, passed, factors, gradients)
         for name in self._group_of:
             if name not in gradients:

@@ -15,9 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lipcert.graph.geometry import Window
-from lipcert.measure.gradient_norms.layout import channels_last
-from lipcert.measure.gradient_norms.operand import Pair
-from lipcert.measure.gradient_norms.plan import operand_gradient
+from lipcert.measure.gradient_norms.methods import Pair
+from lipcert.measure.gradient_norms.plan import channels_last, operand_gradient
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares, widened
 from tests.measure.gradient_norms.oracle import assert_within, network_of, truth
 from tests.networks import by_channel, chain, trained

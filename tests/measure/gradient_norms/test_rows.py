@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.measure.gradient_norms.dense import TableGradient
-from lipcert.measure.gradient_norms.operand import Pair
+from lipcert.measure.gradient_norms.methods import Pair
+from lipcert.measure.gradient_norms.operands import TableGradient
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares, widened
 from tests.measure.gradient_norms.oracle import assert_within
 

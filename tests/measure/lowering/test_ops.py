@@ -13,8 +13,8 @@ from lipcert.core import program
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Node, Operand
 from lipcert.measure.lowering import lowered
-from lipcert.measure.lowering.dispatch import obstacle
 from lipcert.measure.lowering.functions import FUNCTIONS
+from lipcert.measure.lowering.network import obstacle
 from tests.measure.lowering.cases import CASES
 from tests.ops import (
     Activation,
