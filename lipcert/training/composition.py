@@ -113,48 +113,10 @@ def _are_here(tensors: Sequence[Tensor]) -> bool:
 _NAMING: Final = ("named_parameters", "named_buffers", "named_modules", "_named_members")
 
 
-@final
-class Registers:
-    """What the parts of a module hold under names, when it was read last: parts, parameters and
-    buffers, by identity. While nothing of it changes, names and tensors are those of that time."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self._module = module
-        kind = type(module)
-        self._is_plain = all(
-            getattr(kind, name) is getattr(nn.Module, name) and name not in vars(module)
-            for name in _NAMING
-        )
-        self._known: list[object] | None = None
-
-    def keep(self) -> None:
-        """This is how they are."""
-        self._known = self._held() if self._is_plain else None
-
-    def are_kept(self) -> bool:
-        """Whether they are as they were, which is unknown of a module that names its own way."""
-        known = self._known
-        if known is None:
-            return False
-        now = self._held()
-        return len(now) == len(known) and all(map(is_, now, known))
-
-    def _held(self) -> list[object]:
-        found: list[object] = []
-        seen = {self._module}
-        waiting = [self._module]
-        while waiting:
-            part = waiting.pop()
-            found.append(part)
-            for held in (part._parameters, part._buffers, part._modules):
-                if held:
-                    found += held
-                    found += held.values()
-            for child in part._modules.values():
-                if child is not None and child not in seen:
-                    seen.add(child)
-                    waiting.append(child)
-        return found
+def _names_plainly(module: nn.Module) -> bool:
+    """Whether names and tensors of a module are what its parts hold, which `Composition` sees."""
+    kind, own = type(module), vars(module)
+    return all(getattr(kind, n) is getattr(nn.Module, n) and n not in own for n in _NAMING)
 
 
 @final
@@ -163,13 +125,15 @@ class KeptNumbers:
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
         self._module = module
-        self._registers = Registers(module)
+        self._is_plain = _names_plainly(module)
         self._present: Mapping[str, Tensor] = {}
         self._trained = trained
         self._addresses = {name: item.data_ptr() for name, item in trained.items()}
         self._left = {name: item.detach().clone() for name, item in trained.items()}
         self._is_here = _are_here(list(self._left.values()))
         self._kept: dict[str, Tensor] | None = None
+        self._was_known = False
+        """whether all names and tensors passed when they were looked through last"""
 
     @torch.no_grad()
     def settle(self) -> None:
@@ -179,14 +143,14 @@ class KeptNumbers:
 
     def keep(self) -> None:
         """From now on, changes of untrained numbers are refused."""
-        self._registers.keep()
         self._present = self._others()
         self._kept = {name: item.detach().clone() for name, item in self._present.items()}
 
-    def require(self, *, again: bool = False) -> None:
+    def require(self, *, is_still: bool = False) -> None:
         """UsageError unless all numbers are those that were left, where they were.
 
-        again: since the forward pass began, when the module was looked through for new ones.
+        is_still: the module was found to hold the tensors that it held, or looked through for
+        others, when the forward pass began.
         """
         for name, parameter in self._trained.items():
             if parameter.data_ptr() != self._addresses[name]:
@@ -201,7 +165,7 @@ class KeptNumbers:
                 f"optimizer, so the bounds may not apply to these weights; {_MOMENT}; use "
                 "private.restore() to go back to a checkpoint"
             )
-        self._require_kept(again=again)
+        self._require_kept(is_still=is_still)
 
     def _moved(self) -> str | None:
         """The first that is trained, and not what was left, or not on the processor."""
@@ -222,22 +186,23 @@ class KeptNumbers:
             )
         self._require_kept()
 
-    def _require_kept(self, *, again: bool = False) -> None:
+    def _require_kept(self, *, is_still: bool = False) -> None:
         """UsageError where anything that is not trained is another one, or new."""
         if self._kept is None:
             return
-        is_known = again or self._registers.are_kept()
+        is_known = is_still and self._is_plain and self._was_known
         if is_known and not self._kept:
             return
-        present = self._present if is_known else self._others()
-        changed = _changed(present, self._kept)
+        if not is_known:
+            self._present, self._was_known = self._others(), False
+        changed = _changed(self._present, self._kept)
         if changed is not None:
             raise UsageError(
                 f"training: {changed} is not trained, and was changed since make_private was "
                 "called: bounds hold for its former values, and buffers computed from examples "
                 "would be kept without noise"
             )
-        new = set() if is_known else present.keys() - self._kept.keys()
+        new = self._present.keys() - self._kept.keys()
         saved = sorted(new & self._module.state_dict().keys()) if new else []
         if saved:
             raise UsageError(
@@ -245,6 +210,7 @@ class KeptNumbers:
                 "would be saved with it without noise; add it before, or as a buffer with "
                 "persistent=False"
             )
+        self._was_known = True
 
     def _others(self) -> Mapping[str, Tensor]:
         """Parameters and buffers that are not trained, by name: themselves, wherever their numbers

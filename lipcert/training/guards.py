@@ -220,8 +220,8 @@ class StepGuard:
         if not masks:  # gradient clipping sums what it has measured
             refuse_autocast(x.device)
         refuse_modes()
-        self.refuse_moved()
         self._sameness.require(lambda: self._refuse_active(masks=masks))
+        self._numbers.require(is_still=self.is_still)
         batch.entered += len(x)
         batch.inputs = admitted(x.detach().as_subclass(Tensor), self._settings).clone()
         self._sameness.require_apart(batch.inputs)
@@ -307,7 +307,7 @@ class StepGuard:
 
         They are kept as they come, and never written to: two of them may be one tensor.
         """
-        self._numbers.require(again=True)
+        self._numbers.require(is_still=True)
         self._sameness.require_unwritten()
         for name, gradient in gradients.items():
             parameter = self._trained[name]
@@ -331,7 +331,7 @@ class StepGuard:
                 f"{_ORDER}"
             )
         _refuse_unmanaged(unmanaged)
-        self._numbers.require(again=bool(batch.entered))
+        self._numbers.require(is_still=bool(batch.entered))
         self._refuse_touched()
 
     def settle(self) -> None:

@@ -16,7 +16,7 @@ from torch import nn
 from torch.optim import SGD
 
 from lipcert.errors import UsageError
-from lipcert.training.composition import Composition, KeptNumbers, Registers
+from lipcert.training.composition import Composition, KeptNumbers
 from tests.training.configured import Configured
 
 
@@ -134,27 +134,39 @@ def registering() -> nn.Module:
 @pytest.mark.parametrize("change", REGISTERED, ids=[item.__name__ for item in REGISTERED])
 def test_what_is_registered_is_known_until_it_changes(change: Callable[[Any], None]) -> None:
     module = registering()
-    registers = Registers(module)
-    assert not registers.are_kept()
-    registers.keep()
-    assert registers.are_kept()
+    known = Composition(module)
     with torch.no_grad():
         module.inner.weight.zero_()
-    assert registers.are_kept()
+    assert known.is_present()
     change(module)
-    assert not registers.are_kept()
-    registers.keep()
-    assert registers.are_kept()
+    assert not known.is_present()
+    assert Composition(module).is_present()
 
 
-def test_a_module_that_names_its_own_way_is_never_known() -> None:
+def test_a_module_that_names_its_own_way_is_looked_through_every_time() -> None:
     class Naming(nn.Module):
-        def named_buffers(self, *unused: object, **more: object) -> Any:
-            yield "new", torch.zeros(1)
+        value = 1.0
 
-    registers = Registers(Naming())
-    registers.keep()
-    assert not registers.are_kept()
+        def named_buffers(self, *unused: object, **more: object) -> Any:
+            yield "new", torch.full((1,), self.value)
+
+    numbers = KeptNumbers(Naming(), {})
+    numbers.keep()
+    numbers.require(is_still=True)
+    Naming.value = 2.0
+    with pytest.raises(UsageError, match="new is not trained, and was changed"):
+        numbers.require(is_still=True)
+
+
+def test_what_was_refused_is_refused_again() -> None:
+    module = registering()
+    numbers = KeptNumbers(module, {"inner.weight": module.inner.weight})
+    numbers.keep()
+    numbers.require(is_still=True)
+    module.register_buffer("late", torch.zeros(2))
+    for is_still in (False, True):
+        with pytest.raises(UsageError, match="late was added to the module"):
+            numbers.require(is_still=is_still)
 
 
 def test_numbers_that_lie_elsewhere_by_now_are_compared() -> None:
