@@ -15,9 +15,8 @@ from typing import final
 from benchmarks.suggested_runs.methods import Method
 from benchmarks.suggested_runs.problems import Problem
 from lipcert.gradient_stats.examples import Examples
-from lipcert.training.calibration import Calibration
+from lipcert.training.calibration import Calibration, usefulness
 from lipcert.training.exporting import export
-from lipcert.training.noise_warning import usefulness
 
 __all__ = ["Prediction", "model_file", "predicted"]
 

@@ -42,6 +42,7 @@ from lipcert.training.calibration import (
     calibrated,
     certified,
     recalculated,
+    warn_of_noise,
 )
 from lipcert.training.criterion import PrivateLoss
 from lipcert.training.enforcement import Enforcement, enforced
@@ -65,7 +66,6 @@ from lipcert.training.loader import PrivateLoader
 from lipcert.training.mechanisms import PlannedRun, TrainingMechanism
 from lipcert.training.modes import Rest
 from lipcert.training.network import Example, TrainedNetwork, trained_network
-from lipcert.training.noise_warning import warn_of_noise
 from lipcert.training.private import (
     CERTIFICATE,
     CHECKPOINT,

@@ -28,7 +28,7 @@ from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.training.clipping import Asked
 from lipcert.training.composition import is_finite
 from lipcert.training.guards import Passing, StepGuard
-from lipcert.training.outputs import joined_labels
+from lipcert.training.network import joined_labels
 
 Labels: TypeAlias = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 

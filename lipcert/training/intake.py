@@ -30,8 +30,7 @@ from lipcert.settings.settings import Settings
 from lipcert.settings.values import literal, whole
 from lipcert.training.batches import admitted, parted
 from lipcert.training.mechanisms import TrainingMechanism
-from lipcert.training.network import TrainedNetwork
-from lipcert.training.outputs import joined_labels
+from lipcert.training.network import TrainedNetwork, joined_labels
 from lipcert.training.world import refuse_sharded
 
 _DTYPES: Final = (torch.float32, torch.float64)

@@ -7,8 +7,13 @@ hooks that clip the input and the cotangent of each layer.
 from __future__ import annotations
 
 from lipcert.training.clipping.backprop import install_clips
-from lipcert.training.clipping.gradients import Asked, ClippedGradients, ClippedSum, ClipRule
-from lipcert.training.clipping.live import LiveNetwork
+from lipcert.training.clipping.gradients import (
+    Asked,
+    ClippedGradients,
+    ClippedSum,
+    ClipRule,
+    LiveNetwork,
+)
 from lipcert.training.clipping.probe import check_clips
 from lipcert.training.clipping.single import SingleGradients
 

@@ -8,6 +8,9 @@ down unscaled, and only a parameter's own gradient sees c_ik·b_i, so that every
 its own (book-keeping: Bu et al., 2023): one product for each matrix or kernel, no second forward
 pass; gradients of other operands are small, and differentiated by autograd.
 
+The pass is one of the imported graph, at the weights of the moment: of its live tensors those that
+lie contiguously in storage of their own are shared, and others copied before each pass.
+
 Invariants: the norms are upper bounds, and the factors are rounded down, so that c·‖g‖ ≤ C in real
 arithmetic; an example whose gradient is not finite has the factor 0. Norms and sums are those of
 the same tensors: an example moves the sum by at most the radius of each group, up to the rounding
@@ -27,7 +30,8 @@ from torch import Tensor
 from lipcert.analysis.bounded import Bounded
 from lipcert.core.losses.base import Loss
 from lipcert.errors import NoVerdictError
-from lipcert.graph.ir import Operand
+from lipcert.graph.ir import Graph, Operand
+from lipcert.graph.viewed import parameters_of
 from lipcert.measure.gradient_norms.convolution import KernelGradient, library_gradient, readable
 from lipcert.measure.gradient_norms.engine import (
     Begun,
@@ -45,7 +49,95 @@ from lipcert.measure.lowering.network import operand_tensor
 from lipcert.privacy.noise import Group
 from lipcert.settings.values import check_nonnegative
 from lipcert.training.clipping.decay import Inner, decayed_squares, inner_products, weight_squares
-from lipcert.training.clipping.live import LiveNetwork
+
+_WHOLE: Final = (torch.float32, torch.float64)
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False)
+class LiveNetwork:
+    """A network and its operands that must be updated before it is used.
+
+    copied: pairs of a live tensor and its contiguous copy. derived: operands that are not views,
+    and the tensors that hold them.
+    """
+
+    _network: LoweredNetwork
+    _copied: tuple[tuple[Tensor, Tensor], ...]
+    _derived: tuple[tuple[Operand, Tensor], ...]
+
+    @classmethod
+    def of(cls, graph: Graph, tensors: Mapping[str, Tensor]) -> Self:
+        """tensors: live ones, of all trained parameters at least; the others may be those of the
+        file. Raises NoVerdictError unless they are of one type, float32 or float64.
+        """
+        like = _like({name: tensors[name] for name in graph.parameters if name in tensors})
+        parameters: dict[str, Tensor] = {}
+        copied: list[tuple[Tensor, Tensor]] = []
+        for name, numbers in parameters_of(graph).items():
+            live = tensors.get(name)
+            if live is None:
+                parameters[name] = torch.from_numpy(numbers.copy()).to(like)
+                continue
+            shared = live.detach()
+            if not _is_plain(shared):
+                shared = shared.clone(memory_format=torch.contiguous_format)
+                copied.append((live.detach(), shared))
+            parameters[name] = shared
+        network = LoweredNetwork.sharing(graph, parameters, like)
+        return cls(network, tuple(copied), _derived(network))
+
+    @property
+    def graph(self) -> Graph:
+        """The graph that the network computes."""
+        return self._network.graph
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all tensors are the live ones, so that there is nothing to update."""
+        return not (self._copied or self._derived)
+
+    @torch.no_grad()
+    def present(self) -> LoweredNetwork:
+        """The network at the present weights; always the same object."""
+        for live, copy in self._copied:
+            copy.copy_(live)
+        for operand, tensor in self._derived:
+            tensor.copy_(operand_tensor(operand, self._network.parameters, tensor))
+        return self._network
+
+
+def _like(tensors: Mapping[str, Tensor]) -> Tensor:
+    """A tensor of their dtype and on their device."""
+    first, like = next(iter(tensors.items()))
+    for name, live in tensors.items():
+        if live.dtype not in _WHOLE or (live.dtype, live.device) != (like.dtype, like.device):
+            raise NoVerdictError(
+                f"clipping: {name!r} is {live.dtype} on {live.device}, {first!r} {like.dtype} on "
+                f"{like.device}: norms of gradients need all parameters in one of float32 and "
+                "float64, on one device; use autocast for speed"
+            )
+    return torch.empty((), dtype=like.dtype, device=like.device)
+
+
+def _is_plain(tensor: Tensor) -> bool:
+    """Whether flat indices into the tensor are offsets into its storage."""
+    return tensor.is_contiguous() and tensor.storage_offset() == 0
+
+
+def _derived(network: LoweredNetwork) -> tuple[tuple[Operand, Tensor], ...]:
+    """Operands of parameters whose tensors have storage of their own."""
+    return tuple(
+        (operand, tensor)
+        for node in network.graph.nodes
+        for slot, tensor in network.operands(node).items()
+        if (operand := node.operands[slot]).parameter is not None
+        and not _shares(tensor, network.parameters[operand.parameter or ""])
+    )
+
+
+def _shares(view: Tensor, whole: Tensor) -> bool:
+    return view.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 
 @final

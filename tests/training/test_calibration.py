@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from lipcert.errors import UsageError
-from lipcert.training import BackpropClipping, GradientClipping, noise_warning
-from lipcert.training.noise_warning import NoiseWarning
+from lipcert.training import BackpropClipping, GradientClipping, calibration
+from lipcert.training.calibration import NoiseWarning
 from tests.training.runs import BATCH, CLASSES, FEATURES, STEPS, Small, clipless, data, private_run
 
 
@@ -141,10 +141,10 @@ def test_no_run_fails_for_it(monkeypatch):
     def overflow(*unused):
         raise OverflowError
 
-    monkeypatch.setattr(noise_warning, "observed_at", overflow)
+    monkeypatch.setattr(calibration, "observed_at", overflow)
     assert not warned(noise_multiplier=300.0)[0]
     monkeypatch.undo()
-    monkeypatch.setattr(noise_warning, "_WORK", 0.0)  # as of a network that takes long
+    monkeypatch.setattr(calibration, "_WORK", 0.0)  # as of a network that takes long
     assert not warned(noise_multiplier=300.0)[0]
     x, y = data(1).tensors
     assert warned(noise_multiplier=300.0, public=(x, y))[0]
