@@ -23,8 +23,8 @@ from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files, InclusionLevel
 from mkdocs.structure.pages import Page
 
-from lipcert.cli.knobs import KNOBS
 from lipcert.cli.main import cli
+from lipcert.cli.sources import KNOBS
 from lipcert.explain import all_keys, explain
 
 ROOT: Final = Path(__file__).resolve().parents[1]

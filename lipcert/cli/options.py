@@ -16,9 +16,8 @@ import click
 from click.core import ParameterSource
 
 from lipcert.cli import paths
-from lipcert.cli.knobs import KNOBS, Knob
 from lipcert.cli.output import Output, parse_report
-from lipcert.cli.sources import EffectiveSettings, effective_settings, find_file
+from lipcert.cli.sources import KNOBS, EffectiveSettings, Knob, effective_settings, find_file
 from lipcert.settings.gates import (
     MAX_EPSILON,
     MAX_GRAD_NORM,

@@ -7,26 +7,24 @@ thing they must agree, because the noise of the analysis was computed for what t
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from lipcert.cli import paths
-from lipcert.cli.knobs import KNOBS
 from lipcert.cli.options import (
     chosen_settings,
     help_of,
     knob_option,
-    option,
     output_options,
     together,
 )
 from lipcert.cli.options import given as stated
 from lipcert.cli.output import Output
-from lipcert.cli.sources import from_command_line
+from lipcert.cli.sources import KNOBS, from_command_line
 from lipcert.diagnostics import Level
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.settings.settings import CHOICES
@@ -35,7 +33,7 @@ from lipcert.settings.values import asks_of_run, check_choice, listed
 if TYPE_CHECKING:
     from lipcert.analysis.records import Analysis
     from lipcert.diagnostics import Diagnostic
-    from lipcert.privacy.account import Account, Declaration
+    from lipcert.privacy.account import Account
     from lipcert.privacy.accounting import Accountant, CurvePoint
     from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 _POINTS: Final = 16
 _CURVES: Final = ("steps", "noise-multiplier")
 _RUN_KEY: Final = "lipcert.run"
-_DECLARED_KEY: Final = "lipcert.declared"
 _CIRCUMSTANCES: Final = (
     "dataset_size",
     "dataset_size_from",
@@ -73,47 +70,48 @@ _TEXTS: Final[Mapping[str, str]] = MappingProxyType(
 _REDUCTIONS: Final = ("sum", "mean")
 
 
-def _declare(context: click.Context, parameter: click.Parameter, value: object) -> None:
-    if value is not None:
-        context.meta.setdefault(_DECLARED_KEY, {})[parameter.name] = value
+def _declared(spelling: str, field: str, text: str, choices: tuple[str, ...] = ()) -> Any:
+    """An option that is a field of a `Declaration`."""
+    kind, metavar = (click.Choice(choices), None) if choices else (int, "K")
+    names = (spelling, field)
+    return click.option(*names, type=kind, metavar=metavar, help=f"Declare: {text}")
 
 
-def _declared(spelling: str, text: str, choices: tuple[str, ...] = ()) -> Any:
-    kind = click.Choice(choices) if choices else int
-    metavar = None if choices else "K"
-    text = f"Declare: {text}"
-    return option(spelling, text, metavar, type=kind, expose_value=False, callback=_declare)
-
-
-_OPTIONS: Final = (
-    *(
-        knob_option(knob, _TEXTS.get(knob.field) or help_of(knob), _RUN_KEY)
-        for knob in KNOBS
-        if knob.field in {*_CIRCUMSTANCES, *_QUANTITIES}
-    ),
-    _declared("--noised-groups", "each of K groups has noise σΔ_k."),
-    _declared("--composition", "how these groups are counted.  [joint]",
+_DECLARED: Final = (
+    _declared("--noised-groups", "groups", "each of K groups has noise σΔ_k."),
+    _declared("--composition", "composition", "how these groups are counted.  [joint]",
               ("joint", "once", "separate")),
-    _declared("--sensitivity-for", "the relation of the sensitivity.", CHOICES["neighbours"]),
-    _declared("--sensitivity-of", "what the sensitivity is of.  [sum]", _REDUCTIONS),
-    _declared("--noise-on", "what the noise is added to.  [sum]", _REDUCTIONS),
-    _declared("--divisor", "what a mean divides by.  [constant]", ("constant", "batch-size")),
-    _declared("--claim-sampling", "what the accountant assumed.", CHOICES["sampling"]),
+    _declared("--sensitivity-for", "sensitivity_for", "the relation of the sensitivity.",
+              CHOICES["neighbours"]),
+    _declared("--sensitivity-of", "sensitivity_of", "what the sensitivity is of.  [sum]",
+              _REDUCTIONS),
+    _declared("--noise-on", "noise_on", "what the noise is added to.  [sum]", _REDUCTIONS),
+    _declared("--divisor", "divisor", "what a mean divides by.  [constant]",
+              ("constant", "batch-size")),
+    _declared("--claim-sampling", "claimed_sampling", "what the accountant assumed.",
+              CHOICES["sampling"]),
 )  # fmt: skip
+_OPTIONS: Final = tuple(
+    knob_option(knob, _TEXTS.get(knob.field) or help_of(knob), _RUN_KEY)
+    for knob in KNOBS
+    if knob.field in {*_CIRCUMSTANCES, *_QUANTITIES}
+)
 
 
 @click.command("privacy")
 @click.argument("analysis", type=paths.FILE, required=False)
-@together(_OPTIONS)
+@together([*_OPTIONS, *_DECLARED])
 @click.option("--curve", "curves", type=click.Choice(_CURVES), multiple=True, help="ε over this.")
 @output_options("text", "json", "csv", color=True)
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     *,
     analysis: Path | None,
     curves: tuple[str, ...],
     result: Output,
+    **words: object,
 ) -> ExitCode:
     """Account for the privacy of a run; ANALYSIS is a file of `lipcert analyze --format json`.
 
@@ -122,37 +120,68 @@ def command(
     ε can be stated.
     """
     result.require_writable([analysis])
-    report = _solve(_RunOptions.of(context, analysis), curves)
+    given = _read_run(stated(context, _RUN_KEY))
+    found = () if analysis is None else _take_over(given, analysis)
+    settings = chosen_settings(context).settings
+    _fill(given, {key: getattr(settings, key) for key in (*_CIRCUMSTANCES, *_QUANTITIES)})
+    declared = {name: word for name, word in words.items() if word is not None}
+    report = _solve(given, declared, curves, found)
     from lipcert.report.privacy import privacy_csv, privacy_document, privacy_json
 
     result.show(privacy_document, report, json=privacy_json, csv=privacy_csv)
     return _outcome(report)
 
 
-def _solve(options: _RunOptions, curves: tuple[str, ...]) -> PrivacyReport:
-    from lipcert.privacy.account import account_for
+def _solve(
+    given: Mapping[str, Any],
+    declared: Mapping[str, Any],
+    curves: tuple[str, ...],
+    found: tuple[Diagnostic, ...],
+) -> PrivacyReport:
+    """given: the run, by the names of settings. declared: how its noise is set or claimed, as far
+    as the user said. found: what is to be said of the analysis that it was read from."""
+    from lipcert.privacy.account import Declaration, account_for
     from lipcert.privacy.accounting import accountant_named, noise_for_epsilon, steps_for_epsilon
+    from lipcert.privacy.plan import TrainingPlan
     from lipcert.report.privacy import PrivacyReport
 
-    wanted = accountant_named(options.accountant)
-    plan, declaration, sigma = options.plan(), options.declaration(), options.noise_multiplier
-    solved_for = options.solved_for
+    solved_for = _asked(given)
+    steps = 1 if solved_for == "steps" else None
+    plan, declaration = TrainingPlan.described({"steps": steps, **given}), Declaration(**declared)
+    wanted = accountant_named(given.get("accountant"))
+    sigma, target = given.get("noise_multiplier", 0.0), given.get("target_epsilon", 0.0)
     if solved_for == "noise_multiplier":
-        if options.declared:
+        if declared:
             raise UsageError(
                 "target-epsilon: how the noise is set and claimed can be judged for a noise "
                 "multiplier only; give --noise-multiplier instead"
             )
-        sigma = noise_for_epsilon(plan, options.target, wanted).noise_multiplier
+        sigma = noise_for_epsilon(plan, target, wanted).noise_multiplier
     elif solved_for == "steps":
         effective = declaration.effective_multiplier(plan, sigma)
         if effective is not None:
-            point = steps_for_epsilon(plan, effective, options.target, wanted)
-            plan = plan.with_steps(point.steps)
-    account = account_for(plan, sigma, wanted, declaration, options.allocation)
-    account = replace(account, diagnostics=(*account.diagnostics, *options.findings()))
+            plan = plan.with_steps(steps_for_epsilon(plan, effective, target, wanted).steps)
+    account = account_for(plan, sigma, wanted, declaration, given.get("allocation"))
+    account = replace(account, diagnostics=(*account.diagnostics, *found))
     drawn = {name: _curve(name, plan, account, wanted) for name in dict.fromkeys(curves)}
     return PrivacyReport(solved_for, account, drawn, account.diagnostics)
+
+
+def _asked(given: Mapping[str, object]) -> str:
+    """The one of noise, length and ε that was not given."""
+    known = {
+        "noise_multiplier": "noise_multiplier" in given,
+        "steps": _has_length(given),
+        "epsilon": "target_epsilon" in given,
+    }
+    missing = [name for name, is_given in known.items() if not is_given]
+    if len(missing) != 1:
+        more = listed(asks_of_run({"steps": 1, **given}))
+        raise UsageError(
+            "privacy: give two of --noise-multiplier, --steps (or --epochs) and "
+            f"--target-epsilon; the third is computed{more and '. Also missing: ' + more}"
+        )
+    return missing[0]
 
 
 def _curve(
@@ -193,149 +222,48 @@ def _fill(given: dict[str, Any], known: Mapping[str, object]) -> None:
         if known.get(key) is not None:
             given.setdefault(key, known[key])
     for key in _QUANTITIES:
-        has_length = "steps" in given or "epochs" in given
+        has_length = _has_length(given)
         answered = has_length + ("noise_multiplier" in given) + ("target_epsilon" in given)
         is_length = key in {"steps", "epochs"}
         if known.get(key) is not None and answered < 2 and not (is_length and has_length):
             given.setdefault(key, known[key])
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _RunOptions:
-    """What was given, by the names of the options; the analysis fills gaps.
-
-    declared: how the noise is set or claimed, as far as the user said.
-    """
-
-    given: Mapping[str, Any]
-    declared: Mapping[str, Any]
-    point_only: bool
-
-    @classmethod
-    def of(cls, context: click.Context, analysis: Path | None) -> _RunOptions:
-        """The run, from the command line, the analysis if there is one, and then the settings."""
-        given = _read_run(stated(context, _RUN_KEY))
-        point_only = analysis is not None and cls._read(given, analysis)
-        settings = chosen_settings(context).settings
-        _fill(given, {key: getattr(settings, key) for key in (*_CIRCUMSTANCES, *_QUANTITIES)})
-        return cls(given, stated(context, _DECLARED_KEY), point_only)
-
-    @classmethod
-    def _read(cls, given: dict[str, Any], analysis: Path) -> bool:
-        """Fill gaps from an analysis; whether its bounds hold at the weights of its file only."""
-        from lipcert.report.statements import is_stepwise
-
-        found = _read_analysis(analysis)
-        assumed, run = found.assumptions, found.privacy
-        if found.network.sensitivity is None:
-            raise NoVerdictError(
-                f"{analysis}: the analysis found no finite sensitivity, so no noise is enough; "
-                "its diagnostics say why"
-            )
-        for key, value in (("neighbours", assumed.neighbours), ("batch_size", assumed.batch_size)):
-            if value is not None and given.setdefault(key, value) != value:
-                raise UsageError(
-                    f"{key.replace('_', '-')}: the noise of {analysis} was computed for {value}, "
-                    f"not for {given[key]}; analyse again or leave it out"
-                )
-        if given.get("target_epsilon") is None or not cls._has_length(given):
-            given.setdefault("noise_multiplier", assumed.noise_multiplier)
-        given["allocation"] = assumed.allocation
-        if run is not None:
-            described = {key: getattr(run, key) for key in _DESCRIBED}
-            if given.get("sampling", run.sampling) != run.sampling:
-                described.pop("sampling_rate")
-            _fill(given, described)
-        return assumed.scope == "point" and not is_stepwise(assumed.mechanism)
-
-    @property
-    def accountant(self) -> str:
-        """The accountant: auto, pld or rdp."""
-        return str(self.given.get("accountant", "auto"))
-
-    @property
-    def allocation(self) -> str | None:
-        """How an analysis split the noise."""
-        return self.given.get("allocation")
-
-    @property
-    def noise_multiplier(self) -> float:
-        """σ as given; meaningless where it is solved for."""
-        return float(self.given.get("noise_multiplier", 0.0))
-
-    @property
-    def target(self) -> float:
-        """The ε to be met."""
-        return float(self.given["target_epsilon"])
-
-    @property
-    def solved_for(self) -> str:
-        """The one of the three that was not given."""
-        known = {
-            "noise_multiplier": "noise_multiplier" in self.given,
-            "steps": self._has_length(self.given),
-            "epsilon": "target_epsilon" in self.given,
-        }
-        missing = [name for name, is_given in known.items() if not is_given]
-        if len(missing) != 1:
-            more = listed(asks_of_run({"steps": 1, **self.given}))
-            raise UsageError(
-                "privacy: give two of --noise-multiplier, --steps (or --epochs) and "
-                f"--target-epsilon; the third is computed{more and '. Also missing: ' + more}"
-            )
-        return missing[0]
-
-    def plan(self) -> TrainingPlan:
-        """The plan; of one step where the steps are solved for."""
-        from lipcert.privacy.plan import TrainingPlan
-
-        one_step = 1 if self.solved_for == "steps" else None
-        return TrainingPlan.described({"steps": one_step, **self.given})
-
-    def declaration(self) -> Declaration:
-        """How the noise is set and claimed, as far as the user said."""
-        from lipcert.privacy.account import Composition, Declaration, Divisor
-        from lipcert.privacy.noise import Neighbouring, Reduction
-        from lipcert.privacy.plan import Sampling
-
-        said = self.declared
-        relation = said.get("sensitivity_for")
-        claimed = said.get("claim_sampling")
-        return Declaration(
-            groups=said.get("noised_groups", 1),
-            composition=Composition(said.get("composition", "joint")),
-            sensitivity_for=Neighbouring(relation) if relation else None,
-            sensitivity_of=Reduction(said.get("sensitivity_of", "sum")),
-            noise_on=Reduction(said.get("noise_on", "sum")),
-            divisor=Divisor(said.get("divisor", "constant")),
-            claimed_sampling=Sampling(claimed) if claimed else None,
-        )
-
-    def findings(self) -> tuple[Diagnostic, ...]:
-        """What is to be said of the analysis as a source."""
-        from lipcert.privacy.account import POINT_ONLY
-
-        return (POINT_ONLY,) if self.point_only else ()
-
-    @staticmethod
-    def _has_length(given: Mapping[str, object]) -> bool:
-        return "steps" in given or "epochs" in given
+def _has_length(given: Mapping[str, object]) -> bool:
+    return "steps" in given or "epochs" in given
 
 
-def _read_analysis(path: Path) -> Analysis:
-    """The analysis in a file and the run that it describes; NoVerdictError where it is none."""
-    from lipcert.report.json import FieldError
-    from lipcert.report.sources import ANALYSIS, read_analysis
+def _take_over(given: dict[str, Any], analysis: Path) -> tuple[Diagnostic, ...]:
+    """Fill gaps from an analysis; what is to be said of bounds at the weights of its file only."""
+    from lipcert.privacy.account import POINT_ONLY
+    from lipcert.report.sources import ANALYSIS, read_source
+    from lipcert.report.statements import is_stepwise
 
-    _, document = paths.read_json(path)
+    _, document = paths.read_json(analysis)
     if document.get("schema") != ANALYSIS:
         raise NoVerdictError(
-            f"{path}: not a result of `lipcert analyze --format json` ({ANALYSIS})"
+            f"{analysis}: not a result of `lipcert analyze --format json` ({ANALYSIS})"
         )
-    try:
-        return read_analysis(document)
-    except FieldError as error:
+    found: Analysis = read_source(str(analysis), document).record
+    assumed, run = found.assumptions, found.privacy
+    if found.network.sensitivity is None:
         raise NoVerdictError(
-            f"{path}: not a complete analysis ({error}); write it again"
-        ) from error
+            f"{analysis}: the analysis found no finite sensitivity, so no noise is enough; "
+            "its diagnostics say why"
+        )
+    for key, value in (("neighbours", assumed.neighbours), ("batch_size", assumed.batch_size)):
+        if value is not None and given.setdefault(key, value) != value:
+            raise UsageError(
+                f"{key.replace('_', '-')}: the noise of {analysis} was computed for {value}, "
+                f"not for {given[key]}; analyse again or leave it out"
+            )
+    if given.get("target_epsilon") is None or not _has_length(given):
+        given.setdefault("noise_multiplier", assumed.noise_multiplier)
+    given["allocation"] = assumed.allocation
+    if run is not None:
+        described = {key: getattr(run, key) for key in _DESCRIBED}
+        if given.get("sampling", run.sampling) != run.sampling:
+            described.pop("sampling_rate")
+        _fill(given, described)
+    is_of_point = assumed.scope == "point" and not is_stepwise(assumed.mechanism)
+    return (POINT_ONLY,) if is_of_point else ()

@@ -1,4 +1,9 @@
-"""Sources: where settings come from, and which one wins.
+"""Sources: the settings a user may give, where each comes from, and which one wins.
+
+Every setting has one key for all sources: the key `input-norm` is the option `--input-norm`, the
+variable `LIPCERT_INPUT_NORM`, the TOML key `input-norm` and the field `Settings.input_norm`. Text
+becomes what it spells; that, and values of TOML, are converted as `Settings` converts its fields,
+which alone checks what they mean.
 
 Precedence: command line > LIPCERT_* > TOML file > default; every key keeps its origin. Invariant:
 an unknown key in any source is an error, never ignored.
@@ -8,21 +13,191 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import Field, dataclass, fields
+from fractions import Fraction
+from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, final
 
-from lipcert.cli.knobs import KNOBS, TABLE_PARSERS
 from lipcert.cli.paths import unreadable
 from lipcert.errors import UsageError
-from lipcert.settings.settings import Settings
-from lipcert.settings.values import nearest
+from lipcert.settings.settings import CHOICES, CONVERTERS, TABLES, Settings, key_of
+from lipcert.settings.values import nearest, number
 
 DEBUG_VARIABLE: Final = "LIPCERT_DEBUG"
 _DEFAULT: Final = "default"
 _DERIVED: Final = "derived from other settings (auto)"
 _COMMAND_LINE: Final = "command line"
+Parser = Callable[[object], object]
+"""makes of text or a value of TOML the value of a field, or raises `UsageError`"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting: how it is written, read and explained.
+
+    count: how many words the option takes; 0: it is a switch. repeated: it may be given again.
+    """
+
+    key: str
+    parse: Parser
+    metavar: str
+    text: str
+    count: int = 1
+    repeated: bool = False
+
+    @property
+    def field(self) -> str:
+        """Name of the field of `Settings`."""
+        return self.key.replace("-", "_")
+
+    @property
+    def option(self) -> str:
+        """Name on the command line."""
+        return f"--{self.key}"
+
+    @property
+    def variable(self) -> str:
+        """Name of its environment variable."""
+        return f"LIPCERT_{self.field.upper()}"
+
+
+def _switch(text: str) -> object:
+    words = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+    return words.get(text.lower(), text)
+
+
+def _word(text: str) -> str:
+    if text:
+        return text
+    raise UsageError(f"{text!r} is not a name")
+
+
+def _pairs(text: str) -> object:
+    """`cls=1,reg=0.5`."""
+    pairs = (item.rpartition("=")[::2] for item in text.split(","))
+    return {name: _spelt("float", value) for name, value in pairs}
+
+
+def _listed(text: str) -> list[str]:
+    return text.replace(",", " ").split()
+
+
+_READERS: Final[Mapping[str, Callable[[str], object]]] = MappingProxyType(
+    {
+        "float": float,
+        "int": int,
+        "bool": _switch,
+        "tuple[str, ...]": _listed,
+        "tuple[tuple[str, float], ...]": _pairs,
+    }
+)
+"""what text spells, by the type of a field"""
+
+
+def _spelt(kind: str, raw: object) -> object:
+    """What text spells, if anything."""
+    if not isinstance(raw, str):
+        return raw
+    try:
+        return _READERS.get(kind, _word)(raw)
+    except (ValueError, OverflowError, ZeroDivisionError):
+        return raw
+
+
+def _parsed(field: str, kind: str, raw: object) -> object:
+    return CONVERTERS[field](field.replace("_", "-"), _spelt(kind, raw))
+
+
+def _rate(raw: object) -> object:
+    """A number, or a fraction such as `1/45`."""
+    try:
+        value = float(Fraction(raw)) if isinstance(raw, str) and "/" in raw else raw
+    except (ValueError, OverflowError, ZeroDivisionError):
+        value = raw
+    return _number(value)
+
+
+def _box(raw: object) -> object:
+    """LO HI, and NAME=LO HI of single inputs, in any number; or a table of them."""
+    if isinstance(raw, dict):
+        return {name: _box(value) for name, value in raw.items()}
+    ends = [end for item in _items(raw) for end in (item if isinstance(item, tuple) else (item,))]
+    if not ends or len(ends) % 2:
+        raise UsageError(f"{raw!r} is not a pair LO HI, or NAME=LO HI of one of several inputs")
+    pairs = zip(ends[::2], ends[1::2], strict=True)
+    return _by_input(raw, ((*_named(low), _number(high)) for low, high in pairs))
+
+
+def _norm(raw: object) -> object:
+    """R, and NAME=R of single inputs, in any number; or a table of them."""
+    if isinstance(raw, dict):
+        return {name: _number(value) for name, value in raw.items()}
+    words = [raw] if isinstance(raw, int | float) else _items(raw)
+    return _by_input(raw, map(_named, words))
+
+
+def _named(word: object) -> tuple[str, float]:
+    """The name of an input, or nothing, and a number."""
+    name, _, value = word.rpartition("=") if isinstance(word, str) else ("", "", word)
+    return name, _number(value)
+
+
+def _number(raw: object) -> float:
+    return number("", _spelt("float", raw))
+
+
+def _by_input(raw: object, items: Iterable[tuple[str, *tuple[float, ...]]]) -> object:
+    """What is given by input, as a table; alone what is given of all."""
+    found: dict[str, object] = {}
+    for name, *numbers in items:
+        if name in found:
+            raise UsageError(f"{raw!r} says two things of {name or 'all inputs'!r}")
+        found[name] = numbers[0] if len(numbers) == 1 else tuple(numbers)
+    return found[""] if found.keys() == {""} else found
+
+
+def _items(raw: object) -> list[object]:
+    """A list as it is; text from the environment split at commas or blanks."""
+    if isinstance(raw, str):
+        return [*_listed(raw)]
+    if isinstance(raw, list | tuple):
+        return list(raw)
+    raise UsageError(f"{raw!r} is not a list")
+
+
+_OWN_PARSERS: Final[Mapping[str, Parser]] = MappingProxyType(
+    {"input_norm": _norm, "input_box": _box, "sampling_rate": _rate}
+)
+
+
+def _knob(item: Field[Any]) -> Knob:
+    """The knob that a field of `Settings` declares."""
+    kind = str(item.type).removesuffix(" | None")
+    words = CHOICES.get(item.name, ())
+    return Knob(
+        key=key_of(item),
+        parse=_OWN_PARSERS.get(item.name) or partial(_parsed, item.name, kind),
+        metavar=item.metadata["metavar"] or "|".join(words),
+        text=item.metadata["text"],
+        count={"bool": 0, "tuple[float, float]": 2}.get(kind, 1),
+        repeated=kind == "tuple[str, ...]" or item.name in {"input_norm", "input_box"},
+    )
+
+
+KNOBS: Final = tuple(_knob(item) for item in fields(Settings) if item.metadata)
+
+TABLE_PARSERS: Final[Mapping[str, Parser]] = MappingProxyType(
+    {
+        key_of(item): partial(CONVERTERS[item.name], key_of(item))
+        for item in fields(Settings)
+        if item.name in TABLES
+    }
+)
+"""settings without an option: tables of the settings file, a value for each name or glob"""
 
 
 @final

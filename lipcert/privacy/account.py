@@ -97,6 +97,16 @@ class Divisor(Enum):
     """the size of the batch at hand"""
 
 
+_KINDS: Final[Mapping[str, type[Enum]]] = {
+    "composition": Composition,
+    "sensitivity_for": Neighbouring,
+    "sensitivity_of": Reduction,
+    "noise_on": Reduction,
+    "divisor": Divisor,
+    "claimed_sampling": Sampling,
+}
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Declaration:
@@ -117,6 +127,9 @@ class Declaration:
     claimed_sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in _KINDS.items():  # of words, such as those of the command line
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, kind(getattr(self, name)))
         if self.groups < 1:
             raise UsageError(f"noised-groups: {self.groups} is not a positive number of groups")
 

@@ -17,19 +17,15 @@ from typing import Any, Final, Literal, TypeAlias, final
 
 from lipcert.analysis.records import Analysis
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
-from lipcert.core.certificate import (
-    Certificate,
-    CertificateFormatError,
-    PrivacyClaim,
-    read_certificate,
-)
+from lipcert.core.certificate import Certificate, PrivacyClaim
 from lipcert.core.codec import member
 from lipcert.core.ledger.premises import Premises
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.account import Account
 from lipcert.report import document as doc
+from lipcert.report.certificate import Claimed
 from lipcert.report.json import DOCUMENT, dump
-from lipcert.report.sources import ANALYSIS, read_analysis
+from lipcert.report.sources import ANALYSIS, read_source
 from lipcert.text.numbers import NO_BOUND, at_most, counted
 
 Number: TypeAlias = float | Fraction
@@ -92,16 +88,15 @@ def read_statement(path: str, document: Mapping[str, object], data: bytes) -> St
 
     NoVerdictError where it is neither, or not a complete one.
     """
+    if document.get("schema") not in (CERTIFICATE, ANALYSIS):
+        raise NoVerdictError(f"{path}: neither a certificate nor an analysis in JSON")
+    record = read_source(path, document, data).record
     try:
-        match document.get("schema"):
-            case str(schema) if schema == CERTIFICATE:
-                return _certified(path, read_certificate(data))
-            case str(schema) if schema == ANALYSIS:
-                return _analysed(path, document)
-    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
-        what = "certificate" if isinstance(error, CertificateFormatError) else "complete document"
-        raise NoVerdictError(f"{path}: not a {what} ({error})") from error
-    raise NoVerdictError(f"{path}: neither a certificate nor an analysis in JSON")
+        if isinstance(record, Claimed):
+            return _certified(path, record.certificate)
+        return _analysed(path, record, document["assumptions"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise NoVerdictError(f"{path}: not a complete document ({error})") from error
 
 
 def _certified(path: str, certificate: Certificate) -> Statement:
@@ -124,12 +119,9 @@ def _certified(path: str, certificate: Certificate) -> Statement:
     )
 
 
-def _analysed(path: str, document: Mapping[str, object]) -> Statement:
-    analysis = read_analysis(document)
-    run = analysis.privacy
-    facts, members = analysis.assumptions, document["assumptions"]
-    if not isinstance(members, dict):
-        raise TypeError("an object is missing")
+def _analysed(path: str, analysis: Analysis, members: Any) -> Statement:
+    """members: its assumptions as the document has them."""
+    facts, run = analysis.assumptions, analysis.privacy
     assumptions = {
         name: Assumed(_words(value)) for name, value in members.items() if name not in _NOT_ASSUMED
     }

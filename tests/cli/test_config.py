@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from lipcert.cli.knobs import KNOBS, TABLES
 from lipcert.cli.main import cli
+from lipcert.cli.sources import KNOBS, TABLES
 from lipcert.settings.settings import FOUND, Settings
 
 
