@@ -13,11 +13,11 @@ from math import inf
 from typing import Self, final
 
 from lipcert.analysis.clipping import clipped_layers, with_clips
-from lipcert.analysis.loss import planned_loss
 from lipcert.analysis.premises import (
     check_domain,
     constraints_of,
     mechanism_of,
+    planned_loss,
     premises_of,
     scaled_down,
     scope_claim,

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.analysis.bounded import Bounded
-from lipcert.analysis.loss import assumed_loss, doubt_of_loss
+from lipcert.analysis.premises import assumed_loss, doubt_of_loss
 from lipcert.analysis.release import layer_of
 from lipcert.analysis.why_unbounded import Absence, Why
 from lipcert.core.program import (

@@ -23,7 +23,7 @@ from torch import Tensor
 from lipcert.audit.bounds import Claims
 from lipcert.audit.tally import ALL, Family
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import checked_labels
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.losses import clipped_gradient, per_example_loss

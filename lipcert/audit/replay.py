@@ -31,8 +31,7 @@ from lipcert.audit.tally import ALL, FAMILIES, Family, Findings, Places, Tallies
 from lipcert.audit.unit_results import UnitResult
 from lipcert.audit.weight_norms import MODEL, Settled, settled_weights
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.examples import Examples, Readable
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import Examples, Readable, checked_labels
 from lipcert.measure.measured import Decision, Precision, decide
 
 _NAMED: Final = 3

@@ -44,8 +44,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.tape import Changed, Difference, Ended, Tape, digest_of, watching
-from lipcert.data.objects import function_named
-from lipcert.data.opening import is_elsewhere, open_source
+from lipcert.data.opening import function_named, is_elsewhere, open_source
 from lipcert.data.source import Columns, joined
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.privacy.noise import Neighbouring

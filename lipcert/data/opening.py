@@ -1,24 +1,342 @@
-"""Opening: from what a user wrote after --data to a source of examples.
+"""Opening: from what a user wrote after --data, or a Python object, to a source of examples.
 
-That is the path of an .npz file with arrays x and y, `package.module:function`, or, from Python, an
-object. A fault raises NoVerdictError, which says what can be read. Data in any other form are read
-by a function that the user writes with a library for that form.
+That is the path of an .npz file with arrays x and y, `package.module:function`, or, from Python,
+arrays, a torch data set or a loader. A fault raises NoVerdictError, which says what can be read.
+Data in any other form are read by a function that the user writes with a library for that form.
+
+A function is called without arguments. A data set of known length is read by index; a loader of one
+is read through its data set and `collate_fn`, even if it shuffles; anything else is iterated in
+order, again for each reading. This module does not import torch: the author of a torch object has
+imported it.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
+import importlib.util
 import io
 import os
+import re
+import sys
 import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, final
 
 import numpy as np
+import numpy.typing as npt
 
-from lipcert.data.objects import is_function, source_of_function, source_of_object
-from lipcert.data.source import Array, Arrays, Block, Columns, Source, side_by_side
-from lipcert.errors import NoVerdictError
+from lipcert.data.source import (
+    Array,
+    Arrays,
+    Block,
+    Columns,
+    Identity,
+    Source,
+    digest_of,
+    joined,
+    rows_of_block,
+    side_by_side,
+    stacked,
+)
+from lipcert.errors import LipCertError, NoVerdictError, UsageError
+
+_Found = TypeVar("_Found")
+_FUNCTION: Final = re.compile(r"([A-Za-z_][\w.]*|.*\.py):[A-Za-z_][\w.]*")
+_PROBED: Final = 64
+_AT_ONCE: Final = 32
+
+
+def is_function(where: str) -> bool:
+    """Whether this is spelt like `package.module:function` or `folder/file.py:function`."""
+    return _FUNCTION.fullmatch(where) is not None
+
+
+def function_named(where: str) -> Callable[..., Any]:
+    """The function `package.module:function`, or `folder/file.py:function`.
+
+    Modules are also looked for in the working folder, and those that a file imports beside it.
+    """
+    module_name, _, path = where.rpartition(":")
+    file = Path(module_name) if module_name.endswith(".py") else None
+    here = os.getcwd() if file is None else str(file.resolve().parent)
+    sys.path.insert(0, here)
+    try:
+        found = _asked(where, "cannot be imported", _module, module_name, file)
+    finally:
+        sys.path.remove(here)
+    for part in path.split("."):
+        if not hasattr(found, part):
+            raise NoVerdictError(f"{where}: {module_name} has no {part!r}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise NoVerdictError(f"{where} is not a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _module(name: str, file: Path | None) -> Any:
+    if file is None:
+        return importlib.import_module(name)
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    if spec is None or spec.loader is None:
+        raise NoVerdictError(f"{file} is not a module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[file.stem] = module  # dataclasses and worker processes look it up
+    spec.loader.exec_module(module)
+    return module
+
+
+def source_of_function(where: str, columns: Columns) -> Source:
+    """The examples that the function returns."""
+    found = function_named(where)
+    return source_of_object(_asked(where, "failed", found), where, columns, again=found)
+
+
+def source_of_object(
+    found: Any, name: str, columns: Columns, again: Callable[[], Any] | None = None
+) -> Source:
+    """The examples of an object. again: makes it anew, where it can be iterated only once."""
+    if isinstance(found, Source):
+        return found
+    if isinstance(found, tuple) and all(map(_is_array, found)):
+        found = _nested(found, columns)
+    if _is_arrays(found, columns):
+        return Arrays(*_pair(found, name, columns, batched=True), name)
+    if (loader := _torch("DataLoader")) is not None and isinstance(found, loader):
+        if not _is_stream(found.dataset):
+            return Indexed(found.dataset, name, columns, found.collate_fn)
+        return Stream(found, name, columns, again, batched=found.batch_sampler is not None)
+    if not _is_stream(found) and hasattr(found, "__getitem__") and hasattr(found, "__len__"):
+        return Indexed(found, name, columns)
+    if hasattr(found, "__iter__") and not isinstance(found, str | bytes | Mapping):
+        return Stream(found, name, columns, again)
+    raise UsageError(
+        f"{name} is a {type(found).__name__}; give arrays (x, y), a torch Dataset, IterableDataset "
+        "or DataLoader, or the path of a file"
+    )
+
+
+@final
+class Indexed(Source):
+    """A data set with `__getitem__` and `__len__`. collate: of a loader; makes a batch of them."""
+
+    def __init__(
+        self,
+        found: Any,
+        name: str,
+        columns: Columns,
+        collate: Callable[[list[Any]], Any] | None = None,
+    ) -> None:
+        self.name = name
+        self._found, self._columns, self._collate = found, columns, collate
+        self.count = int(_asked(name, "has no length", len, found))
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """By their numbers, in order."""
+        if start >= (self.count or 0):
+            return
+        rows = rows_of_block(self._some(range(start, start + 1))[0])
+        for at in range(start, self.count or 0, rows):
+            yield self._some(range(at, min(at + rows, self.count or 0)))
+
+    def take(self, index: npt.NDArray[np.int64]) -> Block:
+        """The examples of these numbers, in this order."""
+        return self._some(map(int, index))
+
+    def identity(self) -> Identity:
+        """Of the length and of examples at equal distances."""
+        index = np.unique(np.linspace(0, (self.count or 1) - 1, _PROBED).astype(np.int64))
+        probed = [self.take(index)] if self.count else []
+        return Identity(
+            digest_of(probed, self.count),
+            f"the number of examples, and {len(index) if self.count else 0} of them",
+        )
+
+    def _some(self, numbers: Iterable[int]) -> Block:
+        examples = (
+            _asked(self.name, f"failed at example {i}", self._found.__getitem__, i) for i in numbers
+        )
+        if self._collate is None:
+            pairs = (_pair(item, self.name, self._columns) for item in examples)
+            return joined(list(stacked(pairs, self.name)))
+        blocks = []
+        while some := list(islice(examples, _AT_ONCE)):
+            batch = _asked(self.name, "failed in its collate_fn", self._collate, some)
+            blocks.append(_pair(batch, self.name, self._columns, batched=True))
+        return joined(blocks)
+
+
+@final
+class Stream(Source):
+    """What can only be gone through; how many examples there are is known at the end.
+
+    batched: whether it gives batches, and not examples.
+    """
+
+    def __init__(
+        self,
+        found: Any,
+        name: str,
+        columns: Columns,
+        again: Callable[[], Any] | None,
+        *,
+        batched: bool = False,
+    ) -> None:
+        self.name = name
+        self.count = None
+        self._found, self._columns, self._again, self._batched = found, columns, again, batched
+        if again is None and isinstance(found, Iterator):
+            raise UsageError(
+                f"{name} can be iterated only once; give a data set, or a list of examples"
+            )
+
+    def blocks(self, start: int = 0) -> Iterator[Block]:
+        """From the beginning; what lies before the start is passed over."""
+        batched = self._batched
+        pairs = (_pair(i, self.name, self._columns, batched=batched) for i in self._items())
+        for x, y in pairs if self._batched else stacked(pairs, self.name):
+            passed = min(start, len(x))
+            start -= passed
+            if passed < len(x):
+                yield x[passed:], y[passed:]
+
+    def identity(self) -> Identity:
+        """The identity of the first examples."""
+        probed: list[Block] = []
+        for x, y in self.blocks():
+            left = _PROBED - sum(len(held) for held, _ in probed)
+            probed.append((x[:left], y[:left]))
+            if left <= len(x):
+                break
+        whole = [joined(probed)] if probed else []
+        return Identity(digest_of(whole, "stream"), f"the first {_PROBED} examples")
+
+    def _items(self) -> Iterator[Any]:
+        found = self._found
+        if isinstance(found, Iterator) and self._again is not None:
+            found = _asked(self.name, "failed", self._again)
+        items = _asked(self.name, "failed", iter, found)
+        end = object()
+        while (item := _asked(self.name, "failed on its way", next, items, end)) is not end:
+            yield item
+
+
+def _pair(item: Any, name: str, columns: Columns, *, batched: bool = False) -> Block:
+    """Inputs and labels of an example, or of a batch."""
+    item = _nested(item, columns)
+    if isinstance(item, Mapping):
+        x, y = columns.pair(item, name)
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        x, y = item
+    else:
+        parts = f"{len(item)} parts" if isinstance(item, tuple | list) else type(item).__name__
+        raise NoVerdictError(
+            f"{name} gives {parts} as an example; a pair (x, y) of inputs and label is needed, or "
+            "a mapping with both"
+        )
+    inputs = columns.inputs_of(x, name, _array)
+    return inputs, _labels(y, name, columns, len(inputs) if batched else None)
+
+
+def _nested(item: Any, columns: Columns) -> Any:
+    """(a, b, y) of a network with several inputs as ((a, b), y), with the labels of several outputs
+    together; anything else as it is."""
+    count = len(columns.inputs)
+    if not (count and isinstance(item, tuple | list) and len(item) > max(2, count)):
+        return item
+    labels = item[count:]
+    return item[:count], labels[0] if len(labels) == 1 else labels
+
+
+def _labels(item: Any, name: str, columns: Columns, count: int | None) -> Array:
+    """The label of an example, or labels of so many; those of several outputs in a row.
+
+    Of several outputs are a mapping, and what no array can be made of; of a batch, arrays each of
+    which counts its examples.
+    """
+    if isinstance(item, Mapping):
+        if columns.y is None:
+            raise NoVerdictError(
+                f"{name} gives the labels {', '.join(map(repr, item))} by name: say with --data-y "
+                "in which order they are those of the outputs that have a loss"
+            )
+        item = tuple(item[label] for label in columns.labels(item, name))
+    if not isinstance(item, tuple | list):
+        return _array(item, name)
+    parts = [_array(part, name) for part in item]
+    if count is not None:
+        is_each = bool(parts) and all(part.ndim and len(part) == count for part in parts)
+        return side_by_side(parts, name) if is_each else _array(item, name)
+    if len({part.shape for part in parts}) == 1:
+        return _array(parts, name)
+    return np.concatenate([part.reshape(-1) for part in parts])
+
+
+def _array(item: Any, name: str) -> Array:
+    """An array of a tensor, an array, a number, or a list of these."""
+    if hasattr(item, "detach"):
+        item = item.detach().cpu()
+        item = item.float() if str(item.dtype) == "torch.bfloat16" else item
+        return np.asarray(item.numpy())
+    if isinstance(item, list | tuple):
+        item = [_array(part, name) for part in item]
+    elif not isinstance(item, np.ndarray | np.generic | bool | int | float):
+        raise NoVerdictError(
+            f"{name} gives a {type(item).__name__}, and an array, tensor or number is needed: "
+            "convert it as training does, in the transforms of the data set say"
+        )
+    try:
+        return np.asarray(item)
+    except ValueError as error:
+        raise NoVerdictError(f"{name} gives lists of several lengths: {error}") from error
+
+
+def _is_arrays(found: Any, columns: Columns) -> bool:
+    """Whether this is a pair of whole arrays, and not two examples: of inputs (of several, as many
+    arrays, or a mapping of them), and of labels (of several outputs, as many arrays)."""
+    if not (isinstance(found, tuple | list) and len(found) == 2 and _is_whole(found[0], columns)):
+        return False
+    labels = found[1].values() if isinstance(found[1], Mapping) else found[1]
+    if isinstance(labels, tuple | list | ValuesView):
+        return len(labels) > 1 and all(map(_is_array, labels))
+    return _is_array(labels)
+
+
+def _is_whole(x: Any, columns: Columns) -> bool:
+    """Whether this is an array of all inputs, or one for each of several."""
+    parts = [x]
+    if columns.inputs and isinstance(x, tuple | list | Mapping):
+        parts = list(x.values() if isinstance(x, Mapping) else x)
+    return bool(parts) and all(map(_is_array, parts))
+
+
+def _is_array(part: Any) -> bool:
+    return len(getattr(part, "shape", ())) > 0
+
+
+def _torch(name: str) -> Any:
+    """A class of torch.utils.data; None where it is not imported, so that it has no instances."""
+    return getattr(sys.modules.get("torch.utils.data"), name, None)
+
+
+def _is_stream(found: object) -> bool:
+    iterable = _torch("IterableDataset")
+    return iterable is not None and isinstance(found, iterable)
+
+
+def _asked(name: str, what: str, function: Callable[..., _Found], *words: Any) -> _Found:
+    """What a function of the user's returns; NoVerdictError says what it raises."""
+    try:
+        return function(*words)
+    except LipCertError:
+        raise
+    except Exception as error:  # code of the user
+        told = " ".join(str(error).split())
+        raise NoVerdictError(f"{name} {what}: {type(error).__name__}: {told}") from error
+
 
 _LARGEST: Final = 1 << 36
 _REMEDY: Final = "write it with numpy.savez(path, x=inputs, y=labels)"

@@ -16,8 +16,7 @@ import numpy as np
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.losses.base import Loss
 from lipcert.core.program import FloatArray, IndexArray
-from lipcert.gradient_stats.examples import Examples
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.gradient_stats.network import (
     Network,
     ParameterGradient,

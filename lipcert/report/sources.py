@@ -27,13 +27,13 @@ from lipcert.report.certificate import (
     certificate_document,
     check_document,
 )
-from lipcert.report.document import Document, Statements
-from lipcert.report.figures import (
+from lipcert.report.charts import (
     analysis_figures,
     audit_figures,
     certificate_figures,
     privacy_figures,
 )
+from lipcert.report.document import Document, Statements
 from lipcert.report.json import DOCUMENT, FieldError, JsonObject, dump
 from lipcert.report.markdown import markdown
 from lipcert.report.privacy import PrivacyReport, privacy_document

@@ -28,8 +28,7 @@ from lipcert.analysis.release import Release, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import DROWNED, usefulness_of
 from lipcert.core.certificate import Certificate
 from lipcert.errors import CertificationError, LipCertError, NoVerdictError, UsageError
-from lipcert.gradient_stats.examples import RANDOM, Examples, random_examples
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import RANDOM, Examples, checked_labels, random_examples
 from lipcert.importer.model import ImportedModel
 from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan

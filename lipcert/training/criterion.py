@@ -23,7 +23,7 @@ from lipcert.core.losses.joint import Joint
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import checked_labels
 from lipcert.measure.losses import clipped_gradient, per_example_loss
 from lipcert.training.clipping import Asked
 from lipcert.training.composition import is_finite

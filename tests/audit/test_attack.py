@@ -18,8 +18,7 @@ from lipcert.audit.prepared_job import random_examples
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
 from lipcert.errors import UsageError
-from lipcert.gradient_stats.examples import Examples
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.graph.geometry import Window
 from lipcert.importer.load import load_model
 from lipcert.measure.lowering import lowered

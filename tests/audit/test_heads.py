@@ -17,7 +17,7 @@ from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import Family
 from lipcert.core.certificate import read_certificate
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import checked_labels
 from lipcert.importer.load import load_model
 from lipcert.losses import loss_gradients, worst_gradients
 from lipcert.measure.losses import per_example_loss

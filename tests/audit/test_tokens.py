@@ -26,7 +26,7 @@ from lipcert.core.certificate import read_certificate
 from lipcert.core.losses.base import NO_LABEL
 from lipcert.core.rules.facts import Fact
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import checked_labels
 from lipcert.importer.load import load_model
 from lipcert.losses import make_loss, parameters
 from lipcert.measure.losses import per_example_loss

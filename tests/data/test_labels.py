@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from lipcert.data.objects import source_of_object
-from lipcert.data.opening import open_source
+from lipcert.data.opening import open_source, source_of_object
 from lipcert.data.source import Columns
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import DataSet

@@ -25,7 +25,7 @@ from lipcert.core.losses.margins import (
 )
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import checked_labels
 from lipcert.measure.losses import clipped_gradient, per_example_loss
 from tests.plain_losses import CLASS_LOSSES, TARGET_LOSSES, loss_value
 

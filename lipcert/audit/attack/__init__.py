@@ -22,8 +22,7 @@ from lipcert.audit.attack.objective import Field
 from lipcert.audit.attack.weights import WeightSet, climb_weights, weight_starts
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.examples import Examples
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.graph.domain import Domain
 
 __all__ = ["Progress", "Proposal", "proposals"]

@@ -32,8 +32,7 @@ from lipcert.audit.trace.records import Batch as RecordedBatch
 from lipcert.audit.trace.records import Declaration, Noise, Reduction, Step
 from lipcert.audit.weight_norms import Settled
 from lipcert.core.program import FloatArray
-from lipcert.gradient_stats.examples import Readable
-from lipcert.gradient_stats.labels import checked_labels
+from lipcert.gradient_stats.examples import Readable, checked_labels
 from lipcert.graph.ir import Graph
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings
