@@ -29,7 +29,6 @@ from lipcert.core.certificate import (
     ParameterClaim,
     PrivacyClaim,
     Tool,
-    write_certificate,
 )
 from lipcert.core.check import Choices, check
 from lipcert.core.claims import (
@@ -56,6 +55,7 @@ from lipcert.process.threads import one_thread
 from lipcert.search.prover import ROOM
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import check_choice
+from lipcert.text.certificate import assumptions_of, write_certificate
 from lipcert.text.numbers import finite
 from lipcert.version import __version__
 
@@ -317,14 +317,12 @@ class _Draft:
 
     def _assumptions(self, certificate: Certificate) -> tuple[Assumption, ...]:
         clipped = self._premises.clip is not None
-        return self._premises.assumptions(
-            certificate,
-            Circumstances(
-                self._program.batch_proved,
-                self._frozen(certificate),
-                eval_layers(self._model, self._program, clipped=clipped),
-            ),
+        known = Circumstances(
+            self._program.batch_proved,
+            self._frozen(certificate),
+            eval_layers(self._model, self._program, clipped=clipped),
         )
+        return assumptions_of(self._premises, certificate, known)
 
 
 def _stated(bound: float) -> float:

@@ -16,13 +16,13 @@ from enum import Enum
 from typing import Final, final
 
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
-from lipcert.core.codec import CodecError, Form
+from lipcert.core.codec import CodecError
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.measured import Precision
 from lipcert.settings.gates import NO_GATES, OF_AUDITS, Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.settings.values import check_positive
-from lipcert.text.codec import Codec
+from lipcert.text.codec import Codec, Form
 from lipcert.version import __version__
 
 _SCHEMA: Final = "lipcert.audit-job/3"

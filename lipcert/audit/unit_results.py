@@ -23,10 +23,10 @@ from lipcert.audit.records import CheckReport, ExampleReference
 from lipcert.audit.tally import Findings
 from lipcert.audit.trace.files import open_regular
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
-from lipcert.core.codec import CodecError, Form
+from lipcert.core.codec import CodecError
 from lipcert.errors import NoVerdictError
 from lipcert.process.files import write_whole
-from lipcert.text.codec import Codec
+from lipcert.text.codec import Codec, Form
 
 _SCHEMA: Final = "lipcert.audit-unit/5"
 _STAMP: Final = "job.json"
@@ -190,12 +190,12 @@ def _place_of(example: ExampleReference) -> tuple[str, int]:
 
 
 _PLAIN: Final = Codec(CodecError, {})
-_PAIR: Final = _PLAIN.form(tuple[str, int])
+_PAIR: Final = _PLAIN.reader(tuple[str, int])
 UNITS: Final = Codec(
     ValueError,
     {
         **FORMS,
-        ExampleReference: Form(_place_of, lambda value: ExampleReference(*_PAIR.read(value))),
+        ExampleReference: Form(_place_of, lambda value: ExampleReference(*_PAIR(value))),
     },
     nulls=True,
     longest=1 << 24,

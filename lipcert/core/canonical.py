@@ -6,7 +6,7 @@ is no null, because what is absent is left out. So a digest of the bytes is a di
 A bound is a float64 in hexadecimal, a probability a rational number as two decimal strings.
 
 Readers take untrusted bytes and strings, and return a value or raise an error with the reason.
-Invariant: what is read is exactly what the writer writes for it. The reader enforces this directly:
+Invariant: what is read is exactly what is written of it. The reader enforces this directly:
 it writes the value that a JSON parser returns again and compares the bytes, so duplicate or
 unsorted keys, other escapes, blanks, 1.0 for 1 or −0 for 0 are refused whatever that parser
 accepts.
@@ -21,7 +21,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final, TypeAlias, final
 
-from lipcert.core.codec import CodecError, Form
+from lipcert.core.codec import CodecError, Reader
 
 Json: TypeAlias = "str | int | bool | list[Json] | dict[str, Json]"
 
@@ -147,13 +147,6 @@ def read_float(text: object) -> float:
     return number
 
 
-def write_float(number: float) -> str:
-    """The spelling of a finite float64 that `read_float` takes."""
-    if not math.isfinite(number):
-        raise CodecError(f"{number!r} has no spelling in a certificate")
-    return (number + 0.0).hex()  # -0.0 + 0.0 is 0.0
-
-
 def read_rational(pair: object) -> Fraction:
     """A rational number ≥ 0 in lowest terms, from two decimal strings."""
     if type(pair) is not list or len(pair) != 2 or not all(map(_is_natural, pair)):
@@ -162,13 +155,6 @@ def read_rational(pair: object) -> Fraction:
     if below == 0 or math.gcd(above, below) != 1:
         raise CodecError("is not a rational number in lowest terms")
     return Fraction(above, below)
-
-
-def write_rational(number: Fraction) -> list[str]:
-    """The two strings that `read_rational` takes."""
-    if number < 0 or max(number.numerator, number.denominator) >= 10**MAX_DIGITS:
-        raise CodecError("a rational number is negative or has too many digits")
-    return [str(number.numerator), str(number.denominator)]
 
 
 def _is_natural(text: object) -> bool:
@@ -182,9 +168,9 @@ def _read_number_or_word(text: object) -> float | str:
     return read_float(text) if text.removeprefix("-").startswith("0x") else text
 
 
-FORMS: Final[Mapping[object, Form]] = {
-    float: Form(write_float, read_float),
-    float | str: Form(lambda x: x if type(x) is str else write_float(x), _read_number_or_word),
-    Fraction: Form(write_rational, read_rational),
+READERS: Final[Mapping[object, Reader]] = {
+    float: read_float,
+    float | str: _read_number_or_word,
+    Fraction: read_rational,
 }
 """numbers of a certificate"""

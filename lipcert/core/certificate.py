@@ -1,7 +1,7 @@
 """Certificate: what is claimed of a model, under which assumptions, and what helps to check it.
 
-Writes records as the bytes of a file and reads them back; the two are inverse to each other.
-Numbers are exact: bounds are float64, probabilities rational.
+Reads records from the bytes of a file, which `text.certificate` writes; the two are inverse to
+each other. Numbers are exact: bounds are float64, probabilities rational.
 
     certificate = schema tool model scope assumptions lines outputs [privacy]
 
@@ -16,14 +16,8 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, Literal, TypeVar, cast, final
 
-from lipcert.core.canonical import (
-    FORMS,
-    CanonicalFormError,
-    Json,
-    read_canonical,
-    write_canonical,
-)
-from lipcert.core.codec import Bound, Codec, CodecError, Form, Sha256, member
+from lipcert.core.canonical import READERS, CanonicalFormError, read_canonical
+from lipcert.core.codec import Bound, Codec, CodecError, Sha256, member
 from lipcert.core.line import RULES, Line, line_class
 
 SCHEMA: Final = "lipcert.certificate/2"
@@ -189,15 +183,10 @@ def _read_line(value: object) -> Line[Any]:
     rule = value.get("rule") if type(value) is dict else None
     if type(rule) is not str or rule not in RULES:
         raise CodecError("is not a line of a known rule")
-    return cast("Line[Any]", _CODEC.form(line_class(rule)).read(value))
+    return cast("Line[Any]", _CODEC.reader(line_class(rule))(value))
 
 
-def _write_line(line: Line[Any]) -> Any:
-    return _CODEC.write(line)
-
-
-_LINES: Final = Form(_write_line, _read_line)
-_CODEC: Final[Codec] = Codec(CertificateFormatError, {**FORMS, Line[Any]: _LINES})
+_CODEC: Final[Codec] = Codec(CertificateFormatError, {**READERS, Line[Any]: _read_line})
 
 
 def read_certificate(data: bytes) -> Certificate:
@@ -212,17 +201,6 @@ def read_certificate(data: bytes) -> Certificate:
             "issue it again with `lipcert certify`"
         )
     return _CODEC.read(Certificate, value, "certificate")
-
-
-def write_certificate(certificate: Certificate) -> bytes:
-    """The bytes that `read_certificate` reads back; `CanonicalFormError` where it is too large."""
-    return write_canonical(_CODEC.write(certificate))
-
-
-def written(record: object) -> dict[str, Json]:
-    """A record as it stands in a certificate."""
-    members: dict[str, Json] = _CODEC.write(record)
-    return members
 
 
 def read(kind: type[_T], value: object, where: str, **apart: object) -> _T:

@@ -266,7 +266,8 @@ def _ledger(state: _State) -> Iterator[str]:
         frozen_tensors(program, frozenset(certificate.scope.trained)),
         eval_layers(state.model, program, clipped=clipped),
     )
-    expected = state.assumptions = state.premises.assumptions(certificate, known)
+    stated = {item.id: item.data for item in certificate.assumptions}
+    expected = state.assumptions = state.premises.assumptions(certificate, known, stated)
     if certificate.assumptions != expected:
         found = {item.id: item for item in certificate.assumptions}
         wrong = [item.id for item in expected if found.get(item.id) != item]

@@ -1,4 +1,4 @@
-"""Codec: records as values of JSON and back, by the type hints of their dataclasses.
+"""Codec: records from values of JSON, by the type hints of their dataclasses.
 
     dataclass         an object with a member for every field
     tuple[T, ...]     an array; tuple[A, B] is one of exactly two items
@@ -8,13 +8,13 @@
     Annotated[T, …]   T within a `Limit`
     object            any value, as it is
 
-How a number is spelt, and every further type, is for the dialect to say (`forms`, or a subclass).
+How a number is spelt, and every further type, is for the dialect to say (`readers`, or a subclass).
 What a field says of its member beyond its type stands in its metadata (`member`).
 
 The reader takes an untrusted value, and returns the record or raises an error of the dialect with
 the path of the fault. Invariant: types are strict (true is not a number, an integer field never
-takes a float), a member is missing, unknown or read, and a written record reads back as that
-record.
+takes a float), and a member is missing, unknown or read: what is read says no more than the record.
+`text.codec` writes.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from types import NoneType, UnionType
 from typing import (
     Annotated,
     Any,
-    Final,
     Literal,
+    TypeAlias,
     TypeVar,
     Union,
     cast,
@@ -39,6 +39,8 @@ from typing import (
 )
 
 _T = TypeVar("_T")
+Reader: TypeAlias = Callable[[Any], Any]
+"""`CodecError` for what is not a value of its type"""
 
 
 @final
@@ -49,15 +51,6 @@ class CodecError(ValueError):
         super().__init__(f"{path} {reason}")
         self.reason = reason
         self.path = path
-
-
-@final
-@dataclass(frozen=True, slots=True)
-class Form:
-    """How values of a type are written, and read: `CodecError` for what is not one of them."""
-
-    write: Callable[[Any], Any]
-    read: Callable[[Any], Any]
 
 
 @final
@@ -78,7 +71,6 @@ Bound = Annotated[
     float, Limit("a finite number that is not negative", lambda x: x >= 0.0 and isfinite(x))
 ]
 Sha256 = Annotated[str, Limit("a SHA-256 digest", is_sha256)]
-ANYTHING: Final = Form(lambda value: value, lambda value: value)
 
 
 def member(
@@ -90,24 +82,29 @@ def member(
     return {"name": name, "optional": optional, "apart": apart}
 
 
-def exactly(kind: type[Any], what: str) -> Form:
-    """Values that stand for themselves."""
-    return _limited(ANYTHING, Limit(what, lambda value: type(value) is kind))
+def same(value: Any) -> Any:
+    """A value that stands for itself."""
+    return value
+
+
+def exactly(kind: type[Any], what: str) -> Reader:
+    """Values of a type that stand for themselves."""
+    return _limited(same, Limit(what, lambda value: type(value) is kind))
 
 
 class Codec:
-    """A dialect: the forms of its types. error: what readers raise. largest: whole number. longest:
-    string."""
+    """A dialect: the readers of its types. error: what `read` raises. largest: whole number.
+    longest: string."""
 
     nulls = False
-    """whether None is written as null, and not left out"""
+    """whether None is null, and not left out"""
     extra = False
     """whether unknown members are passed over"""
 
     def __init__(
         self,
         error: type[ValueError],
-        forms: Mapping[object, Form],
+        readers: Mapping[object, Reader],
         *,
         largest: int = 1 << 53,
         longest: int = 1 << 16,
@@ -115,60 +112,57 @@ class Codec:
         self._error = error
         whole = Limit("a whole number that is not negative", lambda value: 0 <= value <= largest)
         text = Limit(f"a string of at most {longest} characters", lambda x: len(x) <= longest)
-        self._forms: dict[object, Form] = {
-            object: ANYTHING,
+        self._readers: dict[object, Reader] = {
+            object: same,
             str: _limited(exactly(str, "a string"), text),
             int: _limited(exactly(int, "a whole number"), whole),
-            **forms,
+            **readers,
         }
-        self._plans: dict[object, list[_Member]] = {}
-
-    def write(self, record: object) -> Any:
-        """A record as a value of JSON."""
-        return self.form(type(record)).write(record)
+        self._plans: dict[object, list[Member]] = {}
 
     def read(self, kind: type[_T], value: object, where: str, **apart: object) -> _T:
-        """The record that was written so; where: what the paths of errors begin with. apart: the
+        """The record that stands there; where: what the paths of errors begin with. apart: the
         fields of the record that are not in JSON."""
-        read = partial(self._record, kind, apart) if apart else self.form(kind).read
+        read = partial(self._record, kind, apart) if apart else self.reader(kind)
         try:
             return cast("_T", inside(where, read, value))
         except CodecError as error:
             raise self._error(str(error)) from None
 
-    def form(self, hint: object) -> Form:
-        """How values of a type are written and read."""
-        if hint not in self._forms:
-            self._forms[hint] = self.made(hint, get_origin(hint), get_args(hint))
-        return self._forms[hint]
+    def reader(self, hint: object) -> Reader:
+        """How values of a type are read."""
+        if hint not in self._readers:
+            self._readers[hint] = self.made(hint, get_origin(hint), get_args(hint))
+        return self._readers[hint]
 
-    def made(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Form:
-        """The form of a type that has none yet, from those of its parts."""
+    def made(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Reader:
+        """The reader of a type that has none yet, from those of its parts."""
         if origin is Annotated:
-            return reduce(_limited, inner[1:], self.form(inner[0]))
+            return reduce(_limited, inner[1:], self.reader(inner[0]))
         if origin in {Union, UnionType} and inner[1:] == (NoneType,):
-            return self.form(inner[0])
+            return self.reader(inner[0])
         if origin is tuple:
-            return _row([self.form(item) for item in inner if item is not ...], inner[-1] is ...)
+            return _row([self.reader(item) for item in inner if item is not ...], inner[-1] is ...)
         if origin is Literal:
             return words(dict(zip(inner, inner, strict=True)))
         if isinstance(origin, type) and issubclass(origin, Mapping):
-            return mapping(Form(str, str), self.form(inner[1]))
+            return mapping(str, self.reader(inner[1]))
         if is_dataclass(hint):
-            return Form(partial(self._written, hint), partial(self._record, hint, {}))
-        raise TypeError(f"{hint!r} has no form")
+            return partial(self._record, hint, {})
+        raise TypeError(f"{hint!r} has no reader")
 
     def said(self, kind: Any, item: Field[Any]) -> Mapping[str, Any]:
         """What is said of the member of a field, as by `member`."""
         del kind
         return item.metadata
 
-    def _plan(self, kind: Any) -> list[_Member]:
+    def plan(self, kind: Any) -> list[Member]:
+        """The members of a record."""
         if kind not in self._plans:
             hints = get_type_hints(kind, include_extras=True)
             rows = [(item, {**member(), **self.said(kind, item)}) for item in fields(kind)]
             self._plans[kind] = [
-                _Member(
+                Member(
                     item.name,
                     f".{more['name'] or item.name}",
                     hints[item.name],
@@ -180,20 +174,8 @@ class Codec:
             ]
         return self._plans[kind]
 
-    def _written(self, kind: Any, record: object) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        for item in self._plan(kind):
-            *outer, name = item.path
-            place = found.setdefault(outer[0], {}) if outer else found
-            value = getattr(record, item.field)
-            if item.optional and (not value or value == item.default):
-                continue
-            if value is not None or self.nulls:
-                place[name] = self.form(item.hint).write(value)
-        return found
-
     def _record(self, kind: Any, apart: Mapping[str, object], value: Any) -> Any:
-        plan = self._plan(kind)
+        plan = self.plan(kind)
         rest: dict[tuple[str, ...], Any] = {(name,): x for name, x in _only(dict, value).items()}
         for outer in {item.path[0] for item in plan if len(item.path) > 1} & value.keys():
             members = inside(f".{outer}", partial(_only, dict), rest.pop((outer,)))
@@ -201,9 +183,10 @@ class Codec:
         found: dict[str, Any] = {}
         for item in plan:
             if item.path in rest:
-                found[item.field] = inside(
-                    item.place, self.form(item.hint).read, rest.pop(item.path)
-                )
+                read = self.reader(item.hint)
+                found[item.field] = inside(item.place, read, rest.pop(item.path))
+                if item.optional and not found[item.field]:
+                    raise CodecError("says nothing, and is to be left out", item.place)
             elif not item.optional:
                 if self.nulls or NoneType not in get_args(item.hint):
                     raise CodecError("is missing", item.place)
@@ -220,7 +203,7 @@ class Codec:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Member:
+class Member:
     """A field of a record, and its place in the object."""
 
     field: str
@@ -235,7 +218,7 @@ class _Member:
         return tuple(self.place.split(".")[1:])
 
 
-def inside(step: str, read: Callable[[Any], Any], value: Any) -> Any:
+def inside(step: str, read: Reader, value: Any) -> Any:
     """What is read at a place, which the path of an error names."""
     try:
         return read(value)
@@ -249,55 +232,49 @@ def _only(kind: type[_T], value: Any) -> _T:
     return value
 
 
-def _limited(form: Form, mark: Limit) -> Form:
+def _limited(reader: Reader, mark: Limit) -> Reader:
     def read(value: Any) -> Any:
-        found = form.read(value)
+        found = reader(value)
         if not mark.holds(found):
             raise CodecError(f"is not {mark.what}")
         return found
 
-    return Form(form.write, read)
+    return read
 
 
-def _row(forms: list[Form], repeated: bool) -> Form:
-    """Of as many items as forms, or of any number of one form."""
-
-    def each(value: Any) -> list[Form]:
-        if repeated:
-            return forms * len(value)
-        if len(value) != len(forms):
-            raise CodecError(f"is not a list of {len(forms)}")
-        return forms
+def _row(readers: list[Reader], repeated: bool) -> Reader:
+    """Of as many items as readers, or of any number of one kind."""
 
     def read(value: Any) -> tuple[Any, ...]:
-        pairs = enumerate(zip(each(_only(list, value)), value, strict=True))
-        return tuple(inside(f"[{place}]", form.read, item) for place, (form, item) in pairs)
+        count = len(_only(list, value))
+        each = readers * count if repeated else readers
+        if count != len(each):
+            raise CodecError(f"is not a list of {len(each)}")
+        pairs = enumerate(zip(each, value, strict=True))
+        return tuple(inside(f"[{place}]", reader, item) for place, (reader, item) in pairs)
 
-    return Form(lambda value: [f.write(x) for f, x in zip(each(value), value, strict=True)], read)
+    return read
 
 
-def mapping(key: Form, form: Form) -> Form:
+def mapping(key: Reader, reader: Reader) -> Reader:
     """An object whose names are data."""
 
     def read(value: Any) -> dict[Any, Any]:
         named = _only(dict, value).items()
         return {
-            inside(f"[{name[:80]!r}]", key.read, name): inside(f"[{name[:80]!r}]", form.read, item)
+            inside(f"[{name[:80]!r}]", key, name): inside(f"[{name[:80]!r}]", reader, item)
             for name, item in named
         }
 
-    return Form(
-        lambda value: {key.write(name): form.write(item) for name, item in value.items()}, read
-    )
+    return read
 
 
-def words(choices: Mapping[str, Any]) -> Form:
+def words(choices: Mapping[str, Any]) -> Reader:
     """One of several things, by the word that names it."""
-    names = {choice: word for word, choice in choices.items()}
 
     def read(value: Any) -> Any:
         if type(value) is not str or value not in choices:
             raise CodecError(f"is not {' or '.join(map(repr, choices))}")
         return choices[value]
 
-    return Form(names.__getitem__, read)
+    return read

@@ -14,12 +14,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 
 from lipcert.audit.records import AuditReport
-from lipcert.core.codec import CodecError, Form, member
+from lipcert.core.codec import CodecError, member
 from lipcert.diagnostics import CODES
 from lipcert.errors import NoVerdictError
 from lipcert.report.audit_findings import audit_findings
 from lipcert.report.json import MEMBERS, FieldError, JsonObject, dump
-from lipcert.text.codec import Codec
+from lipcert.text.codec import Codec, Form
 
 AUDIT_SCHEMA: Final = "lipcert.audit/1"
 _Path = tuple[str | int, ...]

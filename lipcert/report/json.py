@@ -12,8 +12,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, final
 
-from lipcert.core.codec import Form, member
-from lipcert.text.codec import DECIMAL, Codec
+from lipcert.core.codec import member
+from lipcert.text.codec import DECIMAL, Codec, Form
 
 if TYPE_CHECKING:
     from lipcert.diagnostics import Diagnostic

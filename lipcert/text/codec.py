@@ -1,23 +1,48 @@
-"""Codecs of documents, traces and jobs: the kernel's, with more types and ways to leave things out.
+"""Codecs of documents, traces and jobs: the kernel's, with more types, writing, and ways to leave
+things out.
 
 bool              true or false
 Enum              one of its words
 Mapping[K, T]     K is str, int or an Enum
 T | None          null, where the dialect writes what is absent
+
+Invariant: a written record reads back as that record.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import Field
+from collections.abc import Callable, Mapping
+from dataclasses import Field, dataclass, is_dataclass
 from enum import Enum
+from functools import partial
+from operator import attrgetter
 from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, Union, cast, final
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    final,
+    get_args,
+    get_origin,
+)
 
 from lipcert.core import codec
-from lipcert.core.codec import CodecError, Form, exactly, mapping, words
+from lipcert.core.codec import CodecError, Reader, exactly, mapping, same, words
 
 _T = TypeVar("_T")
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How values of a type are written, and read: `CodecError` for what is not one of them."""
+
+    write: Callable[[Any], Any]
+    read: Reader
 
 
 def _decimal(value: Any) -> float:
@@ -54,26 +79,29 @@ class Codec(codec.Codec):
         largest: int = 1 << 53,
         longest: int = 1 << 16,
     ) -> None:
-        known = {bool: exactly(bool, "true or false"), **forms}
+        readers = {hint: form.read for hint, form in forms.items()}
+        known = {bool: exactly(bool, "true or false"), **readers}
         super().__init__(error, known, largest=largest, longest=longest)
         self._members = members or {}
+        self._writers = {hint: form.write for hint, form in forms.items()}
         self.nulls, self.extra = nulls, extra
 
     def read_any(self, kind: object, value: object, where: str) -> Any:
         """`read` for a type that is not a class: a tuple, a mapping."""
         return self.read(cast("type[Any]", kind), value, where)
 
-    def made(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Form:
+    def write(self, record: object) -> Any:
+        """A record as a value of JSON."""
+        return self._writer(type(record))(record)
+
+    def made(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Reader:
         """Of more types, and with null."""
         if origin in {Union, UnionType} and inner[1:] == (NoneType,):
-            form = self.form(inner[0])
-            return Form(
-                lambda value: None if value is None else form.write(value),
-                lambda value: None if value is None and self.nulls else form.read(value),
-            )
+            read = self.reader(inner[0])
+            return lambda value: None if value is None and self.nulls else read(value)
         if isinstance(origin, type) and issubclass(origin, Mapping) and inner[0] is not str:
-            key = Form(str, _whole) if inner[0] is int else self.form(inner[0])
-            return mapping(key, self.form(inner[1]))
+            key = _whole if inner[0] is int else self.reader(inner[0])
+            return mapping(key, self.reader(inner[1]))
         if isinstance(hint, type) and issubclass(hint, Enum):
             return words({item.value: item for item in hint})
         return super().made(hint, origin, inner)
@@ -81,3 +109,45 @@ class Codec(codec.Codec):
     def said(self, kind: Any, item: Field[Any]) -> Mapping[str, Any]:
         """As the dialect says of the member, or the record itself."""
         return self._members.get(f"{kind.__name__}.{item.name}", item.metadata)
+
+    def _writer(self, hint: Any) -> Callable[[Any], Any]:
+        if hint not in self._writers:
+            self._writers[hint] = self._made_writer(hint, get_origin(hint), get_args(hint))
+        return self._writers[hint]
+
+    def _made_writer(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Callable[[Any], Any]:
+        """How values of a type are written that has no form."""
+        if origin is Annotated:
+            return self._writer(inner[0])
+        if origin in {Union, UnionType} and inner[1:] == (NoneType,):
+            write = self._writer(inner[0])
+            return lambda value: None if value is None else write(value)
+        if origin is tuple and inner[-1] is ...:
+            write = self._writer(inner[0])
+            return lambda row: [write(item) for item in row]
+        if origin is tuple:
+            each = [self._writer(item) for item in inner]
+            return lambda row: [write(item) for write, item in zip(each, row, strict=True)]
+        if isinstance(origin, type) and issubclass(origin, Mapping):
+            key = str if inner[0] is int else self._writer(inner[0])
+            write = self._writer(inner[1])
+            return lambda named: {key(name): write(item) for name, item in named.items()}
+        if isinstance(hint, type) and issubclass(hint, Enum):
+            return attrgetter("value")
+        if is_dataclass(hint):
+            return partial(self._written, hint)
+        if origin is Literal or hint in {object, str, int, bool}:
+            return same
+        raise TypeError(f"{hint!r} has no form")
+
+    def _written(self, kind: Any, record: object) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for item in self.plan(kind):
+            *outer, name = item.path
+            place = found.setdefault(outer[0], {}) if outer else found
+            value = getattr(record, item.field)
+            if item.optional and (not value or value == item.default):
+                continue
+            if value is not None or self.nulls:
+                place[name] = self._writer(item.hint)(value)
+        return found

@@ -14,12 +14,13 @@ from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
 from lipcert.analysis.bounded import bounded
 from lipcert.analysis.certificate import Issued, certify
 from lipcert.audit.bounds import claims_of_certificate, settings_of
-from lipcert.core.certificate import Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.layer_clipping import BackpropClipping, LayerEnds
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.verdict import Report, Verdict
 from lipcert.errors import UnsupportedModelError
+from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 

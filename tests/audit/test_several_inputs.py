@@ -15,7 +15,7 @@ import lipcert
 from lipcert.audit.attack import proposals
 from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
-from lipcert.core.certificate import Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.parts import InputPart
 from lipcert.core.ledger.premises import Premises
@@ -26,6 +26,7 @@ from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import random_examples as measured_examples
 from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import Settings
+from lipcert.text.certificate import write_certificate
 from tests.commands import lipcert as command
 from tests.core.mutants.assumptions import rewritten
 

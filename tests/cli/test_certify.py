@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lipcert.core.certificate import read_certificate, write_certificate
+from lipcert.core.certificate import read_certificate
+from lipcert.text.certificate import write_certificate
 from tests.cli.issued import MODEL, MODELS, WORDS, call, certificate_bytes
 
 

@@ -16,8 +16,9 @@ from xml.etree.ElementTree import fromstring
 
 import pytest
 
-from lipcert.core.certificate import Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.verdict import STAGES
+from lipcert.text.certificate import write_certificate
 from tests.cli.issued import CONVOLUTIONAL, MODEL, OTHER, call, certificate_bytes, declared
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -14,9 +14,10 @@ from click.testing import Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.core.certificate import Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.report.analysis import analysis_json
 from lipcert.report.comparison import Assumed, Statement, compared, read_statement
+from lipcert.text.certificate import write_certificate
 from tests.cli.issued import call, certificate_bytes
 from tests.report.samples import sample
 

@@ -35,6 +35,7 @@ from lipcert.core.reader.model import read_model
 from lipcert.core.spending import derived_epsilon
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import Derived, derive
+from lipcert.text.certificate import assumptions_of
 
 PREMISES = Premises(
     input_norm=None,
@@ -115,7 +116,7 @@ class Forgery:
         found = replace(bare, groups=groups, privacy=claim)
         frozen = frozen_tensors(program, frozenset(self.trained))
         known = Circumstances(program.batch_proved, frozen)
-        return replace(found, assumptions=self.premises.assumptions(found, known))
+        return replace(found, assumptions=assumptions_of(self.premises, found, known))
 
 
 def saved(

@@ -11,12 +11,12 @@ import pytest
 
 from lipcert.core import budget
 from lipcert.core.budget import MAX_ENTRIES, Limits, OverBudget, limited, spend
-from lipcert.core.certificate import write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.digest import structural_digest
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.verdict import Verdict
+from lipcert.text.certificate import write_certificate
 from tests.checkers import checker
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node

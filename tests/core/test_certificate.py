@@ -28,7 +28,6 @@ from lipcert.core.certificate import (
     ScopeClaim,
     Tool,
     read_certificate,
-    write_certificate,
 )
 from lipcert.core.line import RULES, Line, line_class
 from lipcert.core.lines.affine import AffineFact
@@ -46,6 +45,7 @@ from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull
+from lipcert.text.certificate import write_certificate
 from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES
 

@@ -10,10 +10,11 @@ import pytest
 
 from lipcert import Settings, load_model
 from lipcert.analysis.certificate import certify
-from lipcert.core.certificate import Assumption, Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Assumption, Certificate, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.text import report_text
 from lipcert.core.verdict import Report, Verdict
+from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 

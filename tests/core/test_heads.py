@@ -16,7 +16,7 @@ import torch
 
 from lipcert.analysis.certificate import certify
 from lipcert.core.canonical import read_canonical, write_canonical
-from lipcert.core.certificate import Certificate, ScopeClaim, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, ScopeClaim, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.parts import LossPart
@@ -31,6 +31,7 @@ from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
+from lipcert.text.certificate import write_certificate
 from tests.core.models import read
 from tests.core.mutants.assumptions import rewritten
 from tests.core.onnx_torch import compute, stored

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from lipcert.core.certificate import write_certificate
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.ledger.run import Run
 from lipcert.core.lines.affine import AffineFact
@@ -17,6 +16,7 @@ from lipcert.core.lines.moved_balls import MovedBall
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.pulls import ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
+from lipcert.text.certificate import write_certificate
 from tests.checkers import checker
 from tests.core.mutants.assumptions import rewritten
 from tests.core.mutants.networks import certified

@@ -17,6 +17,7 @@ from lipcert.core.ledger.layer_clipping import BackpropClipping, ClippedLayer
 from lipcert.core.ledger.mechanism import Unchanged
 from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.ledger.run import Run
+from lipcert.text.certificate import assumptions_of, stated_data, written
 from tests.core.forged import PREMISES
 from tests.core.mutants.assumptions import premise_mutants
 from tests.core.mutants.networks import certified
@@ -47,7 +48,7 @@ def test_premises_survive_the_ledger(norm, low, relation, clipped):
         loss_clip=0.5,
         mechanism=GradientClipping(2.0) if clipped else Unchanged(),
     )
-    assert Premises.read(premises.assumptions(STATED, BARE)) == premises
+    assert Premises.read(assumptions_of(premises, STATED, BARE)) == premises
 
 
 @given(numbers, numbers, st.sampled_from(["l1.5", "l2"]), st.integers(0, 3))
@@ -55,7 +56,7 @@ def test_clips_of_layers_survive_the_ledger(radius, clip, conv_clip, count):
     layers = tuple(ClippedLayer(f"v{i}", f"w{i}") for i in range(count))
     found = BackpropClipping(radius, clip, conv_clip, layers)
     premises = replace(PREMISES, mechanism=found)
-    ledger = premises.assumptions(STATED, BARE)
+    ledger = assumptions_of(premises, STATED, BARE)
     assert Premises.read(ledger) == premises
     (text,) = (item.text for item in ledger if item.id == "A-MECHANISM")
     assert repr(radius) in text
@@ -74,7 +75,7 @@ def test_radii_of_single_layers_survive_the_ledger(given_radii, conv_clip):
     ]
     found = BackpropClipping(conv_clip=conv_clip).around(layers)
     premises = replace(PREMISES, mechanism=found)
-    ledger = premises.assumptions(STATED, BARE)
+    ledger = assumptions_of(premises, STATED, BARE)
     assert Premises.read(ledger) == premises
     stated = [(found.input_radius(item), found.cotangent_radius(item)) for item in found.layers]
     assert stated == given_radii
@@ -92,8 +93,9 @@ def test_one_radius_of_all_layers_is_said_as_ever():
     each = [ClippedLayer(f"v{i}", f"w{i}", 0.5, 0.25) for i in range(3)]
     (mechanism, layers) = BackpropClipping().around(each).entries()
     assert mechanism == BackpropClipping(0.5, 0.25).entries()[0]
-    assert mechanism.data.keys() == {"kind", "input_clip", "cotangent_clip", "conv_clip"}
-    assert layers.data == {"layers": [{"input": f"v{i}", "output": f"w{i}"} for i in range(3)]}
+    data = stated_data(replace(PREMISES, mechanism=BackpropClipping().around(each)))
+    assert data["A-MECHANISM"].keys() == {"kind", "input_clip", "cotangent_clip", "conv_clip"}
+    assert data["A-LAYERS"] == {"layers": [{"input": f"v{i}", "output": f"w{i}"} for i in range(3)]}
     assert layers.text == "The layers that clip are the 3 listed, from input to output."
 
 
@@ -109,7 +111,7 @@ def test_one_radius_of_all_layers_is_said_as_ever():
 def test_a_radius_is_stated_once(given, layer):
     """Of a layer, or of all; that of a cotangent by one of them."""
     right = BackpropClipping(given.get("input_clip"), 3.0, "l2", (ClippedLayer("x", "y"),))
-    ledger = replace(PREMISES, mechanism=right).assumptions(STATED, BARE)
+    ledger = assumptions_of(replace(PREMISES, mechanism=right), STATED, BARE)
     written = {name: number.hex() for name, number in given.items()}
     data = {
         "A-MECHANISM": {"kind": "backprop-clipping", "conv_clip": "l2", **written},
@@ -172,7 +174,7 @@ def test_clips_that_are_not_described(name, data):
     clip = BackpropClipping(1.0, 2.0, "l2", (ClippedLayer("x", "y"),))
     premises = replace(PREMISES, mechanism=clip)
     edited = []
-    for item in premises.assumptions(STATED, BARE):
+    for item in assumptions_of(premises, STATED, BARE):
         if item.id == name and data is not None:
             kept = {} if name == "A-LAYERS" else item.data
             edited.append(replace(item, data={**kept, **data}))
@@ -196,7 +198,7 @@ def test_clips_that_are_not_described(name, data):
 def test_a_run_whose_weights_move_needs_a_reason(changes, fixed, expected):
     premises = replace(PREMISES, run=RUN, **changes)
     scope = ScopeClaim("point" if fixed else "constraint-set", (), ())
-    ledger = premises.assumptions(stated(scope=scope), BARE)
+    ledger = assumptions_of(premises, stated(scope=scope), BARE)
     reasons = {item.id for item in ledger} & {"A-POINT", "A-STEPWISE", "A-PROJ"}
     assert reasons == ({expected} if expected else set())
     if expected == "A-STEPWISE":
@@ -205,7 +207,7 @@ def test_a_run_whose_weights_move_needs_a_reason(changes, fixed, expected):
 
 def test_circumstances_are_stated():
     def ids(known=BARE, **changes):
-        return {item.id: item.status for item in PREMISES.assumptions(stated(**changes), known)}
+        return {item.id: item.status for item in assumptions_of(PREMISES, stated(**changes), known)}
 
     constrained = ScopeClaim("constraint-set", ("w",), (Constraint("w", "spectral", 1.0),))
     assert ids()["A-PERSAMPLE"] == CHECKED
@@ -234,9 +236,9 @@ def test_circumstances_are_stated():
     ],
 )
 def test_impossible_runs(change):
-    ledger = replace(PREMISES, run=RUN).assumptions(STATED, BARE)
+    ledger = assumptions_of(replace(PREMISES, run=RUN), STATED, BARE)
     assert Premises.read(ledger).run == RUN
-    data = {**RUN.written().data, **change}
+    data = {**written(RUN), **change}
     edited = [replace(a, data=data) if a.id == "A-SAMPLING" else a for a in ledger]
     with pytest.raises(CertificateFormatError):
         Premises.read(edited)
@@ -251,7 +253,7 @@ def test_fewest_participations():
 
 @pytest.mark.parametrize("missing", ["A-INPUT", "A-LOSS", "A-MECHANISM", "A-NEIGH", "A-GRAD-AGG"])
 def test_premises_that_are_not_stated(missing):
-    ledger = [item for item in PREMISES.assumptions(STATED, BARE) if item.id != missing]
+    ledger = [item for item in assumptions_of(PREMISES, STATED, BARE) if item.id != missing]
     with pytest.raises(CertificateFormatError, match=missing):
         Premises.read(ledger)
 

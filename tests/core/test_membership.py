@@ -14,7 +14,7 @@ from onnx import numpy_helper
 
 from lipcert import ConstraintSpec, NoVerdictError, Settings, load_model
 from lipcert.analysis.certificate import certify
-from lipcert.core.certificate import Constraint, read_certificate, write_certificate
+from lipcert.core.certificate import Constraint, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.digest import structural_digest
 from lipcert.core.lower.errors import Unsupported
@@ -23,6 +23,7 @@ from lipcert.core.membership import constraint_faults
 from lipcert.core.norms import ENGINES
 from lipcert.core.reader.model import read_model
 from lipcert.core.verdict import Verdict
+from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from onnx import helper
 
-from lipcert.core.certificate import Constraint, GroupClaim, write_certificate
+from lipcert.core.certificate import Constraint, GroupClaim
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.run import Run
@@ -20,6 +20,7 @@ from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import STAGES, Verdict
+from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery, saved
 
 RUN = Run("full-batch", 100, 100, 10, 10)

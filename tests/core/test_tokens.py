@@ -14,7 +14,7 @@ from onnx import ModelProto, TensorProto, helper
 from torch import Tensor
 
 from lipcert.analysis.certificate import certify
-from lipcert.core.certificate import Constraint, ScopeClaim, read_certificate, write_certificate
+from lipcert.core.certificate import Constraint, ScopeClaim, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.mechanism import Unchanged
@@ -32,6 +32,7 @@ from lipcert.search.evidence import Evidence
 from lipcert.search.norms import find_norms
 from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
+from lipcert.text.certificate import write_certificate
 from tests.core.adversary import random_setting, violations
 from tests.core.lower.cases import model, node
 from tests.core.models import read

@@ -13,7 +13,7 @@ import pytest
 
 from lipcert import ConstraintSpec, Settings, load_model
 from lipcert.analysis.certificate import certify
-from lipcert.core.certificate import Certificate, read_certificate, write_certificate
+from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.document import report_json
 from lipcert.core.membership import read_weights
@@ -21,6 +21,7 @@ from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import ModelReadError
 from lipcert.core.text import report_text
 from lipcert.core.verdict import Report, Verdict
+from lipcert.text.certificate import write_certificate
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lipcert.core.certificate import read_certificate, write_certificate
+from lipcert.core.certificate import read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
+from lipcert.text.certificate import write_certificate
 
 HERE = Path(__file__).parent
 MODELS = HERE.parents[1] / "models"

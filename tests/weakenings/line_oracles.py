@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lipcert.core.certificate import Certificate, Constraint, ScopeClaim, write_certificate
+from lipcert.core.certificate import Certificate, Constraint, ScopeClaim
 from lipcert.core.check import Choices, check
 from lipcert.core.coverage import rule_of
 from lipcert.core.interval import Interval, exact
@@ -55,6 +55,7 @@ from lipcert.core.program import (
 )
 from lipcert.core.rules.facts import Fact
 from lipcert.core.verdict import Verdict
+from lipcert.text.certificate import write_certificate
 from tests.core.forged import Forgery, saved
 from tests.core.mutants.truth import follow
 from tests.weakenings.oracles import PREMISES

@@ -50,8 +50,8 @@ from lipcert.audit.trace.spelling import (
     spelled,
     understood,
 )
-from lipcert.core.codec import Form, Sha256, is_sha256
-from lipcert.text.codec import Codec
+from lipcert.core.codec import Sha256, is_sha256
+from lipcert.text.codec import Codec, Form
 
 _KINDS: Final[dict[str, type[Event]]] = {
     "start": Start,
@@ -59,8 +59,8 @@ _KINDS: Final[dict[str, type[Event]]] = {
     "resume": Resume,
     "close": Close,
 }
-_NUMBERS: Final = MEMBERS.form(tuple[int, ...])
-_DIGEST: Final = MEMBERS.form(Sha256)
+_NUMBERS: Final = MEMBERS.reader(tuple[int, ...])
+_DIGEST: Final = MEMBERS.reader(Sha256)
 _WORDS: Final = {kind: word for word, kind in _KINDS.items()}
 _MAX_BYTES: Final = 1 << 26
 
@@ -113,7 +113,7 @@ def _holding(blob: Blob | None, expected: Expected) -> Blob | None:
 
 
 def _index(value: object) -> IndexArray:
-    index = np.array(_NUMBERS.read(value), dtype=np.int64)
+    index = np.array(_NUMBERS(value), dtype=np.int64)
     index.setflags(write=False)
     return index
 
@@ -121,7 +121,7 @@ def _index(value: object) -> IndexArray:
 def _codec(folder: Path) -> Codec:
     """How records stand in the lines of this trace."""
     forms: dict[Any, Form] = {
-        Blob: Form(lambda found: found.sha256, lambda value: Blob(_DIGEST.read(value), folder)),
+        Blob: Form(lambda found: found.sha256, lambda value: Blob(_DIGEST(value), folder)),
         IndexArray: Form(lambda index: index.tolist(), _index),
     }
     return Codec(FormError, {**FORMS, **forms}, largest=LARGEST)

@@ -20,9 +20,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, BinaryIO, Final, NoReturn, TypeAlias, final
 
-from lipcert.core.codec import CodecError, Form
+from lipcert.core.codec import CodecError
 from lipcert.errors import NoVerdictError
-from lipcert.text.codec import Codec
+from lipcert.text.codec import Codec, Form
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json]"
 JsonObject: TypeAlias = "dict[str, Json]"

@@ -13,7 +13,7 @@ LossParameter: TypeAlias = tuple[str, float | str]
 
 
 def declared(name: str, text: str, data: Mapping[str, object] | None = None) -> Assumption:
-    """What the checker cannot establish."""
+    """What the checker cannot establish. data: where premises are not read from it."""
     return Assumption(name, DECLARED, text, data or {})
 
 
@@ -46,5 +46,6 @@ MODAL_OPERATORS: Final = frozenset({"BatchNormalization", DROPOUT})
 EvalLayer: TypeAlias = tuple[str, str]
 """its operator, and its name"""
 
+LAYERS: Final = "A-LAYERS"
 SAMPLING: Final = "A-SAMPLING"
 STEPWISE: Final = "A-STEPWISE"

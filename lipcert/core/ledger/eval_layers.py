@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.ledger import EVALUATION, MODAL_OPERATORS, EvalLayer, declared
 
 _MOST_NAMES: Final = 4
@@ -38,7 +38,8 @@ def evaluation(layers: Iterable[EvalLayer]) -> Assumption:
         "Training keeps these layers in eval mode, their statistics frozen and nothing dropped: "
         f"{named}{more}."
     )
-    return declared(EVALUATION, text, written(_Layers(tuple(_Layer(*layer) for layer in ordered))))
+    data = {"layers": [{"kind": kind, "name": name} for kind, name in ordered]}
+    return declared(EVALUATION, text, data)
 
 
 def read_eval_layers(data: Mapping[str, object]) -> tuple[EvalLayer, ...]:

@@ -7,12 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, Self, TypeAlias, final
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.codec import Bound, member
-from lipcert.core.ledger import declared
+from lipcert.core.ledger import LAYERS, declared
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, given, own_data
-
-LAYERS: Final = "A-LAYERS"
 
 ConvClipName = Literal["l1.5", "l2"]
 """cotangents of convolutions are measured by √Σ_c (Σ_i |g_ci|)², c the channel, or as all others"""
@@ -182,5 +180,4 @@ class BackpropClipping(Mechanism):
     def entries(self) -> tuple[Assumption, ...]:
         """With the layers, in an entry of their own."""
         places = f"The layers that clip are the {len(self.layers)} listed, from input to output."
-        listed = declared(LAYERS, places, written(_Layers(self.layers)))
-        return (*Mechanism.entries(self), listed)
+        return (*Mechanism.entries(self), declared(LAYERS, places))

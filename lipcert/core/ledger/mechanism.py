@@ -16,7 +16,7 @@ from dataclasses import MISSING, dataclass, fields
 from importlib import import_module
 from typing import Any, ClassVar, Final, Literal, Self, final
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.ledger import declared
 
 MECHANISM: Final = "A-MECHANISM"
@@ -79,7 +79,7 @@ class Mechanism:
 
     def entries(self) -> tuple[Assumption, ...]:
         """As entries of the ledger."""
-        return (declared(MECHANISM, self.text, {"kind": self.kind, **written(self)}),)
+        return (declared(MECHANISM, self.text),)
 
 
 @final

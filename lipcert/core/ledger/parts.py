@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from lipcert.core.certificate import read, written
+from lipcert.core.certificate import read
 from lipcert.core.codec import Bound
 from lipcert.core.ledger import LossParameter, admitted, described
 
@@ -27,11 +27,6 @@ class InputPart:
         found = admitted(self.norm, self.box)
         return f"the input {self.name} {f'has {found}' if found else 'may be anything'}"
 
-    @property
-    def data(self) -> Mapping[str, object]:
-        """As it stands in A-INPUT."""
-        return written(self)
-
 
 @final
 @dataclass(frozen=True, slots=True)
@@ -48,15 +43,12 @@ class LossPart:
         """The text of the assumption."""
         return f"{self.weight!r} times {described(self.kind, self.parameters, self.output)}"
 
-    @property
-    def data(self) -> Mapping[str, object]:
-        """As it stands in A-LOSS."""
-        return written(_Part(self.output, self.kind, dict(self.parameters), self.weight))
-
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Part:
+class StatedPart:
+    """As it stands in A-LOSS."""
+
     output: str
     kind: str
     parameters: Mapping[str, float | str]
@@ -72,5 +64,5 @@ def read_loss_parts(stated: Sequence[object]) -> tuple[LossPart, ...]:
     """From the data of A-LOSS."""
     return tuple(
         LossPart(part.output, part.kind, tuple(sorted(part.parameters.items())), part.weight)
-        for part in read(tuple[_Part, ...], list(stated), "A-LOSS.parts")
+        for part in read(tuple[StatedPart, ...], list(stated), "A-LOSS.parts")
     )

@@ -1,14 +1,15 @@
 """Premises: the assumptions of a certificate as numbers and names.
 
-Every number of the assumptions reaches the derivation through them. The premises write the
-assumptions again, texts included, and the two must agree exactly: a text cannot say anything but
-what its data say, and no assumption can be added, dropped or declared checked.
+Every number of the assumptions reaches the derivation through them: data that say more than the
+premises are refused as they are read. The premises write the texts again, and the two must agree
+exactly: a text cannot say anything but what its data say, and no assumption can be added, dropped
+or declared checked.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, Literal, cast, final
 
 from lipcert.core.certificate import (
@@ -16,12 +17,12 @@ from lipcert.core.certificate import (
     Certificate,
     CertificateFormatError,
     read,
-    written,
 )
 from lipcert.core.codec import Bound, member
 from lipcert.core.ledger import (
     CHECKED,
     EVALUATION,
+    LAYERS,
     SAMPLING,
     STEPWISE,
     EvalLayer,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:  # loaded where a certificate states them
 JOINT: Final = "joint"
 """the kind of a loss that is the sum of losses of several outputs"""
 _NEEDED: Final = ("A-INPUT", "A-LOSS", MECHANISM, "A-NEIGH", "A-GRAD-AGG")
+STATED: Final = frozenset({*_NEEDED, LAYERS, SAMPLING, STEPWISE})
+"""assumptions whose data are premises"""
 _RELATIONS: Final = {
     "add-remove": "one data set has one example more than the other",
     "replace-one": "one example of the data set is another one",
@@ -50,7 +53,9 @@ _RELATIONS: Final = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Input:
+class StatedInput:
+    """As it stands in A-INPUT."""
+
     norm: Bound | None
     box: tuple[float, float] | None
     parts: tuple[object, ...] = field(default=(), metadata=member(optional=True))
@@ -58,7 +63,9 @@ class _Input:
 
 @final
 @dataclass(frozen=True, slots=True)
-class _Loss:
+class StatedLoss:
+    """As it stands in A-LOSS."""
+
     kind: str
     parameters: Mapping[str, float | str]
     clip: Bound | None
@@ -129,8 +136,8 @@ class Premises:
         for name in _NEEDED:
             if name not in known:
                 raise CertificateFormatError(f"the assumption {name} is missing")
-        given = read(_Input, known["A-INPUT"], "A-INPUT")
-        loss = read(_Loss, known["A-LOSS"], "A-LOSS")
+        given = read(StatedInput, known["A-INPUT"], "A-INPUT")
+        loss = read(StatedLoss, known["A-LOSS"], "A-LOSS")
         input_parts: tuple[InputPart, ...] = ()
         loss_parts: tuple[LossPart, ...] = ()
         if given.parts or loss.parts:
@@ -189,9 +196,18 @@ class Premises:
         """The mechanism, if it clips around layers."""
         return cast("BackpropClipping", self.mechanism) if self.mechanism.clips_layers else None
 
-    def assumptions(self, certificate: Certificate, known: Circumstances) -> tuple[Assumption, ...]:
-        """The ledger of a certificate with these premises."""
-        return tuple(self._entries(certificate, known))
+    def assumptions(
+        self,
+        certificate: Certificate,
+        known: Circumstances,
+        data: Mapping[str, Mapping[str, object]],
+    ) -> tuple[Assumption, ...]:
+        """The ledger of a certificate with these premises. data: what states them, by the names in
+        `STATED`, of which `read` has made sure that it says no more."""
+        return tuple(
+            replace(item, data=data[item.id]) if item.id in STATED else item
+            for item in self._entries(certificate, known)
+        )
 
     def _entries(self, certificate: Certificate, known: Circumstances) -> Iterator[Assumption]:
         scope, privacy = certificate.scope, certificate.privacy
@@ -213,7 +229,7 @@ class Premises:
         yield self._neighbours()
         yield self._aggregation()
         if self.run is not None:
-            yield self.run.written()
+            yield self.run.entry()
             if scope.kind == "point" and self.clip is None:
                 yield self._steps()
         if privacy is not None and privacy.status == "declared":
@@ -231,9 +247,7 @@ class Premises:
         if self.input_parts:
             joint = f"has {found} in all, and " if found else "is such that "
             what = f"{joint}{'; '.join(part.text for part in self.input_parts)}"
-        parts = tuple(part.data for part in self.input_parts)
-        data = _Input(self.input_norm, self.input_box, parts)
-        return declared("A-INPUT", f"Every example {what}.", written(data))
+        return declared("A-INPUT", f"Every example {what}.")
 
     def _loss(self) -> Assumption:
         what = described(self.loss, self.loss_parameters)
@@ -244,10 +258,7 @@ class Premises:
             text += f"; its gradient at the output is clipped to {self.loss_clip!r}"
         if self.loss_assumed:
             text += "; nobody stated it"
-        assumed: Literal["true"] | None = "true" if self.loss_assumed else None
-        parts = tuple(part.data for part in self.loss_parts)
-        data = _Loss(self.loss, dict(self.loss_parameters), self.loss_clip, assumed, parts)
-        return declared("A-LOSS", f"{text}.", written(data))
+        return declared("A-LOSS", f"{text}.")
 
     def _steps(self) -> Assumption:
         """Why bounds at the weights of the file say something of all steps of the run.
@@ -263,16 +274,14 @@ class Premises:
 
     def _neighbours(self) -> Assumption:
         text = f"Data sets are neighbours if {_RELATIONS[self.relation]}."
-        return declared("A-NEIGH", text, {"relation": self.relation})
+        return declared("A-NEIGH", text)
 
     def _aggregation(self) -> Assumption:
-        if self.divisor is None:
-            text, data = "The gradients of a batch are summed.", _Aggregation("sum")
-        else:
+        text = "The gradients of a batch are summed."
+        if self.divisor is not None:
             text = f"The sum of the gradients of a batch is divided by {self.divisor}, "
             text += "a constant whatever the batch holds."
-            data = _Aggregation("mean", self.divisor)
-        return declared("A-GRAD-AGG", text, written(data))
+        return declared("A-GRAD-AGG", text)
 
 
 def _examples(*, proved: bool, in_eval_mode: bool) -> Assumption:

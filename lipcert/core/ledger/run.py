@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, final
 
-from lipcert.core.certificate import Assumption, CertificateFormatError, read, written
+from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.codec import Bound
 from lipcert.core.ledger import SAMPLING, STEPWISE, declared
 
@@ -70,14 +70,14 @@ class Run:
         """
         return self.steps <= self.participations * -(-self.dataset_size // self.batch_size)
 
-    def written(self) -> Assumption:
+    def entry(self) -> Assumption:
         """As an entry of the ledger."""
         text = (
             f"{self.steps} steps; N = {self.dataset_size}, B = {self.batch_size}: "
             f"{_SCHEMES[self.scheme]}; an example is in at most {self.participations} batches."
             f"{_SIZES.get(self.size or '', '')}"
         )
-        return declared(SAMPLING, text, written(self))
+        return declared(SAMPLING, text)
 
 
 @final
@@ -93,7 +93,7 @@ def stepwise(multiplier: float) -> Assumption:
         f"earlier steps alone determine, and its noise has a multiplier of at least {multiplier!r} "
         "for them."
     )
-    return declared(STEPWISE, text, written(_Stepwise(multiplier)))
+    return declared(STEPWISE, text)
 
 
 def read_run(known: Mapping[str, Mapping[str, object]]) -> tuple[Run | None, float | None]:

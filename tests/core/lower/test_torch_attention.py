@@ -10,12 +10,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from lipcert.core.certificate import write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.verdict import Verdict
 from lipcert.graph.evaluate import evaluate
+from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery
 from tests.core.lower.cases import kinds
 

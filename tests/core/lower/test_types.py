@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from lipcert.core.certificate import write_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
 from lipcert.core.lower.constant_ops import has_halves, is_held, or_rounded
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Attention, Scale
 from lipcert.core.verdict import Verdict
+from lipcert.text.certificate import write_certificate
 from tests.core.forged import PREMISES, Forgery
 from tests.core.lower.cases import agrees, kinds, model, node, program
 from tests.core.models import read

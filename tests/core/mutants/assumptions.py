@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from lipcert.core.canonical import write_float
 from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import CHECKED, DECLARED
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.premises import Circumstances, Premises
+from lipcert.text.certificate import assumptions_of, write_float
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 
@@ -80,7 +80,7 @@ def rewritten(certificate: Certificate, premises: Premises) -> Certificate:
     known = {item.id: item for item in certificate.assumptions}
     frozen: Any = known["A-FROZEN"].data["tensors"] if "A-FROZEN" in known else []
     circumstances = Circumstances(known["A-PERSAMPLE"].status == CHECKED, tuple(frozen))
-    return replace(certificate, assumptions=premises.assumptions(certificate, circumstances))
+    return replace(certificate, assumptions=assumptions_of(premises, certificate, circumstances))
 
 
 def premise_mutants(case: Case) -> Iterator[Mutant]:

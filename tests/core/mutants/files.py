@@ -12,9 +12,10 @@ import numpy as np
 import onnx
 from onnx import ModelProto, helper, numpy_helper
 
-from lipcert.core.certificate import Certificate, write_certificate
+from lipcert.core.certificate import Certificate
 from lipcert.core.digest import structural_digest
 from lipcert.core.reader.model import read_model
+from lipcert.text.certificate import write_certificate
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant
 

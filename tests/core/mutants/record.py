@@ -8,9 +8,10 @@ from enum import Enum
 from pathlib import Path
 from typing import Final, final
 
-from lipcert.core.certificate import Certificate, write_certificate
+from lipcert.core.certificate import Certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.verdict import Verdict
+from lipcert.text.certificate import write_certificate
 from tests.core.mutants.networks import Case
 
 __all__ = ["ANY", "Effect", "Mutant", "Outcome", "judged", "mutant"]

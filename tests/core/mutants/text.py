@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from lipcert.core.canonical import write_canonical
-from lipcert.core.certificate import write_certificate
+from lipcert.text.certificate import write_certificate
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant
 

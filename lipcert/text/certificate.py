@@ -1,0 +1,96 @@
+"""Certificates, written: the bytes that the core reads, and the data of its assumptions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from fractions import Fraction
+from typing import Any, Final
+
+from lipcert.core.canonical import MAX_DIGITS, READERS, Json, write_canonical
+from lipcert.core.certificate import Assumption, Certificate, CertificateFormatError
+from lipcert.core.codec import CodecError, same
+from lipcert.core.ledger import LAYERS, SAMPLING, STEPWISE
+from lipcert.core.ledger.mechanism import MECHANISM
+from lipcert.core.ledger.parts import StatedPart
+from lipcert.core.ledger.premises import Circumstances, Premises, StatedInput, StatedLoss
+from lipcert.core.line import Line
+from lipcert.text.codec import Codec, Form
+
+
+def write_certificate(certificate: Certificate) -> bytes:
+    """The bytes that `read_certificate` reads back; `CanonicalFormError` where it is too large."""
+    return write_canonical(written(certificate))
+
+
+def written(record: object) -> dict[str, Json]:
+    """A record as it stands in a certificate."""
+    members: dict[str, Json] = _CODEC.write(record)
+    return members
+
+
+def assumptions_of(
+    premises: Premises, certificate: Certificate, known: Circumstances
+) -> tuple[Assumption, ...]:
+    """The ledger of a certificate with these premises, and the data that state them."""
+    return premises.assumptions(certificate, known, stated_data(premises))
+
+
+def stated_data(premises: Premises) -> dict[str, Mapping[str, object]]:
+    """What states the premises, by the names of their assumptions."""
+    mechanism, divisor = premises.mechanism, premises.divisor
+    found: dict[str, Mapping[str, object]] = {
+        "A-INPUT": written(
+            StatedInput(
+                premises.input_norm, premises.input_box, tuple(map(written, premises.input_parts))
+            )
+        ),
+        "A-LOSS": written(
+            StatedLoss(
+                premises.loss,
+                dict(premises.loss_parameters),
+                premises.loss_clip,
+                "true" if premises.loss_assumed else None,
+                tuple(
+                    written(StatedPart(part.output, part.kind, dict(part.parameters), part.weight))
+                    for part in premises.loss_parts
+                ),
+            )
+        ),
+        MECHANISM: {"kind": mechanism.kind, **written(mechanism)},
+        "A-NEIGH": {"relation": premises.relation},
+        "A-GRAD-AGG": {"reduction": "sum"}
+        if divisor is None
+        else {"reduction": "mean", "divisor": divisor},
+    }
+    if premises.layer_clip is not None:
+        found[LAYERS] = {"layers": [written(layer) for layer in premises.layer_clip.layers]}
+    if premises.run is not None:
+        found[SAMPLING] = written(premises.run)
+    if premises.stepwise is not None:
+        found[STEPWISE] = {"noise_multiplier": write_float(premises.stepwise)}
+    return found
+
+
+def write_float(number: float) -> str:
+    """The spelling of a finite float64 that the core reads."""
+    if not math.isfinite(number):
+        raise CodecError(f"{number!r} has no spelling in a certificate")
+    return (number + 0.0).hex()  # -0.0 + 0.0 is 0.0
+
+
+def write_rational(number: Fraction) -> list[str]:
+    """The two strings that the core reads."""
+    if number < 0 or max(number.numerator, number.denominator) >= 10**MAX_DIGITS:
+        raise CodecError("a rational number is negative or has too many digits")
+    return [str(number.numerator), str(number.denominator)]
+
+
+FORMS: Final[Mapping[object, Form]] = {
+    float: Form(write_float, READERS[float]),
+    float | str: Form(lambda x: x if type(x) is str else write_float(x), READERS[float | str]),
+    Fraction: Form(write_rational, READERS[Fraction]),
+}
+"""numbers of a certificate"""
+_CODEC: Final = Codec(CertificateFormatError, {**FORMS, Line[Any]: Form(written, same)})
+"""a line is written as its own class says"""
