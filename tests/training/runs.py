@@ -95,3 +95,11 @@ def train(private: Private) -> None:
         private.optimizer.zero_grad()
         private.criterion(private.model(x), y).backward()
         private.optimizer.step()
+
+
+def loop(private: Private, script: str) -> None:
+    """Lines of a training script, once a batch (x, y) is drawn; its objects have their names."""
+    x, y = first(private)
+    names = {"model": private.model, "criterion": private.criterion, "half": len(x) // 2}
+    names |= {"optimizer": private.optimizer, "private": private, "x": x, "y": y}
+    exec(script, {"torch": torch, "nn": nn, **names})

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -33,7 +34,6 @@ def during(manager: Callable[[Private], Any]) -> Callable[[Private], None]:
             forward(private).backward()
         private.optimizer.step()
 
-    attack.__name__ = manager.__name__
     return attack
 
 
@@ -44,7 +44,6 @@ def before(change: Callable[[Any], None]) -> Callable[[Private], None]:
         change(private.model)
         step(private)
 
-    attack.__name__ = change.__name__
     return attack
 
 
@@ -210,31 +209,24 @@ def done(change: str) -> Callable[[Any], None]:
 # Code.
 
 
-def forward_of_the_class(private: Private) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        original = Configured.forward
-        patch.setattr(Configured, "forward", lambda self, x: original(self, FACTOR * x))
-        step(private)
+def patched(owner: type, name: str, code: Callable[[Any, Any], Any]) -> Callable[[Private], None]:
+    """A method that is another one during a step; code: of what it was and of its arguments."""
+
+    def attack(private: Private) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            original = getattr(owner, name)
+            patch.setattr(owner, name, lambda self, x: code(partial(original, self), x))
+            step(private)
+
+    return attack
 
 
-def forward_of_a_layer(private: Private) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        original = nn.Linear.forward
-        patch.setattr(nn.Linear, "forward", lambda self, x: FACTOR * original(self, x))
-        step(private)
-
-
-def call_of_a_class(private: Private) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        original = nn.Module.__call__
-        patch.setattr(nn.Linear, "__call__", lambda self, x: FACTOR * original(self, x))
-        step(private)
-
-
-def method_of_the_class(private: Private) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Configured, "scaled", lambda self, logits: FACTOR * logits)
-        step(private)
+PATCHES = {
+    "forward of the class": patched(Configured, "forward", lambda was, x: was(FACTOR * x)),
+    "forward of a layer": patched(nn.Linear, "forward", lambda was, x: FACTOR * was(x)),
+    "call of a class": patched(nn.Linear, "__call__", lambda was, x: FACTOR * was(x)),
+    "method of the class": patched(Configured, "scaled", lambda was, logits: FACTOR * logits),
+}
 
 
 def other_class(module: Any) -> None:
@@ -280,42 +272,31 @@ def registered(handle: RemovableHandle) -> Iterator[None]:
         handle.remove()
 
 
-def global_forward_hook(private: Private) -> None:
-    hook = torch_module.register_module_forward_hook(lambda m, x, output: FACTOR * output)
-    with registered(hook):
-        step(private)
+def everywhere(kind: str, hook: Callable[..., Any]) -> Callable[[Private], None]:
+    """A hook on all modules of the process during a step."""
+
+    def attack(private: Private) -> None:
+        with registered(getattr(torch_module, f"register_module_{kind}")(hook)):
+            step(private)
+
+    return attack
 
 
-def global_forward_hook_on_layers(private: Private) -> None:
-    hook = torch_module.register_module_forward_hook(
-        lambda m, x, output: FACTOR * output if isinstance(m, nn.Linear) else None
-    )
-    with registered(hook):
-        step(private)
+def on_layers(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda m, *given: hook(*given) if isinstance(m, nn.Linear) else None
 
 
-def global_forward_pre_hook(private: Private) -> None:
-    hook = torch_module.register_module_forward_pre_hook(
-        lambda m, x: scaled(x) if isinstance(m, nn.Linear) else None
-    )
-    with registered(hook):
-        step(private)
-
-
-def global_backward_hook(private: Private) -> None:
-    hook = torch_module.register_module_full_backward_hook(
-        lambda m, given, output: scaled(given) if isinstance(m, nn.Linear) else None
-    )
-    with registered(hook):
-        step(private)
-
-
-def global_backward_pre_hook(private: Private) -> None:
-    hook = torch_module.register_module_full_backward_pre_hook(
-        lambda m, output: scaled(output) if isinstance(m, nn.Linear) else None
-    )
-    with registered(hook):
-        step(private)
+EVERYWHERE = {
+    "forward_hook": everywhere("forward_hook", lambda m, x, output: FACTOR * output),
+    "forward_hook on layers": everywhere(
+        "forward_hook", on_layers(lambda x, output: FACTOR * output)
+    ),
+    "forward_pre_hook": everywhere("forward_pre_hook", on_layers(scaled)),
+    "full_backward_hook": everywhere(
+        "full_backward_hook", on_layers(lambda given, output: scaled(given))
+    ),
+    "full_backward_pre_hook": everywhere("full_backward_pre_hook", on_layers(scaled)),
+}
 
 
 def hook_between_forward_and_backward(private: Private) -> None:
@@ -367,22 +348,16 @@ class LouderKernels(TorchDispatchMode):
         return FACTOR * found if func in (torch.ops.aten.mm.default,) else found
 
 
-@contextmanager
-def function_mode(private: Private) -> Iterator[None]:
-    with LouderFunctions():
-        yield
+def function_mode(private: Private) -> Any:
+    return LouderFunctions()
 
 
-@contextmanager
-def dispatch_mode(private: Private) -> Iterator[None]:
-    with LouderKernels():
-        yield
+def dispatch_mode(private: Private) -> Any:
+    return LouderKernels()
 
 
-@contextmanager
-def saved_tensors(private: Private) -> Iterator[None]:
-    with saved_tensors_hooks(lambda x: x, lambda x: FACTOR * x if x.is_floating_point() else x):
-        yield
+def saved_tensors(private: Private) -> Any:
+    return saved_tensors_hooks(lambda x: x, lambda x: FACTOR * x if x.is_floating_point() else x)
 
 
 def dispatch_mode_backward(private: Private) -> None:
@@ -392,48 +367,17 @@ def dispatch_mode_backward(private: Private) -> None:
     private.optimizer.step()
 
 
-IN_A_MOMENT = (
-    during(sharpness_aware),
-    during(weight_noise),
-    during(averaged_weights),
-    during(other_storage),
-    during(new_parameter_for_a_moment),
-    in_one_slice_alone,
-)
-PARAMETERS = (
-    before(assigned_state),
-    before(plain_tensor_for_parameter),
-    before(module_with_the_same_name),
-    functional,
-)
-CODE = (
-    forward_of_the_class,
-    forward_of_a_layer,
-    call_of_a_class,
-    method_of_the_class,
-    before(other_class),
-    before(forward_of_an_instance),
-    before(call_of_an_instance),
-    before(compiled_call),
-)
-HOOKS = (
-    global_forward_hook,
-    global_forward_hook_on_layers,
-    global_forward_pre_hook,
-    global_backward_hook,
-    global_backward_pre_hook,
-    hook_between_forward_and_backward,
-    hook_for_a_moment,
-    hook_after_accumulation,
-    before(hook_on_the_input_of_the_network),
-)
-AROUND = (
-    during(function_mode),
-    during(dispatch_mode),
-    during(saved_tensors),
-    dispatch_mode_backward,
-)
-ATTACKS = {item.__name__: item for item in (*IN_A_MOMENT, *PARAMETERS, *CODE, *HOOKS, *AROUND)}
+MOMENTS = (sharpness_aware, weight_noise, averaged_weights, other_storage,
+           new_parameter_for_a_moment, function_mode, dispatch_mode, saved_tensors)  # fmt: skip
+MODULES = (assigned_state, plain_tensor_for_parameter, module_with_the_same_name, other_class,
+           forward_of_an_instance, call_of_an_instance, compiled_call,
+           hook_on_the_input_of_the_network)  # fmt: skip
+STEPS = (in_one_slice_alone, functional, hook_between_forward_and_backward, hook_for_a_moment,
+         hook_after_accumulation, dispatch_mode_backward)  # fmt: skip
+ATTACKS = {item.__name__: during(item) for item in MOMENTS}
+ATTACKS |= {item.__name__: before(item) for item in MODULES}
+ATTACKS |= {item.__name__: item for item in STEPS}
+ATTACKS |= {**PATCHES, **EVERYWHERE}
 ATTACKS |= {name: before(done(change)) for name, change in CHANGES.items()}
 ATTACKS |= {f"{change} around": around(change) for change in LOUDER}
 ATTACKS |= {f"{change} between": between(change) for change in LOUDER}

@@ -64,41 +64,31 @@ class Orthogonal:
         return numbers
 
 
-def orthogonal_of(constrained: Constrained, iterations: int) -> Orthogonal | str:
-    """How to orthogonalise a parameter, or why orthogonal matrices would not give it norm 1."""
+def orthogonal_of(constrained: Constrained, iterations: int) -> Orthogonal | None:
+    """How to orthogonalise a parameter; None where orthogonal matrices would not give it norm 1."""
     match constrained.uses:
         case (Use(norm=Norm.OPERATOR) as use,):
             shape = _shape(use)
-        case (Use(norm=Norm.EUCLIDEAN),):
-            return "its constraint is one of the Euclidean norm"
-        case (Use(),):
-            return "it is not the matrix of a linear map"
-        case _:
-            return "several ops use it"
-    if isinstance(shape, str):
-        return shape
-    return Orthogonal(shape, constrained.radius, iterations)
+            return shape and Orthogonal(shape, constrained.radius, iterations)
+    return None
 
 
-def _shape(use: Use) -> tuple[int, int, int] | str:
-    """A transposed matrix is as orthogonal as the matrix itself."""
+def _shape(use: Use) -> tuple[int, int, int] | None:
+    """A transposed matrix is as orthogonal as the matrix itself; windows of a convolution must be
+    disjoint and lie within the input."""
     operand, node = use.operand, use.node
     if node is None or operand is None or operand.scale != 1.0 or operand.gain > 1.0:
-        return "the op sees it rescaled or repeated"
+        return None
     if isinstance(node.op, Dense):
         rows, columns = operand.shape
         if operand.places is None:
             return (1, rows, columns)
         transposed = np.arange(rows * columns).reshape(columns, rows).T
-        if np.array_equal(operand.places, transposed):
-            return (1, columns, rows)
-        return "the op uses a part of it"
-    if operand.places is not None:
-        return "the op sees it rearranged"
-    if isinstance(node.op, Conv) and _are_disjoint(node):
+        return (1, columns, rows) if np.array_equal(operand.places, transposed) else None
+    if operand.places is None and isinstance(node.op, Conv) and _are_disjoint(node):
         outer, *inner = operand.shape
         return (node.op.groups, outer // node.op.groups, math.prod(inner))
-    return "the windows of the convolution overlap or leave the input"
+    return None
 
 
 def _are_disjoint(node: Node) -> bool:
@@ -120,7 +110,7 @@ class Projector:
     """Constrained parameters, their storage, and what bounds their norms.
 
     margins: by parameter, what rounding the scaled entries can add to a norm, relatively.
-    left_out: why a parameter is not orthogonalised. holds_fixed: whether norms are scaled up, too.
+    orthogonal: how parameters are orthogonalised. holds_fixed: whether norms are scaled up, too.
     asks_norms: whether `norms` follows `project`, so that the latter had better be tight. there:
     the same measures on a GPU, where all weights are on one. known: what is proved of the numbers
     remembered last, as ratios to limits.
@@ -131,7 +121,6 @@ class Projector:
     measures: tuple[Measure, ...]
     margins: Mapping[str, float]
     orthogonal: Mapping[str, Orthogonal]
-    left_out: Mapping[str, str]
     holds_fixed: bool
     asks_norms: bool
     there: There | None = None
@@ -156,7 +145,7 @@ class Projector:
         live = live_tensors(constrained.values(), tensors, shapes)
         measures = _measures(constrained)
         ways = {name: orthogonal_of(each, orthogonalize) for name, each in constrained.items()}
-        orthogonal = {name: way for name, way in ways.items() if isinstance(way, Orthogonal)}
+        orthogonal = {name: way for name, way in ways.items() if way is not None}
         if orthogonalize and not orthogonal:
             raise UsageError(
                 "training: orthogonalize: no weight is the matrix of a dense layer or of disjoint "
@@ -168,7 +157,6 @@ class Projector:
             measures,
             _margins(measures, live),
             orthogonal if orthogonalize else {},
-            {name: way for name, way in ways.items() if isinstance(way, str)},
             settings.enforced.scales_up,
             settings.is_stepwise,
             _there(measures, live),
