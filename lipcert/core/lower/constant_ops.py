@@ -19,8 +19,15 @@ from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.exact_constants import (
+    ARITHMETIC,
+    JUMPS,
+    exactly,
+    held_for_all,
+    whole,
+    within,
+)
 from lipcert.core.lower.functions import applied, image_of
-from lipcert.core.lower.jump_ops import JUMPS, exactly
 from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
@@ -37,7 +44,6 @@ from lipcert.core.lower.values import (
     check_size,
     is_finite,
 )
-from lipcert.core.lower.whole_numbers import ARITHMETIC, held_for_all, whole, within
 from lipcert.core.program import Acts, then
 from lipcert.core.reader.records import Model, Tensor, with_nested
 

@@ -81,11 +81,11 @@ DATA: Final[Mapping[str, str]] = {
     "Gemm": "gemm.gemm",
     "LRN": "axis_ops.local_response",
     "MatMul": "linear_ops.matmul",
-    **dict.fromkeys(["Max", "Min"], "extremum_ops.extremum"),
+    **dict.fromkeys(["Max", "Min"], "pair_ops.extremum"),
     "Not": "truth.opposite",
-    "Pow": "power_ops.power",
+    "Pow": "pair_ops.power",
     "TopK": "selection_ops.top",
-    "Where": "choice_ops.choice",
+    "Where": "pair_ops.choice",
 }  # fmt: skip
 """operators on values that are computed from the input"""
 TABLES: Final = ("functions.FUNCTIONS", "entry_ops.ENTRY_OPS")
