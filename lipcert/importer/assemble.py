@@ -148,9 +148,7 @@ def assemble(
         *_batch_notes(program, source),
         *_output_notes(stored, targets),
         *_fold_notes(marks, found.absorbed | found.names, graph),
-        *_override_notes(stored, graph),
-        *_name_notes(provenance, graph),
-        *_shared_notes(separated.added, graph),
+        *_name_notes(stored, provenance, separated.added, graph),
         *eval_notes(graph.eval_layers),
         *_number_notes(trained, graph, found.model),
     )
@@ -290,7 +288,11 @@ def _proof(program: Program, source: Input) -> BatchProof:
     return BatchProof(BatchStatus.PROVED, 0, _PROVED if is_any else _PROVED_FIXED)
 
 
-def _batch_notes(program: Program, source: Input) -> tuple[Diagnostic, ...]:
+def _warning(code: str, message: str, remedy: str, node: str = "") -> Diagnostic:
+    return Diagnostic(code, Level.WARNING, node, message, remedy)
+
+
+def _batch_notes(program: Program, source: Input) -> Iterator[Diagnostic]:
     """LC021 where the file holds one example, LC022 where it fixes how many."""
     first = (source.dims or ("",))[0]
     if program.place is None:
@@ -298,14 +300,13 @@ def _batch_notes(program: Program, source: Input) -> tuple[Diagnostic, ...]:
             f"the file holds one example of shape {program.shapes[program.input]} at a time; it is"
             " assumed that the network is applied to each example separately"
         )
-        return (Diagnostic("LC021", Level.WARNING, "", message, _SYMBOLIC),)
-    if isinstance(first, str) or first == 1:
-        return ()
-    message = (
-        f"axis 0 of the input, of fixed size {first}, is taken for the batch axis; the same size in"
-        " other shapes is taken for the batch size too"
-    )
-    return (Diagnostic("LC022", Level.WARNING, "", message, _SYMBOLIC),)
+        yield _warning("LC021", message, _SYMBOLIC)
+    elif not isinstance(first, str) and first != 1:
+        message = (
+            f"axis 0 of the input, of fixed size {first}, is taken for the batch axis; the same"
+            " size in other shapes is taken for the batch size too"
+        )
+        yield _warning("LC022", message, _SYMBOLIC)
 
 
 def _macros(model: Model, program: Program) -> Iterator[MacroLayer]:
@@ -341,12 +342,8 @@ def _kind(op: Op) -> str:
             return "ScaledAttention"
         case Normalize(centred=centred):
             return "LayerNormalization" if centred else "RMSNormalization"
-        case Centre():
-            return "Centre"
-        case DivideByNorm():
-            return "DivideByNorm"
-        case MaskedMean():
-            return "MaskedMean"
+        case Centre() | DivideByNorm() | MaskedMean():
+            return type(op).__name__
         case Sort():
             return "MaxMin"
     return ""
@@ -383,15 +380,15 @@ def _final_outputs(model: Model) -> list[str]:
     return [name for name in model.outputs if name not in read]
 
 
-def _output_notes(model: Model, targets: Sequence[str]) -> tuple[Diagnostic, ...]:
+def _output_notes(model: Model, targets: Sequence[str]) -> Iterator[Diagnostic]:
     """LC012 where the file has further outputs: the loss is assumed not to read them."""
     others = [name for name in model.outputs if name not in targets]
     if not others:
-        return ()
+        return
     read, listed = (", ".join(map(repr, names[:8])) for names in (targets, others))
     what = f"output {read}" if len(targets) == 1 else f"outputs {read}"
     message = f"the loss is taken to read the {what} alone, not {listed}"
-    return (Diagnostic("LC012", Level.WARNING, "", message, _WHICH),)
+    yield _warning("LC012", message, _WHICH)
 
 
 def _inputs(model: Model, outputs: Sequence[str]) -> list[Input]:
@@ -404,89 +401,66 @@ def _inputs(model: Model, outputs: Sequence[str]) -> list[Input]:
     raise UnsupportedModelError((refusal,))
 
 
-def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> tuple[Diagnostic, ...]:
+def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterator[Diagnostic]:
     """LC009 where parameters of the file are not what is trained, or said to be so."""
     missing, unseen = marks.missing, marks.unseen
     trained = {name: item.folded for name, item in graph.parameters.items() if item.trainable}
     folded = sorted(name for name, is_folded in trained.items() if is_folded)
     listed = folded or sorted(computed & trained.keys())
     if not missing and not listed:
-        return ()
+        return
     message, remedy = (_UNSEEN, _WHOLE) if unseen.intersection(folded) else (_COMPUTED, _PLAIN)
     if missing:
         message, remedy = _FOLDED, _WHOLE
-    is_taken = marks.as_exported and not folded
-    return (
-        Diagnostic(
-            "LC009",
-            Level.WARNING if is_taken else Level.ERROR,
-            "",
-            message + ", ".join(map(repr, (sorted(missing) or listed)[:8])),
-            remedy,
-        ),
-    )
+    level = Level.WARNING if marks.as_exported and not folded else Level.ERROR
+    message += ", ".join(map(repr, (sorted(missing) or listed)[:8]))
+    yield Diagnostic("LC009", level, "", message, remedy)
 
 
-def _number_notes(trained: Trained, graph: Graph, model: Model) -> tuple[Diagnostic, ...]:
+def _number_notes(trained: Trained, graph: Graph, model: Model) -> Iterator[Diagnostic]:
     """LC027 where tensors that might be trained are numbers of a formula, or quantised."""
     nodes = tuple(dequantised(model))
     scales = {name for node in nodes for name in node.inputs[1:2]}
     numbers = [name for name in trained.numbers if name not in {*graph.parameters, *scales}]
     quantised = [name for node in nodes for name in node.inputs[:1] if name in model.initializers]
-    notes: tuple[Diagnostic, ...] = ()
     if quantised:
         message = (
             f"{len(quantised)} quantised tensors and their scales are taken for fixed numbers, "
             f"which are not trained: {', '.join(map(repr, quantised[:8]))}"
         )
         remedy = "if one of them is trained, export the network before quantisation"
-        notes = (Diagnostic("LC027", Level.WARNING, "", message, remedy),)
-    if not numbers:
-        return notes
-    message = (
-        f"{len(numbers)} stored tensors are taken for fixed numbers of a formula, which are not "
-        f"trained: {', '.join(map(repr, numbers[:8]))}"
-    )
-    remedy = f"if one of them is trained, export with {EXPORT}"
-    return (*notes, Diagnostic("LC027", Level.WARNING, "", message, remedy))
+        yield _warning("LC027", message, remedy)
+    if numbers:
+        message = (
+            f"{len(numbers)} stored tensors are taken for fixed numbers of a formula, which are not"
+            f" trained: {', '.join(map(repr, numbers[:8]))}"
+        )
+        yield _warning("LC027", message, f"if one of them is trained, export with {EXPORT}")
 
 
-def _override_notes(model: Model, graph: Graph) -> tuple[Diagnostic, ...]:
-    names = [name for name in model.overridable if name in graph.parameters]
-    if not names:
-        return ()
-    message = (
-        f"{len(names)} parameters are also graph inputs (such as {names[0]!r}) and can be"
-        " overridden at run time; the values in the file are used"
-    )
-    return (
-        Diagnostic(
-            "LC020",
-            Level.WARNING,
-            "",
-            message,
-            f"export without keep_initializers_as_inputs: {EXPORT}",
-        ),
-    )
-
-
-def _name_notes(provenance: Provenance, graph: Graph) -> tuple[Diagnostic, ...]:
-    names = [name for name in graph.parameters if is_anonymous(name)]
-    if provenance.signed or not names:
-        return ()
-    message = (
-        f"{len(names)} tensors have made-up names (such as {names[0]!r}): batch normalization may"
-        " have been folded into them"
-    )
-    return (Diagnostic("LC023", Level.WARNING, names[0], message, EXPORT),)
-
-
-def _shared_notes(shared: Sequence[str], graph: Graph) -> tuple[Diagnostic, ...]:
+def _name_notes(
+    model: Model, provenance: Provenance, shared: Sequence[str], graph: Graph
+) -> Iterator[Diagnostic]:
+    """LC020, LC023, LC024: of inputs, of made-up names, and of tensors stored once."""
+    inputs = [name for name in model.overridable if name in graph.parameters]
+    anonymous = [name for name in graph.parameters if is_anonymous(name)]
     names = [name for name in shared if name in graph.parameters]
-    if not names:
-        return ()
-    message = (
-        f"the exporter stored equal numbers once: {', '.join(map(repr, names[:8]))} are taken for"
-        " parameters of their own, which training does not tie to others"
-    )
-    return (Diagnostic("LC024", Level.WARNING, names[0], message, EXPORT),)
+    if inputs:
+        message = (
+            f"{len(inputs)} parameters are also graph inputs (such as {inputs[0]!r}) and can be"
+            " overridden at run time; the values in the file are used"
+        )
+        remedy = f"export without keep_initializers_as_inputs: {EXPORT}"
+        yield _warning("LC020", message, remedy)
+    if anonymous and not provenance.signed:
+        message = (
+            f"{len(anonymous)} tensors have made-up names (such as {anonymous[0]!r}): batch"
+            " normalization may have been folded into them"
+        )
+        yield _warning("LC023", message, EXPORT, anonymous[0])
+    if names:
+        message = (
+            f"the exporter stored equal numbers once: {', '.join(map(repr, names[:8]))} are taken"
+            " for parameters of their own, which training does not tie to others"
+        )
+        yield _warning("LC024", message, EXPORT, names[0])
