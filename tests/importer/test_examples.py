@@ -14,7 +14,6 @@ from tests.importer.models import model, saved, weights
 node = helper.make_node
 
 VECTORS = {
-    "product": ([node("MatMul", ["w", "x"], ["y"])], {"w": weights(4, 8)}),
     "two products": (
         [node("MatMul", ["w", "x"], ["h"]), node("Relu", ["h"], ["r"]),
          node("MatMul", ["v", "r"], ["y"])],
@@ -105,3 +104,27 @@ def test_an_output_that_reads_a_later_input_alone(tmp_path):
     imported = load_model(saved(proto, tmp_path), output="q")
     assert imported.graph.input_name == "z"
     assert imported.graph.output_name == "q"
+
+
+def test_hard_coded_batch_is_an_assumption(tmp_path):
+    nodes = [node("Reshape", ["x", "r"], ["f"]), node("Gemm", ["f", "w"], ["y"])]
+    tensors = {"r": np.array([1, 20]), "w": weights(20, 3)}
+    imported = load_model(saved(model(nodes, (1, 5, 4), tensors), tmp_path))
+    assert imported.batch.status is BatchStatus.PER_EXAMPLE
+    assert {item.code for item in imported.diagnostics} == {"LC021"}
+
+
+def test_a_parameter_per_example_is_no_parameter_of_one_example(tmp_path):
+    proto = model([node("Add", ["x", "b"], ["y"])], (8, 4), {"b": weights(8, 4)})
+    imported = load_model(saved(proto, tmp_path), trusted=True)
+    assert imported.batch.status is BatchStatus.PER_EXAMPLE
+    assert imported.graph.input_shape == (8, 4)
+
+
+@pytest.mark.parametrize("shape", [("N", "T", 4), (None,), ()])
+def test_unknown_shapes(tmp_path, shape):
+    proto = model([node("Relu", ["x"], ["y"])], shape)
+    if shape == (None,):
+        proto.graph.input[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(UnsupportedModelError, match="LC008"):
+        load_model(saved(proto, tmp_path), trusted=True)

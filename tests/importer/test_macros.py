@@ -16,64 +16,30 @@ from tests.importer.models import model, saved, weights
 node = helper.make_node
 
 
-def number(name, value):
-    return node("Constant", [], [name], value_float=float(np.float32(value)))
-
-
 def imported(tmp_path, nodes, shape=("N", 6), tensors=None):
     return load_model(saved(model(nodes, shape, tensors), tmp_path), trusted=True)
 
 
-def spelled_norm(axes, *, mean=True, inverse=False):
-    kept = {"axes": axes, "keepdims": 1}
-    root = [node("Sqrt", ["t"], ["r"])]
-    last = [node("Div", ["c", "r"], ["y"])]
-    if inverse:
-        last = [node("Reciprocal", ["r"], ["i"]), node("Mul", ["c", "i"], ["y"])]
-    centred = [node("ReduceMean", ["x"], ["u"], **kept), node("Sub", ["x", "u"], ["c"])]
-    return [
-        number("e", 1e-5),
-        *(centred if mean else [node("Identity", ["x"], ["c"])]),
-        node("Mul", ["c", "c"], ["q"]),
-        node("ReduceMean", ["q"], ["v"], **kept),
-        node("Add", ["v", "e"], ["t"]),
-        *root,
-        *last,
-    ]
-
-
 def test_a_macro_layer_names_the_nodes_it_stands_for(tmp_path):
-    found = imported(tmp_path, spelled_norm([-1]), ("N", 4))
+    nodes = [
+        node("ReduceMean", ["x"], ["u"], axes=[-1]),
+        node("Sub", ["x", "u"], ["c"]),
+        node("Mul", ["c", "c"], ["q"]),
+        node("ReduceMean", ["q"], ["v"], axes=[-1]),
+        node("Add", ["v", "e"], ["t"]),
+        node("Sqrt", ["t"], ["r"]),
+        node("Div", ["c", "r"], ["y"]),
+    ]
+    found = imported(tmp_path, nodes, ("N", 4), {"e": np.float32(1e-5)})
     (macro,) = found.macros
     assert macro.kind == "LayerNormalization"
     assert macro.nodes[-1] == macro.node
     assert len(macro.nodes) == 7
 
 
-def attention(scale_first=False, mask=True, dropout=False):
-    """Attention of heads [N, 2, 4, 3] as exporters spell it."""
-    nodes = [
-        number("c", 0.5),
-        node("Tanh", ["x"], ["q"]),
-        node("Sin", ["x"], ["k"]),
-        node("Transpose", ["k"], ["kt"], perm=[0, 1, 3, 2]),
-    ]
-    if scale_first:
-        nodes += [node("Mul", ["q", "c"], ["qs"]), node("MatMul", ["qs", "kt"], ["s"])]
-    else:
-        nodes += [node("MatMul", ["q", "kt"], ["r"]), node("Mul", ["r", "c"], ["s"])]
-    scores = "s"
-    if mask:
-        nodes.append(node("Add", ["s", "m"], ["sm"]))
-        scores = "sm"
-    nodes.append(node("Softmax", [scores], ["p"], axis=-1))
-    if dropout:
-        nodes.append(node("Dropout", ["p"], ["pd"]))
-    return [*nodes, node("MatMul", ["pd" if dropout else "p", "x"], ["y"])]
-
-
 def test_attention_with_a_trained_bias_is_none(tmp_path):
-    found = imported(tmp_path, attention(), ("N", 2, 4, 3), {"m": weights(2, 4, 4)})
+    nodes, _ = masked("add", weights(3, 3))
+    found = imported(tmp_path, nodes, ("N", 3, 4), {"m": weights(3, 3)})
     assert set(found.graph.parameters) == {"m"}
 
 

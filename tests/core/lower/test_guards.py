@@ -104,7 +104,7 @@ def test_a_number_of_a_guard_is_no_parameter(tmp_path):
 # sequences ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("lengths", [None, 4, [1, 2, 3]])
+@pytest.mark.parametrize("lengths", [None, 2, 4, [1, 2, 3]])
 def test_parts_of_a_value(lengths):
     inputs = "x" if lengths is None else "x l"
     nodes = [
