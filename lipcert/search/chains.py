@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final, TypeAlias, final
@@ -57,7 +57,7 @@ from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import keeps_order
 from lipcert.core.rules.steps import rule_at
 from lipcert.search.eigenvalues import spectral_norm
-from lipcert.search.evidence import Evidence, Proposals
+from lipcert.search.evidence import Evidence, Observer, Proposals
 from lipcert.search.forms import shares_of_balls
 from lipcert.search.multipliers import (
     FloatArray,
@@ -102,7 +102,6 @@ _DEEP: Final = 3
 """ReLUs of a region, from which more of them say no more"""
 _STARTS: Final = 2
 """from how many values products are tried, the lowest first"""
-_Observer: TypeAlias = Callable[[str, int, int], None]
 _Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
@@ -129,15 +128,14 @@ _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
 
 
 def with_chains(
-    program: Program, premises: Premises, evidence: Evidence, observe: _Observer | None = None
+    program: Program, premises: Premises, evidence: Evidence, observe: Observer | None = None
 ) -> Derived:
     """All bounds, with multipliers of chains that are searched while the lines are written.
 
     observe: is called before each value that takes long, with the number of those that are done.
     """
-    search = _Search(program, premises, evidence, _EFFORTS[evidence.tier])
-    search.observe = observe
-    return derive(program, premises, evidence, search)
+    search = _Search(program, premises, evidence, observe)
+    return derive(program, premises, evidence, search, observe)
 
 
 def _has_hull(premises: Premises) -> bool:
@@ -151,9 +149,14 @@ class _Search(Proposals):
     """Proposes chains to a derivation."""
 
     def __init__(
-        self, program: Program, premises: Premises, evidence: Evidence, effort: _Effort
+        self,
+        program: Program,
+        premises: Premises,
+        evidence: Evidence,
+        observe: Observer | None,
     ) -> None:
-        self._program, self._effort = program, effort
+        self._program, self._effort = program, _EFFORTS[evidence.tier]
+        self._observe = observe
         self._proof = Proof(program, premises, evidence.scope, ENGINES["float"])
         self._free = self._proof.free
         for line in evidence.norms:
@@ -165,7 +168,6 @@ class _Search(Proposals):
         self._below = _cuts_below(program)
         self._makers = {step.output: step for step in program.steps}
         self._tops = frozenset(_tops(program, self._makers))
-        self.observe: _Observer | None = None
         self._multiplied = [
             value
             for value in self._makers
@@ -310,8 +312,8 @@ class _Search(Proposals):
             possible.append(start)
         if self._effort.products == _QUICK:
             return self._raised(possible[-1], value, facts) if possible else None
-        if self.observe is not None:
-            self.observe(value, self._multiplied.index(value), len(self._multiplied))
+        if self._observe is not None:
+            self._observe(value, self._multiplied.index(value), len(self._multiplied))
         starts = possible[: -_STARTS - 1 : -1]
         lines = (product_line(self._proof, facts, start, value) for start in starts)
         return next((line for line in lines if line is not None), None)

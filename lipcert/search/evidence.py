@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias, final
 
@@ -17,6 +17,8 @@ from lipcert.core.norms.claim import NormWitness
 from lipcert.core.rules.facts import Fact
 from lipcert.settings.values import TierName
 
+Observer: TypeAlias = Callable[[str, int, int], None]
+"""called before each value that takes long, with how many of how many are done"""
 NormLines: TypeAlias = tuple[StepNorm | RunNorm | StackNorm, ...]
 """of steps, by the value that they compute, then of runs, then of stacks"""
 
@@ -33,7 +35,7 @@ class NormClaim:
 
     @property
     def witness(self) -> NormWitness:
-        """The route of the proof."""
+        """The route of its proof."""
         return NormWitness(self.method, self.twists, self.counts)
 
 
@@ -41,22 +43,22 @@ class Proposals:
     """Lines that may say more than what is known; none is trusted, and these are none at all."""
 
     def of_relu(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Iterable[GainFact]:
-        """Of a ReLU, more than what was found: the first that follows is enough."""
+        """Lines that may say more of a ReLU than was found: the first that follows is enough."""
         del value, found, facts
         return ()
 
     def of_value(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
-        """Of a value, more than what was found, from the facts of what lies below."""
+        """Chains that may say more of a value than was found, from facts of what lies below."""
         del value, found, facts
         return ()
 
     def of_products(self, value: str, facts: Mapping[str, Fact]) -> ProductFact | None:
-        """Of a value, more than facts do."""
+        """A line that may say more of a value than facts do."""
         del value, facts
         return None
 
     def of_cotangents(self, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
-        """Of cotangents."""
+        """Chains that may say more of cotangents."""
         del facts
         return ()
 

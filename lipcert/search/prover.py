@@ -47,7 +47,7 @@ from lipcert.core.program import Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
 from lipcert.search.eigenvalues import spectral_norm
-from lipcert.search.evidence import Evidence, Proposals
+from lipcert.search.evidence import Evidence, Observer, Proposals
 from lipcert.search.forms import Spectra, shares_of_balls, ways
 from lipcert.search.kernels import kernel_lines, stop_above
 
@@ -141,9 +141,10 @@ def derive(
     premises: Premises,
     evidence: Evidence,
     proposals: Proposals | None = None,
+    observe: Observer | None = None,
 ) -> Derived:
     """All bounds of a network with one loss."""
-    return Prover(program, premises, evidence).derived(proposals or Proposals())
+    return Prover(program, premises, evidence, observe).derived(proposals or Proposals())
 
 
 @final
@@ -180,8 +181,14 @@ class _Watched(Table[Any, Any]):
 class Prover:
     """A proof in the making. proof: what is known so far."""
 
-    def __init__(self, program: Program, premises: Premises, evidence: Evidence) -> None:
-        self._log = _Log()
+    def __init__(
+        self,
+        program: Program,
+        premises: Premises,
+        evidence: Evidence,
+        observe: Observer | None = None,
+    ) -> None:
+        self._log, self._observe = _Log(), observe
         table = partial(_Watched, self._log)
         self.proof = Proof(program, premises, evidence.scope, ENGINES["float"], table)
         self._tier = evidence.tier
@@ -456,9 +463,12 @@ class Prover:
     def _kernels(self) -> None:
         """Of convolutions, from differences of classes."""
         proof = self.proof
-        for step in proof.program.steps:
-            if not isinstance(step.op, Conv) or not step.op.weight.sources:
+        convolutions = [(s, s.op) for s in proof.program.steps if isinstance(s.op, Conv)]
+        for done, (step, op) in enumerate(convolutions):
+            if not op.weight.sources:
                 continue
+            if self._observe is not None and self._tier == "tight":
+                self._observe(step.output, done, len(convolutions))
             rule = rule_at(proof.program.shapes, step, proof.facts, proof.weights)
             cotangent = proof.passes[LOSS].cotangents.get(step.output, Cotangent(math.inf))
             (_, known), *_ = rule.operand_gradients(cotangent)

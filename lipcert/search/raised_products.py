@@ -27,7 +27,7 @@ from lipcert.search.products import SLACK, TINY, WORTH, region_between, scale_of
 from lipcert.search.quasi_newton import Seen, descend
 
 FloatArray = npt.NDArray[np.float64]
-_WIDTH, _LOOKS = 0.05, 20
+_WIDTH, _LOOKS = 0.05, 32
 """how far the largest eigenvalue, which is about 1, is smoothed, and how often it is looked at"""
 _CASES: Final = 12
 """eigenvectors that count"""

@@ -51,7 +51,8 @@ def main() -> None:
         path, given = HERE / f"models/{model}.onnx", Settings(**settings)  # type: ignore[arg-type]
         imported = load_model(path, trusted=True, output=given.outputs or None)
         entries += _good(name, model, certify(imported, given).data, "what `certify` issues")
-    entries += [*_by_hand(), *_false_norms(), *_other_models(), *_kinds(), *_losses()]
+    entries += [*_by_hand(), *_false_norms(), *_false_weights()]
+    entries += [*_other_models(), *_kinds(), *_losses()]
     entries += [*_wrong(), *_runs(), *_radii(), *_nonsense(), *_ill_spelt(), *_hostile()]
     names = [entry["name"] for entry in entries]
     assert len(set(names)) == len(names)
@@ -128,6 +129,26 @@ def _numbers(said: Any) -> Iterator[tuple[str, str, str]]:
         yield kind, f"/outputs/network/{kind}", number
     if "privacy" in said:
         yield "epsilon", "/privacy/epsilon", said["privacy"]["epsilon"]
+
+
+def _false_weights() -> Iterator[Entry]:
+    """Of a kernel: by which the steps between are no contraction, or of another number."""
+    name = "kernel-weights"
+    said = _read(name)
+    path = next(f"/lines/{k}/weights" for k, row in enumerate(said["lines"]) if "weights" in row)
+    inner, outer = said["lines"][int(path.split("/")[2])]["weights"]
+    larger = [(float.fromhex(number) * (1.0 + SLIGHTLY)).hex() for number in outer]
+    for what, wrong in (
+        ("that stretch", [inner, larger]),
+        ("of which one is 0", [[(0.0).hex(), *inner[1:]], outer]),
+        ("of which one is missing", [inner[1:], outer]),
+        ("in one row", [inner]),
+        ("in another order", [outer, inner]),
+    ):
+        why = f"weights {what}"
+        yield _entry(
+            f"{name}: {why}", "kernels", name, "invalid", 6, why, patch=[_put(path, wrong)]
+        )
 
 
 def _false_norms() -> Iterator[Entry]:
@@ -219,6 +240,11 @@ def _by_hand() -> Iterator[Entry]:
     )  # fmt: skip
     said = _with_line(said, at, {"rule": "pull/run", "of": "output", "values": run}, "residual")
     yield from _good("pulled", "residual", write_canonical(said), "a run is pulled through")
+    said = _read("dropout")
+    line = {"rule": "pull/signs", "of": "loss", "value": "v0", "stop": "v3"}
+    said = _with_line(said, _line(said, "pull/value", "v0"), line, "dropout")
+    why = "differences of classes are pulled down"
+    yield from _good("pulled-signs", "dropout", write_canonical(said), why)
     said, p, q, tau = _read("images-in-a-box"), *[(0.0).hex()] * 2, (1.0).hex()
     at = _line(said, "fact/step", "v3") + 1
     line = {
