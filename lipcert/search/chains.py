@@ -62,10 +62,8 @@ from lipcert.search.forms import shares_of_balls
 from lipcert.search.multipliers import (
     FloatArray,
     Linked,
-    Memory,
     first_form,
     multipliers,
-    reached,
     top,
 )
 from lipcert.search.products import LARGEST, count_of_variables, product_line
@@ -102,7 +100,7 @@ _DEEP: Final = 3
 """ReLUs of a region, from which more of them say no more"""
 _STARTS: Final = 2
 """from how many values products are tried, the lowest first"""
-_Multipliers: TypeAlias = tuple[tuple[float, ...], ...]
+_Multipliers: TypeAlias = tuple[tuple[tuple[float, ...], ...], float]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
 
@@ -183,7 +181,6 @@ class _Search(Proposals):
         self._smallest: float | None = None
         self._behind: set[str] = set()
         self._fruitless: float = math.inf
-        self._memory: Memory = {}
         self._first: dict[str, dict[str, FloatArray | None]] = {}
         self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
 
@@ -227,9 +224,8 @@ class _Search(Proposals):
             if compared and jacobian is not None and radius * spectral_norm(jacobian) > far:
                 self._behind.add(witness.stop)
             return
-        for tuned in self._tuned(witness, linked):
-            gain = reached(linked, hull=False, memory=self._memory) if compared else 0.0
-            if gain * radius < found.norm or not found.norm:
+        for tuned, gain in self._tuned(witness, linked):
+            if not compared or gain * radius < found.norm or not found.norm:
                 yield tuned
             elif gain * radius > far:
                 self._behind.add(witness.stop)
@@ -253,7 +249,7 @@ class _Search(Proposals):
             if share < least:
                 least, best = share, (witness, linked)
         if best is not None:
-            yield from self._tuned(*best)
+            yield from (tuned for tuned, _ in self._tuned(*best))
 
     def _first_form(self, witness: ChainForm, linked: Linked) -> FloatArray | None:
         """Before multipliers are searched; a ReLU at the top does not change what it says."""
@@ -387,7 +383,7 @@ class _Search(Proposals):
             return set()
         witness, steps, linked = best
         is_attained = self._is_attained(steps, linked, facts)
-        chains = list(self._tuned(witness, linked, is_attained=is_attained))
+        chains = [tuned for tuned, _ in self._tuned(witness, linked, is_attained=is_attained)]
         found.extend(chains)
         return {witness.stop} if chains or is_attained else set()
 
@@ -546,8 +542,9 @@ class _Search(Proposals):
 
     def _tuned(
         self, witness: ChainForm, linked: Linked, *, is_attained: bool = False
-    ) -> Iterator[ChainForm]:
-        """With multipliers, where there is more than one matrix or slopes between.
+    ) -> Iterator[tuple[ChainForm, float]]:
+        """With multipliers, and the norm they prove, where there is more than one matrix or slopes
+        between.
 
         is_attained: whether only the differences of classes can be bounded better.
         """
@@ -563,24 +560,20 @@ class _Search(Proposals):
         if is_attained:
             hulls.discard(False)
         proposed = (self._multipliers(witness, linked, hull=hull) for hull in sorted(hulls))
-        for found in dict.fromkeys(proposed):
-            if found is not None:
-                yield replace(witness, multipliers=found)
+        for numbers, norm in dict(filter(None, proposed)).items():
+            yield replace(witness, multipliers=numbers), norm
 
     def _multipliers(
         self, witness: ChainForm, linked: Linked, *, hull: bool
     ) -> _Multipliers | None:
         """Searched once for the same slopes between the same values."""
-        if self._has_chords(witness):
-            return self._searched(linked, hull=hull)
         key = witness.start, witness.stop, hull
-        if key not in self._tuned_before:
-            self._tuned_before[key] = self._searched(linked, hull=hull)
-        return self._tuned_before[key]
-
-    def _searched(self, linked: Linked, *, hull: bool) -> _Multipliers | None:
-        patience = self._effort.patience
-        return multipliers(linked, hull=hull, memory=self._memory, patience=patience)
+        if key in self._tuned_before and not self._has_chords(witness):
+            return self._tuned_before[key]
+        found = multipliers(linked, hull=hull, patience=self._effort.patience)
+        if not self._has_chords(witness):
+            self._tuned_before[key] = found
+        return found
 
 
 @final

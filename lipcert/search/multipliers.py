@@ -14,13 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, TypeAlias, final
+from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.forms.descent import Block, Descent, descent_of, unknowns
-from lipcert.core.forms.links import Diagonal, Edge, Matrix, Place
+from lipcert.core.forms.descent import Block, Descent, descent_of
+from lipcert.core.forms.links import Diagonal, Edge, Matrix
 from lipcert.core.interval import exact
 from lipcert.search.eigenvalues import eigenvalues, largest_eigenvalue
 from lipcert.search.parts import Part, parts_of
@@ -32,9 +32,6 @@ _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 _PHASES: Final = ((0.05, 0.3), (0.01, 1.0))
 """how far the maximum is smoothed, as a part of it, and which part of the looks left that takes"""
 _MOST_LOOKS, _LEAST_LOOKS = 40, 6
-_LAST_LOOKS: Final = 0.4
-"""the part of the looks that is taken from multipliers of a chain like this one"""
-_ALIKE: Final = 1.0001
 _WORK: Final = 1e10
 """numbers of all factors of one chain, times their rows"""
 _MOST_CASES: Final = 40
@@ -75,45 +72,33 @@ class Linked:
 
 
 def multipliers(
-    chain: Linked, *, hull: bool, memory: Memory | None = None, patience: float = 1.0
-) -> tuple[tuple[float, ...], ...] | None:
-    """A list for each diagonal that has multipliers, as in a certificate; None: none are found.
+    chain: Linked, *, hull: bool, patience: float = 1.0
+) -> tuple[tuple[tuple[float, ...], ...], float] | None:
+    """A list for each diagonal that has multipliers, as in a certificate, and about the norm that
+    they prove; None: none are found.
 
-    hull: whether the cotangents at the top are differences of classes, or any of norm 1. memory:
-    of chains through the same diagonals; what is found here is added. patience: how many times as
-    many looks are taken, for smaller gains. None also where numbers overflow, so that matrices have
-    no eigenvalues or no inverse.
+    hull: whether the cotangents at the top are differences of classes, or any of norm 1. patience:
+    how many times as many looks are taken, for smaller gains. None also where numbers overflow, so
+    that matrices have no eigenvalues or no inverse.
     """
     descent = descent_of(chain.edges, chain.size, 0)
     if descent is None:
         return None
-    memory = {} if memory is None else memory
-    key = _key(chain.edges, hull)
-    numbers, worst, least = np.ones(descent.total - descent.size), memory.get(key), 0.0
+    numbers, least = np.ones(descent.total - descent.size), 0.0
     try:
         steepest = np.zeros((1, chain.size)) if chain.steepest is None else chain.steepest
         for piece in sorted(
             _pieces(descent, steepest, hull, patience), key=lambda row: -row.attained
         ):
-            problem = piece.problem
-            found = _alike(problem, worst) or _tuned(problem, max(piece.attained, least))
+            found = _tuned(piece.problem, max(piece.attained, least))
             if found is None:
                 return None
             for own in piece.own:
-                numbers[own] = found.state.multipliers
-            if found.state.value >= least:
-                worst, least = found, found.state.value
+                numbers[own] = found.multipliers
+            least = max(least, found.value)
     except np.linalg.LinAlgError:
         return None
-    if worst is not None:
-        memory[key] = worst
-    return tuple(_lists(chain.edges, numbers))
-
-
-def reached(chain: Linked, *, hull: bool, memory: Memory) -> float:
-    """About what the form says of Jacobians with the multipliers that were found last; or 0."""
-    found = memory.get(_key(chain.edges, hull))
-    return 0.0 if found is None else float(np.sqrt(max(found.state.value, 0.0)))
+    return tuple(_lists(chain.edges, numbers)), float(np.sqrt(least))
 
 
 def first_form(chain: Linked) -> FloatArray | None:
@@ -126,11 +111,6 @@ def first_form(chain: Linked) -> FloatArray | None:
     except np.linalg.LinAlgError:
         return None
     return min(states, key=lambda state: state.value).form if states else None
-
-
-def _key(edges: Sequence[Edge], hull: bool) -> tuple[bool, tuple[Place, ...]]:
-    """Of chains through the same diagonals."""
-    return hull, tuple(edge.target for edge in edges if unknowns([edge]) or edge is edges[-1])
 
 
 def _lists(edges: Sequence[Edge], found: FloatArray) -> Iterator[tuple[float, ...]]:
@@ -174,33 +154,18 @@ def _pieces(
         yield _Piece(_Problem.of(descent, hull, patience), [slice(None)], attained)
 
 
-def _tuned(problem: _Problem, attained: float) -> _Found | None:
-    """Good multipliers for the unknown slopes."""
-    found = [(state, ratio) for ratio in _RATIOS if (state := problem.start(ratio)) is not None]
+def _tuned(problem: _Problem, attained: float) -> _State | None:
+    """With good multipliers for the unknown slopes."""
+    found = list(filter(None, map(problem.start, _RATIOS)))
     if not found:
         return None
-    best, ratio = min(found, key=lambda pair: pair[0].value)
+    best = min(found, key=lambda state: state.value)
     least = max(attained * (1.0 + _LEAST_GAIN), _TINY)
     if best.value <= least or not best.multipliers.size:
-        return _Found(best, ratio, 1.0)
+        return best
     guard = problem.guard * _PHASES[0][0] * best.value / best.multipliers.size
-    reached = problem.improved(min((state for state, _ in found), key=lambda s: s.guarded(guard)))
-    reached = min(best, reached, key=lambda state: state.value)
-    return _Found(reached, ratio, reached.value / best.value)
-
-
-def _alike(problem: _Problem, before: _Found | None) -> _Found | None:
-    """From what was found for another chain, if it gains as much here; None if it does not."""
-    if before is None:
-        return None
-    start, again = problem.start(before.ratio), problem.again(before.state)
-    if start is None or again is None or start.value <= _TINY:
-        return None
-    if again.value > _ALIKE * before.gain * start.value:
-        return None
-    if before.gain < 1.0:
-        again = problem.improved(again, _PHASES[-1:], _LAST_LOOKS)
-    return _Found(again, before.ratio, again.value / start.value)
+    reached = problem.improved(min(found, key=lambda state: state.guarded(guard)))
+    return min(best, reached, key=lambda state: state.value)
 
 
 @final
@@ -227,11 +192,6 @@ class _State:
     form: FloatArray
     panels: tuple[_Panel, ...]
     value: float
-
-    def ratio(self, panel: _Panel) -> float:
-        """Of the multipliers of a block to the least that its elimination allows."""
-        scaled = panel.corner / np.sqrt(self.multipliers[panel.own])[:, None]
-        return 1.0 / max(top(np.eye(len(scaled)) - scaled @ scaled.T), _TINY)
 
     def guarded(self, weight: float) -> float:
         """The value and a barrier, which grows where the factor becomes singular."""
@@ -267,20 +227,6 @@ class _Piece:
     problem: _Problem
     own: Sequence[npt.NDArray[np.int64] | slice]
     attained: float
-
-
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Found:
-    """What was reached for a chain: from which ratio, and its value over that of this start."""
-
-    state: _State
-    ratio: float
-    gain: float
-
-
-Memory: TypeAlias = dict[tuple[bool, tuple[Place, ...]], _Found]
-"""By `hull` and where the diagonals, and the whole, lead."""
 
 
 @final
@@ -337,20 +283,6 @@ class _Problem:
 
         return self._eliminated(chosen)
 
-    def again(self, other: _State) -> _State | None:
-        """With the multipliers of another chain, as far above the least as they are there."""
-        own = [block.own for block, _ in self.blocks]
-        if own != [panel.own for panel in other.panels]:
-            return None
-        ratios = {panel.own.start: other.ratio(panel) for panel in other.panels}
-
-        def chosen(block: Block, rest: FloatArray) -> FloatArray:
-            shape = other.multipliers[block.own]
-            least = top(rest / np.sqrt(np.outer(shape, shape)))
-            return np.asarray(max(least, _TINY) * ratios[block.own.start] * shape)
-
-        return self._eliminated(chosen)
-
     def _eliminated(self, chosen: Callable[[Block, FloatArray], FloatArray]) -> _State | None:
         """Block by block from below. chosen: multipliers, from what blocks below leave of one."""
         rest = np.zeros((self.descent.total, self.descent.total))
@@ -381,20 +313,12 @@ class _Problem:
         multipliers = np.concatenate([np.zeros(0), *found])
         return _State(multipliers, form, tuple(panels), _largest(form, self.hull))
 
-    def improved(
-        self,
-        first: _State,
-        phases: Sequence[tuple[float, float]] = _PHASES,
-        part: float = 1.0,
-    ) -> _State:
-        """After some steps; the barrier keeps away from multipliers that admit no form.
-
-        part: of all looks that the size of the problem admits.
-        """
+    def improved(self, first: _State) -> _State:
+        """After some steps; the barrier keeps away from multipliers that admit no form."""
         best = state = first
         least_gain = _LEAST_GAIN / self.patience**2
-        looks = int(part * self.patience * np.clip(_WORK / self.work, _LEAST_LOOKS, _MOST_LOOKS))
-        for temperature, share in phases:
+        looks = int(self.patience * np.clip(_WORK / self.work, _LEAST_LOOKS, _MOST_LOOKS))
+        for temperature, share in _PHASES:
             if best.value <= _TINY:
                 break
             width = temperature * best.value

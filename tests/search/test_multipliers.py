@@ -13,7 +13,7 @@ from lipcert.core.norms.float_engine import definite_float
 from lipcert.core.program import Activation, Dense, Operand, Shape, Step
 from lipcert.core.rules.facts import Hull
 from lipcert.search.forms import Spectra
-from lipcert.search.multipliers import Linked, Memory, multipliers
+from lipcert.search.multipliers import Linked, multipliers
 
 WIDTHS = (4, 5, 5, 3)
 
@@ -48,6 +48,7 @@ def test_as_good_as_a_general_optimiser(seed: int, low: float, hull: bool) -> No
     assert linked is not None
     found = multipliers(Linked(linked[0]), hull=hull)
     assert found is not None
+    lists, norm = found
 
     def bound(numbers) -> float:
         form = chain_form("x", steps, shapes, slopes, numbers, proof=definite_float)
@@ -58,8 +59,9 @@ def test_as_good_as_a_general_optimiser(seed: int, low: float, hull: bool) -> No
     def of_logarithms(point: np.ndarray) -> float:
         return bound(list(np.exp(point.reshape(2, -1))))
 
-    ours = bound(found)
-    rest = minimize(of_logarithms, np.log(np.array(found)).ravel(), method="Nelder-Mead",
+    ours = bound(lists)
+    assert norm == pytest.approx(ours, rel=1e-3)
+    rest = minimize(of_logarithms, np.log(np.array(lists)).ravel(), method="Nelder-Mead",
                     options={"maxfev": 300, "adaptive": True})  # fmt: skip
     assert ours <= (1.06 if low < 0.0 else 1.003) * rest.fun
 
@@ -80,8 +82,8 @@ def test_known_and_unknown_slopes_side_by_side() -> None:
             place += 1
     found = multipliers(Linked(tuple(edges)), hull=False)
     assert found is not None
-    assert [len(numbers) for numbers in found] == [16] * 4
-    assert all(number > 0.0 for numbers in found for number in numbers)
+    assert [len(numbers) for numbers in found[0]] == [16] * 4
+    assert all(number > 0.0 for numbers in found[0] for number in numbers)
 
 
 def test_a_matrix_of_zeros_before_slopes_that_are_hardly_any() -> None:
@@ -92,28 +94,3 @@ def test_a_matrix_of_zeros_before_slopes_that_are_hardly_any() -> None:
         links = [Matrix(np.zeros((2, 2)), None), Diagonal(slopes, weighed=True)]
         edges = [Edge((f"v{k}", 0), (f"v{k + 1}", 0), link) for k, link in enumerate(links)]
         assert multipliers(Linked(tuple(edges)), hull=False) is not None
-
-
-@pytest.mark.parametrize("hull", [False, True])
-@pytest.mark.parametrize("low", [0.0, -1.0])
-def test_what_was_found_for_a_chain_serves_others_like_it(low: float, hull: bool) -> None:
-    """With another length of the input, or another rotation of it, nothing is lost."""
-    steps, shapes, slopes = network(4, low)
-    linked = links_of("x", steps, shapes, slopes, ())
-    assert linked is not None
-    first, *rest = linked[0]
-    assert isinstance(first.link, Matrix)
-    memory: Memory = {}
-    alone = multipliers(Linked(linked[0]), hull=hull, memory=memory)
-    rotation = np.linalg.qr(np.random.default_rng(4).standard_normal((WIDTHS[0], WIDTHS[0])))[0]
-    turned = Edge(first.source, first.target, Matrix(8.0 * first.link.centre @ rotation, None))
-    again = multipliers(Linked((turned, *rest)), hull=hull, memory=memory)
-    assert alone is not None
-    assert again is not None
-
-    def bound(numbers) -> float:
-        form = chain_form("x", steps, shapes, slopes, numbers, proof=definite_float)
-        assert form is not None
-        return form.over_hull(Hull(WIDTHS[-1], 1.0)) if hull else Spectra().norm(form)
-
-    assert bound([[number / 64.0 for number in row] for row in again]) <= 1.001 * bound(alone)

@@ -96,7 +96,7 @@ def test_as_good_as_multipliers_of_the_whole(
             found = multipliers(Linked(edges), hull=hull)
             assert found is not None
             steps, shapes, slopes = chain
-            form = chain_form("x", steps, shapes, slopes, found, proof=definite_float)
+            form = chain_form("x", steps, shapes, slopes, found[0], proof=definite_float)
             assert form is not None
             return form.over_hull(Hull(len(form.matrix), 1.0)) if hull else Spectra().norm(form)
 
