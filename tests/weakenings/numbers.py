@@ -6,6 +6,7 @@ import math
 
 from tests.core import (
     test_arithmetic,
+    test_claims,
     test_clipped_soundness,
     test_exponential,
     test_heads,
@@ -14,10 +15,8 @@ from tests.core import (
 from tests.core.accounting import (
     test_account,
     test_allocated,
+    test_compose,
     test_curve,
-    test_fixed,
-    test_sensitivity,
-    test_transform,
 )
 from tests.core.losses import test_attained, test_kinds, test_softmax_error
 from tests.core.rules import test_facts
@@ -133,10 +132,10 @@ ACCOUNTING = [
         12, 20, 3.0, 1.7220970, 1.7587401),
     by("accounting.compose:convolution_power", "product = _power(values, times)",
         "product = _power(values, times - 1)",
-        test_transform.test_error_is_honest_and_small, 16, 9, 40.0),
+        test_compose.test_error_is_honest_and_small, 16, 9, 40.0),
     by("accounting.curve:NormalTail.__call__", "return (1 << self.bits) - self(-x)",
-        "return self(-x)", test_fixed.test_tail),
-    by("accounting.curve:logarithm", "16 * total", "15 * total", test_fixed.test_logarithm),
+        "return self(-x)", test_curve.test_tail),
+    by("accounting.curve:logarithm", "16 * total", "15 * total", test_curve.test_logarithm),
     by("accounting.renyi:poisson_renyi_epsilon",
         "_epsilon(moments, rate, 1 - rate, releases, delta)",
         "_epsilon(moments, rate / 2, 1 - rate / 2, releases, delta)",
@@ -146,11 +145,11 @@ ACCOUNTING = [
     by("accounting.renyi:_converted", "(log_moment + surprise - log_bounds(order)[0])",
         "(log_moment - log_bounds(order)[0])", oracles.renyi_of_a_sure_sample),
     by("claims:sensitivity_up", "multiply_up(_BOUNDS_MOVED[relation], grad_norm)",
-        "grad_norm", test_sensitivity.test_sensitivities),
+        "grad_norm", test_claims.test_sensitivities),
     by("claims:total_sensitivity", "Fraction(delta) ** 2", "Fraction(delta)",
-        test_sensitivity.test_total),
+        test_claims.test_total),
     by("claims:effective_multiplier", "total += ", "total = ",
-        test_sensitivity.test_multiplier_is_the_largest_lower_bound),
+        test_claims.test_multiplier_is_the_largest_lower_bound),
 ]  # fmt: skip
 
 ARITHMETIC = [

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tests import test_known_answers as known
 from tests.core import test_clipped_soundness
 from tests.core.rules import (
+    test_activations,
     test_attention,
     test_convolution,
     test_dense,
     test_enclosures,
     test_facts,
-    test_functions,
+    test_families,
     test_laws,
-    test_moves,
     test_steps,
     test_weights,
 )
@@ -21,7 +21,7 @@ from tests.weakenings.mutation import Kill, Mutation, by, by_seeds
 
 LAW = test_laws.test_nothing_leaves_the_fact_or_is_steeper
 GRADIENTS = test_laws.test_no_gradient_of_an_operand_is_larger
-IMAGES = test_functions.test_images_and_slopes_hold_what_they_should_and_little_more
+IMAGES = test_activations.test_images_and_slopes_hold_what_they_should_and_little_more
 CONSTANT = test_laws.test_the_constant_of_a_linear_step_is_the_norm_of_its_jacobian
 
 
@@ -140,9 +140,9 @@ SHARED = [
     by_seeds("rules.dense:DenseRule.pulled", "peaks=multiply_up(longest, ",
         "peaks=multiply_up(0.1 * longest, ", LAW, "Dense"),
     by("rules.facts:token_axis", "shape[k] > 1", "shape[k] > 0",
-        test_moves.test_tokens_near_one_point_stay_so_in_heads),
+        test_families.test_tokens_near_one_point_stay_so_in_heads),
     by("rules.moves:has_alike_runs", "return bool((places ==", "return True or bool((places ==",
-        test_moves.test_tokens_near_one_point_stay_so_in_heads),
+        test_families.test_tokens_near_one_point_stay_so_in_heads),
     by_seeds("rules.scales:spreads_kept", "operand[token_axis(shape)] == 1", "True", LAW, "Shift",
         count=40),
     by("rules.scales:ScaleRule.operand_gradients", "multiply_up(self.x.norm, cotangent.peak)",
@@ -164,11 +164,11 @@ SHARED = [
     by("rules.curves:Function.derivative", "np.maximum(high, slope.hi)", "slope.hi",
         IMAGES, ("clip", (-1.0, 2.0))),
     by("rules.curves:Function.chord", "self.steepest(hull(box, exact(0.0)))", "self.steepest(box)",
-        test_functions.test_chords_and_the_value_at_zero, ("sigmoid", ())),
+        test_activations.test_chords_and_the_value_at_zero, ("sigmoid", ())),
     by("rules.smooth:softplus", "slope = Curve(logistic)",
         "slope = Curve(lambda x: logistic(x) * exact(0.9))", IMAGES, ("softplus", ())),
     by("rules.kinks:leaky_relu", "max(1.0, abs(alpha))", "min(1.0, abs(alpha))",
-        test_functions.test_chords_and_the_value_at_zero, ("leaky_relu", (3.0,))),
+        test_activations.test_chords_and_the_value_at_zero, ("leaky_relu", (3.0,))),
     by("rules.gates:gated", "gate(x) + x * slope(x)", "gate(x)", IMAGES, ("silu", ())),
     by("rules.tanh_gates:_tanh_gate", "gated(lambda x: sigmoid(cubic(x)), slope",
         "gated(lambda x: sigmoid(cubic(x)), sigmoid", IMAGES, ("gelu_tanh", ())),

@@ -15,7 +15,7 @@ from tests.core.mutants.lines import bound_mutants, line_mutants
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Mutant
 from tests.core.mutants.structure import structure_mutants
-from tests.core.mutants.text import byte_mutants, member_mutants
+from tests.core.mutants.text import member_mutants
 from tests.core.mutants.witnesses import witness_mutants
 
 __all__ = ["certificate_mutants", "every_mutant", "spread"]
@@ -56,5 +56,4 @@ def certificate_mutants(case: Case) -> Iterator[Mutant]:
     yield from premise_mutants(case)
     yield from assumption_mutants(case)
     yield from witness_mutants(case)
-    yield from byte_mutants(case)
     yield from member_mutants(case)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
 import pytest
 from hypothesis import assume, given
@@ -12,7 +13,7 @@ from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.lines import axes_of
-from lipcert.core.norms.torus import absolute_at_most, torus_at_most
+from lipcert.core.norms.torus import MAX_COUNT, absolute_at_most, half_turns, torus_at_most
 
 from .convolutions import convolutions, window_of
 
@@ -254,3 +255,28 @@ def test_too_many_frequencies():
     window = window_of((3, 3), (8, 8))
     conv = Convolution(np.ones((64, 64, 3, 3)), (8, 8), window)
     assert not torus_at_most(conv, (4000, 4000), (0, 0), 1e9, norm_at_most_float)
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5, 7, 16, 57, 113, 226])
+def test_parts_are_within_the_promise(count):
+    roots = half_turns(count)
+    assert roots.shape == (2 * count,)
+    with mpmath.workprec(200):
+        for m, root in enumerate(roots.tolist()):
+            angle = mpmath.pi * m / count
+            assert abs(mpmath.mpf(root.real) - mpmath.cos(angle)) <= mpmath.mpf(2) ** -53
+            assert abs(mpmath.mpf(root.imag) - mpmath.sin(angle)) <= mpmath.mpf(2) ** -53
+
+
+def test_the_power_series_is_as_good_as_its_proof():
+    from lipcert.core.norms import torus
+
+    with mpmath.workprec(300):
+        half_turn = torus._half_turn()
+        assert abs(half_turn - mpmath.pi * mpmath.mpf(2) ** 128) < 2**12
+
+
+@pytest.mark.parametrize("count", [0, -1, MAX_COUNT + 1])
+def test_other_counts(count):
+    with pytest.raises(ValueError, match="half turn"):
+        half_turns(count)
