@@ -55,9 +55,8 @@ class Claims:
     """What is claimed, of which network, under which settings.
 
     values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the name of a value that file and graph
-    share; parameters: G of each.
-    engine: what is derived of the same network under the same settings. certificate: the one that
-    claims it; None for an analysis.
+    share. engine: what is derived of the same network under the same settings. certificate: the one
+    that claims it; None for an analysis.
     """
 
     origin: str
@@ -65,7 +64,6 @@ class Claims:
     engine: Bounded
     values: Mapping[str, float]
     cotangents: Mapping[str, float]
-    parameters: Mapping[str, float]
     groups: tuple[GroupBound, ...]
     certificate: Certificate | None = None
 
@@ -133,7 +131,6 @@ def _claimed(found: Bounded, settings: Settings) -> Claims:
         engine=found,
         values=_finite({n: fact.norm for n, fact in derived.facts.items() if n in shared}),
         cotangents=_finite({n: item.norm for n, item in derived.cotangents.items() if n in shared}),
-        parameters=_finite(found.clipped_grad_norms),
         groups=tuple(_group(group) for group in found.groups),
     )
 
@@ -166,7 +163,6 @@ def claims_of_certificate(
         engine=found,
         values={name: bound for name, bound in norms.items() if name in shared},
         cotangents={name: bound for name, bound in cotangents.items() if name in shared},
-        parameters={claim.name: claim.grad_norm for claim in certificate.parameters},
         groups=tuple(
             GroupBound(claim.name, claim.parameters, claim.dimension, claim.grad_norm)
             for claim in certificate.groups

@@ -89,11 +89,8 @@ def conclude(
 ) -> AuditReport:
     """The report of an audit, with its verdict and the reasons for it."""
     job, claims = ready.job, ready.claims
-    one_bound = not are_made_anew(claims.settings)
-    groups = tuple(
-        _group(group, total, job.precision) if one_bound else _group_anew(group, total)
-        for group in claims.groups
-    )
+    precision = None if are_made_anew(claims.settings) else job.precision
+    groups = tuple(_group(group, total, precision) for group in claims.groups)
     values = tuple(_values(claims, total))
     gradient = _gradient(claims, total)
     checks = (*total.checks, *checked.reports)
@@ -213,42 +210,36 @@ def _sensitivity(claims: Claims, bound: float) -> float:
 
 
 def _group(group: GroupBound, total: Total, precision: Precision | None) -> GroupAudit:
-    """precision: None where the bound is not that of the group alone."""
-    replayed, attacked = (part.of(Family.GRADIENT, group.name) for part in total.parts)
-    both, bound = replayed.merged(attacked), group.grad_norm
+    """precision: None where the bound changes with the weights.
+
+    The bound is then the one that a norm came closest to, and norms at other weights are given at
+    its scale, as their share of their own bound.
+    """
+    parts = [part.of(Family.GRADIENT, group.name) for part in total.parts]
+    both, bound = parts[0].merged(parts[1]), group.grad_norm
+    if precision is None and both.examples:
+        bound = both.bound
+    replayed, attacked = (
+        None
+        if not part.examples
+        else part.max_observed
+        if bound is None or part.bound in (bound, None)
+        else part.share * bound
+        for part in parts
+    )
     return GroupAudit(
         name=group.name,
         parameters=group.parameters,
         dimension=group.dimension,
         grad_norm_bound=bound,
         float_bound=None if bound is None or precision is None else precision.reached(bound),
-        max_observed=replayed.max_observed if replayed.examples else None,
-        max_attacked=attacked.max_observed if attacked.examples else None,
+        max_observed=replayed,
+        max_attacked=attacked,
         violations=both.violations,
         undecided=both.undecided,
         recomputed=both.recomputed,
         worst_example=both.worst,
-        histogram=Histogram(replayed.counts),
-    )
-
-
-def _group_anew(group: GroupBound, total: Total) -> GroupAudit:
-    """A group whose bound changes with the weights, at the bound that a norm came closest to.
-
-    Norms at other weights are given at its scale, as their share of their own bound.
-    """
-    parts = [part.of(Family.GRADIENT, group.name) for part in total.parts]
-    both = parts[0].merged(parts[1])
-    bound = both.bound if both.examples else group.grad_norm
-    found = _group(replace(group, grad_norm=bound), total, None)
-    replayed, attacked = (
-        part.max_observed if part.bound == bound or bound is None else part.share * bound
-        for part in parts
-    )
-    return replace(
-        found,
-        max_observed=None if found.max_observed is None else replayed,
-        max_attacked=None if found.max_attacked is None else attacked,
+        histogram=Histogram(parts[0].counts),
     )
 
 

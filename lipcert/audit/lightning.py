@@ -14,13 +14,14 @@ import importlib
 import os
 from collections.abc import Callable
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Final
 
 from torch import nn
 
 from lipcert.audit.opacus import attach_opacus, is_private
 from lipcert.audit.pending_step import Drawn
-from lipcert.audit.recorder import Chosen, Recorder
+from lipcert.audit.recorder import Recorder
 from lipcert.errors import UsageError
 
 _HOMES: Final = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
@@ -29,31 +30,22 @@ _HOMES: Final = ("lightning.pytorch.callbacks", "pytorch_lightning.callbacks")
 class RecordingHooks:
     """The hooks; loss: name of the module's attribute that holds its loss function.
 
-    every, detail, store_data, model_file: as of `Recorder`. declared: arguments of its `declare`.
-    `recorder` is there while the fit runs.
+    declared: arguments of `Recorder.declare`. options: of `Recorder`: every, detail, store_data,
+    model_file. `recorder` is there while the fit runs.
     """
 
     def __init__(
         self,
         folder: str | os.PathLike[str],
         *,
-        every: Chosen = 200,
-        detail: Chosen | None = None,
-        store_data: bool = False,
-        model_file: str | os.PathLike[str] | None = None,
         loss: str | None = None,
         declared: dict[str, Any] | None = None,
+        **options: Any,
     ) -> None:
         super().__init__()
         self.recorder: Recorder | None = None
-        self._record = partial(
-            Recorder,
-            folder,
-            every=every,
-            detail=detail,
-            store_data=store_data,
-            model_file=model_file,
-        )
+        signature(Recorder).bind(folder, None, None, **options)
+        self._record: Callable[..., Recorder] = partial(Recorder, folder, **options)
         self._loss = loss
         self._declared = dict(declared or {})
         self._original_loss: Any = None

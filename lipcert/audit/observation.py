@@ -222,13 +222,15 @@ def arithmetic_of(parameter: Tensor) -> Arithmetic:
 
 def generator_digests(device: torch.device) -> dict[str, str]:
     """Digests of the states of the global random generators."""
+    version, numbers, gauss = random.getstate()
+    kind, words, *rest = np.random.get_state()
     found = {
-        "python": _python_digest(),
-        "numpy": _numpy_digest(),
-        "torch": _digest(torch.get_rng_state()),
+        "python": _digest(array("Q", numbers), f"{version} {gauss}".encode("ascii")),
+        "numpy": _digest(np.asarray(words), f"{kind} {rest}".encode("ascii")),
+        "torch": _digest(torch.get_rng_state().numpy()),
     }
     if device.type == "cuda":
-        found["cuda"] = _digest(torch.cuda.get_rng_state(device))
+        found["cuda"] = _digest(torch.cuda.get_rng_state(device).numpy())
     return found
 
 
@@ -237,15 +239,16 @@ def noise_generator_digest(
 ) -> str:
     """Digest of the state of a generator; None: of the global one of the device."""
     if isinstance(generator, np.random.Generator):
-        digest = hashlib.sha256()
+        pieces: list[Any] = []
         for name, value in _flat(generator.bit_generator.state):
-            digest.update(name.encode("ascii"))
-            digest.update(value.data if isinstance(value, np.ndarray) else repr(value).encode())
-        return digest.hexdigest()[:_DIGITS]
+            number = value if isinstance(value, np.ndarray) else repr(value).encode()
+            pieces += (name.encode("ascii"), number)
+        return _digest(*pieces)
     if generator is not None:
-        return _digest(generator.get_state())
+        return _digest(generator.get_state().numpy())
     is_cuda = device.type == "cuda"
-    return _digest(torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state())
+    state = torch.cuda.get_rng_state(device) if is_cuda else torch.get_rng_state()
+    return _digest(state.numpy())
 
 
 def _flat(state: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -274,22 +277,9 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _digest(state: Tensor) -> str:
-    return hashlib.sha256(state.numpy().data).hexdigest()[:_DIGITS]
-
-
-def _python_digest() -> str:
-    version, numbers, gauss = random.getstate()
-    digest = hashlib.sha256(array("Q", numbers))
-    digest.update(f"{version} {gauss}".encode("ascii"))
-    return digest.hexdigest()[:_DIGITS]
-
-
-def _numpy_digest() -> str:
-    kind, numbers, *rest = np.random.get_state()
-    digest = hashlib.sha256(np.asarray(numbers).data)
-    digest.update(f"{kind} {rest}".encode("ascii"))
-    return digest.hexdigest()[:_DIGITS]
+def _digest(*pieces: Any) -> str:
+    """Of the bytes of all pieces."""
+    return hashlib.sha256(b"".join(pieces)).hexdigest()[:_DIGITS]
 
 
 def reduction_of(word: object, result: Tensor) -> Reduction | None:

@@ -46,7 +46,6 @@ from lipcert.audit.trace.records import (
     OptimizerRecord,
     Step,
     declaration_of,
-    is_part,
     merged,
 )
 from lipcert.audit.trace.writing import TraceWriter
@@ -136,7 +135,8 @@ class Recorder:
     def declare(self, **declared: Any) -> None:
         """State members of `Declaration`, before the first step; words for its enums will do."""
         declaration = merged(self._declaration, declaration_of(declared))
-        if self._writer is not None and not is_part(declaration, self._writer.manifest.declaration):
+        begun = declaration if self._writer is None else self._writer.manifest.declaration
+        if merged(declaration, begun) != begun:
             raise UsageError(
                 "recorder: the trace has begun with another declaration: declare before the first "
                 "step, and the same as before when going on"

@@ -39,6 +39,8 @@ from lipcert.settings.values import TierName
 
 MODEL: Final = "model"
 """the weights of the file"""
+_TIERS: Final[tuple[TierName, ...]] = ("quick", "fast", "tight")
+"""how hard to try for a norm"""
 _PROOF: Final = 2.0**-23
 """the share of a norm that its proof may take, and more"""
 
@@ -66,16 +68,6 @@ class Excess:
         return Verdict.VIOLATION if self.lower > self.allowed else Verdict.INCONCLUSIVE
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    """A radius, the ratio to it that rounding explains, and how hard to try for a norm."""
-
-    radius: float
-    allowed: float
-    tiers: tuple[TierName, ...]
-
-
 def storage_unit(weights: Mapping[str, FloatArray]) -> float:
     """Unit roundoff of the type in which weights were stored: float32 where it holds them."""
     exact = all(np.array_equal(w, w.astype(np.float32)) for w in weights.values())
@@ -88,7 +80,6 @@ def excesses(
     """Every constrained norm. name: of the weights. unit: of the type in which they are stored."""
     graph = claims.engine.graph
     at = graph_at(graph, weights)
-    tiers: tuple[TierName, ...] = ("quick", "fast", "tight")
     for parameter, constraint in constraints_of(graph, claims.settings).items():
         whole = weights.get(parameter)
         if whole is None:
@@ -99,31 +90,38 @@ def excesses(
         if constraint.kind == "frobenius":
             ends = [_ends(norm_down(whole), norm_up(whole), radius)]
         else:
-            ends = [_spectral(use, _Limit(radius, allowed, tiers)) for use in at.uses(parameter)]
+            ends = [_spectral(use, radius, allowed) for use in at.uses(parameter)]
         for low, high in ends:
             yield Excess(name, parameter, constraint, low, high, allowed)
 
 
-def _spectral(use: Use, limit: _Limit) -> tuple[float, float]:
+def _spectral(use: Use, radius: float, allowed: float) -> tuple[float, float]:
     """Ends of the norm of an op over what the bounds assume of it, r·max(1, gain of the view)."""
-    node, operand = use.node, use.operand
-    reach = limit.radius * max(1.0, operand.gain)
-    if use.is_table:
-        rows = operand.array
-        longest = rows[int(np.argmax(np.linalg.norm(rows, axis=1)))]
-        return _ends(norm_down(longest), float(np.max(lengths_up(rows))), reach)
-    if not use.is_linear_map:
-        largest = float(np.max(np.abs(operand.array), initial=0.0))
-        return _ends(largest, largest, reach)
+    node, reach = use.node, radius * max(1.0, use.operand.gain)
+    plain = plain_norm(use)
+    if plain is not None:
+        return _ends(*plain, reach)
     lower, upper = 0.0, math.inf
-    for tier in limit.tiers:
+    for tier in _TIERS:
         upper = min(upper, divide_up(operator_norm_upper(node, tier), reach))
-        if upper <= limit.allowed or lower > limit.allowed:
+        if upper <= allowed or lower > allowed:
             break
         lower = divide_down(operator_norm_lower(node), reach)
-        if lower > limit.allowed:
+        if lower > allowed:
             break
     return lower, upper
+
+
+def plain_norm(use: Use) -> tuple[float, float] | None:
+    """Ends of the norm of a table, or of what works entry by entry; None for a linear map."""
+    if use.is_table:
+        rows = use.operand.array
+        longest = rows[int(np.argmax(np.linalg.norm(rows, axis=1)))]
+        return norm_down(longest), float(np.max(lengths_up(rows)))
+    if not use.is_linear_map:
+        largest = float(np.max(np.abs(use.operand.array), initial=0.0))
+        return largest, largest
+    return None
 
 
 def _ends(lower: float, upper: float, radius: float) -> tuple[float, float]:

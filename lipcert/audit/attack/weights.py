@@ -19,10 +19,9 @@ from lipcert.analysis.pipeline import aligned
 from lipcert.analysis.premises import constraints_of
 from lipcert.audit.attack.ascent import Best, Ground, Rows, climb, starting_rows
 from lipcert.audit.bounds import Claims
-from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
+from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper, plain_norm
 from lipcert.core.interval import norm_up
 from lipcert.core.program import Dense, FloatArray, operands
-from lipcert.core.rules.facts import lengths_up
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.ir import Graph, Operand, Use
 from lipcert.graph.viewed import graph_at
@@ -156,10 +155,9 @@ class WeightSet:
         return found
 
     def _norm(self, use: Use, *, certified: bool) -> float:
-        if use.is_table:
-            return float(np.max(lengths_up(use.operand.array)))
-        if not use.is_linear_map:
-            return float(np.max(np.abs(use.operand.array), initial=0.0))
+        plain = plain_norm(use)
+        if plain is not None:
+            return plain[1]
         if certified:
             return operator_norm_upper(use.node, self.tier)
         return operator_norm_lower(use.node)

@@ -227,7 +227,7 @@ class Trace:
     def steps(self, rank: int | None = None) -> Iterator[Step]:
         """The steps in order, of one rank or of one rank after the other.
 
-        An unfinished last line, which an interruption leaves, is not a step; see `torn_bytes`.
+        An unfinished last line, which an interruption leaves, is not a step; see `bytes_behind`.
         """
         for one in self.ranks if rank is None else (rank,):
             for event in self.events(one):
@@ -265,16 +265,12 @@ class Trace:
             end = behind
         return end
 
-    def torn_bytes(self, rank: int) -> int:
-        """Bytes of an unfinished last line; 0 unless the file was cut off."""
-        return self.bytes_behind(self.end(rank))
-
     def beginning(self, rank: int) -> RankEnd:
         """Where the first line of a rank begins."""
         return RankEnd(rank, self.digest)
 
     def bytes_behind(self, end: RankEnd) -> int:
-        """How many bytes follow an end."""
+        """How many bytes follow an end: of an unfinished line, if it is the last."""
         return (self.folder / steps_name(end.rank)).stat().st_size - end.end
 
 

@@ -374,12 +374,3 @@ def merged(first: Declaration, second: Declaration) -> Declaration:
                 raise UsageError(f"recorder: {item.name} is declared as {old!r} and as {new!r}")
             changes[item.name] = new
     return replace(first, **changes)
-
-
-def is_part(part: Declaration, whole: Declaration) -> bool:
-    """Whether everything declared in one is declared so in the other."""
-    empty = Declaration()
-    return all(
-        getattr(part, item.name) in (getattr(empty, item.name), getattr(whole, item.name))
-        for item in fields(Declaration)
-    )

@@ -82,7 +82,8 @@ def test_every_torn_tail_is_cut(tmp_path: Path, kept: str) -> None:
     size = {"none": 0, "one": 1, "half": len(last) // 2, "all but the end": len(last) - 1}[kept]
     path.write_bytes(b"".join(lines) + last[:size])
     assert [fault.kind for fault in verify(folder).faults] == [FaultKind.TORN] * (size > 0)
-    assert read_trace(folder).torn_bytes(0) == size
+    trace = read_trace(folder)
+    assert trace.bytes_behind(trace.end(0)) == size
     with opened(folder) as writer:
         assert writer.steps == 2
         writer.append(step(writer, 2))
