@@ -8,8 +8,7 @@ weights projected onto their constraint after every step.
 from __future__ import annotations
 
 import math
-import warnings
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -23,18 +22,16 @@ from lipcert.audit.checks import leave_one_out
 from lipcert.audit.job import units_of
 from lipcert.audit.prepared_job import Ready
 from lipcert.audit.recorded import RecordedTensors
-from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import AuditReport, CheckReport, Quantity, Verdict
-from lipcert.audit.trace.reading import read_trace
 from lipcert.measure.agreement import ROUNDED, output_distance
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.settings.settings import ConstraintSpec, Settings
+from tests.audit.checks.runs import Plan, trained_with
+from tests.audit.checks.runs import Subject as Trained
 from tests.audit.checks.test_sampling import (
     BATCH,
     POOL,
-    RATE,
     STEPS,
-    Draw,
     alike_sizes,
     fixed,
     from_a_fifth,
@@ -133,116 +130,46 @@ LOOSE_RUN = Run(
 )
 
 
-def unchanged(value: Tensor, _: int) -> Tensor:
-    return value
-
-
-def nothing(_network: nn.Module, _step: int) -> None:
-    pass
-
-
 @dataclass(frozen=True)
-class RunFault:
-    """How a run goes; the defaults are right.
+class RunFault(Plan):
+    """How a run goes; the defaults are right. after: the projection, of this run; claimed: what the
+    sensitivity is wrongly divided by."""
 
-    changed: the module, away from what was exported. std_factor: noise over what is required;
-    noise: over what is stated; drawn: instead of standard noise that was drawn. claimed: what the
-    sensitivity is wrongly divided by.
-    """
-
-    name: str
-    changed: Callable[[nn.Module], None] = lambda _: None
-    draw: Draw = poisson
-    sampler: str = "poisson"
-    divisor: Callable[[int], float] = lambda _: float(BATCH)
-    stated_divisor: Callable[[int], float] = lambda _: float(BATCH)
-    prepared: Callable[[Tensor, int], Tensor] = unchanged
-    after_backward: Callable[[nn.Module, int], None] = nothing
-    std_factor: float = 1.0
-    noise: Callable[[str, int], float] = lambda _name, _step: 1.0
-    drawn: Callable[[Tensor, str, int], Tensor] = lambda drawn, _name, _step: drawn
-    seed: Callable[[int], int] = lambda step: 1000 + step
-    releases_noise: bool = True
-    after_projection: Callable[[Run, nn.Module, int], None] = lambda _run, _network, _step: None
-    steps: int = STEPS
+    name: str = "none"
+    after: Callable[[Run, nn.Module, int], None] = lambda _run, _network, _step: None
     claimed: float = 1.0
+    steps: int = STEPS
+    detail: int = DETAIL
+    optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = lambda parameters: (
+        torch.optim.SGD(parameters, lr=0.05)
+    )
 
     @property
     def moves_gradients(self) -> bool:
         """Whether the user's gradient function, or what is claimed of it, is another one."""
-        own = (self.changed, self.divisor, self.prepared, self.after_backward, self.claimed)
-        return own != (
-            RIGHT.changed,
-            RIGHT.divisor,
-            RIGHT.prepared,
-            RIGHT.after_backward,
-            RIGHT.claimed,
-        )
+        own = ("changed", "divisor", "prepared", "after_backward", "claimed")
+        return any(getattr(self, name) != getattr(RIGHT, name) for name in own)
 
 
-RIGHT = RunFault("none")
+RIGHT = RunFault()
 
 
 def recorded(folder: Path, run: Run, fault: RunFault) -> Ready:
     """Train and record; the job of auditing that run."""
-    random = np.random.default_rng(7)
-    data = run.subject.right.data
+    right = run.subject.right
+    data = right.data
     assert data is not None
-    images, labels = torch.from_numpy(data.x), torch.from_numpy(data.y)
     network = run.live().train()
     fault.changed(network)
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.05)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recorder = Recorder(folder, network, optimizer, every=1, detail=DETAIL, store_data=True)
-        recorder.declare(
-            dataset_size=POOL,
-            batch_size=BATCH,
-            sampling=fault.sampler,
-            steps=fault.steps,
-            noise_multiplier=SIGMA,
-        )
-        loss_fn = recorder.wrap_loss(functional.cross_entropy)
-        for step in range(fault.steps):
-            index = fault.draw(random, step)
-            size = len(index)
-            optimizer.zero_grad()
-            recorder.batch(
-                index=index, sampler=fault.sampler, rate=RATE, divisor=fault.stated_divisor(size)
-            )
-            logits = network(fault.prepared(images[index], step))
-            loss = loss_fn(logits, labels[index], reduction="sum")
-            (loss / fault.divisor(size)).backward()
-            fault.after_backward(network, step)
-            noised(recorder, network, run, fault, step)
-            optimizer.step()
-            run.project(network)
-            fault.after_projection(run, network, step)
-        recorder.close()
-    trace = read_trace(folder)
-    claims = run.subject.right.claims
+    images, labels = torch.from_numpy(data.x), torch.from_numpy(data.y)
+    on = Trained(network, run.project, images, labels, BATCH, run.stds)
+    plan = replace(fault, after_projection=partial(fault.after, run))
+    trace = trained_with(folder, plan, on, np.random.default_rng(7))
+    claims = right.claims
     tensors = RecordedTensors(trace, claims.engine.graph, None, claims.settings)
     pairs = [(name, name, count) for name, count in tensors.batch_sizes.items()]
-    right = run.subject.right
     job = replace(right.job, data=None, trace=str(folder))
     return replace(right, job=job, data=None, recorded=tensors, units=units_of(pairs, job, 0))
-
-
-def noised(recorder: Recorder, network: nn.Module, run: Run, fault: RunFault, step: int) -> None:
-    gradients = {name: p.grad for name, p in network.named_parameters() if p.grad is not None}
-    stds = {name: fault.std_factor * std for name, std in run.stds.items()}
-    clean = {name: gradient.clone() for name, gradient in gradients.items()}
-    recorder.gradients(clean=gradients)
-    generator = torch.Generator()
-    generator.manual_seed(fault.seed(step))
-    recorder.noise(stds, generator=generator)
-    for name, gradient in gradients.items():
-        drawn = fault.drawn(torch.randn(gradient.shape, generator=generator), name, step)
-        gradient.add_(fault.noise(name, step) * stds[name] * drawn)
-    recorder.gradients(noised=gradients)
-    if not fault.releases_noise:
-        for name, gradient in gradients.items():
-            gradient.copy_(clean[name])
 
 
 @dataclass(frozen=True)
@@ -316,7 +243,7 @@ def left_out(run: Run, fault: RunFault) -> CheckReport:
         network.zero_grad()
         logits = network(fault.prepared(torch.from_numpy(x), PLANTED))
         loss = functional.cross_entropy(logits, torch.from_numpy(y), reduction="sum")
-        (loss / fault.divisor(len(x))).backward()
+        (loss / (fault.divisor or (lambda _: BATCH))(len(x))).backward()
         fault.after_backward(network, PLANTED)
         return {
             name: p.grad.numpy() for name, p in network.named_parameters() if p.grad is not None
@@ -367,53 +294,56 @@ def spoil_gradient(network: nn.Module, step: int) -> None:
         gradient.view(-1)[0] = torch.nan
 
 
-def last_name(name: str, step: int) -> float:
-    return 0.0 if (name, step) == ("classifier.weight", PLANTED) else 1.0
+def all_but_the_last(name: str, step: int, drawn: Tensor, _std: float) -> Tensor:
+    return drawn * ((name, step) != ("classifier.weight", PLANTED))
 
 
-def seeded_each(drawn: Tensor, _: str, step: int) -> Tensor:
+def seeded_each(_name: str, step: int, drawn: Tensor, std: float) -> Tensor:
     """From one seed for every tensor."""
-    return torch.randn(drawn.shape, generator=torch.Generator().manual_seed(step))
+    return std * torch.randn(drawn.shape, generator=torch.Generator().manual_seed(step))
 
 
-def halved(drawn: Tensor, _name: str, _step: int) -> Tensor:
+def halved(_name: str, _step: int, drawn: Tensor, _std: float) -> Tensor:
     """The first half twice."""
     count = drawn.numel()
     return drawn.flatten()[: (count + 1) // 2].repeat(2)[:count].reshape(drawn.shape)
 
 
-def rolled(drawn: Tensor, name: str, step: int) -> Tensor:
+def rolled(name: str, step: int, drawn: Tensor, std: float) -> Tensor:
     """One noise for the whole run, rolled by 7 entries and negated from step to step."""
     generator = torch.Generator().manual_seed(sum(name.encode()))
     once = torch.randn(drawn.shape, generator=generator)
-    return (-1.0) ** step * torch.roll(once.flatten(), 7 * step).reshape(drawn.shape)
+    return (-1.0) ** step * std * torch.roll(once.flatten(), 7 * step).reshape(drawn.shape)
 
 
 RUN_FAULTS = (
-    RunFault("sum claimed to be a mean", divisor=lambda _: 1.0, stated_divisor=lambda _: 1.0),
-    RunFault("sum recorded as a mean", divisor=lambda _: 1.0),
-    RunFault("divided by the size of the batch", divisor=float, stated_divisor=float),
-    RunFault("sensitivity divided by the batch size", std_factor=1.0 / BATCH, claimed=BATCH),
-    RunFault("no noise on one tensor at one step", noise=last_name),
-    RunFault("noise 10 % smaller than stated", noise=lambda _name, _step: 0.9),
-    RunFault("noise 10 % smaller than required", std_factor=0.9),
-    RunFault("noise recorded and not released", releases_noise=False),
-    RunFault("a seed used again", seed=lambda step: 1000 + step % 6),
-    RunFault("one noise for all tensors of a step", drawn=seeded_each),
-    RunFault("noise repeated within a tensor", drawn=halved),
-    RunFault("noise rolled and negated from step to step", drawn=rolled),
-    RunFault("a weight outside its constraint", after_projection=stretch_weight),
+    RunFault(name="sum claimed to be a mean", divisor=lambda _: 1.0, stated_divisor=lambda _: 1.0),
+    RunFault(name="sum recorded as a mean", divisor=lambda _: 1.0),
+    RunFault(name="divided by the size of the batch", divisor=float, stated_divisor=float),
+    RunFault(name="sensitivity divided by the batch size", std_factor=1.0 / BATCH, claimed=BATCH),
+    RunFault(name="no noise on one tensor at one step", noise_of=all_but_the_last),
     RunFault(
-        "inputs outside the domain", prepared=lambda x, step: 3.0 * x if step == PLANTED else x
+        name="noise 10 % smaller than stated",
+        noise_of=lambda _name, _step, drawn, _std: 0.9 * drawn,
     ),
-    RunFault("BatchNorm in training mode", changed=normalise_by_batch),
-    RunFault("module differs from its export", changed=stretch_logits),
-    RunFault("batches of fixed size said to be Poisson", draw=fixed),
-    RunFault("sizes of Poisson batches vary too little", draw=alike_sizes),
-    RunFault("some examples in every batch", draw=with_some_always(poisson)),
-    RunFault("all batches from a fifth of the data", draw=from_a_fifth),
-    RunFault("the same batch again, a tenth exchanged", draw=the_same_again(poisson)),
-    RunFault("shuffled, accounted as Poisson", sampler="shuffle"),
-    RunFault("one step more than accounted for", steps=STEPS + 1),
-    RunFault("NaN in one gradient", after_backward=spoil_gradient),
+    RunFault(name="noise 10 % smaller than required", std_factor=0.9),
+    RunFault(name="noise recorded and not released", releases_noise=False),
+    RunFault(name="a seed used again", seed=lambda step: 1000 + step % 6),
+    RunFault(name="one noise for all tensors of a step", noise_of=seeded_each),
+    RunFault(name="noise repeated within a tensor", noise_of=halved),
+    RunFault(name="noise rolled and negated from step to step", noise_of=rolled),
+    RunFault(name="a weight outside its constraint", after=stretch_weight),
+    RunFault(
+        name="inputs outside the domain", prepared=lambda x, step: 3.0 * x if step == PLANTED else x
+    ),
+    RunFault(name="BatchNorm in training mode", changed=normalise_by_batch),
+    RunFault(name="module differs from its export", changed=stretch_logits),
+    RunFault(name="batches of fixed size said to be Poisson", draw=fixed),
+    RunFault(name="sizes of Poisson batches vary too little", draw=alike_sizes),
+    RunFault(name="some examples in every batch", draw=with_some_always(poisson)),
+    RunFault(name="all batches from a fifth of the data", draw=from_a_fifth),
+    RunFault(name="the same batch again, a tenth exchanged", draw=the_same_again(poisson)),
+    RunFault(name="shuffled, accounted as Poisson", sampler="shuffle"),
+    RunFault(name="one step more than accounted for", steps=STEPS + 1),
+    RunFault(name="NaN in one gradient", after_backward=spoil_gradient),
 )

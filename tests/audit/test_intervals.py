@@ -55,7 +55,7 @@ def unclaimed(graph: Graph, loss: Loss) -> Claims:
     premises = SimpleNamespace(clip=None)
     engine: Any = SimpleNamespace(graph=graph, loss=loss, premises=premises)
     groups = tuple(GroupBound(name, (name,), 1, None) for name in graph.parameters)
-    return Claims("test", Settings(), engine, {}, {}, {}, groups)
+    return Claims("test", Settings(), engine, {}, {}, groups)
 
 
 def random_inputs(shape: tuple[int, ...], count: int, generator: torch.Generator) -> torch.Tensor:

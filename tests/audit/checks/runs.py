@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +26,6 @@ from tests.ops import Activation, Dense
 from tests.written import model_of
 
 EXAMPLES, BATCH, STEPS, SIGMA = 300, 20, 12, 1.5
-RATE = BATCH / EXAMPLES
 SIZES = (8, 12, 3)
 SETTINGS = Settings(
     constraint=ConstraintSpec("spectral", 1.0),
@@ -40,18 +40,16 @@ SETTINGS = Settings(
 
 
 class Network(nn.Module):
-    """Two linear layers; `mix` stands between them in training and not in the exported graph."""
+    """Two linear layers."""
 
-    def __init__(self, mix: Callable[[Tensor], Tensor] | None = None) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.first = nn.Linear(SIZES[0], SIZES[1], bias=False)
         self.last = nn.Linear(SIZES[1], SIZES[2], bias=False)
-        self.mix = mix
         self.project()
 
     def forward(self, x: Tensor) -> Tensor:
-        h = torch.relu(self.first(x))
-        return self.last(h if self.mix is None else self.mix(h))
+        return self.last(torch.relu(self.first(x)))
 
     @torch.no_grad()
     def project(self) -> None:
@@ -70,31 +68,123 @@ class Network(nn.Module):
         )
 
 
+Draw = Callable[[np.random.Generator, int], np.ndarray]
+"""the batch of a step"""
+
+
 @dataclass(frozen=True)
 class Plan:
-    """How a run goes; the defaults are right."""
+    """How a run goes; the defaults are right.
 
-    mix: Callable[[Tensor], Tensor] | None = None
-    draw: Callable[[int, np.random.Generator], np.ndarray] | None = None
-    divisor: Callable[[int], float] = lambda _: float(BATCH)
-    stated_divisor: Callable[[int], float] = lambda _: float(BATCH)
+    changed: the module, away from what was exported. std_factor: noise over what is required;
+    stated_factor: as stated over what is drawn; noise_of: in place of what was drawn.
+    """
+
+    changed: Callable[[nn.Module], None] = lambda _: None
+    draw: Draw | None = None
+    divisor: Callable[[int], float] | None = None
+    stated_divisor: Callable[[int], float] | None = None
     std_factor: float = 1.0
     stated_factor: float = 1.0
-    noise_of: Callable[[str, int, Tensor, float], Tensor] | None = None
-    after_projection: Callable[[Network, int], None] = lambda _n, _s: None
+    noise_of: Callable[[str, int, Tensor, float], Tensor] = lambda _name, _step, drawn, _std: drawn
+    after_backward: Callable[[Any, int], None] = lambda _network, _step: None
+    after_projection: Callable[[Any, int], None] = lambda _network, _step: None
     prepared: Callable[[Tensor, int], Tensor] = lambda x, _: x
-    seed: Callable[[int], int | None] = lambda _: None
+    seed: Callable[[int], int] = lambda step: 1000 + step
     steps: int = STEPS
     sampler: str = "poisson"
     detail: Chosen = 4
     every: int = 1
     micro: int = 1
     state_noise: bool = True
+    releases_noise: bool = True
     store_data: bool = True
     optimizer: Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer] = lambda parameters: (
         torch.optim.SGD(parameters, lr=0.2)
     )
     closes: bool = True
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is trained, on which data. project: its weights into their constraints; stds: of the
+    noise that is required, by recorded tensor."""
+
+    network: nn.Module
+    project: Callable[[Any], None]
+    data: Tensor
+    labels: Tensor
+    batch: int
+    stds: Mapping[str, float]
+
+    @property
+    def rate(self) -> float:
+        return self.batch / len(self.data)
+
+
+def trained_with(folder: Path, plan: Plan, on: Subject, random: np.random.Generator) -> Trace:
+    """Train and record."""
+    network, size = on.network, len(on.data)
+    divisors = [f or (lambda _: float(on.batch)) for f in (plan.divisor, plan.stated_divisor)]
+    optimizer = plan.optimizer(network.parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        recorder = Recorder(
+            folder,
+            network,
+            optimizer,
+            every=plan.every,
+            detail=plan.detail,
+            store_data=plan.store_data,
+        )
+        recorder.declare(
+            dataset_size=size,
+            batch_size=on.batch,
+            sampling=plan.sampler,
+            steps=plan.steps,
+            noise_multiplier=SIGMA,
+        )
+        loss_fn = recorder.wrap_loss(functional.cross_entropy)
+        for step in range(plan.steps):
+            index = (
+                np.flatnonzero(random.random(size) < on.rate)
+                if plan.draw is None
+                else plan.draw(random, step)
+            )
+            divisor, stated_divisor = (own(len(index)) for own in divisors)
+            optimizer.zero_grad()
+            for part in np.array_split(index, plan.micro):
+                recorder.batch(
+                    index=part, sampler=plan.sampler, rate=on.rate, divisor=stated_divisor
+                )
+                logits = network(plan.prepared(on.data[part], step))
+                (loss_fn(logits, on.labels[part], reduction="sum") / divisor).backward()
+            plan.after_backward(network, step)
+            _noised(recorder, plan, on, step)
+            optimizer.step()
+            on.project(network)
+            plan.after_projection(network, step)
+        if plan.closes:
+            recorder.close()
+    return read_trace(folder)
+
+
+def _noised(recorder: Recorder, plan: Plan, on: Subject, step: int) -> None:
+    gradients = {name: p.grad for name, p in on.network.named_parameters() if name in on.stds}
+    stds = {name: plan.std_factor * std for name, std in on.stds.items()}
+    clean = {name: gradient.clone() for name, gradient in gradients.items()}
+    recorder.gradients(clean=gradients)
+    generator = torch.Generator().manual_seed(plan.seed(step))
+    if plan.state_noise:
+        stated = {name.rpartition(".")[0]: plan.stated_factor * std for name, std in stds.items()}
+        recorder.noise(stated, generator=generator)
+    for name, gradient in gradients.items():
+        drawn = stds[name] * torch.randn(gradient.shape, generator=generator)
+        gradient.add_(plan.noise_of(name, step, drawn, stds[name]))
+    recorder.gradients(noised=gradients)
+    if not plan.releases_noise:
+        for name, gradient in gradients.items():
+            gradient.copy_(clean[name])
 
 
 def array_of(tensor: Tensor) -> np.ndarray:
@@ -114,11 +204,6 @@ def stds_for(claims: Claims) -> Mapping[str, float]:
     }
 
 
-def poisson(step: int, random: np.random.Generator) -> np.ndarray:
-    del step
-    return np.flatnonzero(random.random(EXAMPLES) < RATE)
-
-
 def examples(random: np.random.Generator) -> tuple[Tensor, Tensor]:
     """The data set: inputs of norm 0.999, and labels."""
     data = torch.from_numpy(random.standard_normal((EXAMPLES, SIZES[0])).astype(np.float32))
@@ -127,72 +212,15 @@ def examples(random: np.random.Generator) -> tuple[Tensor, Tensor]:
 
 
 def recorded(folder: Path, plan: Plan) -> tuple[Claims, Trace]:
-    """Train and record."""
+    """Train and record the small network."""
     random = np.random.default_rng(7)
     torch.manual_seed(7)
     data, labels = examples(random)
-    network = Network(plan.mix)
+    network = Network()
     claims = claims_for(network)
-    stds = {name: std * plan.std_factor for name, std in stds_for(claims).items()}
-    optimizer = plan.optimizer(network.parameters())
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        recorder = Recorder(
-            folder,
-            network,
-            optimizer,
-            every=plan.every,
-            detail=plan.detail,
-            store_data=plan.store_data,
-        )
-        recorder.declare(
-            dataset_size=EXAMPLES,
-            batch_size=BATCH,
-            sampling=plan.sampler,
-            steps=plan.steps,
-            noise_multiplier=SIGMA,
-        )
-        loss_fn = recorder.wrap_loss(functional.cross_entropy)
-        for step in range(plan.steps):
-            index = (plan.draw or poisson)(step, random)
-            optimizer.zero_grad()
-            for part in np.array_split(index, plan.micro):
-                recorder.batch(
-                    index=part,
-                    sampler=plan.sampler,
-                    rate=RATE,
-                    divisor=plan.stated_divisor(len(index)),
-                )
-                x = plan.prepared(data[part], step)
-                loss = loss_fn(network(x), labels[part], reduction="sum")
-                (loss / plan.divisor(len(index))).backward()
-            _noised(recorder, network, plan, stds, step)
-            optimizer.step()
-            network.project()
-            plan.after_projection(network, step)
-        if plan.closes:
-            recorder.close()
-    return claims, read_trace(folder)
-
-
-def _noised(
-    recorder: Recorder, network: Network, plan: Plan, stds: Mapping[str, float], step: int
-) -> None:
-    gradients = {name: p.grad for name, p in network.named_parameters() if name in stds}
-    recorder.gradients(clean=gradients)
-    generator = torch.Generator()
-    seed = plan.seed(step)
-    generator.manual_seed(1000 + step if seed is None else seed)
-    stated = {name.rpartition(".")[0]: std * plan.stated_factor for name, std in stds.items()}
-    if plan.state_noise:
-        recorder.noise(stated, generator=generator)
-    for name, gradient in gradients.items():
-        drawn = torch.randn(gradient.shape, generator=generator)
-        drawn = stds[name] * drawn
-        if plan.noise_of is not None:
-            drawn = plan.noise_of(name, step, drawn, stds[name])
-        gradient.add_(drawn)
-    recorder.gradients(noised=gradients)
+    plan.changed(network)
+    on = Subject(network, Network.project, data, labels, BATCH, stds_for(claims))
+    return claims, trained_with(folder, plan, on, random)
 
 
 def audited(folder: Path, plan: Plan = Plan(), **changes: object) -> Checked:

@@ -26,11 +26,11 @@ from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.trace.records import Batch, Declaration, Resume, Step
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.training.sampling import Sampler
+from tests.audit.checks.runs import Draw
 from tests.training.test_sampling import plan
 
 POOL, BATCH, STEPS = 400, 40, 20
 RATE = BATCH / POOL
-Draw = Callable[[np.random.Generator, int], np.ndarray]
 
 
 def faults(
