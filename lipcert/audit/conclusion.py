@@ -76,6 +76,10 @@ _WORST_FIRST = (
     Verdict.PARTIAL,
 )
 _ON_GRADIENTS = frozenset({"contribution", "agreement", "leave-one-out"})
+_WORDS = {
+    Quantity.OUTPUT_NORM: ("LC302", "the norm of"),
+    Quantity.COTANGENT_NORM: ("LC303", "the gradient with respect to"),
+}
 _QUANTITIES = {Family.VALUE: Quantity.OUTPUT_NORM, Family.COTANGENT: Quantity.COTANGENT_NORM}
 
 
@@ -270,15 +274,12 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
     """Why the verdict is not a pass, with what each reason makes of it."""
     for group in report.groups:
         what = f"the gradient of {group.name}"
-        yield from _exceeded("LC301", what, group.violations, group.undecided, group.worst_example)
+        yield from _exceeded("LC301", what, group)
         if group.grad_norm_bound is None:
             yield Verdict.INCONCLUSIVE, f"[LC102] {what} has no bound to compare norms with"
     for value in report.values:
-        is_norm = value.quantity is Quantity.OUTPUT_NORM
-        at = value.node or "the input"
-        what = f"the {'norm of' if is_norm else 'gradient with respect to'} {value.value} (at {at})"
-        code = "LC302" if is_norm else "LC303"
-        yield from _exceeded(code, what, value.violations, value.undecided, value.worst_example)
+        code, what = _WORDS[value.quantity]
+        yield from _exceeded(code, f"{what} {value.value} (at {value.node or 'the input'})", value)
     yield from _of_checks(report.checks)
     for gate in report.gates:
         what, limit = LIMITED[gate.gate], f"--{gate.gate} {gate.limit:.12g}"
@@ -330,18 +331,19 @@ def _factor(group: GroupAudit) -> float:
 
 
 def _exceeded(
-    code: str, what: str, violations: int, undecided: int, worst: object
+    code: str, what: str, found: GroupAudit | ValueAudit
 ) -> Iterator[tuple[Verdict, str]]:
-    if violations:
+    if found.violations:
         yield (
             Verdict.VIOLATION,
-            f"[{code}] {what} exceeds its bound in {violations} examples; the worst is {worst}",
+            f"[{code}] {what} exceeds its bound in {found.violations} examples; the worst is "
+            f"{found.worst_example}",
         )
-    if undecided:
+    if found.undecided:
         yield (
             Verdict.INCONCLUSIVE,
-            f"[LC305] {what} is too close to its bound to tell, even in float64, in {undecided} "
-            "examples",
+            f"[LC305] {what} is too close to its bound to tell, even in float64, in "
+            f"{found.undecided} examples",
         )
 
 

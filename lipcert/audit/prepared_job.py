@@ -72,29 +72,19 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
     examples: the data themselves, an object that `lipcert.data.opening` reads; the job then holds
     their name.
     """
-    certificate = None if job.certificate is None else _certificate(Path(job.certificate))
-    settings = job.settings
-    if certificate is None:
+    if job.certificate is None:
         _require_settings(job)
-    if certificate is None:
-        model = load_under(job.model, settings)
+        model = load_under(job.model, job.settings)
+        claims = claims_of_analysis(model, job.settings, observe)
     else:
-        stated = replace(settings_of(certificate, job.model), as_exported=settings.as_exported)
-        model = load_under(job.model, stated)
-    if certificate is None:
-        claims = claims_of_analysis(model, settings, observe)
-    else:
-        claims = claims_of_certificate(model, certificate, str(job.certificate), observe)
+        certificate = _certificate(Path(job.certificate))
+        stated = settings_of(certificate, job.model)
+        model = load_under(job.model, replace(stated, as_exported=job.settings.as_exported))
+        claims = claims_of_certificate(model, certificate, job.certificate, observe)
     data = _data(job, claims.engine.graph, examples)
     identity = None if data is None else data.identity
     trace = None if job.trace is None else read_trace(Path(job.trace))
-    if trace is not None and trace.manifest.examples_key is not None and data is not None:
-        _require_count(data)
-    if trace is not None:
-        _require_clips(trace, claims)
-    recorded = None
-    if trace is not None:
-        recorded = RecordedTensors(trace, claims.engine.graph, data, claims.settings)
+    recorded = None if trace is None else _recorded(trace, claims, data)
     return Ready(
         job=job,
         model=model,
@@ -124,13 +114,17 @@ def _data(job: Job, graph: Graph, examples: object) -> DataSet | None:
     return open_data(where, graph.input_shape, columns, job.data)
 
 
-def _require_count(data: DataSet) -> None:
-    """NoVerdictError unless examples can be looked up by the indices that a run recorded."""
-    if data.count is None:
+def _recorded(trace: Trace, claims: Claims, data: DataSet | None) -> RecordedTensors:
+    """What a run recorded. NoVerdictError where it recorded indices by which its examples cannot be
+    looked up in the data."""
+    is_named = trace.manifest.examples_key is not None
+    if is_named and data is not None and data.count is None:
         raise NoVerdictError(
             f"audit: {data.source} can only be read in order, but the run recorded the indices of "
             "the examples that it drew; give the data set as files, or as a Dataset with a length"
         )
+    _require_clips(trace, claims)
+    return RecordedTensors(trace, claims.engine.graph, data, claims.settings)
 
 
 def _require_clips(trace: Trace, claims: Claims) -> None:
