@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 from lipcert.cli import hook
-from lipcert.settings.gates import LIMITED, OF_ANALYSES, OF_AUDITS, OF_CERTIFICATES
+from lipcert.settings.gates import GATES, OF_ANALYSES, OF_AUDITS, OF_CERTIFICATES
 from tests.commands import lipcert
 from tests.github_job import ACTION, ROOT, Job, make_checkout
 from tests.models.shipped import path_of
@@ -58,10 +58,10 @@ def test_the_table_of_gates() -> None:
     found = {
         code(option)[0].removeprefix("--"): code(places) for option, _, places in rows("gates")
     }
-    assert found == {gate: [v for v, gates in verbs.items() if gate in gates] for gate in LIMITED}
+    assert found == {gate: [v for v, gates in verbs.items() if gate in gates] for gate in GATES}
     for verb, gates in verbs.items():
         shown = lipcert([verb, "--help"]).stdout
-        assert {gate for gate in LIMITED if f"--{gate} X" in shown} == set(gates)
+        assert {gate for gate in GATES if f"--{gate} X" in shown} == set(gates)
 
 
 def test_the_table_of_inputs() -> None:

@@ -90,7 +90,7 @@ def analyze(
         observed = observed_at(found, settings, examples)
         about = findings_on_examples(examples, observed, settings)
         analysis = reported(model, settings, found, observed, about)
-    return replace(analysis, gates=gates.judged(gated_numbers(analysis)))
+    return replace(analysis, gates=gates.judged(**gated_numbers(analysis)))
 
 
 def require_arguments(what: str, model: object, settings: object) -> None:

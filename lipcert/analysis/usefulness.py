@@ -15,11 +15,6 @@ from lipcert.gradient_stats.measure import Observed, signal_words
 from lipcert.privacy.noise import Reduction
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.gates import (
-    MAX_EPSILON,
-    MAX_GRAD_NORM,
-    MAX_NOISE_TO_SIGNAL,
-    MAX_SENSITIVITY,
-    MAX_SLACK,
     NO_BOUND,
     NO_EPSILON,
     NO_RUN,
@@ -105,13 +100,12 @@ def gated_numbers(analysis: Analysis) -> Mapping[str, float | str]:
         reason = unspent = NO_BOUND
     epsilon = None if account is None or bound is None else account.epsilon
     slack = None if use is None else use.slack
-    over_signal = _gated_noise(use, reason)
     return {
-        MAX_GRAD_NORM: NO_BOUND if bound is None else bound,
-        MAX_SENSITIVITY: NO_BOUND if moved is None else moved,
-        MAX_EPSILON: unspent if epsilon is None else epsilon,
-        MAX_SLACK: reason if slack is None else slack,
-        MAX_NOISE_TO_SIGNAL: over_signal,
+        "max_grad_norm": NO_BOUND if bound is None else bound,
+        "max_sensitivity": NO_BOUND if moved is None else moved,
+        "max_epsilon": unspent if epsilon is None else epsilon,
+        "max_slack": reason if slack is None else slack,
+        "max_noise_to_signal": _gated_noise(use, reason),
     }
 
 

@@ -52,11 +52,6 @@ from lipcert.measure.measured import Precision
 from lipcert.privacy.noise import Group
 from lipcert.search.pullbacks import work
 from lipcert.settings.gates import (
-    LIMITED,
-    MAX_EPSILON,
-    MAX_GRAD_NORM,
-    MAX_SENSITIVITY,
-    MAX_SLACK,
     NO_BOUND,
     GateOutcome,
     GateResult,
@@ -196,13 +191,13 @@ def _gates(ready: Ready, gradient: GradientAudit) -> tuple[GateResult, ...]:
     bound, slack, gates = gradient.grad_norm_bound, gradient.slack, ready.job.gates
     untried = "every gradient is 0" if gradient.examples else "no gradient was measured"
     found: dict[str, float | str] = {
-        MAX_GRAD_NORM: NO_BOUND if bound is None else bound,
-        MAX_SENSITIVITY: NO_BOUND if bound is None else _sensitivity(ready.claims, bound),
-        MAX_SLACK: slack if slack is not None else NO_BOUND if bound is None else untried,
+        "max_grad_norm": NO_BOUND if bound is None else bound,
+        "max_sensitivity": NO_BOUND if bound is None else _sensitivity(ready.claims, bound),
+        "max_slack": slack if slack is not None else NO_BOUND if bound is None else untried,
     }
-    if MAX_EPSILON in gates.limits:  # which takes a while to account for
-        found[MAX_EPSILON] = NO_BOUND if bound is None else claimed_epsilon(ready.claims)
-    return gates.judged(found)
+    if gates.max_epsilon is not None:  # which takes a while to account for
+        found["max_epsilon"] = NO_BOUND if bound is None else claimed_epsilon(ready.claims)
+    return gates.judged(**found)
 
 
 def _sensitivity(claims: Claims, bound: float) -> float:
@@ -282,7 +277,7 @@ def _reasons(report: AuditReport, ready: Ready, total: Total) -> Iterator[tuple[
         yield from _exceeded(code, f"{what} {value.value} (at {value.node or 'the input'})", value)
     yield from _of_checks(report.checks)
     for gate in report.gates:
-        what, limit = LIMITED[gate.gate], f"--{gate.gate} {gate.limit:.12g}"
+        what, limit = gate.subject, f"--{gate.gate} {gate.limit:.12g}"
         if gate.outcome is GateOutcome.EXCEEDED:
             yield Verdict.EXCEEDED, f"[LC110] {what} is over {limit}"
         elif gate.outcome is GateOutcome.UNKNOWN:

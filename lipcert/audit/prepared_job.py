@@ -30,7 +30,6 @@ from lipcert.gradient_stats.examples import DataSet, Examples, Readable, open_da
 from lipcert.graph.ir import Graph
 from lipcert.importer.load import load_under
 from lipcert.importer.model import ImportedModel
-from lipcert.settings.gates import MAX_EPSILON
 from lipcert.settings.values import besides_the_run, missing
 
 DATA: Final = "data"
@@ -100,7 +99,7 @@ def prepare(job: Job, observe: Progress | None = None, examples: object = None) 
 def _require_settings(job: Job) -> None:
     """UsageError that lists what is missing; of a run only where its ε, or σ from it, is asked."""
     asks, settings = job.settings.asks, job.settings
-    if MAX_EPSILON not in job.gates.limits and settings.target_epsilon is None:
+    if job.gates.max_epsilon is None and settings.target_epsilon is None:
         asks = besides_the_run(asks)
     if asks:
         raise missing(asks)

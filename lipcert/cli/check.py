@@ -6,7 +6,6 @@ import json
 import subprocess
 import sys
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,9 +20,6 @@ from lipcert.core.main import EXIT_CODES, accepted_ids
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.report.formats import CHECK_FORMATS
 from lipcert.settings.gates import (
-    MAX_EPSILON,
-    MAX_GRAD_NORM,
-    MAX_SENSITIVITY,
     NOT_PROVED,
     NOT_STATED,
     OF_CERTIFICATES,
@@ -35,6 +31,7 @@ from lipcert.settings.gates import (
 
 if TYPE_CHECKING:
     from lipcert.core.verdict import Report
+    from lipcert.report.ci import CiReport
 
 
 @click.command("check")
@@ -123,7 +120,7 @@ def command(
     limits = Limits(max_entries, max_seconds)
     report = check(data, model, Choices(engine, accepted_ids(accepted), weights, limits))
     results = _judged(gates, report, data) if gates.limits else ()
-    result.write(partial(_rendered, report, certificate, results))
+    result.show(None, report, certificate, results, ci=_ci, text=_text, json=_json)
     if worst_of(results) is GateOutcome.EXCEEDED:
         return ExitCode.NEGATIVE
     code = ExitCode(EXIT_CODES[report.verdict.value])
@@ -146,54 +143,42 @@ def _judged(gates: Gates, report: Report, data: bytes) -> tuple[GateResult, ...]
     from lipcert.core.certificate import read_certificate
     from lipcert.core.verdict import Verdict
 
+    stated = ("max_grad_norm", "max_sensitivity", "max_epsilon")
     if report.verdict not in {Verdict.VALID, Verdict.CONDITIONAL}:
-        return gates.judged(dict.fromkeys(OF_CERTIFICATES, NOT_PROVED))
+        return gates.judged(**dict.fromkeys(stated, NOT_PROVED))
     certificate = read_certificate(data)
     network, privacy = certificate.network, certificate.privacy
-    stated = {
-        MAX_GRAD_NORM: network.grad_norm,
-        MAX_SENSITIVITY: network.sensitivity,
-        MAX_EPSILON: None if privacy is None else privacy.epsilon,
-    }
-    return gates.judged(
-        {gate: NOT_STATED if number is None else number for gate, number in stated.items()}
-    )
+    numbers = (network.grad_norm, network.sensitivity, privacy and privacy.epsilon)
+    found = (NOT_STATED if number is None else number for number in numbers)
+    return gates.judged(**dict(zip(stated, found, strict=True)))
 
 
-def _rendered(
-    report: Report,
-    certificate: Path,
-    results: tuple[GateResult, ...],
-    output_format: str,
-    color: bool,
-) -> str:
-    del color  # of which there is none
+def _ci(report: Report, certificate: Path, results: tuple[GateResult, ...]) -> CiReport:
+    from lipcert.report.certificate import check_ci
+
+    return check_ci(report, certificate, results)
+
+
+def _json(report: Report, _: Path, results: tuple[GateResult, ...]) -> str:
     from lipcert.core.document import report_json
+    from lipcert.report.json import DOCUMENT, dump
+
+    text = report_json(report)
+    if not results:
+        return text
+    return dump({**json.loads(text), "gates": [DOCUMENT.write(item) for item in results]})
+
+
+def _text(report: Report, certificate: Path, results: tuple[GateResult, ...]) -> str:
+    """The report of the checker, with the gates before the verdict, which stays the last line."""
+    del certificate
     from lipcert.core.text import report_text
 
-    match output_format:
-        case "text":
-            return _with_gates(report_text(report), results)
-        case "json":
-            text = report_json(report)
-            if not results:
-                return text
-            from lipcert.report.json import DOCUMENT, dump
-
-            return dump({**json.loads(text), "gates": [DOCUMENT.write(item) for item in results]})
-        case _:
-            from lipcert.report.certificate import check_ci
-            from lipcert.report.formats import ci_text
-
-            return ci_text(check_ci(report, certificate, results), output_format)
-
-
-def _with_gates(text: str, results: tuple[GateResult, ...]) -> str:
-    """The report of the checker, with the gates before the verdict, which stays the last line."""
+    text = report_text(report)
     if not results:
         return text
     from lipcert.report.ci import gate_sentence
 
-    body, _, verdict = text.rstrip("\n").rpartition("\n")
+    body, _, last = text.rstrip("\n").rpartition("\n")
     rows = [f"  {item.gate} [{item.outcome.value}] {gate_sentence(item)}" for item in results]
-    return "\n".join([body, "Gates", *rows, "", verdict]) + "\n"
+    return "\n".join([body, "Gates", *rows, "", last]) + "\n"

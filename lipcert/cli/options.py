@@ -18,14 +18,7 @@ from click.core import ParameterSource
 from lipcert.cli import paths
 from lipcert.cli.output import Output, parse_report
 from lipcert.cli.sources import KNOBS, EffectiveSettings, Knob, effective_settings, find_file
-from lipcert.settings.gates import (
-    MAX_EPSILON,
-    MAX_GRAD_NORM,
-    MAX_NOISE_TO_SIGNAL,
-    MAX_SENSITIVITY,
-    MAX_SLACK,
-    Gates,
-)
+from lipcert.settings.gates import GATES, Gates
 from lipcert.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -42,16 +35,6 @@ _ENDINGS: Final[Mapping[str, str]] = MappingProxyType(
         ".json": "json",
         ".md": "markdown",
         ".sarif": "sarif",
-    }
-)
-_GATES: Final = MappingProxyType(
-    {
-        MAX_GRAD_NORM: "Fail (exit 1) where the bound G of the gradient of one example is larger.",
-        MAX_SENSITIVITY: "Fail where the sensitivity Δ of a release is larger.",
-        MAX_EPSILON: "Fail where the ε of the run is larger.",
-        MAX_SLACK: "Fail where G is more than X times the largest observed gradient norm.",
-        MAX_NOISE_TO_SIGNAL: "Fail where the noise of one release is more than X times the norm "
-        "of the mean gradient; not known without --data.",
     }
 )
 _Command = TypeVar("_Command", bound=Callable[..., object])
@@ -234,12 +217,13 @@ def _format(
 
 def gate_options(*gates: str) -> Option:
     """Add the options of these gates; `gates_of` reads them."""
-    return together([option(f"--{gate}", _GATES[gate], "X", type=click.FLOAT) for gate in gates])
+    texts = {gate: GATES[gate].metadata["text"] for gate in gates}
+    return together([option(f"--{gate}", texts[gate], "X", type=click.FLOAT) for gate in gates])
 
 
 def gates_of(words: Mapping[str, Any]) -> Gates:
     """The gates among the words of a command; UsageError for odd limits."""
-    names = [gate.replace("-", "_") for gate in _GATES]
+    names = (item.name for item in GATES.values())
     return Gates(**{name: words[name] for name in names if name in words})
 
 

@@ -84,20 +84,23 @@ class Output:
 
     def show(
         self,
-        document: Callable[..., Document],
+        document: Callable[..., Document] | None,
         *found: object,
         ci: Callable[..., CiReport] | None = None,
         most: Mapping[str, int] | None = None,
         **files: Callable[..., str],
     ) -> None:
         """The same of what was found, by what makes a document of it, a report for CI systems, and
-        files for programs. most: rows of tables by format, of a document that takes a limit."""
+        files in other formats. document: None where all of them are files. most: rows of tables by
+        format, of a document that takes a limit."""
 
         def rendered(name: str, color: bool) -> str:
             if name in files:
                 return files[name](*found)
             if ci is not None and name in CI_FORMATS:
                 return ci_text(ci(*found), name)
+            if document is None:
+                raise TypeError(f"a result has no {name}")
             limit = () if most is None else (None if self.show_all else most.get(name),)
             shown = document(*found, *limit)
             return document_text(shown, name, width=text_width(), color=color)

@@ -32,7 +32,7 @@ from xml.etree.ElementTree import Element, SubElement, indent, tostring
 from lipcert.diagnostics import CODES, Diagnostic, Level
 from lipcert.report.document import Statement, Statements, Tone
 from lipcert.report.json import JsonObject, dump
-from lipcert.settings.gates import LIMITED, GateOutcome, GateResult
+from lipcert.settings.gates import GateOutcome, GateResult
 from lipcert.text.numbers import at_most, counted, rounded_up
 from lipcert.text.safe import safe, shortened
 from lipcert.version import __version__
@@ -105,7 +105,7 @@ def by_level(findings: list[Finding]) -> tuple[Finding, ...]:
 
 def gate_sentence(result: GateResult) -> str:
     """What was found beside the limit."""
-    subject, limit = LIMITED[result.gate], f"--{result.gate} {result.limit:.12g}"
+    subject, limit = result.subject, f"--{result.gate} {result.limit:.12g}"
     match result.outcome:
         case GateOutcome.HOLDS:
             return f"{subject} is {_number(result)}, within {limit}"

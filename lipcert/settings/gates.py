@@ -7,39 +7,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, final
+from typing import Any, Final, final
 
 from lipcert.settings.values import check_positive
 
-MAX_GRAD_NORM: Final = "max-grad-norm"
-MAX_SENSITIVITY: Final = "max-sensitivity"
-MAX_EPSILON: Final = "max-epsilon"
-MAX_SLACK: Final = "max-slack"
-MAX_NOISE_TO_SIGNAL: Final = "max-noise-to-signal"
-
-LIMITED: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        MAX_GRAD_NORM: "the bound G of the gradient of one example",
-        MAX_SENSITIVITY: "the sensitivity Δ of a release",
-        MAX_EPSILON: "the ε of the run",
-        MAX_SLACK: "the slack, G over the largest observed gradient norm of one example,",
-        MAX_NOISE_TO_SIGNAL: "the noise of one release over the norm of the mean gradient",
-    }
-)
-"""what each gate limits, as the subject of a sentence; a key is the name of an option"""
 NO_BOUND: Final = "not every group has a bound"
 NO_RUN: Final = "no run is described; give --dataset-size, --sampling, --steps or --epochs, --delta"
 NOT_STATED: Final = "the certificate does not state it"
 NOT_PROVED: Final = "the checker did not prove what the certificate claims"
 NO_EPSILON: Final = "the run has no finite ε"
 """why numbers are not known, alike in every verb"""
-OF_ANALYSES: Final = tuple(LIMITED)
-OF_CERTIFICATES: Final = (MAX_GRAD_NORM, MAX_SENSITIVITY, MAX_EPSILON)
-"""those of numbers that a certificate states"""
-OF_AUDITS: Final = (*OF_CERTIFICATES, MAX_SLACK)
 
 
 class GateOutcome(Enum):
@@ -56,13 +36,18 @@ class GateOutcome(Enum):
 class GateResult:
     """One limit and the number that it limits.
 
-    gate: a key of `LIMITED`. found: None where it is not known, and `reason` says why then.
+    gate: a key of `GATES`. found: None where it is not known, and `reason` says why then.
     """
 
     gate: str
     limit: float
     found: float | None
     reason: str = ""
+
+    @property
+    def subject(self) -> str:
+        """What is limited, as the subject of a sentence."""
+        return str(GATES[self.gate].metadata["subject"])
 
     @property
     def outcome(self) -> GateOutcome:
@@ -72,16 +57,33 @@ class GateResult:
         return GateOutcome.EXCEEDED if self.found > self.limit else GateOutcome.HOLDS
 
 
+def _gate(subject: str, text: str) -> Any:
+    """A limit, with what it limits, as the subject of a sentence, and the help of its option."""
+    return field(default=None, metadata={"subject": subject, "text": text})
+
+
 @final
 @dataclass(frozen=True, slots=True)
 class Gates:
     """The limits that were set, each positive and finite; None: none was."""
 
-    max_grad_norm: float | None = None
-    max_sensitivity: float | None = None
-    max_epsilon: float | None = None
-    max_slack: float | None = None
-    max_noise_to_signal: float | None = None
+    max_grad_norm: float | None = _gate(
+        "the bound G of the gradient of one example",
+        "Fail (exit 1) where the bound G of the gradient of one example is larger.",
+    )
+    max_sensitivity: float | None = _gate(
+        "the sensitivity Δ of a release", "Fail where the sensitivity Δ of a release is larger."
+    )
+    max_epsilon: float | None = _gate("the ε of the run", "Fail where the ε of the run is larger.")
+    max_slack: float | None = _gate(
+        "the slack, G over the largest observed gradient norm of one example,",
+        "Fail where G is more than X times the largest observed gradient norm.",
+    )
+    max_noise_to_signal: float | None = _gate(
+        "the noise of one release over the norm of the mean gradient",
+        "Fail where the noise of one release is more than X times the norm of the mean gradient; "
+        "not known without --data.",
+    )
 
     def __post_init__(self) -> None:
         for name, limit in self.limits.items():
@@ -90,19 +92,25 @@ class Gates:
     @property
     def limits(self) -> Mapping[str, float]:
         """The limits that are set, by the names of their options."""
-        given = {item.name.replace("_", "-"): getattr(self, item.name) for item in fields(self)}
+        given = {key: getattr(self, item.name) for key, item in GATES.items()}
         return {name: limit for name, limit in given.items() if limit is not None}
 
-    def judged(self, found: Mapping[str, float | str]) -> tuple[GateResult, ...]:
+    def judged(self, **found: float | str) -> tuple[GateResult, ...]:
         """Judge each gate that is set by its number in `found`, or by why there is none."""
         return tuple(
             GateResult(name, limit, None, item)
-            if isinstance(item := found[name], str)
+            if isinstance(item := found[GATES[name].name], str)
             else GateResult(name, limit, item)
             for name, limit in self.limits.items()
         )
 
 
+GATES: Final = MappingProxyType({item.name.replace("_", "-"): item for item in fields(Gates)})
+"""the gates, by the names of their options"""
+OF_ANALYSES: Final = tuple(GATES)
+OF_CERTIFICATES: Final = ("max-grad-norm", "max-sensitivity", "max-epsilon")
+"""those of numbers that a certificate states"""
+OF_AUDITS: Final = (*OF_CERTIFICATES, "max-slack")
 NO_GATES: Final = Gates()
 
 

@@ -17,7 +17,7 @@ from lipcert.audit.records import (
     ValueAudit,
     Verdict,
 )
-from lipcert.settings.gates import LIMITED, GateResult
+from lipcert.settings.gates import GATES, GateResult
 
 CODES = ("LC300", "LC304", "LC310", "LC314", "LC317", "LC320")
 TROUBLE = ("::error::x", "\r\n::warning::y", "##[error]z", "%0A::", "]]>", "<b>", "a,b:c", "\x00")
@@ -87,7 +87,7 @@ intervals = st.builds(
 )
 gates = st.builds(
     GateResult,
-    gate=st.sampled_from(sorted(LIMITED)),
+    gate=st.sampled_from(sorted(GATES)),
     limit=st.floats(1e-9, 1e9),
     found=st.none() | numbers,
     reason=names,
