@@ -239,17 +239,24 @@ def test_a_mean_by_another_mask_is_a_quotient() -> None:
     assert not any(isinstance(step.op, MaskedMean) for step in program(proto).steps)
 
 
-def test_ids_of_a_narrower_type_only_read_rows() -> None:
-    """As int32, 2³² is 0: a mask of such numbers would not be that of the numbers themselves."""
+def test_ids_of_a_narrower_type_are_others_than_the_ids() -> None:
+    """As int32, 2³² is 0: no mean counts one of them and adds up the other."""
     cast = [node("Cast", "x", "i", to=T.INT32)]
     found = program(
         network([*cast, *MASKS["not equal"]], USES["mean"], np.random.default_rng(0), "i")
     )
     assert found.ids == ROWS
-    for more in ([node("Equal", "i k32", "e"), node("Not", "e", "m")],
-                 [node("Cast", "i", "m", to=T.BOOL)],
-                 [node("Cast", "i", "r", to=T.FLOAT), node("Greater", "r zero", "m")]):  # fmt: skip
-        refused([*cast, *more], USES["mean"], "i")
+    own = [*cast, node("Cast", "i", "z", to=T.INT64), node("Equal", "z k", "e0"),
+           node("Not", "e0", "m0"), *MASKS["not equal"]]  # fmt: skip
+    for counted, is_mean in (("m", True), ("m0", False)):
+        use = [node("Cast", "m", "f", to=T.FLOAT), node("Unsqueeze", "f last", "u"),
+               node("Mul", "t_x u", "s"), node("ReduceSum", "s one", "n", keepdims=0),
+               node("Cast", counted, "f0", to=T.FLOAT), node("Unsqueeze", "f0 last", "u0"),
+               node("ReduceSum", "u0 one", "c", keepdims=0), *USES["mean"][5:]]  # fmt: skip
+        steps = program(network(own, use, np.random.default_rng(0))).steps
+        assert any(isinstance(step.op, MaskedMean) for step in steps) == is_mean
+    refused([*cast, node("Cast", "i", "r", to=T.FLOAT), node("Greater", "r zero", "m")],
+            USES["mean"], "i")  # fmt: skip
 
 
 SCORES = [node("Transpose", "t_x", "k_", perm=[0, 2, 1]), node("MatMul", "t_x k_", "s"),
@@ -299,9 +306,6 @@ REFUSED = {
         node("Cast", "m", "i", to=T.INT64), node("ReduceSum", "i one", "c", keepdims=1),
         node("Max", "c x", "d"), node("Cast", "d", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),
     "reals": ([node("Cast", "x", "r", to=T.FLOAT), node("Greater", "r zero", "m")], USES["mean"]),
-    "ids and what they are as int32": ([
-        node("Cast", "x", "x32", to=T.INT32), node("Cast", "x32", "z", to=T.INT64),
-        node("Equal", "x z", "m")], USES["mean"]),
     "a sum as a number": (MASKS["greater"], [
         node("Mul", "x x", "c"), node("Cast", "c", "f", to=T.FLOAT), node("MatMul", "f t4", "h")]),
     "the largest of reals": (MASKS["greater"], [

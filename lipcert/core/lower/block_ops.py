@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -157,3 +158,48 @@ def _names_own(value: Value, places: Constant) -> bool:
         places, lo=places.lo[..., 0], hi=places.lo[..., 0], varies=places.varies[..., 0]
     )
     return names_own(value, 0, first) and not places.varies[..., 1:].any()
+
+
+def scatter_elements(call: Call) -> Value:
+    """Entries in place of those at constant places along one axis."""
+    value, constant, updates = call.value(0), call.constant(1), call.value(2)
+    (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
+    check_kept(value, (axis,))
+    places = _places(constant)
+    if not value.place == constant.place == updates.place or places.shape != updates.shape:
+        raise Unsupported(FIXED)
+    where = list(np.indices(check_size(places.shape), sparse=True))
+    where[axis] = _counted(places, value.shape[axis])
+    return _replaced(call, value, updates, indices(value.shape)[tuple(where)])
+
+
+def scatter_nd(call: Call) -> Value:
+    """Entries, or slices, in place of those at constant places, or in rows of the own example."""
+    value, constant, updates = call.value(0), call.constant(1), call.value(2)
+    is_own = _names_own(value, constant)
+    places = _places(replace(constant, varies=None) if is_own else constant)
+    if constant.place is not None and (not is_own or constant.place != updates.place):
+        raise Unsupported(FIXED)
+    if not is_own:
+        check_kept(value, range(places.shape[-1]))
+    sizes = np.asarray(value.shape[: places.shape[-1]], dtype=np.int64)
+    where = indices(value.shape)[tuple(np.moveaxis(_counted(places, sizes), -1, 0))]
+    return _replaced(call, value, updates, where)
+
+
+def _replaced(call: Call, value: Value, updates: Value, where: IndexArray) -> Value:
+    """A value with others in place of its entries of these flat indices.
+
+    Proof that examples stay apart: each is one row of both, and the rows are put side by side.
+    """
+    if call.text("reduction", "none") != "none" or where.shape != updates.shape:
+        raise Unsupported("its updates are combined with the value, or do not fit")
+    if np.bincount(where.reshape(-1)).max(initial=0) > 1:
+        raise Unsupported("it writes twice to a place")
+    size, index = math.prod(value.shape), indices(value.shape).copy()
+    index.reshape(-1)[where.reshape(-1)] = size + np.arange(where.size)
+    rows = (
+        same_order(call, item, (1, math.prod(item.shape)), [item.place is not None, False])
+        for item in (value, updates)
+    )
+    return move(call, apply(call, "Concat", *rows, axis=1), index, value.place)

@@ -16,7 +16,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
 from lipcert.core.lower.moves import permute
 from lipcert.core.lower.reals import sum_of_sources
-from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes
+from lipcert.core.lower.spelling import apply, inverse_root, number, reduced, reduced_axes, whole
 from lipcert.core.lower.values import Constant, Value, check_size
 
 _MVN_EPSILON: Final = float(np.float32(1e-9))
@@ -122,3 +122,50 @@ def gemm(call: Call) -> Value:
 
 def _times(call: Call, value: Value, factor: float) -> Value:
     return value if factor == 1.0 else apply(call, "Mul", value, number(factor))
+
+
+def softmax(call: Call) -> Value:
+    """e^x over its sum along an axis, of constants."""
+    value, version = call.value(0), call.version
+    axis = call.integer("axis", -1 if version >= 13 else 1)
+    if version < 13 and axis not in {-1, len(value.shape) - 1}:
+        raise Unsupported("it reads along several axes")
+    check_apart(value, normal_axes([axis], len(value.shape)))
+    largest = reduced(call, "ReduceMax", value, (axis,), keep=True)
+    powers = apply(call, "Exp", apply(call, "Sub", value, largest))
+    return apply(call, "Div", powers, reduced(call, "ReduceSum", powers, (axis,), keep=True))
+
+
+def layer_norm(call: Call) -> Value:
+    """(x − mean)/√(variance + ε) over the last axes of constants, times factors, plus offsets."""
+    value, rank = call.value(0), len(call.value(0).shape)
+    (first,) = normal_axes([call.integer("axis", -1)], rank)
+    call.integer("stash_type", 1)
+    axes = tuple(range(first, rank))
+    check_apart(value, axes)
+    mean = reduced(call, "ReduceMean", value, axes, keep=True)
+    squares = reduced(call, "ReduceSumSquare", apply(call, "Sub", value, mean), axes, keep=True)
+    variance = apply(call, "Div", squares, number(float(math.prod(value.shape[first:]))))
+    given = [call.value(place) if call.has(place) else None for place in (1, 2)]
+    return _standard(call, value, mean, variance, *given)
+
+
+def batch_norm(call: Call) -> Value:
+    """(x − mean)/√(variance + ε) of constants, as of kernels that are standardised."""
+    call.real("momentum", 0.9)
+    if call.integer("training_mode", 0) or any(call.node.outputs[1:]):
+        raise Unsupported("a batch normalization in training mode")
+    value, *parts = call.values()
+    shape = (value.shape[1], *(1,) * (len(value.shape) - 2))
+    sizes = whole(*shape)
+    scale, shift, mean, variance = (apply(call, "Reshape", part, sizes) for part in parts)
+    return _standard(call, value, mean, variance, scale, shift)
+
+
+def _standard(call: Call, value: Value, mean: Value, variance: Value, *more: Value | None) -> Value:
+    floored = apply(call, "Add", variance, number(call.real("epsilon", 1e-5)))
+    result = apply(call, "Sub", value, mean)
+    result = apply(call, "Div", result, apply(call, "Sqrt", floored))
+    for operator, given in zip(("Mul", "Add"), more, strict=True):
+        result = result if given is None else apply(call, operator, result, given)
+    return result

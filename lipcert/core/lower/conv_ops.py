@@ -26,7 +26,7 @@ def norm_order(call: Call) -> int:
 
 
 def conv(call: Call) -> Value:
-    """Conv and ConvTranspose of one image at a time."""
+    """Conv and ConvTranspose of one image of each example, or of several."""
     value, weight = images(call), call.constant(1)
     transposed = call.node.op_type == "ConvTranspose"
     groups = call.integer("group", 1)
@@ -34,8 +34,8 @@ def conv(call: Call) -> Value:
     declared = call.integers("kernel_shape")
     if declared is not None and tuple(declared) != taps:
         raise Unsupported("kernel_shape contradicts the weight")
-    if value.shape[0] != 1 or len(sizes) == 0 or weight.place is not None:
-        raise Unsupported("a convolution of several images of one example")
+    if len(sizes) == 0 or weight.place is not None:
+        raise Unsupported("a convolution without positions, or with a kernel for each example")
     if transposed:
         from lipcert.core.lower.adjoint_windows import adjoint_windows  # noqa: PLC0415
 
@@ -52,4 +52,8 @@ def conv(call: Call) -> Value:
         if bias.shape != (outputs,):
             raise Unsupported("the bias does not fit the channels")
     op = Conv(weight.operand(len(weight.shape)), bias, window, groups, transposed)
-    return call.step(op, value, shape=(1, outputs, *spatial), place=value.place)
+    if value.shape[0] == 1:
+        return call.step(op, value, shape=(1, outputs, *spatial), place=value.place)
+    from lipcert.core.lower.stacks import of_several_images  # noqa: PLC0415  for such alone
+
+    return of_several_images(call, op, value, weight, (outputs, *spatial))

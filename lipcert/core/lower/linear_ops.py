@@ -9,7 +9,7 @@ from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
 from lipcert.core.lower.gemm import dense
 from lipcert.core.lower.moves import broadcast, indices, moved, permute
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, only_data
-from lipcert.core.program import MatMul
+from lipcert.core.program import MatMul, Place
 
 
 def _permuted(call: Call, value: Data, order: list[int]) -> Data:
@@ -40,8 +40,14 @@ def _matrix(weight: Constant, rank: int) -> Constant:
 
 
 def matmul(call: Call) -> Value:
-    """A product in numpy's sense; one factor may be constant."""
+    """A product in numpy's sense; one factor may be constant, and the same for every example."""
     first, second = call.value(0), call.value(1)
+    if first.place == second.place == Place(0) and not (
+        isinstance(first, Data) and isinstance(second, Data)
+    ):
+        from lipcert.core.lower.stacks import repeated  # noqa: PLC0415  for such alone
+
+        return repeated(call, first, second)
     if isinstance(first, Data) and isinstance(second, Data):
         return _product(call, first, second)
     if isinstance(second, Constant):

@@ -38,6 +38,8 @@ LAYOUT: Final[Mapping[str, str]] = {
     "ReduceLogSum": "composites.log_sum",
     "Reshape": "layout_ops.reshape",
     **dict.fromkeys(["Resize", "Upsample"], "resize_ops.resize"),
+    "ScatterElements": "block_ops.scatter_elements",
+    "ScatterND": "block_ops.scatter_nd",
     "SequenceAt": "sequences.part",
     "SplitToSequence": "sequences.cut",
     "Shape": "size_ops.shape_of",
@@ -95,7 +97,10 @@ CONSTANTS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
         ["DequantizeLinear", "com.microsoft.DequantizeLinear"], "quantised.dequantised"
     ),
+    "BatchNormalization": "composites.batch_norm",
     "Gemm": "composites.gemm",
+    "LayerNormalization": "composites.layer_norm",
+    "Softmax": "composites.softmax",
 }
 CONSTANT_TABLES: Final = ("constant_ops.CONSTANT_OPS", "functions.FUNCTIONS")
 """the same for constants; the first table goes first"""

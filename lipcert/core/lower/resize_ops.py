@@ -104,11 +104,12 @@ def resize(call: Call) -> Value:
     coordinates = call.text("coordinate_transformation_mode", "asymmetric" if old else "half_pixel")
     rounding = call.text("nearest_mode", "floor" if old else "round_prefer_floor")
     antialias, inner = (bool(call.integer(name, 0)) for name in ("antialias", "exclude_outside"))
-    call.real("extrapolation_value", 0.0), call.real("cubic_coeff_a", -0.75)
+    call.real("extrapolation_value", 0.0)
+    slope = Fraction(call.real("cubic_coeff_a", -0.75))
     if call.text("keep_aspect_ratio_policy", "stretch") != "stretch":
         raise Unsupported("it keeps the aspect ratio; export with the sizes that result")
-    if mode not in {"nearest", "linear", "bilinear"}:
-        raise Unsupported("its interpolation is not supported; export with linear or nearest")
+    if mode not in {"nearest", "linear", "bilinear", "cubic"}:
+        raise Unsupported("its interpolation is not known")
     if coordinates == "tf_half_pixel_for_nn" and (mode, rounding) != ("nearest", "floor"):
         raise Unsupported("its coordinates are meant for the nearest neighbour, rounded down")
     for axis, (scale, target) in enumerate(_grid(call, value)):
@@ -122,7 +123,9 @@ def resize(call: Call) -> Value:
         if mode == "nearest":
             value = select(call, value, axis, along.nearest(rounding))
         else:
-            value = _weighted(call, value, axis, _weights(along, antialias=antialias, inner=inner))
+            cubic = slope if mode == "cubic" else None
+            weights = _weights(along, cubic, antialias=antialias, inner=inner)
+            value = _weighted(call, value, axis, weights)
     return value
 
 
@@ -176,27 +179,39 @@ def _scales(call: Call) -> list[float] | None:
     return [float(item) for item in scales.lo.reshape(-1)]
 
 
-def _weights(axis: _Axis, *, antialias: bool, inner: bool) -> Constant:
-    """The weights [inputs, outputs] of a hat function; the edge replaces all that lies outside.
+def _weights(axis: _Axis, cubic: Fraction | None, *, antialias: bool, inner: bool) -> Constant:
+    """The weights [inputs, outputs] of a curve; the edge replaces all that lies outside.
 
-    antialias: the hat is stretched where an axis shrinks. inner: what lies outside does not count.
+    cubic: as of `_curve`. antialias: the curve is stretched where an axis shrinks. inner: what lies
+    outside does not count.
     """
     check_size((axis.size, axis.target))
     if max(axis.size, axis.target) > _LONGEST:
         raise Unsupported(f"it interpolates more than {_LONGEST} entries along an axis")
     stretch = max(Fraction(1), 1 / axis.scale) if antialias else Fraction(1)
+    reach = stretch if cubic is None else 2 * stretch
     low = np.zeros((axis.size, axis.target))
     high = np.zeros_like(low)
     for place in range(axis.target):
         position = axis.position(place)
-        around = range(math.floor(position - stretch), math.ceil(position + stretch) + 1)
-        hat = {source: max(1 - abs(source - position) / stretch, Fraction(0)) for source in around}
-        hat = {source: w for source, w in hat.items() if 0 <= source < axis.size or not inner}
-        total = sum(hat.values())
+        around = range(math.floor(position - reach), math.ceil(position + reach) + 1)
+        curve = {source: _curve(abs(source - position) / stretch, cubic) for source in around}
+        curve = {source: w for source, w in curve.items() if 0 <= source < axis.size or not inner}
+        total = sum(curve.values())
         row: dict[int, Fraction] = {}
-        for source, weight in hat.items():
+        for source, weight in curve.items():
             inside = min(max(source, 0), axis.size - 1)
             row[inside] = row.get(inside, Fraction(0)) + weight / total
         for source, weight in row.items():
             low[source, place], high[source, place] = round_down(weight), round_up(weight)
     return Constant(low, low if np.array_equal(low, high) else high)
+
+
+def _curve(distance: Fraction, a: Fraction | None) -> Fraction:
+    """Of an input at a distance: the hat function, or the cubic spline with the slope a at 1."""
+    d = distance
+    if a is None:
+        return max(1 - d, Fraction(0))
+    if d <= 1:
+        return ((a + 2) * d - (a + 3)) * d * d + 1
+    return (((d - 5) * d + 8) * d - 4) * a if d < 2 else Fraction(0)

@@ -1,8 +1,9 @@
-"""Products with a stack of constant matrices, as grouped convolutions with one tap."""
+"""Products and convolutions of a stack of values with constants, as convolutions of one image."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import astuple, replace
 
 import numpy as np
 
@@ -10,8 +11,9 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import same_order
 from lipcert.core.lower.moves import indices, moved, permute
+from lipcert.core.lower.spelling import apply
 from lipcert.core.lower.values import FIXED, Constant, Data, Value, only_data
-from lipcert.core.program import Conv, Place, Window
+from lipcert.core.program import Conv, Place, Shape, Window
 
 
 def stacked(call: Call, value: Data, weight: Constant, *, left: bool) -> Value:
@@ -80,3 +82,37 @@ def _expanded(call: Call, value: Data, weight: Constant) -> tuple[Data, Place | 
             raise Unsupported(FIXED)
     index = np.broadcast_to(indices(value.shape).reshape(own), shape)
     return moved(call, value, index, place), place
+
+
+def repeated(call: Call, first: Value, second: Value) -> Value:
+    """A product in which N·h matrices are the same h for every example, and so no longer N·h."""
+    wide: list[Value] = []
+    for value in (first, second):
+        if isinstance(value, Constant):
+            value.check_fixed()
+            wide.append(replace(value, place=None))
+        else:
+            grows = [True, *[False] * len(value.shape)]
+            wide.append(same_order(call, value, (1, *value.shape), grows))
+    found = apply(call, "MatMul", *wide)
+    return same_order(call, found, found.shape[1:], [True, *[False] * (len(found.shape) - 2)])
+
+
+def of_several_images(call: Call, op: Conv, value: Data, weight: Constant, shape: Shape) -> Value:
+    """Of images along axis 0: of one with an axis of positions more, where windows have one tap.
+
+    shape: channels and sizes of the output. Without a place, a file of one example is read.
+    """
+    count, own = value.shape[0], len(value.shape)
+    firsts = {item.dims[:1] for item in call.sink.model.inputs if item.dims}
+    if own > 4 or (value.place != Place(0) and (value.place is not None or firsts != {(1,)})):
+        raise Unsupported("a convolution of several images in an order of their own")
+    axes = zip((1, 1, 1, 0, count), astuple(op.window), strict=True)
+    window = Window(*((first, *rest) for first, rest in axes))
+    kernel = weight.rearranged(lambda entries: entries[:, :, np.newaxis], None)
+    op = replace(op, weight=kernel.operand(own + 1), window=window)
+    grows, turn = [value.place is not None, *[False] * own], [0, 2, 1, *range(3, own + 1)]
+    wide = only_data(permute(call, same_order(call, value, (1, *value.shape), grows), turn))
+    channels, *sizes = shape
+    made = call.step(op, wide, shape=(1, channels, count, *sizes), place=wide.place)
+    return same_order(call, permute(call, made, turn), (count, *shape), grows[:-1])

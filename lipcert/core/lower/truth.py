@@ -3,14 +3,13 @@
 A truth value is a step that is 0 or 1, or the opposite of one. Whole numbers have no neighbours, so
 that nothing is lost where a function of them jumps; of real numbers every comparison is refused.
 
-Sums and products may wrap around in the file, for numbers that are larger than any table. What
-becomes of them is a row, a place or a truth value, and bounds hold whichever it is, as long as
-equal values of the program are equal numbers of the file; a `row` may be several of these.
+Sums, products and casts may wrap around in the file, for numbers that are larger than any table.
+What becomes of such a `row` is a row of a table, a place or a truth value, and bounds hold for any,
+if one value of the program is one tensor of the file: what is compared is a value of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from dataclasses import replace
 
 import numpy as np
@@ -33,8 +32,7 @@ _INTEGERS = frozenset({_INT32, _INT64})
 _MOST_EXACT = 1 << 53
 _TRUTHS = frozenset({"truth", "untruth"})
 _COUNTED = frozenset({"flag", "count", "row"})
-_COMPARED = frozenset({"flag", "count", "whole", "sum"})
-_WHOLE = _COMPARED | {"row"}
+_WHOLE = _COUNTED | {"whole"}
 _PLACES = _WHOLE | {"own", "pair"}
 _CHOICES = frozenset({"Gather", "GatherElements", "GatherND"})
 _MOVES = frozenset(
@@ -79,14 +77,10 @@ def judged(node: Node, inputs: list[Value | None]) -> tuple[Kind | None, list[Va
     ):
         return "count", inputs
     if name in {"Add", "Concat", "Mul", "Sub"}:
-        return _sum_kind(kinds), [value and _as_reals(value) for value in inputs]
+        return "row", [value and _as_reals(value) for value in inputs]
     if name in {"CumSum", "ReduceSum"} and first in _WHOLE:
-        return _sum_kind(kinds), inputs
+        return "row", inputs
     raise Unsupported("it computes with whole numbers that depend on the data")
-
-
-def _sum_kind(kinds: Collection[Kind]) -> Kind:
-    return "row" if "row" in kinds else "sum"
 
 
 def cast_whole(call: Call) -> Value:
@@ -106,16 +100,16 @@ def cast_whole(call: Call) -> Value:
             return number_of(call, value)
         case "truth" | "untruth" if target in _INTEGERS:
             return replace(number_of(call, value), kind="flag")
-        case "whole" | "count" | "sum" if target == _INT32:
+        case "whole" | "count" if target == _INT32:
             return replace(value, kind="row")
         case "row" | "flag" if target in _INTEGERS:
             return value
-        case "whole" | "count" | "sum" if target == _INT64:
+        case "whole" | "count" if target == _INT64:
             return value
         case "whole" | "flag" | "count" if target in REALS:
             return replace(value, kind="real")
-        case "whole" | "flag" | "count" | "sum" if target == _BOOL:
-            return _opposite(_compared(call, value, np.zeros(()), above=False))
+        case "whole" | "flag" | "count" | "row" if target == _BOOL:
+            return _opposite(_compared(call, _apart(call, value), np.zeros(()), above=False))
     raise Unsupported("it rounds to whole numbers, or to fewer of them")
 
 
@@ -135,7 +129,7 @@ def _compared(call: Call, value: Data, limits: np.ndarray, *, above: bool) -> Da
 def comparison(call: Call) -> Value:
     """Equal, Greater, GreaterOrEqual, Less, LessOrEqual, of whole numbers."""
     first, second, kind = call.value(0), call.value(1), call.node.op_type
-    if not all(item.kind in _COMPARED for item in (first, second) if isinstance(item, Data)):
+    if not all(item.kind in _WHOLE for item in (first, second) if isinstance(item, Data)):
         raise Unsupported(JUMPS)
     if isinstance(first, Data) and isinstance(second, Data):
         first, second = combined(call, (first, second), (1, -1)), whole(0)
@@ -149,7 +143,7 @@ def comparison(call: Call) -> Value:
     if (np.abs(numbers) >= _MOST_EXACT).any():
         raise Unsupported("a whole number is too large")
     shape, place = broadcast((data, limits))
-    value = replace(expanded(call, data, shape, place), kind="whole")
+    value = expanded(call, _apart(call, data), shape, place)
     if kind == "Equal":
         return _compared(call, value, numbers, above=False)
     is_above = kind.startswith("Greater") == (data is first)
@@ -157,6 +151,14 @@ def comparison(call: Call) -> Value:
     # x ≥ c is x > c − 1, and x < c is its opposite
     found = _compared(call, value, numbers - (is_strict != is_above), above=True)
     return found if is_above else _opposite(found)
+
+
+def _apart(call: Call, value: Data) -> Data:
+    """A value of its own for a tensor of the file, where others are the same here."""
+    if value.kind != "row":
+        return value
+    zero = Constant(*2 * (np.zeros((1,) * len(value.shape)),))
+    return combined(call, (value, zero), (1, 1))
 
 
 def _opposite(value: Data) -> Data:
@@ -289,7 +291,7 @@ def largest_place(call: Call) -> Value:
     place = times(call, hot, Constant(numbers, numbers))
     keep = bool(call.integer("keepdims", 1))
     found = only_data(reduced(call, "ReduceSum", place, (axis,), keep=keep))
-    return replace(found, kind=_sum_kind({value.kind}), below=size)
+    return replace(found, kind="row", below=size)
 
 
 def _as_reals(value: Value) -> Value:

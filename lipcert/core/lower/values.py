@@ -37,7 +37,7 @@ Arrange: TypeAlias = Callable[[Array], Array]
 """The entries of an array of a known shape in another arrangement, whatever they are: a view of
 them where numpy has one"""
 Kind: TypeAlias = Literal[
-    "real", "whole", "row", "sum", "truth", "untruth", "flag", "count", "hiding", "own", "pair"
+    "real", "whole", "row", "truth", "untruth", "flag", "count", "hiding", "own", "pair"
 ]
 
 
@@ -51,9 +51,7 @@ class Data:
     whole: whole numbers: they are moved, added and multiplied, compared, read as rows of a table
         or as places, or become real numbers.
     row: whole numbers that a type may have wrapped around, so that others of the file are the
-        same here: they are moved, added and multiplied, and read as rows or as places.
-    sum: sums and products of whole numbers, which may wrap around: they are used as those are, but
-        do not become real numbers.
+        same here: they are used as those are, but do not become real numbers.
     truth, untruth: truth values, true where the value of the program is 1, or where it is 0.
     flag: whole numbers that are 0 or 1.
     count: whole numbers from 0 to `MAX_SIZE`, sums of these.

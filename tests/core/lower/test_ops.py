@@ -44,6 +44,49 @@ CASES = {
         [node("Shape", "x", "s"), node("Expand", "c s", "o"), node("CumSum", "o one", "p"),
          node("Cast", "p", "i", to=7), node("Gather", "t i", "g"), node("Mul", "x g")], ["N", 3],
         {"c": 1.0, "one": 1, "t": r(4)}, 15),
+    "several images of an example": (
+        [node("Reshape", "x many", "m"),
+         node("Conv", "m w b", "c", strides=[2, 1], pads=[1, 0, 0, 2], group=2, dilations=[1, 2]),
+         node("ConvTranspose", "c v", "t", strides=[2, 2], output_padding=[1, 0]),
+         node("Reshape", "t few")], ["N", 3, 4, 5, 6],
+        {"many": [-1, 4, 5, 6], "few": [-1, 3, 2, 7, 8], "w": r(4, 2, 2, 3), "b": r(4),
+         "v": r(4, 2, 2, 2)}, 15),
+    "rows of every example written anew": (
+        [node("Shape", "x", "n", end=1), node("Squeeze", "n", "n_"), node("Range", "k0 n_ k1", "o"),
+         node("Unsqueeze", "o last", "at"), node("Mul", "x x", "q"), node("ScatterND", "x at q")],
+        ["N", 4, 3], {"last": [-1], "k0": 0, "k1": 1}, 16),
+    "entries written into rows": (
+        [node("Shape", "x", "n", end=1), node("Squeeze", "n", "n_"), node("Range", "k0 n_ k1", "o"),
+         node("Unsqueeze", "o last", "p"), node("Unsqueeze", "p last", "r_"),
+         node("Concat", "n two_one", "s", axis=0), node("Expand", "r_ s", "e"),
+         node("Concat", "n one_two_one", "s3", axis=0), node("Unsqueeze", "e last", "e3"),
+         node("Expand", "places s3", "f"), node("Squeeze", "f ax", "f2"),
+         node("Concat", "e f2", "at", axis=2), node("Gather", "x turned", "g", axis=1),
+         node("Mul", "g g", "q"), node("ScatterND", "x at q")],
+        ["N", 4, 3], {"last": [-1], "k0": 0, "k1": 1, "two_one": [2, 1], "turned": [2, 0],
+         "one_two_one": [1, 2, 1], "places": np.asarray([[[[3], [1]]]]), "ax": [1]}, 16),
+    "entries written along an axis": (
+        [node("Shape", "x", "n", end=1), node("Concat", "n rest", "s", axis=0),
+         node("Expand", "places s", "at"), node("Slice", "x zero two one", "u"),
+         node("Mul", "u u", "q"), node("ScatterElements", "x at q", axis=1)],
+        ["N", 4, 3], {"rest": [2, 3], "places": np.asarray([[[3, 0, 1], [1, 2, -1]]]),
+         "zero": [0], "two": [2], "one": [1]}, 16),
+    "entries of constants written anew": (
+        [node("ScatterElements", "c at u", "a", axis=1), node("ScatterND", "a rows v", "b"),
+         node("Add", "x b")], ["N", 3, 4],
+        {"c": r(3, 4), "at": [[1], [0], [3]], "u": r(3, 1), "rows": [[2]], "v": r(1, 4)},
+        16),
+    "constants through layers": (
+        [node("Softmax", "c", "s", axis=0), node("LayerNormalization", "s g b", "l", axis=1),
+         node("BatchNormalization", "l g3 b3 b3 g3", "k"), node("Conv", "x k")], ["N", 4, 5],
+        {"c": r(3, 4, 2), "g": r(4, 2), "b": r(4, 2), "g3": np.abs(r(4)), "b3": r(4)}, 17),
+    "matrices repeated for every example": (
+        [node("Shape", "x", "n", end=1), node("Concat", "n ones", "times", axis=0),
+         node("Tile", "c times", "t"), node("Reshape", "x flat", "f"), node("MatMul", "f t", "s"),
+         node("Tile", "d times", "u"), node("MatMul", "u s", "v"), node("Reshape", "v back")],
+        ["N", 2, 3, 4],
+        {"ones": [1, 1], "c": r(2, 4, 5), "d": r(2, 1, 3), "flat": [-1, 3, 4],
+         "back": [-1, 2, 1, 5]}, 15),
     "gemm scalar": ([node("Gemm", "x w c", beta=0.3)], ["N", 4], {"w": r(4, 3), "c": r(1)}, 13),
     "gemm row": ([node("Gemm", "x w c")], ["N", 4], {"w": r(4, 3), "c": r(1, 3)}, 11),
     "gemm turned": (
@@ -308,6 +351,13 @@ REFUSED = {
     "weights from the data": ([node("Conv", "x x")], [1, 1, 3, 3], {}, 17),
     "indices from the data": (
         [node("ArgMax", "x", "i", axis=1), node("Gather", "x i", axis=1)], ["N", 4], {}, 17),
+    "written twice to a place": (
+        [node("ScatterND", "x at x")], [3, 4], {"at": [[0], [1], [1]]}, 17),
+    "added to places": (
+        [node("ScatterElements", "x at x", axis=1, reduction="add")], [1, 2],
+        {"at": [[1, 0]]}, 17),
+    "written into other examples": (
+        [node("ScatterND", "x at x")], ["N", 4], {"at": [[0]]}, 17),
     "second output": ([node("MaxPool", "x", "z y", kernel_shape=[2])], ["N", 1, 4], {}, 17),
     "no dependence": ([node("Relu", "c")], ["N", 4], {"c": r(3)}, 17),
     "symbolic size behind the batch": ([node("Relu", "x")], ["N", "C"], {}, 17),
