@@ -359,7 +359,7 @@ def slack_run(slack: float) -> SlackRun:
         start = time.process_time()
         for images, labels in private.loader:
             groups = private.enforcement.present().groups
-            found.bounds.append(math.hypot(*(group.grad_norm.value for group in groups)))
+            found.bounds.append(math.hypot(*(group.grad_norm for group in groups)))
             private.step(images, labels)
         found.whole = time.process_time() - start
     return found

@@ -26,7 +26,7 @@ from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import checked_labels
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
-from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.measure.measured import BatchNorms, Measured, Precision, joint, largest_of
 
@@ -175,13 +175,11 @@ class Bench:
         Always in float64: where an example is classified with confidence, its gradient p − e_y at
         the logits cancels, and of that a short arithmetic would leave no share that a margin knows.
         """
-        loss, radius = self._claims.engine.loss, self._claims.settings.loss_clip
+        loss, clip = self._claims.engine.loss, self._claims.settings.loss_clip
         targets = torch.from_numpy(labels).to(self._arithmetic.device)
 
         def losses_of(logits: Tensor) -> Tensor:
-            exact = logits.double()
-            clipped = exact if radius is None else clipped_gradient(exact, radius)
-            return per_example_loss(loss, clipped, targets)
+            return per_example_loss(loss, logits.double(), targets, clip)
 
         return losses_of
 

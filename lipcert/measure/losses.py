@@ -37,8 +37,10 @@ from lipcert.errors import NoVerdictError
 from lipcert.measure.lowering.functions import SOFTPLUS_GUARD, with_clipped_cotangent
 
 
-def per_example_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
-    """ℓ of each example: [examples].
+def per_example_loss(
+    loss: Loss, logits: Tensor, labels: Tensor, clip: float | None = None
+) -> Tensor:
+    """ℓ of each example: [examples]; its gradient ∂ℓ/∂logits is clipped to the norm `clip`.
 
     labels: class numbers [examples] for a loss over several classes, or [examples, tokens];
     otherwise targets of the shape of the logits, or of several outputs a matrix (see
@@ -46,6 +48,8 @@ def per_example_loss(loss: Loss, logits: Tensor, labels: Tensor) -> Tensor:
     """
     if len(labels) != len(logits):
         raise NoVerdictError(f"{len(labels)} labels for {len(logits)} examples: give one for each")
+    if clip is not None:
+        logits = with_clipped_cotangent(logits, clip)
     z = logits.unsqueeze(-1).flatten(1)  # [examples, outputs]
     shape = tuple(logits.shape[1:])
     if not labels.dtype.is_floating_point:
@@ -64,11 +68,6 @@ def _at(loss: Loss, shape: Shape, z: Tensor, y: Tensor) -> Tensor:
     own = _loss(loss.of_token, scores.apart(z), labels.clamp(min=0))
     own = torch.where(labels >= 0, own, torch.zeros_like(own))
     return own.reshape(-1, scores.tokens).sum(dim=1) / loss.share(scores.tokens)
-
-
-def clipped_gradient(logits: Tensor, radius: float) -> Tensor:
-    """The logits, whose cotangent is clipped to the radius, example by example."""
-    return with_clipped_cotangent(logits, radius)
 
 
 @singledispatch

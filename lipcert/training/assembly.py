@@ -415,9 +415,9 @@ def _header(
 def _ledger(place: Path | None, header: LedgerHeader, world: World) -> Ledger:
     """The first rank's is the one that is written; the others count along."""
     if not world.is_first:
-        return Ledger.open(None, header, spent=world.from_first(0))
+        return Ledger(header, spent=world.from_first(0))
     ahead = min(_MOST_AHEAD, 1 + header.plan.releases // 100)
-    ledger = Ledger.open(None if place is None else place / LEDGER, header, ahead=ahead)
+    ledger = Ledger(header, None if place is None else place / LEDGER, ahead=ahead)
     world.from_first(ledger.releases)
     return ledger
 

@@ -24,7 +24,7 @@ from lipcert.core.losses.tokens import scores_of
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import checked_labels
-from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.measure.losses import per_example_loss
 from lipcert.training.clipping import Asked
 from lipcert.training.composition import is_finite
 from lipcert.training.guards import Passing, StepGuard
@@ -89,10 +89,7 @@ class PrivateLoss(nn.Module):
         if self._gradients is not None:
             return self._clipped(self._gradients, logits, admissible, passing)
         output = passing.shown.output
-        if self._clip is not None:
-            output = clipped_gradient(output, self._clip)
-        losses = per_example_loss(self._loss, output, admissible)
-        total = losses.sum()
+        total = per_example_loss(self._loss, output, admissible, self._clip).sum()
         return self._released(total, passing, lambda: _differentiated(total, self._guard.trained))
 
     def _clipped(

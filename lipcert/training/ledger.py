@@ -14,16 +14,15 @@ file, cannot be detected: everyone with write access to the folder is trusted.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Self, final
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.privacy.accounting import Accountant, epsilon, steps_for_epsilon
+from lipcert.privacy.accounting import epsilon, steps_for_epsilon
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.process.one_process import OneProcess
-from lipcert.settings.values import check_positive
 from lipcert.training.ledger_file import (
     LedgerFile,
     LedgerHeader,
@@ -32,58 +31,6 @@ from lipcert.training.ledger_file import (
     require_same,
     spending_line,
 )
-
-
-@final
-class PrivacyBudget:
-    """ε by number of releases; evaluating one takes up to a second, so that the last is kept."""
-
-    def __init__(
-        self,
-        plan: TrainingPlan,
-        noise_multiplier: float,
-        target: float | None,
-        accountant: Accountant | None,
-    ) -> None:
-        check_positive("noise-multiplier", noise_multiplier)
-        self._plan, self._sigma = plan, noise_multiplier
-        self._target, self._accountant = target, accountant
-        self._known = (0, 0.0)
-
-    def epsilon(self, releases: int) -> float:
-        """Returns ε such that the first `releases` of the run are (ε, δ)-DP; 0 for none.
-
-        Hypothesis: that it is these many was not decided by what the others showed. A run that is
-        ended early because of how it went has the ε of the whole plan.
-        """
-        if releases == 0:
-            return 0.0
-        if self._known[0] != releases:
-            found = epsilon(_first(self._plan, releases), self._sigma, self._accountant)
-            self._known = (releases, found)
-        return self._known[1]
-
-    @cached_property
-    def whole(self) -> float:
-        """ε of the whole plan."""
-        return self.epsilon(self._plan.releases)
-
-    @cached_property
-    def planned(self) -> int:
-        """How many releases the run makes: those of its plan, fewer if the target allows fewer."""
-        if self._target is None or self.whole <= self._target:
-            return self._plan.releases
-        return self._affordable
-
-    @cached_property
-    def most(self) -> int:
-        """How many releases there may be at all: without a target, those of the plan."""
-        return self.planned if self._target is None else max(self.planned, self._affordable)
-
-    @cached_property
-    def _affordable(self) -> int:
-        target = self._target or 0.0
-        return steps_for_epsilon(self._plan, self._sigma, target, self._accountant).steps
 
 
 def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
@@ -99,38 +46,18 @@ def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class LedgerReport:
-    """The budget spent. epsilon: of the releases so far; planned_epsilon: of the whole plan, which
-    is the ε to state where the run was stopped because of its results."""
-
-    releases: int
-    left: int
-    noise_multiplier: float
-    delta: float
-    epsilon: float
-    planned_epsilon: float
-    target_epsilon: float | None
-
-    def __str__(self) -> str:
-        target = "" if self.target_epsilon is None else f", target {self.target_epsilon:g}"
-        return (
-            f"{self.releases} releases at noise multiplier {self.noise_multiplier:g}: "
-            f"ε = {self.epsilon:.4g} at δ = {self.delta:g} "
-            f"(whole plan: {self.planned_epsilon:.4g}{target}); {self.left} left"
-        )
-
-
-@final
 class Ledger(OneProcess):
-    """The ledger of one run: on a file that one process at a time holds, or in memory alone.
+    """The ledger of one run: on a file that one process at a time holds, begun or continued; or in
+    memory alone. UsageError where the file is another run's, or another process holds it.
 
     An unfinished last line, which a writer leaves that is killed within a write, counts as a
     release. The writer itself had released nothing yet; but what cut the line is not known, and it
     may have been cut from one that was whole: to break a line must never gain a release.
 
-    ahead: how many releases one write covers. With more than 1 the disk is waited for less often,
-    and a process that is killed leaves up to ahead − 1 releases counted that it did not make.
+    path: None for one in memory. spent: where such a ledger begins, for ranks whose releases
+    another rank writes down. ahead: how many releases one write covers. With more than 1 the disk
+    is waited for less often, and a process that is killed leaves up to ahead − 1 releases counted
+    that it did not make.
     """
 
     def __init__(
@@ -142,9 +69,7 @@ class Ledger(OneProcess):
         if spent and path is not None:
             raise UsageError("ledger: what was spent stands in the file; leave it out")
         self.header, self.path = header, path
-        self._budget = PrivacyBudget(
-            header.plan, header.noise_multiplier, header.target_epsilon, header.accountant
-        )
+        self._evaluated = (0, 0.0)
         self._ahead = ahead
         self._releases = self._counted = spent
         self._head = ""
@@ -156,31 +81,49 @@ class Ledger(OneProcess):
                 self._file.close()
                 raise
 
-    @classmethod
-    def open(
-        cls, path: Path | str | None, header: LedgerHeader, *, spent: int = 0, ahead: int = 1
-    ) -> Self:
-        """A new ledger, or the one at `path` continued; None: one in memory.
-
-        spent: where a ledger in memory begins, for ranks whose releases another rank writes down.
-        UsageError where the file is another run's, or another process holds it.
-        """
-        return cls(header, None if path is None else Path(path), spent=spent, ahead=ahead)
-
     @property
     def releases(self) -> int:
         """How many there were, with those of processes that died and whose weights are lost."""
         return self._releases
 
-    @property
-    def planned(self) -> int:
-        """How many the run makes in all."""
-        return self._budget.planned
+    def epsilon_of(self, releases: int) -> float:
+        """Returns ε such that the first `releases` of the run are (ε, δ)-DP; 0 for none.
 
-    @property
+        Hypothesis: that it is these many was not decided by what the others showed. A run that is
+        ended early because of how it went has the ε of the whole plan. Evaluating one takes up to a
+        second, so that the last is kept.
+        """
+        if releases == 0:
+            return 0.0
+        if self._evaluated[0] != releases:
+            plan, accountant = _first(self.header.plan, releases), self.header.accountant
+            self._evaluated = (releases, epsilon(plan, self.header.noise_multiplier, accountant))
+        return self._evaluated[1]
+
+    @cached_property
+    def planned_epsilon(self) -> float:
+        """ε of the whole plan, which is the one to state where results decided when to stop."""
+        return self.epsilon_of(self.header.plan.releases)
+
+    @cached_property
+    def planned(self) -> int:
+        """How many releases the run makes: those of its plan, fewer if the target allows fewer."""
+        target = self.header.target_epsilon
+        if target is None or self.planned_epsilon <= target:
+            return self.header.plan.releases
+        return self._affordable
+
+    @cached_property
     def most(self) -> int:
         """The largest number of releases within the target ε; without one, those of the plan."""
-        return self._budget.most
+        is_planned = self.header.target_epsilon is None
+        return self.planned if is_planned else max(self.planned, self._affordable)
+
+    @cached_property
+    def _affordable(self) -> int:
+        header = self.header
+        plan, sigma, target = header.plan, header.noise_multiplier, header.target_epsilon or 0.0
+        return steps_for_epsilon(plan, sigma, target, header.accountant).steps
 
     @property
     def left(self) -> int:
@@ -192,36 +135,20 @@ class Ledger(OneProcess):
         """Whether not one more release is allowed."""
         return self._releases >= self.planned and self._releases >= self.most
 
-    @property
-    def warning(self) -> str | None:
-        """The warning about a ledger in memory; None for one in a file."""
-        if self._file is not None:
-            return None
-        return (
-            "the privacy ledger is in memory only: if this process ends and the run is begun "
-            "again, the releases made until then are not counted; give a folder"
-        )
-
     def epsilon(self) -> float:
-        """ε of all releases so far, see `PrivacyBudget.epsilon`."""
-        return self._budget.epsilon(self._releases)
-
-    def report(self) -> LedgerReport:
-        """The budget spent, for display; evaluating it takes up to a second or two."""
-        return LedgerReport(
-            releases=self._releases,
-            left=self.left,
-            noise_multiplier=self.header.noise_multiplier,
-            delta=self.header.plan.delta,
-            planned_epsilon=self._budget.whole,
-            epsilon=self.epsilon(),
-            target_epsilon=self.header.target_epsilon,
-        )
+        """ε of all releases so far, see `epsilon_of`."""
+        return self.epsilon_of(self._releases)
 
     @property
     def summary(self) -> str:
-        """The report in a line."""
-        return str(self.report())
+        """What was spent, in a line; evaluating it takes up to a second or two."""
+        target = self.header.target_epsilon
+        words = "" if target is None else f", target {target:g}"
+        return (
+            f"{self._releases} releases at noise multiplier {self.header.noise_multiplier:g}: "
+            f"ε = {self.epsilon():.4g} at δ = {self.header.plan.delta:g} "
+            f"(whole plan: {self.planned_epsilon:.4g}{words}); {self.left} left"
+        )
 
     def spend(self) -> int:
         """Count one more release, for good, before it is made; its number, from 0."""

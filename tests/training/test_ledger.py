@@ -18,7 +18,7 @@ from lipcert.errors import LipCertError, NoVerdictError, UsageError
 from lipcert.privacy.accounting import Accountant, epsilon, noise_for_epsilon, steps_for_epsilon
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.training.ledger import Ledger, LedgerReport
+from lipcert.training.ledger import Ledger
 from lipcert.training.ledger_file import LedgerHeader, header_line, read_ledger, spending_line
 from lipcert.training.sampling import Sampler
 
@@ -46,7 +46,7 @@ def header(steps: int | None = 40, epochs: float | None = None, **changes: objec
 
 
 def spent(path: Path, times: int, **changes: object) -> Path:
-    with Ledger.open(path, header(**changes)) as ledger:
+    with Ledger(header(**changes), path) as ledger:
         for _ in range(times):
             ledger.spend()
     return path
@@ -62,7 +62,7 @@ def killed(path: Path, moment: float, ahead: int) -> tuple[int, list[int]]:
     told, tell = os.pipe()
     child = os.fork()
     if child == 0:
-        ledger = Ledger.open(path, header(steps=10**6), ahead=ahead)
+        ledger = Ledger(header(steps=10**6), path, ahead=ahead)
         os.write(tell, b"%d\n" % ledger.releases)
         while True:
             os.write(tell, b"%d\n" % ledger.spend())
@@ -92,7 +92,7 @@ def test_kills(path: Path) -> None:
             with path.open("ab") as file:
                 file.write(b'{"kind":"release","num'[: rng.randrange(1, 20)])
             lost += 1
-    with Ledger.open(path, header(steps=10**6)) as ledger:
+    with Ledger(header(steps=10**6), path) as ledger:
         assert len(made) == len(set(made))
         assert len(made) <= ledger.releases <= len(made) + lost
     assert len(made) > KILLS
@@ -105,7 +105,7 @@ def test_a_release_is_on_the_disk_before_it_is_made(
     write, sync = os.pwrite, os.fsync
     monkeypatch.setattr(os, "pwrite", lambda *given: (done.append("write"), write(*given))[1])
     monkeypatch.setattr(os, "fsync", lambda file: (done.append("sync"), sync(file))[1])
-    with Ledger.open(path, header()) as ledger:
+    with Ledger(header(), path) as ledger:
         done.clear()
         assert ledger.spend() == 0
         assert done == ["write", "sync"]
@@ -119,10 +119,9 @@ def test_a_release_is_on_the_disk_before_it_is_made(
 
 def test_going_on(path: Path) -> None:
     spent(path, 3)
-    with Ledger.open(path, header(versions={"lipcert": "1", "torch": "9"})) as ledger:
+    with Ledger(header(versions={"lipcert": "1", "torch": "9"}), path) as ledger:
         assert (ledger.releases, ledger.left, ledger.planned) == (3, 37, 40)
         assert ledger.spend() == 3
-        assert ledger.warning is None
     assert spent(path, 2).read_bytes().count(b"\n") == 7
     with pytest.raises(UsageError, match="was closed"):
         ledger.spend()
@@ -132,7 +131,7 @@ def test_going_on(path: Path) -> None:
 @pytest.mark.parametrize("ahead", [1, 4, 100])
 def test_what_was_counted_ahead_is_given_back_at_the_end(path: Path, ahead: int) -> None:
     for round_ in range(3):
-        with Ledger.open(path, header(), ahead=ahead) as ledger:
+        with Ledger(header(), path, ahead=ahead) as ledger:
             assert ledger.releases == 6 * round_
             for _ in range(6):
                 ledger.spend()
@@ -140,15 +139,15 @@ def test_what_was_counted_ahead_is_given_back_at_the_end(path: Path, ahead: int)
                 assert read_ledger(file, "x").releases == min(
                     40, 6 * round_ + -(-6 // ahead) * ahead
                 )
-    assert Ledger.open(path, header()).releases == 18
+    assert Ledger(header(), path).releases == 18
 
 
 def test_ahead_means_fewer_writes_and_never_beyond_the_plan(path: Path) -> None:
-    with Ledger.open(path, header(), ahead=16) as ledger:
+    with Ledger(header(), path, ahead=16) as ledger:
         while not ledger.is_spent:
             ledger.spend()
     assert path.read_bytes().count(b"\n") == 1 + 3  # 16 + 16 + 8
-    assert Ledger.open(path, header()).releases == 40
+    assert Ledger(header(), path).releases == 40
 
 
 @pytest.mark.parametrize("size", [1, 10, 60, 400])
@@ -157,12 +156,12 @@ def test_a_torn_line_is_a_release(path: Path, size: int) -> None:
     with path.open("ab") as file:
         file.write(b"x" * size)
     for _ in range(2):  # but one only
-        with Ledger.open(path, header()) as ledger:
+        with Ledger(header(), path) as ledger:
             assert ledger.releases == 4
         assert path.read_bytes().count(b'"torn"') == 1
-    with Ledger.open(path, header()) as ledger:
+    with Ledger(header(), path) as ledger:
         ledger.spend()
-    assert Ledger.open(path, header()).releases == 5
+    assert Ledger(header(), path).releases == 5
 
 
 def test_to_cut_into_the_last_line_gains_nothing(path: Path) -> None:
@@ -171,7 +170,7 @@ def test_to_cut_into_the_last_line_gains_nothing(path: Path) -> None:
     last = len(whole.splitlines(keepends=True)[-1])
     for cut in (1, 2, last // 2, last - 1):
         path.write_bytes(whole[:-cut])
-        with Ledger.open(path, header()) as ledger:
+        with Ledger(header(), path) as ledger:
             assert ledger.releases == 3
 
 
@@ -190,12 +189,12 @@ def test_killed_while_a_torn_line_is_written_over(
         lambda f, data, at: (write(f, data[:9], at), seen.append(path.read_bytes()))[0],
     )
     monkeypatch.setattr(os, "ftruncate", lambda f, n: (seen.append(path.read_bytes()), cut(f, n)))
-    Ledger.open(path, header()).close()
+    Ledger(header(), path).close()
     monkeypatch.undo()
     assert len(seen) > 10
     for content in seen:
         path.write_bytes(content)
-        with Ledger.open(path, header()) as ledger:
+        with Ledger(header(), path) as ledger:
             assert ledger.releases >= 4
 
 
@@ -209,11 +208,11 @@ def test_a_flipped_bit_is_refused(path: Path, place: int, bit: int) -> None:
     content[place % len(content)] ^= 1 << bit
     path.write_bytes(content)
     if content[-1:] != b"\n":
-        with Ledger.open(path, header()) as ledger:
+        with Ledger(header(), path) as ledger:
             assert ledger.releases == 3
     else:
         with pytest.raises(NoVerdictError, match=r"ledger.jsonl, line [1-4]: |not the beginning"):
-            Ledger.open(path, header())
+            Ledger(header(), path)
         assert path.read_bytes() == content
 
 
@@ -230,7 +229,7 @@ def test_changed_lines_are_refused(path: Path, change: str) -> None:
     }[change]
     path.write_bytes(b"".join(changed))
     with pytest.raises(NoVerdictError, match=r"ledger.jsonl, line [2-6]: .*(chain|digest)"):
-        Ledger.open(path, header())
+        Ledger(header(), path)
     assert path.read_bytes() == b"".join(changed)
 
 
@@ -246,7 +245,7 @@ def test_a_chain_that_counts_wrongly_is_refused(path: Path, kind: str, number: i
     with path.open("ab") as file:
         file.write(spending_line(kind, number, head)[0])
     with pytest.raises(NoVerdictError, match=r"line 5: .* cannot follow 3 releases"):
-        Ledger.open(path, header())
+        Ledger(header(), path)
 
 
 @pytest.mark.parametrize(
@@ -265,19 +264,19 @@ def test_a_chain_that_counts_wrongly_is_refused(path: Path, kind: str, number: i
 def test_another_run_is_refused(path: Path, change: dict[str, object], words: str) -> None:
     before = spent(path, 2).read_bytes()
     with pytest.raises(UsageError, match=words):
-        Ledger.open(path, header(**change))
+        Ledger(header(**change), path)
     assert path.read_bytes() == before
     assert spent(path, 1).exists()
 
 
 def test_only_one_process_holds_it(path: Path) -> None:
-    with Ledger.open(path, header()):
+    with Ledger(header(), path):
         with pytest.raises(UsageError, match="held by another process, or by a run of this one"):
-            Ledger.open(path, header())
+            Ledger(header(), path)
         told, tell = os.pipe()
         if os.fork() == 0:
             try:
-                Ledger.open(path, header())
+                Ledger(header(), path)
             except UsageError as error:
                 os.write(tell, str(error).encode())
             os._exit(0)
@@ -285,12 +284,12 @@ def test_only_one_process_holds_it(path: Path) -> None:
         os.wait()
         os.close(told)
         os.close(tell)
-    Ledger.open(path, header()).close()
+    Ledger(header(), path).close()
 
 
 def test_forked_workers_neither_hold_nor_spend(path: Path) -> None:
     """A worker that outlives a parent that was killed must not keep the ledger locked."""
-    ledger = Ledger.open(path, header())
+    ledger = Ledger(header(), path)
     ledger.spend()
     leave, stay = os.pipe()
     told, tell = os.pipe()
@@ -306,22 +305,22 @@ def test_forked_workers_neither_hold_nor_spend(path: Path) -> None:
     assert b"from which it was forked" in os.read(told, 500)
     assert ledger.spend() == 1
     ledger.close()
-    Ledger.open(path, header()).close()  # while the child lives
+    Ledger(header(), path).close()  # while the child lives
     os.write(stay, b".")
     os.waitpid(child, 0)
     for end in (leave, stay, told, tell):
         os.close(end)
-    assert Ledger.open(path, header()).releases == 2
+    assert Ledger(header(), path).releases == 2
 
 
 def test_a_ledger_that_nobody_refers_to_lets_go(path: Path) -> None:
-    Ledger.open(path, header()).spend()
-    assert Ledger.open(path, header()).releases == 1
+    Ledger(header(), path).spend()
+    assert Ledger(header(), path).releases == 1
 
 
 @pytest.mark.parametrize("change", ["removed", "longer", "shorter"])
 def test_a_file_that_changes_under_way_ends_the_run(path: Path, change: str) -> None:
-    ledger = Ledger.open(path, header())
+    ledger = Ledger(header(), path)
     ledger.spend()
     if change == "removed":
         path.unlink()
@@ -339,7 +338,7 @@ def test_a_file_that_changes_under_way_ends_the_run(path: Path, change: str) -> 
 def test_a_failing_disk_ends_the_run(
     path: Path, monkeypatch: pytest.MonkeyPatch, failing: str
 ) -> None:
-    ledger = Ledger.open(path, header())
+    ledger = Ledger(header(), path)
     ledger.spend()
 
     def fail(*given: object) -> int:
@@ -351,7 +350,7 @@ def test_a_failing_disk_ends_the_run(
     monkeypatch.undo()
     with pytest.raises(UsageError, match="was closed"):
         ledger.spend()
-    assert 1 <= Ledger.open(path, header()).releases <= 2
+    assert 1 <= Ledger(header(), path).releases <= 2
 
 
 def test_killed_while_the_header_is_written(path: Path) -> None:
@@ -359,13 +358,13 @@ def test_killed_while_the_header_is_written(path: Path) -> None:
     path.parent.mkdir()
     for size in (0, 1, len(line) // 2, len(line) - 1):
         path.write_bytes(line[:size])
-        with Ledger.open(path, header()) as ledger:
+        with Ledger(header(), path) as ledger:
             assert ledger.releases == 0
         assert path.read_bytes() == line
     for other in (b"x", line[:-1] + b"x", b"\0" * 40, line[:20] + b"\0" * 9):
         path.write_bytes(other)
         with pytest.raises(NoVerdictError, match="is not the beginning of a ledger of this run"):
-            Ledger.open(path, header())
+            Ledger(header(), path)
         assert path.read_bytes() == other
 
 
@@ -375,23 +374,22 @@ def test_only_regular_files(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name in ("link", "pipe", "."):
         with pytest.raises(LipCertError):
-            Ledger.open(tmp_path / name, header())
+            Ledger(header(), tmp_path / name)
 
 
 def test_epsilon_of_what_is_spent() -> None:
-    ledger = Ledger.open(None, header())
-    assert "in memory only" in ledger.warning
+    ledger = Ledger(header())
     assert ledger.epsilon() == 0.0
     found = []
     for _ in range(3):
         ledger.spend()
         found.append(ledger.epsilon())
     assert found == [epsilon(header().plan.with_steps(k), 1.1) for k in (1, 2, 3)]
-    assert Ledger.open(None, header(), spent=38).left == 2
+    assert Ledger(header(), spent=38).left == 2
 
 
 def test_the_budget_without_a_target_is_the_plan() -> None:
-    ledger = Ledger.open(None, header())
+    ledger = Ledger(header())
     for number in range(40):
         assert (ledger.left, ledger.is_spent) == (40 - number, False)
         assert ledger.spend() == number
@@ -405,7 +403,7 @@ def test_the_budget_with_a_target() -> None:
     plan, rdp = header(steps=300).plan, Accountant.RDP
     sigma = noise_for_epsilon(plan, 2.0, rdp).noise_multiplier
     wanted = header(steps=300, noise_multiplier=sigma, target_epsilon=2.0, accountant=rdp)
-    ledger = Ledger.open(None, wanted, spent=299)
+    ledger = Ledger(wanted, spent=299)
     allowed = steps_for_epsilon(plan, sigma, 2.0, rdp).steps
     assert (ledger.planned, ledger.left, ledger.most) == (300, 1, allowed)
     assert 300 <= allowed <= 302
@@ -414,7 +412,7 @@ def test_the_budget_with_a_target() -> None:
     assert ledger.releases == allowed
     assert ledger.epsilon() <= 2.0
     # σ that does not fit the target: the plan is not carried out to its end
-    ledger = Ledger.open(None, replace(wanted, noise_multiplier=sigma * 0.9))
+    ledger = Ledger(replace(wanted, noise_multiplier=sigma * 0.9))
     assert ledger.planned == ledger.most < 300
     assert epsilon(plan.with_steps(ledger.most), sigma * 0.9, rdp) <= 2.0
 
@@ -423,35 +421,33 @@ def test_a_shuffled_epoch_that_was_interrupted_is_spent(path: Path) -> None:
     """Three epochs of 7 batches, the last of them short; a third epoch is not begun anew."""
     given = {"sampling": Sampling.SHUFFLE, "batch_size": 150, "epochs": 3.0}
     spent(path, 9, **given)
-    with Ledger.open(path, header(**given)) as ledger:
+    with Ledger(header(**given), path) as ledger:
         assert (ledger.releases, ledger.left) == (14, 7)
         assert Sampler(header(**given).plan, first=ledger.releases).step == 14
         assert ledger.epsilon() == epsilon(replace(header(**given).plan, epochs=2.0), 1.1)
         while not ledger.is_spent:
             ledger.spend()
         assert ledger.releases == 21
-        assert ledger.epsilon() == epsilon(header(**given).plan, 1.1) == ledger.report().epsilon
-    assert Ledger.open(path, header(**given)).releases == 21
+        assert ledger.epsilon() == epsilon(header(**given).plan, 1.1)
+    assert Ledger(header(**given), path).releases == 21
 
 
-def test_the_report(path: Path) -> None:
-    with Ledger.open(spent(path, 4), header()) as ledger:
-        report = ledger.report()
-        assert isinstance(report, LedgerReport)
-        assert (report.releases, report.left, report.delta) == (4, 36, 1e-5)
-        assert report.epsilon == epsilon(header().plan.with_steps(4), 1.1)
-        assert report.planned_epsilon == epsilon(header().plan, 1.1) > report.epsilon
-        words = f"ε = {report.epsilon:.4g} at δ = 1e-05 (whole plan: {report.planned_epsilon:.4g})"
-        assert words in ledger.summary
-        assert "4 releases at noise multiplier 1.1" in ledger.summary
+def test_the_summary(path: Path) -> None:
+    with Ledger(header(), spent(path, 4)) as ledger:
+        own, whole = epsilon(header().plan.with_steps(4), 1.1), epsilon(header().plan, 1.1)
+        assert ledger.planned_epsilon == whole > own
+        assert ledger.summary == (
+            f"4 releases at noise multiplier 1.1: ε = {own:.4g} at δ = 1e-05 "
+            f"(whole plan: {whole:.4g}); 36 left"
+        )
 
 
 def test_misuse_is_refused(path: Path) -> None:
     for wrong in ({"spent": -1}, {"ahead": 0}):
         with pytest.raises(UsageError, match="give ≥ 0 and ≥ 1"):
-            Ledger.open(None, header(), **wrong)
+            Ledger(header(), **wrong)
     with pytest.raises(UsageError, match="stands in the file"):
-        Ledger.open(path, header(), spent=3)
+        Ledger(header(), path, spent=3)
     for wrong in ({"noise_multiplier": 0.0}, {"target_epsilon": float("nan")}):
         with pytest.raises(UsageError):
             header(**wrong)
@@ -465,6 +461,6 @@ def test_headers_read_back(path: Path) -> None:
         header(sampling=Sampling.FULL_BATCH, batch_size=None),
     ):
         path.unlink(missing_ok=True)
-        Ledger.open(path, written).close()
+        Ledger(written, path).close()
         with path.open("rb") as file:
             assert read_ledger(file, "x").header.members() == written.members()

@@ -25,7 +25,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from lipcert.audit.attack.labels import Labels
 from lipcert.audit.bounds import Claims
 from lipcert.core.program import FloatArray
-from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.functions import Tensors
 from lipcert.measure.lowering.network import LoweredNetwork, function_of, operand_tensor
 
@@ -153,8 +153,7 @@ class Field:
         def loss_of_one(trained: Tensors, x: Tensor, target: Tensor) -> Tensor:
             logits = self._output({**parameters, **trained}, x.unsqueeze(0))
             clip = self._loss_clip
-            clipped = logits if clip is None else clipped_gradient(logits, clip)
-            return per_example_loss(self._loss, clipped, target.unsqueeze(0)).sum()
+            return per_example_loss(self._loss, logits, target.unsqueeze(0), clip).sum()
 
         with sdpa_kernel(SDPBackend.MATH):  # the fused kernels cannot be differentiated twice
             found = vmap(grad(loss_of_one), (None, 0, 0))(trained, inputs, targets)

@@ -31,7 +31,7 @@ from lipcert.audit.evaluator import Clip, clip_of
 from lipcert.core.program import FloatArray
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
-from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.network import LoweredNetwork
 from lipcert.measure.measured import Measured, Precision, joint
 
@@ -202,9 +202,8 @@ class Gradients:
 
     def _loss(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
         """inner · ℓ_i of logits, with the clip of the loss gradient.  # [examples]"""
-        radius = self._claims.settings.loss_clip
-        clipped = logits if radius is None else clipped_gradient(logits, radius)
-        return inner * per_example_loss(self._claims.engine.loss, clipped, targets)
+        clip = self._claims.settings.loss_clip
+        return inner * per_example_loss(self._claims.engine.loss, logits, targets, clip)
 
     def _cotangent(self, logits: Tensor, targets: Tensor, inner: float) -> Tensor:
         leaf = logits.detach().requires_grad_()

@@ -105,7 +105,6 @@ def _unread(window: Window) -> int:
 
 _MAXIMUM: Final = {1: functional.max_pool1d, 2: functional.max_pool2d, 3: functional.max_pool3d}
 _AVERAGE: Final = {1: functional.avg_pool1d, 2: functional.avg_pool2d, 3: functional.avg_pool3d}
-_CONVOLUTION: Final = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 
 def pool(op: MaxPool | AveragePool | LpPool, geometry: Geometry, like: Tensor) -> Function:
@@ -168,7 +167,7 @@ def _window_means(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
 def _convolved_means(x: Tensor, window: p.Window, geometry: Geometry) -> Tensor:
     channels = x.shape[1]
     kernel = x.new_full((channels, 1, *window.taps), 1.0 / math.prod(window.taps))
-    return _CONVOLUTION[len(geometry)](
+    return _FORWARD[len(geometry)](
         functional.pad(x, pad_widths(geometry)),
         kernel,
         stride=window.strides,

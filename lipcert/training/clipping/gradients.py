@@ -43,7 +43,7 @@ from lipcert.measure.gradient_norms.engine import (
 from lipcert.measure.gradient_norms.operands import BiasGradient, DenseWeight
 from lipcert.measure.gradient_norms.plan import OperandPlan, arranged
 from lipcert.measure.gradient_norms.squares import Squares, memory_order
-from lipcert.measure.losses import clipped_gradient, per_example_loss
+from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering import LoweredNetwork
 from lipcert.measure.lowering.network import operand_tensor
 from lipcert.privacy.noise import Group
@@ -170,8 +170,7 @@ class ClipRule:
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """ℓ of every example; labels as `checked_labels` returns them.  # [examples]"""
-        clipped = logits if self.loss_clip is None else clipped_gradient(logits, self.loss_clip)
-        return per_example_loss(self.loss, clipped, labels)
+        return per_example_loss(self.loss, logits, labels, self.loss_clip)
 
 
 OUTWARD: Final = 1.0 + 2.0**-40
@@ -400,7 +399,7 @@ class ClippedGradients:
             else:
                 value, cotangent = item.pair
                 if group not in scaled:
-                    scaled[group] = cotangent * _placed(factors[:, group], cotangent)
+                    scaled[group] = cotangent * placed(factors[:, group], cotangent)
                 own = summed_gradient(network, trained, value, scaled[group])
             own = own.to(network.dtype)
             moved = in_parameter(operand, own, tuple(network.parameters[name].shape))
@@ -416,6 +415,6 @@ def _picked(item: Caught, kept: Tensor | None) -> Caught:
     return Caught(item.plan, value, cotangent, rows)
 
 
-def _placed(factors: Tensor, like: Tensor) -> Tensor:
+def placed(factors: Tensor, like: Tensor) -> Tensor:
     """One factor for each example.  # [examples, 1, ...]"""
     return factors.to(like.dtype).reshape(-1, *[1] * (like.dim() - 1))

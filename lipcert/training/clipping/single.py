@@ -19,7 +19,7 @@ from torch.func import functional_call, grad, vmap
 from lipcert.errors import NoVerdictError
 from lipcert.graph.ir import Graph
 from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares
-from lipcert.training.clipping.gradients import OUTWARD, Asked, ClipRule, factors_of
+from lipcert.training.clipping.gradients import OUTWARD, Asked, ClipRule, factors_of, placed
 from lipcert.training.clipping.probe import as_read
 from lipcert.training.modes import DropoutMasks
 
@@ -123,7 +123,7 @@ class SingleGradients:
             counts = factors > 0.0
             for name in names:
                 kept = found[name][counts]
-                sums[name].add_((kept * _placed(factors[counts], kept)).sum(0))
+                sums[name].add_((kept * placed(factors[counts], kept)).sum(0))
 
 
 @final
@@ -137,8 +137,3 @@ class _Whole(nn.Module):
 
     def forward(self, *x: Tensor) -> Tensor | None:
         return self._read(self.inner.forward(*x))
-
-
-def _placed(factors: Tensor, like: Tensor) -> Tensor:
-    """One factor for each example.  # [examples, 1, ...]"""
-    return factors.reshape(-1, *[1] * (like.dim() - 1))

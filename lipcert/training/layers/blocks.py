@@ -12,13 +12,12 @@ bounds the slope. A block of the Lipschitz MLP-Mixer is orthogonal layers along 
 features, without normalisation, so that with orthogonal weights every step preserves norms in both
 directions.
 
-Layers at the ends of a network: a clip to a ball, normalisation to a sphere, colour spaces, and
-a clip of the gradient that comes in at the output.
+Layers at the input of a network: a clip to a ball, normalisation to a sphere, colour spaces.
 
 Input: a batch; for colours, images [examples, 3, height, width] in RGB. Output: examples of bounded
 norm, each from itself alone (‖f(x)‖ ≤ radius for every finite x, up to the rounding of one
 division); the same image by a fixed linear map of its colours, which is the same for all pixels and
-is not trained; the batch itself, whose gradient is clipped for each example in the backward pass.
+is not trained.
 (Béthune et al. 2024, Section 4: projection onto the ball, onto the sphere.)
 """
 
@@ -32,13 +31,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from lipcert.errors import UsageError
-from lipcert.measure.lowering.functions import with_clipped_cotangent
 from lipcert.settings.values import check_positive
 from lipcert.training.layers.activations import (
     MaxMin,
     divided,
     example_axis,
-    is_exporting,
     unflattened,
 )
 
@@ -350,32 +347,3 @@ class ColourSpace(nn.Module):
     def extra_repr(self) -> str:
         """What `print` shows of it: the space."""
         return self.space
-
-
-@final
-class LossGradientClip(nn.Module):
-    """x; in the backward pass the gradient g of each example becomes g·min(1, radius/‖g‖).
-
-    Lipschitz constant 1, output norm X (Béthune et al. 2024, B.5). The clip only shortens
-    gradients, so every bound of the network without it holds with it.
-
-    What is compared with the radius is what arrives: for a sum over the batch that is divided by a
-    constant B, clip to C by radius C/B. The file that such a network exports to holds the identity,
-    so that no reader of the file knows of the clip: where the loss gradient at the output is to be
-    clipped, state the mechanism's loss_clip instead, which analysis, certificate and audit share.
-    """
-
-    def __init__(self, radius: float) -> None:
-        super().__init__()
-        check_positive("LossGradientClip: radius", radius)
-        self.radius = radius
-
-    def forward(self, x: Tensor) -> Tensor:
-        """x itself: only the gradient is clipped."""
-        if is_exporting():
-            return x
-        return with_clipped_cotangent(x, self.radius)
-
-    def extra_repr(self) -> str:
-        """What `print` shows of it: the radius."""
-        return f"{self.radius}"

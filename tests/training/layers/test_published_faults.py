@@ -18,7 +18,6 @@ from lipcert.training.layers import (
     InputClip,
     InputNormalization,
     LayerCentering,
-    LossGradientClip,
     MaxMin,
     Residual,
     ScaledL2NormPool2d,
@@ -73,17 +72,6 @@ def test_normalisation_with_a_floor_has_the_slope_of_the_floor():
     torch.testing.assert_close(BoundedLayerNorm(4, 0.5).double()(large), expected)
 
 
-def test_a_loss_gradient_is_clipped_example_by_example():
-    layer = LossGradientClip(0.5)
-    x = torch.randn(4, 3, requires_grad=True)
-    sent = torch.tensor([[3.0, 0.0, 4.0], [0.1, 0.2, 0.2], [0.0, 0.0, 0.0], [0.0, -2.0, 0.0]])
-    y = layer(x)
-    assert torch.equal(y, x)
-    (found,) = torch.autograd.grad(y, x, sent)
-    expected = torch.tensor([[0.3, 0.0, 0.4], [0.1, 0.2, 0.2], [0.0, 0.0, 0.0], [0.0, -0.5, 0.0]])
-    torch.testing.assert_close(found, expected)
-
-
 def test_the_sphere_and_the_ball():
     x = torch.tensor([[3.0, 4.0], [0.3, 0.4], [0.0, 0.0], [3e-9, 4e-9]])
     lengths = InputNormalization(2.0)(x).norm(dim=1)
@@ -124,7 +112,6 @@ REFUSED = {
     "radius 0": lambda: InputClip(0.0),
     "infinite radius": lambda: InputNormalization(float("inf")),
     "no floor": lambda: InputNormalization(1.0, 0.0),
-    "no clip": lambda: LossGradientClip(0.0),
     "a wider branch": lambda: Residual(Wider())(torch.zeros(2, 3)),
     "a branch that would be repeated": lambda: HalfResidual(Scalar())(torch.zeros(2, 3)),
     "other channels of a bias": lambda: AddBias(3)(torch.zeros(2, 4)),
