@@ -279,7 +279,7 @@ class StepGuard:
         return passing
 
     def refuse_lost(self) -> None:
-        """NoVerdictError for weights that are no numbers: no example has a gradient there."""
+        """NoVerdictError for weights that are NaN or infinite: no example has a gradient there."""
         place = first_without_number(list(self._trained.values()))
         if place is not None:
             raise NoVerdictError(f"training: {list(self._trained)[place]} is {NO_NUMBER}")

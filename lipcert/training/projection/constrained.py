@@ -148,18 +148,13 @@ class LiveTensor:
 
 
 def live_tensors(
-    constrained: Iterable[Constrained],
-    tensors: Mapping[str, Tensor],
-    shapes: Mapping[str, tuple[int, ...]],
+    constrained: Iterable[Constrained], tensors: Mapping[str, Tensor]
 ) -> Mapping[str, LiveTensor]:
-    """The storage of every constrained parameter; UsageError where it is not as expected."""
+    """The storage of every constrained parameter; UsageError where two have the same."""
     found: dict[str, LiveTensor] = {}
     owners: dict[tuple[torch.device, int], str] = {}
     for each in constrained:
-        tensor = tensors.get(each.name)
-        if tensor is None:
-            raise UsageError(f"training: no tensor was given for {each.name!r}; give all of them")
-        _check(each.name, tensor, shapes[each.name])
+        tensor = tensors[each.name]
         owner = owners.setdefault((tensor.device, tensor.data_ptr()), each.name)
         if owner != each.name and tensor.numel():
             raise UsageError(
@@ -168,16 +163,3 @@ def live_tensors(
             )
         found[each.name] = LiveTensor.of(each.name, tensor)
     return found
-
-
-def _check(name: str, tensor: Tensor, shape: tuple[int, ...]) -> None:
-    if tuple(tensor.shape) != shape:
-        raise UsageError(
-            f"training: the tensor of {name!r} has shape {list(tensor.shape)}, its parameter in "
-            f"the graph {list(shape)}; give views in the orientation of the graph"
-        )
-    if tensor.dtype not in _ROUNDOFF:
-        raise UsageError(
-            f"training: {name!r} is stored as {tensor.dtype}; projections know float32 and "
-            "float64: keep the master weights in one of them"
-        )

@@ -141,8 +141,7 @@ class Projector:
         orthogonalize: Björck iterations before each projection, where that is meaningful.
         """
         constrained = constrained_parameters(graph, settings)
-        shapes = {name: graph.parameters[name].shape for name in constrained}
-        live = live_tensors(constrained.values(), tensors, shapes)
+        live = live_tensors(constrained.values(), tensors)
         measures = _measures(constrained)
         ways = {name: orthogonal_of(each, orthogonalize) for name, each in constrained.items()}
         orthogonal = {name: way for name, way in ways.items() if way is not None}

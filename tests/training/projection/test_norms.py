@@ -6,11 +6,21 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.training.projection import norms
-from lipcert.training.projection.norms import below, product_margin
+from lipcert.training.projection import norms, there
+from lipcert.training.projection.norms import product_margin
+
+
+def on_a_device(grams: np.ndarray, shifts: np.ndarray) -> np.ndarray:
+    """The proofs of weights on a GPU, here on the processor."""
+    found: np.ndarray = there.below(torch.from_numpy(grams), torch.from_numpy(shifts)).numpy()
+    return found
+
+
+PROOFS = pytest.mark.parametrize("below", [norms.below, on_a_device], ids=["here", "there"])
 
 
 def hadamard(order: int) -> np.ndarray:
@@ -30,7 +40,8 @@ CASES = [
 
 @pytest.mark.parametrize(("matrix", "square"), CASES)
 @pytest.mark.parametrize("power", range(2, 16))
-def test_what_is_proved_is_true(matrix: np.ndarray, square: Fraction, power: int) -> None:
+@PROOFS
+def test_what_is_proved_is_true(below, matrix: np.ndarray, square: Fraction, power: int) -> None:
     """Exactly: ‖M‖² ≤ (1 + ε)²q wherever q is proved; and everything clearly above is proved."""
     margin = Fraction(product_margin(*matrix.shape))
     for sign in (-1.0, 1.0):
@@ -43,8 +54,9 @@ def test_what_is_proved_is_true(matrix: np.ndarray, square: Fraction, power: int
             assert proved or not (sign > 0 and power <= 11)
 
 
+@PROOFS
 @given(st.integers(1, 12), st.integers(0, 2**32 - 1), st.floats(-1e-3, 1e-3))
-def test_complex_matrices(side: int, seed: int, offset: float) -> None:
+def test_complex_matrices(below, side: int, seed: int, offset: float) -> None:
     random = np.random.default_rng(seed)
     matrix = random.standard_normal((side, 9)) + 1j * random.standard_normal((side, 9))
     gram = matrix @ matrix.conj().T
@@ -53,7 +65,8 @@ def test_complex_matrices(side: int, seed: int, offset: float) -> None:
     assert proved == (offset > 0.0) or abs(offset) < 1e-9
 
 
-def test_each_matrix_of_a_stack_is_judged_by_itself() -> None:
+@PROOFS
+def test_each_matrix_of_a_stack_is_judged_by_itself(below) -> None:
     grams = np.stack([np.eye(4), 4.0 * np.eye(4), np.full((4, 4), np.nan), np.zeros((4, 4))])
     for stack in (grams, grams.astype(complex)):
         assert below(stack, np.full(4, 2.0)).tolist() == [True, False, False, True]
@@ -61,8 +74,9 @@ def test_each_matrix_of_a_stack_is_judged_by_itself() -> None:
         assert alone == [True, False, False, True]
 
 
+@PROOFS
 @given(st.sampled_from([1, 2, 7, 31, 32, 33, 65, 130]), st.integers(0, 2**32 - 1))
-def test_real_matrices_alone_and_together(side: int, seed: int) -> None:
+def test_real_matrices_alone_and_together(below, side: int, seed: int) -> None:
     """What is proved of one matrix at a time, and of many: the same, and true."""
     matrix = np.random.default_rng(seed).standard_normal((side, side + 3))
     grams = np.repeat((matrix @ matrix.T)[None], 5, 0)
@@ -73,7 +87,8 @@ def test_real_matrices_alone_and_together(side: int, seed: int) -> None:
     assert [bool(below(grams[:1], shift)[0]) for shift in shifts[:, None]] == expected
 
 
-def test_a_matrix_alone_is_left_as_it_was() -> None:
+@PROOFS
+def test_a_matrix_alone_is_left_as_it_was(below) -> None:
     gram = np.eye(40)[None] + 0.5
     before = gram.copy()
     assert below(gram, np.array([21.1])).all()
@@ -82,8 +97,9 @@ def test_a_matrix_alone_is_left_as_it_was() -> None:
 
 @pytest.mark.parametrize("factor", ["zero", "identity", "too small", "nan"])
 @pytest.mark.parametrize("kind", [np.float64, np.complex128])
+@PROOFS
 def test_a_wrong_factor_proves_nothing(
-    monkeypatch: pytest.MonkeyPatch, factor: str, kind: type
+    below, monkeypatch: pytest.MonkeyPatch, factor: str, kind: type
 ) -> None:
     """Whatever the factorisation returns, a matrix that is not below its shift is not proved."""
     wrong = {
@@ -96,6 +112,11 @@ def test_a_wrong_factor_proves_nothing(
         norms, "_cholesky", lambda stack: np.repeat(wrong[factor], len(stack), 0).astype(kind)
     )
     monkeypatch.setattr(norms, "_upper_factor", lambda matrix: wrong[factor][0].copy())
+    monkeypatch.setattr(
+        torch.linalg,
+        "cholesky_ex",
+        lambda stack: (torch.from_numpy(np.repeat(wrong[factor], len(stack), 0).astype(kind)), 0),
+    )
     for count in (1, 2, 3):
         grams = np.ones((count, 6, 6), dtype=kind)
         for shift in (1.0, 5.0, 5.999999):

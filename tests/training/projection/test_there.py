@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from lipcert.training.projection import projector as projectors
 from lipcert.training.projection import there
@@ -44,41 +43,6 @@ test_numbers_that_are_none_are_named = here.test_numbers_that_are_none_are_named
 test_numbers_beyond_all_measure = here.test_numbers_beyond_all_measure_are_refused
 test_huge_weights_are_brought_back = here.test_huge_weights_are_brought_back
 test_a_checkpoint_helps = here.test_a_checkpoint_helps_after_numbers_that_are_none
-
-
-def hermitian(side: int, *, is_complex: bool) -> Tensor:
-    random = np.random.default_rng(side)
-    matrix = random.standard_normal((5, side, side + 2))
-    if is_complex:
-        matrix = matrix + 1j * random.standard_normal(matrix.shape)
-    return torch.from_numpy(matrix @ matrix.conj().swapaxes(1, 2))
-
-
-@pytest.mark.parametrize("is_complex", [False, True])
-@pytest.mark.parametrize("side", [1, 2, 7, 40])
-def test_what_is_proved_is_true(side: int, is_complex: bool) -> None:
-    stack = hermitian(side, is_complex=is_complex)
-    largest = torch.linalg.eigvalsh(stack)[:, -1]
-    assert not there.below(stack, largest * (1.0 - 1e-6)).any()
-    assert there.below(stack, largest * (1.0 + 1e-6)).all()
-    shifts = largest * torch.tensor([0.9, 1.1, 0.999, 1.001, 0.5])
-    assert there.below(stack, shifts).tolist() == [False, True, False, True, False]
-
-
-@pytest.mark.parametrize("is_complex", [False, True])
-@pytest.mark.parametrize("found", ["nothing", "another", "NaN"])
-def test_a_wrong_factor_proves_nothing(
-    found: str, is_complex: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def cholesky(matrix: Tensor) -> tuple[Tensor, Tensor]:
-        right = torch.linalg.cholesky(matrix + 100.0 * torch.eye(7))
-        wrong = {"nothing": 0.0 * right, "another": right, "NaN": torch.nan * right}[found]
-        return wrong, torch.zeros(5)
-
-    stack = hermitian(7, is_complex=is_complex)
-    largest = torch.linalg.eigvalsh(stack)[:, -1]
-    monkeypatch.setattr(torch.linalg, "cholesky_ex", cholesky)
-    assert not there.below(stack, largest * 1.001).any()
 
 
 @pytest.mark.parametrize("fails", [False, True])
