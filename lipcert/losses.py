@@ -15,7 +15,7 @@ from typing import Any, Final, TypeAlias, cast, final
 
 import numpy as np
 
-from lipcert.core.ledger.parts import LossPart
+from lipcert.core.ledger.premises import LossPart
 from lipcert.core.losses.base import ClassLoss, Loss, loss_class, parameters_of
 from lipcert.core.losses.entries import (
     AbsoluteError,

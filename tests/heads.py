@@ -9,8 +9,7 @@ import onnx
 import torch
 from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
-from lipcert.core.ledger import LossParameter
-from lipcert.core.ledger.parts import LossPart
+from lipcert.core.ledger.premises import LossPart
 from lipcert.core.losses.base import parameters_of, read_loss
 from tests.plain_losses import loss_value, one_hot
 
@@ -25,9 +24,9 @@ PARAMETERS: dict[str, dict[str, float | str]] = {
 
 def part(output: str, kind: str, weight: float) -> LossPart:
     """A part of a loss, with the parameters of this module."""
-    own: dict[str, LossParameter] = PARAMETERS[kind]  # type: ignore[assignment]
+    own = PARAMETERS[kind]
     assert own.keys() == parameters_of(kind).keys() - {"per_token", "class_axis"}
-    return LossPart(output, kind, tuple(sorted(own.items())), weight)  # type: ignore[arg-type]
+    return LossPart(output, kind, tuple(sorted(own.items())), weight)
 
 
 def torch_loss(kind: str, z: torch.Tensor, label: torch.Tensor) -> torch.Tensor:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, final
 
 from lipcert.core.certificate import Certificate
-from lipcert.core.ledger.parts import InputPart
+from lipcert.core.ledger.premises import InputPart
 from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import LOSS
 from lipcert.core.lines.pulls import PullLine

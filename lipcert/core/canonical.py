@@ -21,8 +21,10 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Final, TypeAlias, final
 
-from lipcert.core.codec import CodecError, Reader
+from lipcert.core.codec import CodecError, Reader, mapping, words
 
+Parameters: TypeAlias = tuple[tuple[str, float | str], ...]
+"""numbers and words by their names, which are in order"""
 Json: TypeAlias = "str | int | bool | list[Json] | dict[str, Json]"
 
 MAX_BYTES: Final = 1 << 24
@@ -168,9 +170,14 @@ def _read_number_or_word(text: object) -> float | str:
     return read_float(text) if text.removeprefix("-").startswith("0x") else text
 
 
+def _read_parameters(value: object) -> Parameters:
+    return tuple(sorted(mapping(str, _read_number_or_word)(value).items()))
+
+
 READERS: Final[Mapping[object, Reader]] = {
     float: read_float,
-    float | str: _read_number_or_word,
+    Parameters: _read_parameters,
     Fraction: read_rational,
+    bool: words({"true": True}),
 }
-"""numbers of a certificate"""
+"""numbers and words of a certificate; what is not true is left out"""

@@ -10,7 +10,7 @@ from typing import Final
 
 from lipcert.analysis.records import Analysis, Assumptions, is_attained
 from lipcert.core.ledger.mechanism import MECHANISMS
-from lipcert.core.ledger.parts import InputPart
+from lipcert.core.ledger.premises import InputPart
 from lipcert.gradient_stats.examples import RANDOM
 from lipcert.gradient_stats.measure import Observed
 from lipcert.settings.loss_spec import loss_words

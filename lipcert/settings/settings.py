@@ -18,7 +18,7 @@ from lipcert.core.codec import Bound
 from lipcert.core.ledger.gradient_clipping import ClipScopeName, DecayName
 from lipcert.core.ledger.layer_clipping import BackpropClipping, ConvClipName
 from lipcert.core.ledger.mechanism import MECHANISMS, Mechanism, names_of
-from lipcert.core.ledger.parts import InputPart
+from lipcert.core.ledger.premises import InputPart
 from lipcert.core.losses import KINDS
 from lipcert.errors import UsageError
 from lipcert.settings.loss_spec import HeadLoss, heads_text, read_heads, weighted

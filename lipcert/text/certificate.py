@@ -7,13 +7,12 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any, Final
 
-from lipcert.core.canonical import MAX_DIGITS, READERS, Json, write_canonical
+from lipcert.core.canonical import MAX_DIGITS, READERS, Json, Parameters, write_canonical
 from lipcert.core.certificate import Assumption, Certificate, CertificateFormatError
 from lipcert.core.codec import CodecError, same
 from lipcert.core.ledger import LAYERS, SAMPLING, STEPWISE
 from lipcert.core.ledger.mechanism import MECHANISM
-from lipcert.core.ledger.parts import StatedPart
-from lipcert.core.ledger.premises import Circumstances, Premises, StatedInput, StatedLoss
+from lipcert.core.ledger.premises import Circumstances, Premises, Stated
 from lipcert.core.line import Line
 from lipcert.text.codec import Codec, Form
 
@@ -40,29 +39,12 @@ def stated_data(premises: Premises) -> dict[str, Mapping[str, object]]:
     """What states the premises, by the names of their assumptions."""
     mechanism, divisor = premises.mechanism, premises.divisor
     found: dict[str, Mapping[str, object]] = {
-        "A-INPUT": written(
-            StatedInput(
-                premises.input_norm, premises.input_box, tuple(map(written, premises.input_parts))
-            )
-        ),
-        "A-LOSS": written(
-            StatedLoss(
-                premises.loss,
-                dict(premises.loss_parameters),
-                premises.loss_clip,
-                "true" if premises.loss_assumed else None,
-                tuple(
-                    written(StatedPart(part.output, part.kind, dict(part.parameters), part.weight))
-                    for part in premises.loss_parts
-                ),
-            )
-        ),
+        **_CODEC.write(premises, Stated),
         MECHANISM: {"kind": mechanism.kind, **written(mechanism)},
-        "A-NEIGH": {"relation": premises.relation},
-        "A-GRAD-AGG": {"reduction": "sum"}
-        if divisor is None
-        else {"reduction": "mean", "divisor": divisor},
+        "A-GRAD-AGG": {"reduction": "sum"},
     }
+    if divisor is not None:
+        found["A-GRAD-AGG"] = {"reduction": "mean", "divisor": divisor}
     if premises.layer_clip is not None:
         found[LAYERS] = {"layers": [written(layer) for layer in premises.layer_clip.layers]}
     if premises.run is not None:
@@ -86,11 +68,16 @@ def write_rational(number: Fraction) -> list[str]:
     return [str(number.numerator), str(number.denominator)]
 
 
+def _write_parameters(given: Parameters) -> dict[str, str]:
+    return {name: x if isinstance(x, str) else write_float(x) for name, x in given}
+
+
 FORMS: Final[Mapping[object, Form]] = {
     float: Form(write_float, READERS[float]),
-    float | str: Form(lambda x: x if type(x) is str else write_float(x), READERS[float | str]),
+    Parameters: Form(_write_parameters, READERS[Parameters]),
+    bool: Form({True: "true"}.__getitem__, READERS[bool]),
     Fraction: Form(write_rational, READERS[Fraction]),
 }
-"""numbers of a certificate"""
+"""numbers and words of a certificate; what is not true is left out"""
 _CODEC: Final = Codec(CertificateFormatError, {**FORMS, Line[Any]: Form(written, same)})
 """a line is written as its own class says"""

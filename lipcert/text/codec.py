@@ -90,9 +90,9 @@ class Codec(codec.Codec):
         """`read` for a type that is not a class: a tuple, a mapping."""
         return self.read(cast("type[Any]", kind), value, where)
 
-    def write(self, record: object) -> Any:
-        """A record as a value of JSON."""
-        return self._writer(type(record))(record)
+    def write(self, record: object, kind: type[Any] | None = None) -> Any:
+        """A record as a value of JSON. kind: its class, of which only members are written."""
+        return self._writer(kind or type(record))(record)
 
     def made(self, hint: Any, origin: Any, inner: tuple[Any, ...]) -> Reader:
         """Of more types, and with null."""

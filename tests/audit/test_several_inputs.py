@@ -17,8 +17,7 @@ from lipcert.audit.bounds import claims_of_analysis
 from lipcert.audit.prepared_job import random_examples
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.check import Choices, check
-from lipcert.core.ledger.parts import InputPart
-from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.verdict import Verdict
 from lipcert.data.opening import open_source
 from lipcert.data.source import Columns

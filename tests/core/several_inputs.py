@@ -14,8 +14,7 @@ import torch
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 
 from lipcert.core.ledger.held_weights import Clipless
-from lipcert.core.ledger.parts import InputPart
-from lipcert.core.ledger.premises import JOINT, Premises
+from lipcert.core.ledger.premises import JOINT, InputPart, Premises
 from lipcert.core.program import Program
 from tests.core.random_models import Builder
 from tests.heads import part

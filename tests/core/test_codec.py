@@ -62,7 +62,7 @@ class WrongError(ValueError):
     pass
 
 
-EXACT = Codec(WrongError, FORMS)
+EXACT = Codec(WrongError, {float: FORMS[float]})
 PLAIN = Codec(WrongError, {float: DECIMAL}, nulls=True)
 LENIENT = Codec(WrongError, {float: DECIMAL}, nulls=True, extra=True)
 SAMPLE = Everything(

@@ -44,7 +44,7 @@ def bounds(
         "cross-entropy": (("label_smoothing", 0.0), ("temperature", 1.0)),
         "mae": (("output_reduction", "sum"),),
     }[loss]
-    premises = Premises(None, box, loss, parameters, None, Clipless(), "add-remove", None, None)
+    premises = Premises(None, box, loss, parameters, None, "add-remove", mechanism=Clipless())
     found = derive(program, premises, Evidence(scope))
     return {name: found.gradients[name] for name in scope.trained}
 

@@ -19,8 +19,7 @@ from lipcert.core.canonical import read_canonical, write_canonical
 from lipcert.core.certificate import Certificate, ScopeClaim, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.ledger.mechanism import Unchanged
-from lipcert.core.ledger.parts import LossPart
-from lipcert.core.ledger.premises import JOINT, Premises
+from lipcert.core.ledger.premises import JOINT, LossPart, Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Place

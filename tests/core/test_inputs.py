@@ -17,8 +17,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger.held_weights import Clipless
-from lipcert.core.ledger.parts import InputPart
-from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.program import Program
@@ -63,7 +62,7 @@ def premises(program: Program, norm: float | None = None, **parts: tuple[float |
         for item in program.parts
     )
     loss = (("label_smoothing", 0.0), ("temperature", 1.0))
-    return Premises(norm, None, "cross-entropy", loss, None, Clipless(), "add-remove", None, None,
+    return Premises(norm, None, "cross-entropy", loss, None, "add-remove", mechanism=Clipless(),
                     input_parts=stated)  # fmt: skip
 
 

@@ -23,8 +23,8 @@ from tests.core.onnx_torch import compute, stored
 from tests.core.random_models import random_model
 
 SEEDS = 12
-_PREMISES = Premises(1.0, None, "mae", (("output_reduction", "sum"),), None, Clipless(),
-                     "add-remove", None, None)  # fmt: skip
+_PREMISES = Premises(1.0, None, "mae", (("output_reduction", "sum"),), None, "add-remove",
+                     mechanism=Clipless())  # fmt: skip
 
 
 @pytest.mark.sample(seed=SEEDS // 3)

@@ -18,8 +18,7 @@ from lipcert.core.certificate import Constraint, ScopeClaim, read_certificate
 from lipcert.core.check import Choices, check
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.mechanism import Unchanged
-from lipcert.core.ledger.parts import LossPart
-from lipcert.core.ledger.premises import JOINT, Premises
+from lipcert.core.ledger.premises import JOINT, LossPart, Premises
 from lipcert.core.losses.base import NO_LABEL, loss_cotangent, read_loss
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
@@ -154,8 +153,8 @@ def bounds(net: Drawn, scope: ScopeClaim, clip: float | None = None) -> Derived:
         program = lower(read(net.proto, Path(folder)), "y")
     name = "cross-entropy" if net.kind == "smoothed" else net.kind
     premises = Premises(
-        None, (0.0, net.rows - 1.0), name, net.parameters, clip, Unchanged(), "add-remove", None,
-        None,
+        None, (0.0, net.rows - 1.0), name, net.parameters, clip, "add-remove",
+        mechanism=Unchanged(),
     )  # fmt: skip
     evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))
     return with_chains(program, premises, evidence)
@@ -362,7 +361,7 @@ def test_tokens_beside_another_output_with_a_label(seed: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         program = lower(read(proto, Path(folder)), "tok", "y")
     premises = Premises(
-        None, (0.0, 5.0), JOINT, (), None, Unchanged(), "add-remove", None, None, loss_parts=parts
+        None, (0.0, 5.0), JOINT, (), None, "add-remove", mechanism=Unchanged(), loss_parts=parts
     )
     scope = ScopeClaim("point", tuple(sorted(shapes)), ())
     evidence = Evidence(scope, find_norms(program, scope, "fast", lambda _: None))

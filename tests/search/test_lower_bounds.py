@@ -12,6 +12,7 @@ import pytest
 
 from lipcert.core.certificate import Constraint, ScopeClaim
 from lipcert.core.coverage import tensors
+from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lower.errors import Unsupported
@@ -40,8 +41,8 @@ class Case:
         }
         self.loss, self.clip = loss, clip
         numbers = ((name, _plain(value)) for name, value in parameters(loss).items())
-        self.premises = Premises(norm, box, loss.kind, tuple(sorted(numbers)), clip, "clipless",
-                                 None, "add-remove", None, None)  # fmt: skip
+        self.premises = Premises(norm, box, loss.kind, tuple(sorted(numbers)), clip,
+                                 "add-remove", mechanism=Clipless())  # fmt: skip
 
     def bounds(self, radii=None):
         """The joint gradient norm and the Lipschitz constant that the core derives."""

@@ -21,8 +21,7 @@ from lipcert.core.certificate import Certificate, Constraint, ScopeClaim
 from lipcert.core.check import Choices, check
 from lipcert.core.coverage import rule_of
 from lipcert.core.interval import Interval, exact
-from lipcert.core.ledger.parts import InputPart
-from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall

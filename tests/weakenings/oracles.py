@@ -21,8 +21,7 @@ from lipcert.core.forms import chain
 from lipcert.core.interval import Interval, exact
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.ledger.held_weights import Clipless
-from lipcert.core.ledger.parts import InputPart
-from lipcert.core.ledger.premises import Premises
+from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.lines.proof import input_facts
 from lipcert.core.losses.base import loss_cotangent, read_loss
 from lipcert.core.losses.softmax import domain_of

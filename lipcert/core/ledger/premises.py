@@ -9,9 +9,10 @@ or declared checked.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, Literal, cast, final
 
+from lipcert.core.canonical import Parameters
 from lipcert.core.certificate import (
     Assumption,
     Certificate,
@@ -26,21 +27,18 @@ from lipcert.core.ledger import (
     SAMPLING,
     STEPWISE,
     EvalLayer,
-    LossParameter,
-    admitted,
     declared,
-    described,
 )
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 
 if TYPE_CHECKING:  # loaded where a certificate states them
     from lipcert.core.ledger.gradient_clipping import GradientClipping
     from lipcert.core.ledger.layer_clipping import BackpropClipping
-    from lipcert.core.ledger.parts import InputPart, LossPart
     from lipcert.core.ledger.run import Run
 
 JOINT: Final = "joint"
 """the kind of a loss that is the sum of losses of several outputs"""
+_OF_STATED: Final = ("A-INPUT", "A-LOSS", "A-NEIGH")
 _NEEDED: Final = ("A-INPUT", "A-LOSS", MECHANISM, "A-NEIGH", "A-GRAD-AGG")
 STATED: Final = frozenset({*_NEEDED, LAYERS, SAMPLING, STEPWISE})
 """assumptions whose data are premises"""
@@ -53,30 +51,62 @@ _RELATIONS: Final = {
 
 @final
 @dataclass(frozen=True, slots=True)
-class StatedInput:
-    """As it stands in A-INPUT."""
+class InputPart:
+    """What is assumed of one of several inputs, whose name and shape are those in the file."""
 
+    name: str
+    shape: tuple[int, ...]
     norm: Bound | None
     box: tuple[float, float] | None
-    parts: tuple[object, ...] = field(default=(), metadata=member(optional=True))
+
+    @property
+    def text(self) -> str:
+        """The text of the assumption."""
+        found = _admitted(self.norm, self.box)
+        return f"the input {self.name} {f'has {found}' if found else 'may be anything'}"
 
 
 @final
 @dataclass(frozen=True, slots=True)
-class StatedLoss:
-    """As it stands in A-LOSS."""
+class LossPart:
+    """weight · loss of one of several outputs, whose name is that in the file."""
 
+    output: str
     kind: str
-    parameters: Mapping[str, float | str]
-    clip: Bound | None
-    assumed: Literal["true"] | None
-    parts: tuple[object, ...] = field(default=(), metadata=member(optional=True))
+    parameters: Parameters
+    weight: Bound
+
+    @property
+    def text(self) -> str:
+        """The text of the assumption."""
+        return f"{self.weight!r} times {_described(self.kind, self.parameters, self.output)}"
 
 
-@final
 @dataclass(frozen=True, slots=True)
-class _Neighbours:
-    relation: Literal["add-remove", "replace-one", "zero-out"]
+class Stated:
+    """What A-INPUT, A-LOSS and A-NEIGH state. None: not assumed.
+
+    loss_assumed: whether the loss was not stated.
+    input_parts: of several inputs, in the order of the file, what is assumed of each: boxes are
+    theirs alone, and `input_norm` is that of all of them together.
+    loss_parts: of the loss `joint`, in the order of the outputs in the record of the model.
+    """
+
+    input_norm: Bound | None = field(metadata=member("A-INPUT.norm"))
+    input_box: tuple[float, float] | None = field(metadata=member("A-INPUT.box"))
+    loss: str = field(metadata=member("A-LOSS.kind"))
+    loss_parameters: Parameters = field(metadata=member("A-LOSS.parameters"))
+    loss_clip: Bound | None = field(metadata=member("A-LOSS.clip"))
+    relation: Literal["add-remove", "replace-one", "zero-out"] = field(
+        metadata=member("A-NEIGH.relation")
+    )
+    loss_assumed: bool = field(default=False, metadata=member("A-LOSS.assumed", optional=True))
+    loss_parts: tuple[LossPart, ...] = field(
+        default=(), metadata=member("A-LOSS.parts", optional=True)
+    )
+    input_parts: tuple[InputPart, ...] = field(
+        default=(), metadata=member("A-INPUT.parts", optional=True)
+    )
 
 
 @final
@@ -101,33 +131,20 @@ class Circumstances:
 
 
 @final
-@dataclass(frozen=True, slots=True)
-class Premises:
-    """The assumptions as numbers and names. None: not assumed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Premises(Stated):
+    """The assumptions as numbers and names.
 
     divisor: the public constant that a mean divides the sum of gradients by; None for a sum.
     stepwise: the noise multiplier of every step of a run that proves its bounds anew at each.
     eval_layers: those that a certificate names.
-    loss_assumed: whether the loss was not stated.
-    input_parts: of several inputs, in the order of the file, what is assumed of each: boxes are
-    theirs alone, and `input_norm` is that of all of them together.
-    loss_parts: of the loss `joint`, in the order of the outputs in the record of the model.
     """
 
-    input_norm: float | None
-    input_box: tuple[float, float] | None
-    loss: str
-    loss_parameters: tuple[LossParameter, ...]
-    loss_clip: float | None
     mechanism: Mechanism
-    relation: str
-    divisor: int | None
-    run: Run | None
+    divisor: int | None = None
+    run: Run | None = None
     stepwise: float | None = None
     eval_layers: tuple[EvalLayer, ...] = ()
-    loss_assumed: bool = False
-    loss_parts: tuple[LossPart, ...] = ()
-    input_parts: tuple[InputPart, ...] = ()
 
     @classmethod
     def read(cls, assumptions: Sequence[Assumption]) -> Premises:
@@ -136,24 +153,14 @@ class Premises:
         for name in _NEEDED:
             if name not in known:
                 raise CertificateFormatError(f"the assumption {name} is missing")
-        given = read(StatedInput, known["A-INPUT"], "A-INPUT")
-        loss = read(StatedLoss, known["A-LOSS"], "A-LOSS")
-        input_parts: tuple[InputPart, ...] = ()
-        loss_parts: tuple[LossPart, ...] = ()
-        if given.parts or loss.parts:
-            from lipcert.core.ledger.parts import (  # noqa: PLC0415  for such alone
-                read_input_parts,
-                read_loss_parts,
-            )
-
-            input_parts = read_input_parts(given.parts)
-            loss_parts = read_loss_parts(loss.parts)
-        boxes = [given.box, *(part.box for part in input_parts)]
+        stated = read(Stated, {name: known[name] for name in _OF_STATED}, "assumptions")
+        boxes = [stated.input_box, *(part.box for part in stated.input_parts)]
         if any(box is not None and box[0] > box[1] for box in boxes):
             raise CertificateFormatError("A-INPUT.box is not an interval")
-        if given.parts and given.box is not None:
+        if stated.input_parts and stated.input_box is not None:
             raise CertificateFormatError("A-INPUT.box is not that of one of several inputs")
-        if (loss.kind == JOINT) != bool(loss.parts) or (loss.parts and loss.parameters):
+        parts = stated.loss_parts
+        if (stated.loss == JOINT) != bool(parts) or (parts and stated.loss_parameters):
             raise CertificateFormatError("A-LOSS is neither one loss nor a sum of several")
         gathered = read(_Aggregation, known["A-GRAD-AGG"], "A-GRAD-AGG")
         if (gathered.reduction == "mean") != bool(gathered.divisor):
@@ -169,16 +176,8 @@ class Premises:
 
             eval_layers = read_eval_layers(known[EVALUATION])
         return cls(
-            input_norm=given.norm,
-            input_box=given.box,
-            loss=loss.kind,
-            loss_parameters=tuple(sorted(loss.parameters.items())),
-            loss_clip=loss.clip,
-            loss_assumed=loss.assumed is not None,
-            loss_parts=loss_parts,
-            input_parts=input_parts,
+            **{item.name: getattr(stated, item.name) for item in fields(stated)},
             mechanism=read_mechanism(known),
-            relation=read(_Neighbours, known["A-NEIGH"], "A-NEIGH").relation,
             divisor=gathered.divisor,
             run=run,
             stepwise=stepwise,
@@ -242,7 +241,7 @@ class Premises:
         yield declared("A-NUMERIC", text)
 
     def _input(self) -> Assumption:
-        found = admitted(self.input_norm, self.input_box)
+        found = _admitted(self.input_norm, self.input_box)
         what = f"has {found}" if found else "is admitted, whatever its entries are"
         if self.input_parts:
             joint = f"has {found} in all, and " if found else "is such that "
@@ -250,7 +249,7 @@ class Premises:
         return declared("A-INPUT", f"Every example {what}.")
 
     def _loss(self) -> Assumption:
-        what = described(self.loss, self.loss_parameters)
+        what = _described(self.loss, self.loss_parameters)
         if self.loss_parts:
             what = f"the sum of {' and '.join(part.text for part in self.loss_parts)}"
         text = f"The loss of one example is {what}"
@@ -292,3 +291,25 @@ def _examples(*, proved: bool, in_eval_mode: bool) -> Assumption:
         return Assumption("A-PERSAMPLE", CHECKED, text, {})
     text = "The file computes one example at a time, and training applies it to each separately."
     return declared("A-PERSAMPLE", text)
+
+
+def _admitted(norm: float | None, box: tuple[float, float] | None) -> str:
+    """What is known of an input, in words; nothing where it may be anything."""
+    parts = []
+    if norm is not None:
+        parts.append(f"a Euclidean norm of at most {norm!r}")
+    if box is not None:
+        low, high = box
+        parts.append(f"entries between {low!r} and {high!r}")
+    return " and ".join(parts)
+
+
+def _described(kind: str, parameters: Parameters, output: str = "") -> str:
+    """A loss in words. output: of this one among several."""
+    numbers = ", ".join(f"{name} = {value}" for name, value in parameters)
+    text = f"{kind} of the output {output}" if output else kind
+    text = f"{text} with {numbers}" if numbers else text
+    reduction = dict(parameters).get("per_token")
+    if reduction is None:
+        return text
+    return f"the {reduction} over all tokens, those without label (-100) as 0, of {text}"

@@ -11,8 +11,7 @@ from typing import ClassVar, Final, final
 
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval
-from lipcert.core.ledger.parts import LossPart
-from lipcert.core.ledger.premises import JOINT
+from lipcert.core.ledger.premises import JOINT, LossPart
 from lipcert.core.losses.base import Loss, loss_cotangent, read_loss
 from lipcert.core.losses.tokens import scores_of
 from lipcert.core.lower.errors import Unsupported
