@@ -76,9 +76,3 @@ def test_double_precision(tmp_path):
     product = node("MatMul", ["x", "w"], ["y"])
     imported = check(tmp_path, [product], tensors, ("N", 4), dtype=11)
     assert imported.verification.max_difference < 1e-12
-
-
-def test_cubic_interpolation_is_refused(tmp_path):
-    op = node("Resize", ["x", "", "s"], ["y"], mode="cubic")
-    with pytest.raises(UnsupportedModelError, match="export with linear or nearest"):
-        check(tmp_path, [op], {"s": np.array([1, 1, 2, 2], np.float32)}, opset=19)
