@@ -25,7 +25,7 @@ from lipcert.losses import make_loss
 from lipcert.measure.losses import _loss
 from lipcert.measure.lowering.functions import FUNCTIONS as IN_TORCH
 from lipcert.settings.settings import LossParameters, Settings
-from tests.core.rules.test_functions import EVERY, POSITIVE
+from tests.core.rules.test_activations import EVERY, POSITIVE
 
 ASSUMED = {"bce", "cross-entropy", "nll"}
 """losses that analyses assume where nobody states one"""
