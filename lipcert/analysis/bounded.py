@@ -54,8 +54,7 @@ from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence, NormLines
-from lipcert.search.norms import Propose, find_norms
-from lipcert.search.proposals import proposals
+from lipcert.search.norms import Propose, find_norms, proposals
 from lipcert.search.prover import Derived
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import check_patterns

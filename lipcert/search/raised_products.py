@@ -52,7 +52,8 @@ _LEAST_SHARE: Final = 1e-5
 """of the whole, of the number of a group"""
 _LEAST: Final = 1e-6
 """of the square of the norm, as a part of what is known, below which all are alike"""
-_EXPONENTS: Final = 30.0
+_LOWEST, _HIGHEST = -30.0, 10.0
+"""logarithms of numbers: of larger ones, rounding says more than they do"""
 
 
 def raised_line(
@@ -171,7 +172,7 @@ class _Problem:
     def numbers(self, point: FloatArray) -> _Numbers:
         """The numbers that have these logarithms."""
         sizes = 1 + len(self.region.groups), self.y.stop - self.y.start, len(self.low)
-        parts = np.split(np.exp(np.clip(point, -_EXPONENTS, _EXPONENTS)), np.cumsum(sizes))
+        parts = np.split(np.exp(np.clip(point, _LOWEST, _HIGHEST)), np.cumsum(sizes))
         return _Numbers(*parts)
 
     def form(self, ties: FloatArray, ends: FloatArray) -> FloatArray:

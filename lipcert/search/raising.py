@@ -25,8 +25,7 @@ from lipcert.core.norms.raised_kernels import kernel_of, raised_kernel, tap_of_a
 from lipcert.core.program import Step
 from lipcert.search.eigenvalues import estimated_squares
 from lipcert.search.multipliers import smoothed_ball
-from lipcert.search.norms import ROOMS
-from lipcert.search.proposals import proposals
+from lipcert.search.norms import ROOMS, proposals
 from lipcert.search.quasi_newton import Seen, descend
 
 FloatArray = npt.NDArray[np.float64]

@@ -25,8 +25,7 @@ from lipcert.gradient_stats.measure import Met, Observed
 from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.search.evidence import NormClaim
-from lipcert.search.norms import Propose
-from lipcert.search.proposals import proposals
+from lipcert.search.norms import Propose, proposals
 from lipcert.settings.settings import Settings
 from lipcert.settings.values import TierName
 from lipcert.suggestions.records import TOPIC, Change, Outcome

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from lipcert.core.certificate import Constraint, ScopeClaim
-from lipcert.core.forms.correlation import laid_out
+from lipcert.core.forms.kernels import laid_out
 from lipcert.core.forms.pulled import pulled
 from lipcert.core.forms.signs import Differences
 from lipcert.core.interval import exact

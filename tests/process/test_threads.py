@@ -19,7 +19,7 @@ from lipcert.audit import run as audit_run
 from lipcert.audit.job import Job
 from lipcert.process.threads import one_thread, worker_pool
 from lipcert.search import norms
-from lipcert.search.proposals import proposals
+from lipcert.search.norms import proposals
 from lipcert.training import calibration
 from tests.training.runs import private_run
 

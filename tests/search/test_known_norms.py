@@ -16,7 +16,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.norms import ENGINES
 from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel
-from lipcert.search.proposals import proposals
+from lipcert.search.norms import proposals
 from tests.core.norms.convolutions import window_of
 from tests.search.test_norms import matrix_kernel, raised, witness_of
 

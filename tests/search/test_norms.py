@@ -25,8 +25,7 @@ from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.core.reader.model import read_model
 from lipcert.search import norms
 from lipcert.search.evidence import NormClaim
-from lipcert.search.norms import find_norms
-from lipcert.search.proposals import proposals
+from lipcert.search.norms import find_norms, proposals
 from tests.core.norms.convolutions import applied, convolutions, window_of
 
 MODELS = Path(__file__).parents[2] / "models"

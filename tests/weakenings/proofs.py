@@ -7,7 +7,7 @@ from lipcert.core.norms.integer_engine import definite_exact, norm_at_most_exact
 from lipcert.core.program import Activation
 from tests.core import test_inputs, test_kernel_gradients
 from tests.core.forms import test_forms, test_links, test_products, test_regions
-from tests.core.forms.test_weights import test_without_a_box
+from tests.core.forms.test_kernels import test_without_a_box
 from tests.core.norms import (
     test_convolution,
     test_engines,
@@ -128,7 +128,7 @@ FORMS = [
         "spread = spread", test_links.test_uncertain_operands),
     by_seeds("forms.extremes:_tournament", "0.5 * (left + right)", "0.4 * (left + right)",
         test_regions.test_no_jacobian_is_larger, test_regions.sorted_pairs, count=3),
-    by_seeds("forms.joins:_parts", "start += size", "start += 0",
+    by_seeds("forms.moves:_parts", "start += size", "start += 0",
         test_regions.test_no_jacobian_is_larger, test_regions.joined, count=3),
     by("forms.links:on_run", "high.max(axis=0)", "high.min(axis=0)",
         test_links.test_each_step, "scale"),
@@ -186,7 +186,7 @@ PRODUCTS = [
 ]  # fmt: skip
 KERNELS = [
     Mutation(
-        "forms.correlation:correlated",
+        "forms.kernels:correlated",
         "return Interval(np.stack([signed.lo, plain.lo]), np.stack([signed.hi, plain.hi]))",
         """return exact(
             np.where(
@@ -198,9 +198,9 @@ KERNELS = [
         )""",
         Kill.seeds(test_kernel_gradients.no_kernel_has_a_larger_gradient, IMAGES),
     ),
-    by("forms.correlation:kernel_factor_at_most", "1 + 1 / Fraction(ratio) ** 2", "Fraction(1)",
+    by("forms.kernels:kernel_factor_at_most", "1 + 1 / Fraction(ratio) ** 2", "Fraction(1)",
         test_kernel_gradients.test_a_claim_that_is_too_low_is_refused),
-    by("forms.correlation:kernel_factor_at_most", "root_up(max(times, 1))", "1.0",
+    by("forms.kernels:kernel_factor_at_most", "root_up(max(times, 1))", "1.0",
         test_kernel_gradients.test_a_claim_that_is_too_low_is_refused),
     by_seeds("lines.kernels:kernel_at", "bool((rule.x.box.lo >= 0.0).all())", "True",
         test_kernel_gradients.no_kernel_has_a_larger_gradient, SIGNED),
@@ -212,7 +212,7 @@ KERNELS = [
     by("lines.kernels:added_below", "up(multiply_up(norm, most) * differences.rests)",
         "0.0 * differences.rests",
         test_kernel_gradients.test_weights_of_single_entries_attain_the_same, (-2.0, 2.0)),
-    by("forms.weights:weighted_reach", "add_up(multiply_up(level, total), rest)", "rest",
+    by("forms.kernels:weighted_reach", "add_up(multiply_up(level, total), rest)", "rest",
         test_without_a_box),
     by_seeds("forms.signs:Differences.through_slopes", "up(radius * self.sizes) + ", "",
         test_kernel_gradients.no_kernel_has_a_larger_gradient, IMAGES),
@@ -225,7 +225,7 @@ KERNELS = [
     by_seeds("lines.signs:SignPull.evaluate", "differences_at(proof, self.value, self.stop).sizes",
         "differences_at(proof, self.value, self.stop).rests",
         test_kernel_gradients.no_cotangent_is_longer, IMAGES),
-    by_seeds("forms.pulled_windows:_convolved", "end[..., tap]", "end[..., -1 - tap]",
+    by_seeds("forms.windows:_convolved", "end[..., tap]", "end[..., -1 - tap]",
         test_kernel_gradients.test_rows_are_pulled_through_linear_steps),
     by_seeds("forms.pulled:_moved", "low[:, sources[inside]], high[:, sources[inside]] =",
         "low[:, inside], high[:, inside] =",

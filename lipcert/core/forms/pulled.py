@@ -34,9 +34,9 @@ def pulled(
     """
     match step.op:
         case Conv() | AveragePool():
-            from lipcert.core.forms.pulled_windows import over_windows  # noqa: PLC0415  these alone
+            from lipcert.core.forms.windows import rows_over_windows  # noqa: PLC0415  these alone
 
-            found = over_windows(rows, step.op, shape, step.shape)
+            found = rows_over_windows(rows, step.op, shape, step.shape)
         case Move(sources):
             found = _moved(rows, sources.ravel(), math.prod(shape))
         case ReduceSum(axes, mean):

@@ -13,11 +13,15 @@ import numpy as np
 from lipcert.core.arithmetic import add_up, multiply_up, round_down
 from lipcert.core.budget import spend
 from lipcert.core.codec import Bound, member
-from lipcert.core.forms.correlation import kernel_factor_at_most
+from lipcert.core.forms.kernels import (
+    MAX_BETWEEN,
+    is_contraction,
+    kernel_factor_at_most,
+    weighted_reach,
+)
 from lipcert.core.forms.links import Diagonal, link_of
 from lipcert.core.forms.pulled import pulled
 from lipcert.core.forms.signs import Differences, ball_of, distances
-from lipcert.core.forms.weights import MAX_ENTRIES, is_contraction, weighted_reach
 from lipcert.core.interval import Array, Interval, exact, up
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
@@ -45,14 +49,14 @@ class KernelGradient(Line[float]):
     """‖∂loss/∂kernel‖₂ ≤ bound through the convolution that computes a value.
 
     stop: a value above, in the hull of whose cotangent the differences of classes lie. claim: for
-    every pair of classes σ + κ·h·‖d‖ ≤ claim is proved, of `forms.correlation` (with a = ratio) and
+    every pair of classes σ + κ·h·‖d‖ ≤ claim is proved, of `forms.kernels` (with a = ratio) and
     `forms.signs`, unless κ·h·‖q‖ is that small already; h the largest slope between the value and
     where the differences are.
     Hypotheses (checked): from the value to the stop each step reads what the one before computes
     and nothing else, and is fixed; nothing else reads it; the convolution is not transposed.
     Proof: a gradient of the kernel is linear in the cotangent, which lies in a hull whose vertices
     are convex combinations of differences e_i − e_j: its norm is largest at one of these. That of
-    u + d is at most σ‖x‖ of u, and R·h·‖d‖ of d, R the norm of kernel ↦ value. By `forms.weights`,
+    u + d is at most σ‖x‖ of u, and R·h·‖d‖ of d, R the norm of kernel ↦ value. By `forms.kernels`,
     what the lowest unknown slopes add to a vector is bounded by a and b, and d is no more than that
     and what they and the linear steps below them make of the d above.
     """
@@ -93,7 +97,7 @@ class Kernel:
     """What is known of the cotangents of a convolution, and of what it reads.
 
     differences: where they are, `slopes` above the value it computes, [channels, windows]; scale:
-    of the hull. reads, pixels, nonnegative: as in `forms.correlation`. norm: of what it reads;
+    of the hull. reads, pixels, nonnegative: as in `forms.kernels`. norm: of what it reads;
     largest: magnitudes of that, [input channels, pixels], of so many groups. reach: of kernel ↦
     value; stretch: κ. above: the steps from the differences up to the stop.
     """
@@ -172,7 +176,7 @@ class Kernel:
 class Added:
     """What the lowest unknown slopes add, and the linear steps between them and the kernel.
 
-    matrix: A of `forms.weights`, [above, below]; vectors: ρu, [classes, above]; rests: what is left
+    matrix: A of `forms.kernels`, [above, below]; vectors: ρu, [classes, above]; rests: what is left
     of ‖d‖ for each pair.
     """
 
@@ -210,7 +214,7 @@ def added_below(proof: Proof, kernel: Kernel, stop: str) -> Added:
     if bent is None or slopes is None:
         raise NotProved("there are no linear steps below unknown slopes")
     size = math.prod(bent.shape)
-    if size * max(size, *(math.prod(shapes[step.inputs[0]]) for step in linear)) > MAX_ENTRIES:
+    if size * max(size, *(math.prod(shapes[step.inputs[0]]) for step in linear)) > MAX_BETWEEN:
         raise NotProved("the linear steps below unknown slopes are too large")
     matrix, norm = exact(np.eye(size)), 1.0
     for step in reversed(linear):

@@ -59,7 +59,7 @@ class Network:
         assert linked is not None
         found = multipliers(Linked(at_the_bottom(linked[0])), hull=hull)
         assert found is not None
-        return found
+        return found[0]
 
     def form(self, numbers: Sequence[Sequence[float]], proof: Definite) -> Form | None:
         return chain_form("x", self.steps, self.shapes, self.slopes, numbers, proof=proof)

@@ -157,7 +157,7 @@ def form_of(program: Program, *, hull: bool = False, exactly: bool = False) -> F
     found = multipliers(Linked(at_the_bottom(linked[0])), hull=hull)
     assert found is not None
     proof = definite_exact if exactly else definite_float
-    return chain_form("x", program.steps, program.shapes, slopes, found, proof=proof)
+    return chain_form("x", program.steps, program.shapes, slopes, found[0], proof=proof)
 
 
 def function(program: Program, x: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from lipcert.core.forms.weights import weighted_reach
+from lipcert.core.forms.kernels import weighted_reach
 from lipcert.core.rules.window_reads import windows_over
 from lipcert.core.rules.windows import Axis, axes_of
 from tests.core.kernel_attacks import windows
