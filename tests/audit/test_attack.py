@@ -41,6 +41,17 @@ def attacked(run: Claims, start: Examples | None = None, steps: int = 15, **opti
     return list(proposals(run, None, start, steps, **options))
 
 
+def replayed(run: Claims, steps: int) -> dict[str, float]:
+    """How much of the bound of each group an attack reaches; none is exceeded."""
+    replayer = Replayer(run, Precision.FLOAT64, CPU)
+    found = dict.fromkeys((group.name for group in run.groups), 0.0)
+    for proposal in attacked(run, random_examples(run, 16), steps):
+        tallies = replayer.replay(proposal.examples, 0, None).tallies[Family.GRADIENT]
+        assert not any(tally.violations for tally in tallies.values())
+        found = {name: max(share, tallies[name].share) for name, share in found.items()}
+    return found
+
+
 def claimed(graph, **given) -> Claims:
     return claims_of_analysis(model_of(graph), Settings(**given))
 

@@ -117,28 +117,33 @@ def _names(code: CodeType) -> Iterator[str]:
 
 
 class Store:
-    """The files; `anew`: not read, but written."""
+    """The files; `anew`: not read, but written. seen: what this process has read or exported."""
 
     def __init__(self, *, anew: bool) -> None:
         self.anew = anew
         known = json.loads(MANIFEST.read_text("utf-8")) if MANIFEST.exists() else {}
         self.known: dict[str, str] = known
         self.made: dict[str, str] = {}
+        self.seen: dict[str, bytes] = {}
 
     def write(
         self, key: str, export: Callable[[], object], module: nn.Module, target: Path
     ) -> None:
         """The file of a module: that which is kept, with the numbers of the parameters."""
         kept = FOLDER / f"{key[:16]}.onnx"
-        is_ours = key in (self.made if self.anew else self.known)
-        if is_ours and (data := _with_numbers(kept.read_bytes(), module)) is not None:
+        if key not in self.seen and not self.anew and key in self.known:
+            self.seen[key] = kept.read_bytes()
+        known = self.seen.get(key)
+        if known is not None and (data := _with_numbers(known, module)) is not None:
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
             return
         export()
-        if self.anew and not is_ours and not list(target.parent.glob(f"{target.name}?*")):
-            kept.write_bytes(without_traces(target.read_bytes()))
-            self.made[key] = f"{type(module).__qualname__} {digest(kept.read_bytes())}"
+        if known is None and not list(target.parent.glob(f"{target.name}?*")):
+            self.seen[key] = without_traces(target.read_bytes())
+            if self.anew:
+                kept.write_bytes(self.seen[key])
+                self.made[key] = f"{type(module).__qualname__} {digest(self.seen[key])}"
 
     def close(self) -> None:
         if self.anew:
