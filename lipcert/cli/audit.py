@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -41,34 +42,9 @@ _STEPS: Final = 30
 _SUMMARY: Final = 200
 """rows of a table in Markdown, which has to fit into a step summary"""
 _COUNT: Final = click.IntRange(min=1)
-_AS_GIVEN: Final = (
-    "data",
-    "data_x",
-    "data_y",
-    "attack_weights",
-    "device",
-    "watch_values",
-    "unit_size",
-    "micro_batch",
-    "limit",
-    "interrupted",
-)
-"""options that are fields of a `Job` as they are"""
-_OF_TWINS: Final = frozenset(
-    {
-        *(
-            "twin",
-            "twin_example",
-            "twin_count",
-            "twin_seed",
-            "twin_far",
-            "data",
-            "data_x",
-            "data_y",
-        ),
-        *("output_format", "out_file", "reports", "show_all", "progress", "color"),
-    }
-)
+_TWINS: Final = ("twin", "twin_example", "twin_count", "twin_seed", "twin_far")
+_OUTPUTS: Final = ("output_format", "out_file", "reports", "show_all", "progress", "color")
+_OF_TWINS: Final = frozenset((*_TWINS, "data", "data_x", "data_y", *_OUTPUTS))
 """options that need no TARGET"""
 _OPTIONS: Final = (
     option(
@@ -372,8 +348,9 @@ def _job_of(
     given: Mapping[str, object],
     words: Mapping[str, Any],
 ) -> Job:
-    """The job that the options describe. given: the knobs of the command line.
+    """The job that the options describe, most of which are fields of it under their own names.
 
+    given: the knobs of the command line.
     Raises UsageError where they contradict each other: a certificate states its own settings.
     """
     from lipcert.audit.job import MAX_DETECTABLE_FACTOR, Job
@@ -392,14 +369,15 @@ def _job_of(
     if words["attack"] is None and (words["attack_steps"] or words["attack_weights"]):
         raise UsageError("audit: --attack-steps and --attack-weights need --attack pga")
     limit = words["max_detectable_factor"]
-    return Job(
-        model=str(model),
-        settings=settings,
-        certificate=None if certificate is None else str(certificate),
-        trace=None if words["trace"] is None else str(words["trace"]),
-        attack_steps=0 if words["attack"] is None else words["attack_steps"] or _STEPS,
-        precision=Precision(words["dtype"]),
-        gates=gates_of(words),
-        max_detectable_factor=MAX_DETECTABLE_FACTOR if limit is None else limit,
-        **{name: words[name] for name in _AS_GIVEN},
-    )
+    as_given = {item.name: words[item.name] for item in fields(Job) if item.name in words}
+    made: dict[str, Any] = as_given | {
+        "model": str(model),
+        "settings": settings,
+        "certificate": None if certificate is None else str(certificate),
+        "trace": None if words["trace"] is None else str(words["trace"]),
+        "attack_steps": 0 if words["attack"] is None else words["attack_steps"] or _STEPS,
+        "precision": Precision(words["dtype"]),
+        "gates": gates_of(words),
+        "max_detectable_factor": MAX_DETECTABLE_FACTOR if limit is None else limit,
+    }
+    return Job(**made)

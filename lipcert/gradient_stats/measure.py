@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.core.losses.base import Loss
@@ -121,6 +122,7 @@ class Met:
         return self.signals[clip]
 
 
+@np.errstate(all="ignore")
 def met(
     graph: Graph,
     groups: Groups,
@@ -132,11 +134,27 @@ def met(
 ) -> Met | None:
     """Gradients of these examples; None for no example. The arguments are those of `measure`."""
     labels = checked_labels(loss, examples.y, graph.output_shape)
-    if not len(labels):
+    count, names = len(labels), list(groups.values())
+    if not count:
         return None
-    batch = _Batch(loss, np.asarray(examples.x, np.float64), labels)
-    with np.errstate(all="ignore"):
-        return batch.met(graph, groups, loss_clip, examples, clips)
+    norms = np.zeros((len(names), count))
+    largest = {name: 0.0 for group in names for name in group}
+    kept = () if examples.is_drawn else tuple(dict.fromkeys(clips))
+    sums = {clip: dict.fromkeys(largest, _NOTHING) for clip in kept}
+    for part, found, lengths in _passes(
+        graph, names, loss, examples.x, labels, loss_clip=loss_clip
+    ):
+        norms[:, part] = lengths
+        for name in largest.keys() & found.keys():
+            largest[name] = max(largest[name], math.sqrt(np.max(found[name].squares())))
+        for clip, totals in sums.items():
+            _add(totals, found, _weights(clip, lengths), names)
+    signals = {}
+    for clip, totals in sums.items():
+        by_group = [math.hypot(*(_length(totals[name]) for name in group)) for group in names]
+        found_by_group = np.array(by_group) / count
+        signals[clip] = _Signal(math.hypot(*found_by_group), found_by_group)
+    return Met(examples, groups, norms, largest, signals)
 
 
 def measure(
@@ -204,6 +222,7 @@ def _add(
             totals[name] = totals[name] + found[name].total(weight)
 
 
+@np.errstate(all="ignore")
 def released_mean(
     graph: Graph,
     groups: Groups,
@@ -215,12 +234,11 @@ def released_mean(
 ) -> Mapping[str, FloatArray]:
     """The mean over the examples of what a mechanism releases of each, as in `measure`, flat by
     parameter; y: labels that `checked_labels` gave."""
-    batch = _Batch(loss, np.asarray(examples.x, np.float64), examples.y)
     names = list(groups.values())
     totals = {name: _NOTHING for group in names for name in group}
-    with np.errstate(all="ignore"):
-        for _, found, norms in batch.passes(graph, groups, loss_clip):
-            _add(totals, found, _weights(clip, norms), names)
+    passes = _passes(graph, names, loss, examples.x, examples.y, loss_clip=loss_clip)
+    for _, found, norms in passes:
+        _add(totals, found, _weights(clip, norms), names)
     return {name: total / len(examples) for name, total in totals.items()}
 
 
@@ -229,60 +247,23 @@ _Pass = tuple[slice, Mapping[str, ParameterGradient], FloatArray]
 """some examples, their gradients, and the norms of these by group"""
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    """Examples with their labels, as the loss reads them."""
+def _passes(
+    graph: Graph,
+    groups: Sequence[Sequence[str]],
+    loss: Loss,
+    x: npt.NDArray[Any],
+    labels: FloatArray | IndexArray,
+    *,
+    loss_clip: float | None,
+) -> Iterator[_Pass]:
+    """Through a graph, with as many examples at a time as memory allows."""
+    network, x = Network.of(graph), np.asarray(x, np.float64)
+    most = stack_size(network)
+    for start in range(0, len(x), most):
+        part = slice(start, start + most)
 
-    loss: Loss
-    x: FloatArray
-    labels: FloatArray | IndexArray
-
-    def met(
-        self,
-        graph: Graph,
-        groups: Groups,
-        loss_clip: float | None,
-        examples: Examples,
-        clips: Sequence[GradientClipping | None],
-    ) -> Met:
-        """Gradients through a graph, and what is left of their mean under each clip."""
-        count, names = len(self.x), list(groups.values())
-        norms = np.zeros((len(names), count))
-        largest = {name: 0.0 for group in names for name in group}
-        kept = () if examples.is_drawn else tuple(dict.fromkeys(clips))
-        sums = {clip: dict.fromkeys(largest, _NOTHING) for clip in kept}
-        for part, found, lengths in self.passes(graph, groups, loss_clip):
-            norms[:, part] = lengths
-            for name in largest.keys() & found.keys():
-                longest = math.sqrt(np.max(found[name].squares()))
-                largest[name] = max(largest[name], longest)
-            for clip, totals in sums.items():
-                _add(totals, found, _weights(clip, lengths), names)
-        signals = {}
-        for clip, totals in sums.items():
-            by_group = [math.hypot(*(_length(totals[name]) for name in group)) for group in names]
-            found_by_group = np.array(by_group) / count
-            signals[clip] = _Signal(math.hypot(*found_by_group), found_by_group)
-        return Met(examples, groups, norms, largest, signals)
-
-    def passes(self, graph: Graph, groups: Groups, loss_clip: float | None) -> Iterator[_Pass]:
-        """Through a graph, with as many examples at a time as memory allows."""
-        network = Network.of(graph)
-        most = stack_size(network)
-        for start in range(0, len(self.x), most):
-            part = slice(start, start + most)
-            found = self._gradients(network, part, loss_clip)
-            norms = np.zeros((len(groups), len(self.x[part])))
-            for row, group in zip(norms, groups.values(), strict=True):
-                row[:] = np.sqrt(sum(found[name].squares() for name in group if name in found))
-            yield part, found, norms
-
-    def _gradients(
-        self, network: Network, part: slice, loss_clip: float | None
-    ) -> Mapping[str, ParameterGradient]:
-        def seeds(logits: FloatArray) -> FloatArray:
-            found = loss_gradients(self.loss, logits, self.labels[part])
+        def seeds(logits: FloatArray, part: slice = part) -> FloatArray:
+            found = loss_gradients(loss, logits, labels[part])
             if loss_clip is None:
                 return found
             axes = tuple(range(1, found.ndim))
@@ -290,7 +271,11 @@ class _Batch:
             clipped: FloatArray = found * (loss_clip / np.maximum(length, loss_clip))
             return clipped
 
-        return parameter_gradients(network, self.x[part], seeds)
+        found = parameter_gradients(network, x[part], seeds)
+        norms = np.zeros((len(groups), len(x[part])))
+        for row, group in zip(norms, groups, strict=True):
+            row[:] = np.sqrt(sum(found[name].squares() for name in group if name in found))
+        yield part, found, norms
 
 
 def _weights(clip: GradientClipping | None, norms: FloatArray) -> FloatArray:
