@@ -181,26 +181,29 @@ def worst_gradients(loss: Loss, logits: FloatArray) -> FloatArray | None:
     return shared
 
 
-@singledispatch
 def _worst(loss: Loss, logits: FloatArray) -> FloatArray | None:
-    """As `worst_gradients`, of a loss that is not per token."""
-    del loss, logits
-    return None
+    """As `worst_gradients`, of a loss that is not per token: at every class, as far as these are
+    not too many, or at the targets that are most wrong."""
+    z = logits.reshape(len(logits), -1)
+    labels: FloatArray | IndexArray
+    match loss:
+        case Joint():
+            return _of_parts(loss, logits)
+        case CrossEntropy() | NegativeLogLikelihood():
+            classes = z.shape[1]
+            if classes * z.size > _MANY:
+                return None
+            z, labels = np.tile(z, (classes, 1)), np.repeat(np.arange(classes), len(z))
+        case BinaryCrossEntropy():
+            labels = np.where(z < 0.0, 1.0, 0.0)
+        case SquaredError():
+            length = np.linalg.norm(z, axis=1, keepdims=True)
+            labels = -loss.label_norm * (z / np.maximum(length, np.finfo(np.float64).tiny))
+        case _:
+            return None
+    return np.asarray(_gradient(loss, z, labels).reshape(-1, *logits.shape))
 
 
-@_worst.register(CrossEntropy)
-@_worst.register(NegativeLogLikelihood)
-def _of_classes(loss: Loss, logits: FloatArray) -> FloatArray | None:
-    """For every label, as far as these are not too many."""
-    classes = logits[0].size
-    if classes * logits.size > _MANY:
-        return None
-    z = np.tile(logits.reshape(len(logits), -1), (classes, 1))
-    labels = np.repeat(np.arange(classes), len(logits))
-    return np.asarray(_gradient(loss, z, labels).reshape(classes, *logits.shape))
-
-
-@_worst.register
 def _of_parts(loss: Joint, logits: FloatArray) -> FloatArray | None:
     """For each label of one part, the longest of every other part."""
     flat = logits.reshape(len(logits), -1)
@@ -218,27 +221,6 @@ def _of_parts(loss: Joint, logits: FloatArray) -> FloatArray | None:
         for gradient in own
     ]
     return np.stack(rows).reshape(len(rows), *logits.shape)
-
-
-@_worst.register
-def _worst_binary(loss: BinaryCrossEntropy, logits: FloatArray) -> FloatArray:
-    """(σ(z/τ) − t)/τ for the labels that are most wrong: 1 where z < 0, otherwise 0."""
-    error = 1.0 / (1.0 + np.exp(-np.abs(logits) / loss.temperature))
-    wrong = error * np.where(logits < 0.0, -1.0, 1.0)
-    terms = logits[0].size if loss.output_reduction == "mean" else 1
-    gradient: FloatArray = wrong / (loss.temperature * terms)
-    return gradient[np.newaxis]
-
-
-@_worst.register
-def _worst_squared(loss: SquaredError, logits: FloatArray) -> FloatArray:
-    """2(z − y) at y = −label_norm·z/‖z‖; 1 instead of 2 with `half`, over n for a mean."""
-    flat = logits.reshape(len(logits), -1)
-    length = np.maximum(np.linalg.norm(flat, axis=1, keepdims=True), np.finfo(np.float64).tiny)
-    terms = flat.shape[1] if loss.output_reduction == "mean" else 1
-    slope = (1.0 if loss.half else 2.0) / terms
-    gradient: FloatArray = slope * (flat + loss.label_norm * (flat / length))
-    return gradient.reshape(1, *logits.shape)
 
 
 def loss_gradients(loss: Loss, logits: FloatArray, labels: FloatArray | IndexArray) -> FloatArray:
