@@ -22,8 +22,9 @@ WIDE = ("--scope", "constraint-set", "--constraint", "spectral:1.5", "--bias-nor
 WORDS = ("--input-norm", "1", *WIDE, *RUN)
 
 
-def call(*words: str | Path) -> Result:
-    return CliRunner().invoke(cli, [str(word) for word in words])
+def call(*words: object, **environment: str) -> Result:
+    """`lipcert WORDS`."""
+    return CliRunner(env=environment).invoke(cli, list(map(str, words)))
 
 
 @cache

@@ -1,14 +1,16 @@
 """`lipcert analyze`: options reach the engine, results reach stdout and files."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import CliRunner
 
 from lipcert.cli.main import cli
 from lipcert.settings.settings import ConstraintSpec
 from tests.cli.engine import Engine, install
+from tests.cli.issued import call
 
 
 @pytest.fixture(name="engine")
@@ -17,8 +19,7 @@ def _engine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Engine:
     return install(monkeypatch)
 
 
-def run(*words: str, **environment: str) -> Result:
-    return CliRunner(env=environment).invoke(cli, ["analyze", "m.onnx", *words])
+run = partial(call, "analyze", "m.onnx")
 
 
 def test_every_option_reaches_the_engine(engine: Engine) -> None:

@@ -7,18 +7,19 @@ import math
 import shutil
 import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
 import numpy as np
 import pytest
 import torch
-from click.testing import CliRunner, Result
+from click.testing import Result
 from torch.nn import functional
 
 from lipcert.audit.recorder import Recorder
-from lipcert.cli.main import cli
 from lipcert.core.canonical import write_canonical
+from tests.cli import issued
 from tests.models.shipped import digits, module, path_of
 
 MODEL = path_of("digits_mlp")
@@ -26,8 +27,7 @@ FREE = ("--mechanism", "gradient-clipping", "--clip-norm", "0.5")
 """bounds for all weights, so that any recorded ones may be audited"""
 
 
-def call(*words: object, **environment: str) -> Result:
-    return CliRunner(env=environment).invoke(cli, ["audit", *(str(word) for word in words)])
+call = partial(issued.call, "audit")
 
 
 def document(result: Result, code: int = 0) -> dict:
@@ -76,17 +76,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def issued(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+def certificate_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     path = tmp_path_factory.mktemp("issued") / "certificate.json"
-    words = ["certify", str(MODEL), "--batch-size", "8", "-o", str(path)]
-    assert CliRunner().invoke(cli, words).exit_code == 0
+    assert issued.call("certify", MODEL, "--batch-size", 8, "-o", path).exit_code == 0
     return path.read_bytes()
 
 
 @pytest.fixture
-def certificate(tmp_path: Path, issued: bytes) -> Path:
+def certificate(tmp_path: Path, certificate_bytes: bytes) -> Path:
     path = tmp_path / "certificate.json"
-    path.write_bytes(issued)
+    path.write_bytes(certificate_bytes)
     return path
 
 

@@ -1,14 +1,14 @@
 """Settings come from four places, the nearest wins, and no key is ignored."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 
-from lipcert.cli.main import cli
 from lipcert.cli.sources import KNOBS, TABLES
 from lipcert.settings.settings import FOUND, Settings
+from tests.cli.issued import call
 
 
 @pytest.fixture(autouse=True)
@@ -16,8 +16,7 @@ def _elsewhere(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-def show(*words: str, **environment: str) -> Result:
-    return CliRunner(env=environment).invoke(cli, ["config", "show", *words])
+show = partial(call, "config", "show")
 
 
 def value(key: str, *words: str, **environment: str) -> tuple[object, str]:

@@ -4,9 +4,7 @@ import json
 import sys
 
 import pytest
-from click.testing import CliRunner, Result
 
-from lipcert.cli.main import cli
 from lipcert.errors import (
     ExitCode,
     ModelFileError,
@@ -16,6 +14,7 @@ from lipcert.errors import (
     exit_code_of,
 )
 from tests.cli.engine import Engine, install
+from tests.cli.issued import call
 
 REFUSED = UnsupportedModelError(
     (
@@ -30,10 +29,6 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     return install(monkeypatch)
 
 
-def run(*words: str, **environment: str) -> Result:
-    return CliRunner(env=environment).invoke(cli, list(words))
-
-
 def test_the_codes() -> None:
     assert [code.value for code in ExitCode] == [0, 1, 2, 3, 4]
     assert exit_code_of(UsageError("")) is ExitCode.USAGE
@@ -46,7 +41,7 @@ def test_no_finite_sensitivity_is_3_after_the_report(engine: Engine, output_form
 
     network = replace(engine.result.network, grad_norm=None, sensitivity=None)
     engine.result = replace(engine.result, network=network)
-    result = run("analyze", "m.onnx", "--format", output_format)
+    result = call("analyze", "m.onnx", "--format", output_format)
     assert result.exit_code == 3
     assert "conv1" in result.stdout
 
@@ -70,7 +65,7 @@ def test_no_finite_sensitivity_is_3_after_the_report(engine: Engine, output_form
     ],
 )
 def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> None:
-    result = run(*words)
+    result = call(*words)
     assert result.exit_code == 2
     assert result.stdout == ""
     assert result.stderr.startswith("lipcert: error: ")
@@ -88,14 +83,14 @@ def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> N
     ],
 )
 def test_an_unknown_verb_names_the_nearest(verb: str, hint: str) -> None:
-    result = run(verb, "m.onnx")
+    result = call(verb, "m.onnx")
     assert (result.exit_code, result.stdout) == (2, "")
     assert f"there is no verb '{verb}'; {hint}" in result.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["trace"], ["config"]])
 def test_no_verb_at_all_is_answered_with_the_help(words: list[str]) -> None:
-    result = run(*words)
+    result = call(*words)
     assert (result.exit_code, result.stdout) == (2, "")
     assert "Usage: " in result.stderr
     assert "Commands:\n" in result.stderr
@@ -104,7 +99,7 @@ def test_no_verb_at_all_is_answered_with_the_help(words: list[str]) -> None:
 
 def test_every_refusal_has_its_line(engine: Engine) -> None:
     engine.failure = REFUSED
-    result = run("analyze", "m.onnx")
+    result = call("analyze", "m.onnx")
     assert result.exit_code == 3
     assert len(result.stderr.splitlines()) == 2
     assert "Remedy: unroll it" in result.stderr
@@ -114,20 +109,20 @@ def test_every_refusal_has_its_line(engine: Engine) -> None:
 @pytest.mark.parametrize("words", [["--format", "json"], ["--format=json"]])
 def test_json_errors_are_objects_on_stdout(engine: Engine, words: list[str]) -> None:
     engine.failure = REFUSED
-    result = run("analyze", "m.onnx", *words)
+    result = call("analyze", "m.onnx", *words)
     found = json.loads(result.stdout)
     assert (found["schema"], found["exit"]) == ("lipcert.error/1", 3)
     assert found["refusals"][0]["node"] == "loop[/]\n::error::x"
 
 
 def test_json_usage_errors_are_objects_too(engine: Engine) -> None:
-    result = run("analyze", "m.onnx", "--format", "json", "--nonsense")
+    result = call("analyze", "m.onnx", "--format", "json", "--nonsense")
     assert json.loads(result.stdout)["exit"] == 2
 
 
 def test_an_unforeseen_exception_is_4(engine: Engine) -> None:
     engine.failure = RuntimeError("boom\n::error::x")
-    result = run("analyze", "m.onnx")
+    result = call("analyze", "m.onnx")
     assert result.exit_code == 4
     assert len(result.stderr.splitlines()) == 1
     assert "RuntimeError: boom" in result.stderr
@@ -136,17 +131,17 @@ def test_an_unforeseen_exception_is_4(engine: Engine) -> None:
 
 def test_debug_shows_the_traceback(engine: Engine) -> None:
     engine.failure = RuntimeError("boom")
-    assert "Traceback" in run("analyze", "m.onnx", LIPCERT_DEBUG="1").stderr
-    assert "Traceback" in run("--debug", "analyze", "m.onnx").stderr
+    assert "Traceback" in call("analyze", "m.onnx", LIPCERT_DEBUG="1").stderr
+    assert "Traceback" in call("--debug", "analyze", "m.onnx").stderr
 
 
 def test_memory_exhaustion_is_4(engine: Engine) -> None:
     engine.failure = MemoryError()
-    assert run("analyze", "m.onnx").exit_code == 4
+    assert call("analyze", "m.onnx").exit_code == 4
 
 
 def test_help_and_version_are_0() -> None:
-    assert run("--help").exit_code == 0
-    assert run("analyze", "--help").exit_code == 0
-    assert run("--version").stdout.startswith("lipcert")
+    assert call("--help").exit_code == 0
+    assert call("analyze", "--help").exit_code == 0
+    assert call("--version").stdout.startswith("lipcert")
     assert sys.version_info >= (3, 11)

@@ -8,9 +8,7 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
-from click.testing import CliRunner
 
-from lipcert.cli.main import cli
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import RULES
 from lipcert.core.losses import KINDS
@@ -20,8 +18,7 @@ from lipcert.core.rules.steps import FAMILIES, rule_class
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain import all_keys, code_pages, core_pages, explain
-
-MODELS = Path(__file__).resolve().parents[2] / "models"
+from tests.cli.issued import MODEL, call
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -85,33 +82,31 @@ def test_unknown_names_have_a_hint() -> None:
 
 
 def test_the_verb() -> None:
-    runner = CliRunner()
-    assert "LC004: " in runner.invoke(cli, ["explain", "LC004"]).stdout
-    listing = runner.invoke(cli, ["explain"]).stdout
+    assert "LC004: " in call("explain", "LC004").stdout
+    listing = call("explain").stdout
     assert len(listing.splitlines()) == len(all_keys())
-    found = json.loads(runner.invoke(cli, ["explain", "--format", "json"]).stdout)
+    found = json.loads(call("explain", "--format", "json").stdout)
     assert found["keys"] == dict(all_keys())
-    one = json.loads(runner.invoke(cli, ["explain", "loss.kr", "--format", "json"]).stdout)
+    one = json.loads(call("explain", "loss.kr", "--format", "json").stdout)
     assert one["key"] == "loss.kr"
 
 
 def test_a_bound_in_every_format(tmp_path: Path) -> None:
-    runner, model = CliRunner(), str(MODELS / "digits_mlp.onnx")
-    words = ["explain", model, "--bound", "hidden2.weight", "--input-box", "0", "1"]
-    text = runner.invoke(cli, words).stdout
+    words = ["explain", MODEL, "--bound", "hidden2.weight", "--input-box", "0", "1"]
+    text = call(*words).stdout
     assert "The gradient of hidden2.weight is at most" in text
     assert "Largest factors" in text
-    found = json.loads(runner.invoke(cli, [*words, "--format", "json"]).stdout)
+    found = json.loads(call(*words, "--format", "json").stdout)
     assert found["schema"] == "lipcert.bound/1"
     assert found["reasons"][0]["subject"] == "hidden2.weight"
-    assert runner.invoke(cli, [*words, "-o", str(tmp_path / "page.html")]).exit_code == 0
+    assert call(*words, "-o", str(tmp_path / "page.html")).exit_code == 0
     bound, page = tmp_path / "bound.json", tmp_path / "report.html"
-    assert runner.invoke(cli, [*words, "--format", "json", "-o", str(bound)]).exit_code == 0
-    assert runner.invoke(cli, ["report", str(bound), "-o", str(page)]).exit_code == 0
+    assert call(*words, "--format", "json", "-o", str(bound)).exit_code == 0
+    assert call("report", str(bound), "-o", str(page)).exit_code == 0
     assert "How the gradient follows" in page.read_text("utf-8")
     assert "How the gradient follows" in (tmp_path / "page.html").read_text("utf-8")
 
 
 def test_a_model_without_a_bound_is_asked_which(tmp_path: Path) -> None:
-    result = CliRunner().invoke(cli, ["explain", str(tmp_path / "any.onnx")])
+    result = call("explain", str(tmp_path / "any.onnx"))
     assert isinstance(result.exception, UsageError) or "--bound" in result.output

@@ -1,23 +1,21 @@
 """`lipcert inspect`: every format, and what a refusal prints."""
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
 from onnx import helper
 
-from lipcert.cli.main import cli
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError
 from tests.cli.engine import install
+from tests.cli.issued import MODEL, call
 from tests.importer.models import model, saved
 
-MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"
 REFUSED = UnsupportedModelError((Refusal("LC004", "loop", "Loop", "a loop", "unroll it"),))
 
 
-def run(*words: str) -> Result:
-    return CliRunner().invoke(cli, ["inspect", *words])
+run = partial(call, "inspect")
 
 
 @pytest.mark.sample(2)

@@ -8,10 +8,9 @@ import time
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from lipcert.cli.main import cli
 from tests.cli.engine import install
+from tests.cli.issued import call
 
 ROOT = Path(__file__).parents[2]
 # A shell ignores the signal on behalf of jobs in the background: the program listens again.
@@ -86,7 +85,7 @@ def test_an_interrupt_while_writing_keeps_the_old_file(
     install(monkeypatch)
     Path("out.txt").write_text("old")
     monkeypatch.setattr(os if step == "fsync" else Path, step, interrupted)
-    result = CliRunner().invoke(cli, ["analyze", "m.onnx", "-o", "out.txt"])
+    result = call("analyze", "m.onnx", "-o", "out.txt")
     assert result.exit_code == 3
     assert [path.name for path in tmp_path.iterdir()] == ["out.txt"]
     assert Path("out.txt").read_text() == "old"

@@ -13,12 +13,12 @@ from collections.abc import Iterator
 import click
 import numpy as np
 import pytest
-from click.testing import CliRunner
 
 import lipcert
-from lipcert.cli.main import _VERBS, _command_of, cli
+from lipcert.cli.main import _VERBS, _command_of
 from lipcert.cli.paths import PathWord
 from lipcert.errors import NoVerdictError
+from tests.cli.issued import call
 from tests.importer.models import model, onnx, saved, weights
 
 _PATHS = re.compile(r"FILE|DIR|PATH|INPUT\.\.\.")
@@ -98,7 +98,7 @@ def words_with(place: str, name: str) -> list[str]:
 
 
 def told(place: str, name: str):
-    done = CliRunner().invoke(cli, words_with(place, name))
+    done = call(*words_with(place, name))
     assert done.exit_code in {0, 1, 2, 3}, (done.output[-500:], done.exception)
     assert "LC901" not in done.stderr
     assert "Traceback" not in done.stderr

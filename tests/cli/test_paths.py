@@ -5,11 +5,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
-from lipcert.cli.main import cli
+from tests.cli.issued import MODEL, call
 
-MODEL = Path(__file__).resolve().parents[2] / "models" / "digits_mlp.onnx"
 SLOW = ("torch", "lipcert.importer.load", "lipcert.core.check", "lipcert.audit.run")
 
 
@@ -28,7 +27,7 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(words: str) -> Result:
-    return CliRunner().invoke(cli, words.split())
+    return call(*words.split())
 
 
 @pytest.mark.parametrize("verb", ["inspect", "analyze", "certify", "audit --data data.npz"])

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from lipcert.cli.main import cli
 from lipcert.privacy.account import account_for
 from lipcert.privacy.accounting import epsilon
 from lipcert.privacy.plan import Sampling, TrainingPlan
 from lipcert.report.analysis import analysis_json
+from tests.cli import issued
 from tests.report.samples import sample
 
 RUN = ["--dataset-size", "1000", "--batch-size", "50", "--delta", "1e-5", "--sampling", "poisson"]
@@ -21,7 +20,7 @@ PLAN = TrainingPlan(1000, Sampling.POISSON, 1e-5, 50, 40)
 
 
 def call(*words: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(cli, ["privacy", *words])
+    result = issued.call("privacy", *words)
     return result.exit_code, result.stdout, result.stderr
 
 

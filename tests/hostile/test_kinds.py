@@ -6,10 +6,9 @@ import subprocess
 import sys
 
 import pytest
-from click.testing import CliRunner
 
-from lipcert.cli.main import cli
 from lipcert.importer.load import load_model
+from tests.cli.issued import call
 from tests.hostile.kinds import KINDS, matmul
 
 
@@ -26,7 +25,7 @@ def check_line(text, code):
 @pytest.mark.parametrize("name", KINDS)
 def test_kind(name, tmp_path):
     kind = KINDS[name]
-    result = CliRunner().invoke(cli, ["analyze", str(kind.write(tmp_path)), "--no-progress"])
+    result = call("analyze", kind.write(tmp_path), "--no-progress")
     assert result.exit_code == 3
     assert result.stdout == ""
     check_line(result.stderr, kind.code)
