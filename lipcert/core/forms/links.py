@@ -126,7 +126,7 @@ def edges_of(
 ) -> list[tuple[Edge, int]] | None:
     """The edges of a step, each with the number of blocks that it keeps apart."""
     if isinstance(step.op, p.Add | p.Concat):
-        from lipcert.core.forms.moves import joined  # noqa: PLC0415  for these only
+        from lipcert.core.forms.joins import joined  # noqa: PLC0415  for these only
 
         return joined(step, before)
     if len(step.inputs) != 1:
