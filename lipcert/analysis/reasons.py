@@ -15,6 +15,7 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.records import BoundReport, ReasonReport
 from lipcert.core.coverage import tensors_read
 from lipcert.core.line import Line
+from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm
@@ -294,6 +295,8 @@ class _Tree:
                 stop = self._form(share.form).stop
             if isinstance(share, SignPull):
                 stop = share.stop
+            if isinstance(share, AttentionPull):
+                stop = share.value
             above = (self.cotangent(of, stop),)
             text = f"{_grown(line.stated, above)}, all steps up to {stop} together"
             return Reason(what, value, line.stated, share.rule, text, above)

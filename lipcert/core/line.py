@@ -89,6 +89,7 @@ RULES: Final[Mapping[str, str]] = {
     "pull/value": "pulls.ValuePull",
     "pull/run": "runs.RunPull",
     "pull/stack": "stacks.StackPull",
+    "pull/attention": "attention.AttentionPull",
     "pull/form": "shares.FormPull",
     "pull/signs": "signs.SignPull",
     "grad/kernel": "kernels.KernelGradient",

@@ -21,6 +21,7 @@ from lipcert.core.forms.centred import LARGEST_SQUARED
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
+from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall, NearFact
 from lipcert.core.lines.chains import (
     CHORDS,
@@ -43,7 +44,7 @@ from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact, row_sets
 from lipcert.core.lines.stacks import StackPull
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import Conv, Dense, Program, Step
+from lipcert.core.program import Attention, Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact
 from lipcert.core.rules.steps import rule_at
 from lipcert.search.eigenvalues import spectral_norm
@@ -390,6 +391,14 @@ class Prover:
                 found[start].append(form)
         return found
 
+    def _has_entry(self, line: ShareLine) -> bool:
+        """Whether the steps below it are as it needs them."""
+        try:
+            line.entry(self.proof)
+        except NotProved:
+            return False
+        return True
+
     def _is_only_way(self, steps: Sequence[Step], start: str) -> bool:
         """Whether cotangents may be pulled through a form of these steps, before it is proved."""
         try:
@@ -404,6 +413,9 @@ class Prover:
         for row in proof.runs:
             runs[proof.steps[row[0]].inputs[0]].append(row)
         stacks = {proof.steps[row[0]].inputs[0]: row for row in proof.stacks}
+        heads = defaultdict[str, list[AttentionPull]](list)
+        for line in self._attentions(of):
+            heads[line.entry(proof)[0]].append(line)
         program = proof.program
         values = [*(step.output for step in reversed(program.steps)), program.input]
         for value in values:
@@ -416,8 +428,16 @@ class Prover:
                     *(StackPull(of=of, values=stacks[value]) for _ in range(value in stacks)),
                     *(pull for form in forms.get(value, ()) for pull in self._form_pulls(of, form)),
                     *(self._sign_pulls(value) if of == LOSS else ()),
+                    *heads[value],
                 ],
             )
+
+    def _attentions(self, of: Seed) -> Iterator[AttentionPull]:
+        """Of those behind a normalisation of their tokens."""
+        for step in self.proof.program.steps:
+            line = AttentionPull(of=of, value=step.output)
+            if isinstance(step.op, Attention) and self._has_entry(line):
+                yield line
 
     def _sign_pulls(self, value: str) -> Iterator[SignPull]:
         """What differences of classes say of a cotangent that tensors read."""

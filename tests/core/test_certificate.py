@@ -31,6 +31,7 @@ from lipcert.core.certificate import (
 )
 from lipcert.core.line import RULES, Line, line_class
 from lipcert.core.lines.affine import AffineFact
+from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall, NearFact
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
@@ -84,6 +85,7 @@ LINES: tuple[Line[Any], ...] = (
     LossPull(of="loss", value="z", bound=0.25),
     RunPull(of="output", values=("y", "z"), bound=0.5),
     StackPull(of="loss", values=("y", "z"), bound=0.5),
+    AttentionPull(of="output", value="y", bound=0.5),
     FormPull(of="loss", form=7, by="hull", bound=0.5),
     ValuePull(of="output", value="x", bound=0.125),
     SignPull(value="y", stop="z", bound=0.5),

@@ -152,7 +152,7 @@ SHARED = [
         "True", test_laws.test_no_gradient_of_factors_is_larger_than_peaks_allow, count=40),
     by_seeds("rules.sums:ReduceSumRule.pulled", "peaks=peaks", "peaks=0.5 * peaks", LAW,
         "ReduceSum", count=40),
-    by("lines.pulls:_reads_apart", ".max(initial=0) <= 1", ".max(initial=0) <= 2",
+    by("lines.pulls:reads_apart", ".max(initial=0) <= 1", ".max(initial=0) <= 2",
         test_steps.test_moves_that_read_apart_are_perpendicular),
     by_seeds("rules.base:stretch", "root_up(kernel_square(convolution_axes(op, before, after)))",
         "1.0", test_weights.test_members_of_a_frobenius_ball, "Conv", count=25),

@@ -107,7 +107,7 @@ def received(
     found: Cotangent | None = None
     readers = [step for step in own.readers.get(value, ()) if step.output not in but]
     square = 0.0
-    apart = _reads_apart(readers, own.program.size(value))
+    apart = reads_apart(readers, own.program.size(value))
     for step in readers:
         rule = rule_at(own.program.shapes, step, facts, weights)
         places = [index for index, name in enumerate(step.inputs) if name == value]
@@ -126,7 +126,7 @@ def received(
     return found.plus(Cotangent(sqrt_up(square))) if apart else found
 
 
-def _reads_apart(readers: Sequence[Step], size: int) -> bool:
+def reads_apart(readers: Sequence[Step], size: int) -> bool:
     """Whether several of these steps are moves, and no two of them read the same entry."""
     moves = [step.op for step in readers if isinstance(step.op, Move)]
     if len(moves) < 2:

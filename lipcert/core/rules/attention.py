@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
+from typing import Final, final
 
 import numpy as np
 
-from lipcert.core.arithmetic import multiply_up, sqrt_up
-from lipcert.core.interval import Interval, clip, exact, up
+from lipcert.core.arithmetic import add_up, multiply_down, multiply_up, sqrt_up
+from lipcert.core.interval import Array, Interval, clip, exact, up
 from lipcert.core.program import Attention, Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp
 from lipcert.core.rules.facts import Fact, longest_run, token_axis
+
+
+_CELLS: Final = 16
+"""parts of the lengths of tokens, each bounded by its ends"""
+_ALL_BUT_HIDDEN: Final = 64.0
+"""a mask that takes so much from a score leaves e^−64 of it"""
 
 
 class AttentionRule(Rule[Attention]):
@@ -69,7 +75,7 @@ class AttentionRule(Rule[Attention]):
         values = multiply_up(abs(self.op.scale), _deviation(v, v.row_spread, shapes[2], -1))
         if index == 0:
             return multiply_up(values, _deviation(k, k.column_spread, shapes[1], -2))
-        chances = self._chances()
+        chances = self._chances(self._reach)
         columns = sqrt_up(chances.column)
         if index == 2:
             return min(columns, sqrt_up(chances.squares))
@@ -77,45 +83,96 @@ class AttentionRule(Rule[Attention]):
         reach = min(multiply_up(q.row_norm, columns), multiply_up(q.norm, share))
         return multiply_up(values, reach)
 
+    def damped(self, keys: float, values: float, longest: float) -> tuple[float, float, float]:
+        """Those constants for Q, K and V where token j counts s_j times, s_j² ≤ 1 − t_j².
+
+        Hypotheses: 0 ≤ t_j ≤ longest ≤ 1, and k_j and v_j are no further than keys·t_j and
+        values·t_j from points of their own.
+        V: scale·values·min(½√κ·ρ_q, √min(π/4, 0.133)·X_Q) for K, and for V the root of the largest
+        (1 − t²)·κ(t), κ(t) bounding the column sum of a token of that t.
+        Proof: Σ_j s_j²‖Σ_i P_ij g_i‖² ≤ Σ_j s_j²(Σ_i P_ij)·Σ_i P_ij‖g_i‖². Its scores are apart from
+        those of another token by at most scale·ρ_q·keys·(t_j + longest).
+        K receives Σ_i P_ij c_ij·scale·q_i, c_ij = ‖g_i‖·values·(a_j − μ), μ = Σ_j P_ij a_j, for
+        numbers |a_j| ≤ t_j. As (1 − a²)(a − μ)² = ¼ − μ(a − μ) − (a² − μa − ½)², the mean
+        Σ_j P_ij s_j²(a_j − μ)² is at most ¼, from which both bounds follow as in `lipschitz`, the
+        second one with Σ_j P_ij² s_j²(a_j − μ)² ≤ π/4. That sum is below 0.133 too: if all
+        P_ij ≤ ½, it is at most ⅛. Else let 1 − q be the largest; its own term T of the mean is
+        (1 − q)q²·(1 − a²)(a − m)² with m the mean of the others, at most (27/16)(1 − q)q², and
+        the sum is no more than (1 − q)T + q(¼ − T), hence q/4 + (27/16)(1 − 2q)(1 − q)q².
+        Attained: K by two tokens of equal weight, a = ±√½, but for 0.133 in place of ⅛.
+        """
+        q, scale, chances = self.inputs[0], abs(self.op.scale), self._chances(self._reach)
+        by_row = multiply_up(q.row_norm, multiply_up(0.5, sqrt_up(chances.column)))
+        by_norm = multiply_up(q.norm, sqrt_up(min(multiply_up(0.25, chances.largest), 0.133)))
+        ahead = multiply_up(multiply_up(scale, values), min(by_row, by_norm))
+        reach, column = multiply_up(multiply_up(scale, q.row_norm), keys), 0.0
+        for cell in range(_CELLS):
+            low, high = (longest * ((cell + end) / _CELLS) for end in (0, 1))
+            known = self._chances(multiply_up(reach, add_up(high, longest))).column
+            column = max(column, multiply_up(known, add_up(1.0, -multiply_down(low, low))))
+            if column >= chances.column:
+                break
+        return (
+            self.lipschitz(0),
+            min(self.lipschitz(1), ahead),
+            min(self.lipschitz(2), sqrt_up(min(column, chances.column))),
+        )
+
+    @property
+    def _reach(self) -> float:
+        """How far scores of a query can be apart: 2·scale·ρ_q·r, all keys within r of a point."""
+        q, k = self.inputs[:2]
+        radius = _radius(k, k.column_spread, self.shapes[1])
+        return multiply_up(2.0 * abs(self.op.scale), multiply_up(q.row_norm, radius))
+
     @property
     def _hides(self) -> bool:
         """Whether a value says what is hidden."""
         return len(self.inputs) > 3
 
-    def _chances(self) -> _Chances:
+    def _chances(self, reach: float) -> _Chances:
         """What bounds the probabilities that the queries of a head may give to what they see.
 
-        Proof: p = 1/(1 + Σ e^differences) over the other tokens that the query sees, and no
-        difference is below −d. Scores of a row differ by at most |scale|·ρ_q·‖k_j − k_l‖ ≤
-        2|scale|·ρ_q·r, all keys of a head being within r of one point, plus the largest difference
-        of the mask in what the row sees. A hidden token gets 0. Where a mask may hide a token or
-        not, d is inf; where a value hides tokens, a query may see one alone. Of m numbers that sum
-        up to 1, the largest at most e^d times the least, the squares sum up to at most
-        (e^d + 2 + e^−d)/4m (Kantorovich), and to at most 1.
+        reach: of how far their scores are apart, but for the mask m.
+        Proof: p_j = 1/(1 + Σ e^(s_l − s_j)) over the other tokens that the query sees, and
+        s_l − s_j ≥ m_l − m_j − reach. A hidden token gets 0. Where a mask may hide a token or not,
+        it may be the only one seen; where a value hides tokens, a query may see one alone. Of n
+        numbers that sum up to at most 1, the largest at most e^d times the least, the squares sum
+        up to at most (e^d + 2 + e^−d)/4n (Kantorovich): of those tokens that no mask all but
+        hides; the others add the squares of what they may get.
         """
-        op, (q, k, *_), shapes = self.op, self.inputs, self.shapes
+        op, shapes = self.op, self.shapes
         queries, keys = shapes[0][-2], shapes[1][-1]
         if self._hides:
             return _Chances(float(queries), float(queries), 1.0)
         mask = exact(np.zeros((1, 1))) if op.mask is None else self.weights.entries(op.mask)
-        mask = mask.broadcast((*mask.shape[:-2], queries, keys))
-        seen = mask.hi > -np.inf
-        least = np.min(np.where(seen, mask.lo, np.inf), axis=-1, keepdims=True)
-        gap = up(np.max(mask.hi, axis=-1, keepdims=True) - least)
-        radius = _radius(k, k.column_spread, shapes[1])
-        reach = multiply_up(2.0 * abs(op.scale), multiply_up(q.row_norm, radius))
+        mask = mask.moved(np.atleast_2d)
+        mask = mask.broadcast((*mask.shape[:-1], keys))
+        seen, top = mask.hi > -np.inf, np.max(mask.lo, axis=-1, keepdims=True)
+        known = exact(np.where(top > -np.inf, top, 0.0))
+        odds, far = exp(exact(mask.lo) - known), exp(exact(-reach))
+        below = exp(known - exact(np.where(seen, mask.hi, known.lo))) * far
+        others = clip(odds.sum((odds.lo.ndim - 1,)) - odds, 0.0, math.inf) * below
+        share = (exact(1.0) + others).reciprocal()
+        chances = np.where(seen, np.minimum(share.hi, 1.0), 0.0)
+        main = seen & (mask.hi >= top - _ALL_BUT_HIDDEN)
+        least = np.min(np.where(main, mask.lo, np.inf), axis=-1, keepdims=True)
+        gap = up(np.max(np.where(main, mask.hi, -np.inf), axis=-1, keepdims=True) - least)
         smallest = exp(-(exact(reach) + exact(gap)))
-        number = exact(np.sum(seen, axis=-1, keepdims=True, dtype=np.float64))
-        others = (number - exact(1.0)) * smallest
-        share = (exact(1.0) + clip(others, 0.0, math.inf)).reciprocal()
-        chances = exact(np.where(seen, np.minimum(share.hi, 1.0), 0.0))
+        number = exact(np.sum(main, axis=-1, keepdims=True, dtype=np.float64))
         fourfold = smallest + exact(2.0) + smallest.reciprocal()
         squares = fourfold * (exact(4.0) * number).reciprocal()
-        squares = exact(np.minimum(squares.hi, 1.0)).sum((squares.lo.ndim - 2,))
+        rest = exact(np.where(main, 0.0, chances))
+        squares = squares + (rest * rest).sum((rest.lo.ndim - 1,))
+        rows, axis = queries // mask.shape[-2], mask.lo.ndim - 2
+
+        def added(array: Array) -> float:
+            return multiply_up(float(rows), float(np.max(exact(array).sum((axis,)).hi, initial=0.0)))
+
         return _Chances(
-            float(np.max(chances.sum((chances.lo.ndim - 2,)).hi, initial=0.0)),
-            float(np.max(squares.hi, initial=0.0)),
-            float(np.max(chances.hi, initial=0.0)),
+            added(chances),
+            added(np.minimum(squares.hi, 1.0)),
+            float(np.max(chances, initial=0.0)),
         )
 
 

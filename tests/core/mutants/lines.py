@@ -11,6 +11,7 @@ from typing import Any, Final, Literal
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import Line
 from lipcert.core.lines.affine import AffineFact
+from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
@@ -262,6 +263,7 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
                     yield BallFact(value=value, ball=ball, form=form, level=level)
         for of in (LOSS, OUTPUT):
             yield ValuePull(of=of, value=value)
+            yield AttentionPull(of=of, value=value)
             yield LossPull(of=of, value=value)
     for row in sorted(rows):
         yield RunNorm(values=row, method="dense", bound=1e6)

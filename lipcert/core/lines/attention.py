@@ -1,0 +1,130 @@
+"""pull/attention: what tokens receive through a normalisation and the attention above it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Literal, TypeAlias, final
+
+from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down, sqrt_up
+from lipcert.core.line import NotProved
+from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.pulls import reads_apart, received
+from lipcert.core.lines.shares import ShareLine
+from lipcert.core.program import Attention, Dense, Move, Normalize, Scale, Shift, Step
+from lipcert.core.rules.attention import AttentionRule
+from lipcert.core.rules.facts import Fact, root_up
+from lipcert.core.rules.steps import rule_at, step_fact
+
+_Path: TypeAlias = list[Step]
+
+
+@final
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class AttentionPull(ShareLine):
+    """Of what a normalisation of tokens reads, through it.
+
+    value: of an attention whose queries, keys and values are computed from the normalised tokens û
+    by steps that act on each alike: `Dense`, `Scale`, `Shift` and `Move`.
+    Hypotheses (checked): the blocks of the normalisation are the runs along the last axis; spreads
+    of runs of û reach the keys and the values through these steps; nothing else reads what lies
+    between, but for the last value that all three are computed from.
+    Proof: ‖û_j‖² = n·q/(q + ε) =: n·t_j² for a token of n entries, so that its Jacobian, at most
+    1/√(q + ε), is at most s_j/√ε with s_j² = 1 − t_j². Each key and each value is one affine
+    function of its û_j, at most √n·t_j times the spread of a unit from the point of û = 0. Linear
+    functions of tokens pass the s_j on, which the constants of `AttentionRule.damped` count. What
+    the three send down adds up as in `pull/stack`, where the norm of their stack is proved; it is
+    perpendicular where they move parts of one value; otherwise it is added. What comes from other
+    readers of that value is pulled by 1/√ε.
+    Attained: by values alone, where all queries see one token, û = 0.
+    """
+
+    rule: Literal["pull/attention"] = "pull/attention"
+    value: str
+
+    def evaluate(self, proof: Proof) -> float:
+        """From the facts, and the cotangents of the attention and of those other readers."""
+        normalised, shared, branches = tokens_below(proof, self.value)
+        width, known = normalised.shape[-1], proof.facts[normalised.output]
+        keys = _spread(proof, normalised, shared + branches[1]).column_spread
+        values = _spread(proof, normalised, shared + branches[2]).row_spread
+        rule = rule_at(proof.program.shapes, proof.step(self.value), proof.facts, proof.weights)
+        if not isinstance(rule, AttentionRule):
+            raise NotProved("it is not of an attention")
+        root, longest = root_up(width), divide_up(known.row_norm, sqrt_down(width))
+        gains = rule.damped(multiply_up(root, keys), multiply_up(root, values), min(longest, 1.0))
+        norm, done = _joined(proof, branches)
+        square = 0.0
+        for gain, branch in zip(gains, branches, strict=True):
+            sent = multiply_up(gain, _steepness(proof, branch[done:]))
+            square = add_up(square, multiply_up(sent, sent))
+        own = proof.passes[self.of]
+        found = multiply_up(own.cotangents[self.value].norm, multiply_up(norm, sqrt_up(square)))
+        split, first = (shared or [normalised])[-1], [row[0].output for row in branches if row]
+        rest = received(own, split.output, proof.facts, proof.weights, first)
+        steepness = _steepness(proof, [normalised, *shared])
+        return multiply_up(steepness, add_up(found, rest.norm))
+
+    def entry(self, proof: Proof) -> tuple[str, str | None]:
+        """What the normalisation reads, and its output."""
+        normalised = tokens_below(proof, self.value)[0]
+        return normalised.inputs[0], normalised.output
+
+
+def tokens_below(proof: Proof, value: str) -> tuple[Step, _Path, list[_Path]]:
+    """The normalisation below an attention, the steps that its queries, keys and values share, and
+    the further ones of each, from below; NotProved where any of the hypotheses does not hold."""
+    step, paths, makers = proof.step(value), [], set()
+    if not isinstance(step.op, Attention):
+        raise NotProved("it is not of an attention")
+    for name in step.inputs[:3]:
+        path, maker = [], proof.step(name)
+        while isinstance(maker.op, Dense | Scale | Shift | Move):
+            path.append(maker)
+            maker = proof.step(maker.inputs[0])
+        paths.append(path[::-1])
+        makers.add(maker.output)
+    rank = len(maker.shape)
+    if len(makers) > 1 or not isinstance(maker.op, Normalize) or rank < 2:
+        raise NotProved("no normalisation of tokens lies below the attention")
+    if {axis % rank for axis in maker.op.axes} != {rank - 1}:
+        raise NotProved("what is normalised below the attention is not its tokens")
+    rows = takewhile(lambda row: row[0] is row[1] is row[2], zip(*paths, strict=False))
+    shared = [row[0] for row in rows]
+    branches = [path[len(shared) :] for path in paths]
+    inner = [maker, *shared][:-1] + [step for branch in branches for step in branch]
+    if any(proof.reads[step.output] != 1 for step in inner):
+        raise NotProved("something else reads what lies below the attention")
+    return maker, shared, branches
+
+
+def _spread(proof: Proof, start: Step, path: _Path) -> Fact:
+    """What is known at the end of a path where the runs at its start spread by 1."""
+    fact = Fact.of(start.shape, row_spread=1.0)
+    for step in path:
+        fact = step_fact(proof.program, step, {step.inputs[0]: fact}, proof.weights)
+    return fact
+
+
+def _steepness(proof: Proof, path: _Path) -> float:
+    """The Lipschitz constants of the steps of a path, multiplied."""
+    found = 1.0
+    for step in path:
+        rule = rule_at(proof.program.shapes, step, proof.facts, proof.weights)
+        found = multiply_up(found, rule.lipschitz(0))
+    return found
+
+
+def _joined(proof: Proof, branches: list[_Path]) -> tuple[float, int]:
+    """How much longer than √Σ‖·‖² what the first steps of branches send down together is, and how
+    many of these steps that counts."""
+    first = [branch[0] for branch in branches if branch]
+    if len(first) == 3:
+        names = {step.output for step in first}
+        values = tuple(step.output for step in proof.program.steps if step.output in names)
+        stack = proof.stacks.get(values)
+        if stack is not None:
+            return stack, 1
+        if reads_apart(first, proof.program.size(first[0].inputs[0])):
+            return 1.0, 0
+    return root_up(3), 0
