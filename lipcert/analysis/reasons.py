@@ -15,8 +15,8 @@ from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.records import BoundReport, ReasonReport
 from lipcert.core.coverage import tensors_read
 from lipcert.core.line import Line
-from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.affine import AffineFact
+from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from tests.core import test_attention_pull
 from tests.weakenings import line_oracles as by
 from tests.weakenings.mutation import Kill, Mutation
 
@@ -122,6 +123,26 @@ PULLS = [
         by.a_stack_beside_another_reader),
     _of("stacks:StackPull.entry", "inputs[0], None", "inputs[0], self.subject",
         by.a_stack_that_is_no_share_of_one_matrix),
+    *(Mutation("lines.attention:tokens_below", old, new, killer) for old, new, killer in (
+        ("proof.reads[step.output] != 1", "False",
+         Kill.of(test_attention_pull.test_nothing_else_reads_what_lies_between, "q")),
+        ("[maker, *shared][:-1]", "shared[:-1]",
+         Kill.of(test_attention_pull.test_nothing_else_reads_what_lies_between, "norm")),
+        ("{axis % rank for axis in maker.op.axes} != {rank - 1}", "False",
+         Kill.of(test_attention_pull.test_what_lies_below_has_to_be_a_norm_of_tokens,
+                 test_attention_pull.OTHERS[0])),
+    )),
+    *(Mutation("lines.attention:AttentionPull.evaluate", old, new, Kill.of(oracle))
+      for old, new, oracle in (
+        ("multiply_up(root, values)", "values",
+         test_attention_pull.test_two_tokens_attain_what_keys_receive),
+        ("add_up(found, rest.norm)", "found",
+         test_attention_pull.test_what_passes_by_attains_what_it_receives),
+        ("[normalised, *shared])", "[normalised])",
+         test_attention_pull.test_what_passes_by_attains_what_it_receives),
+    )),
+    Mutation("lines.attention:_joined", "_steepness(proof, branch[:1])", "0.5",
+        Kill.of(test_attention_pull.test_two_tokens_attain_what_keys_receive)),
     _of("shares:FormPull.evaluate", "chain.use != COTANGENTS", "False",
         by.a_form_of_values_for_cotangents),
     _of("shares:first_reader", "not is_only_way(program, steps)", "False",

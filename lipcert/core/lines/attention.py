@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import reduce
 from itertools import takewhile
 from typing import Literal, TypeAlias, final
 
@@ -33,9 +36,9 @@ class AttentionPull(ShareLine):
     1/√(q + ε), is at most s_j/√ε with s_j² = 1 − t_j². Each key and each value is one affine
     function of its û_j, at most √n·t_j times the spread of a unit from the point of û = 0. Linear
     functions of tokens pass the s_j on, which the constants of `AttentionRule.damped` count. What
-    the three send down adds up as in `pull/stack`, where the norm of their stack is proved; it is
-    perpendicular where they move parts of one value; otherwise it is added. What comes from other
-    readers of that value is pulled by 1/√ε.
+    the three send down is added, or is as long as in `pull/stack`, where the norm of their stack is
+    proved, or perpendicular, where they move parts of one value. What comes from other readers of
+    that value is pulled by 1/√ε.
     Attained: by values alone, where all queries see one token, û = 0.
     """
 
@@ -53,14 +56,10 @@ class AttentionPull(ShareLine):
             raise NotProved("it is not of an attention")
         root, longest = root_up(width), divide_up(known.row_norm, sqrt_down(width))
         gains = rule.damped(multiply_up(root, keys), multiply_up(root, values), min(longest, 1.0))
-        norm, done = _joined(proof, branches)
-        square = 0.0
-        for gain, branch in zip(gains, branches, strict=True):
-            sent = multiply_up(gain, _steepness(proof, branch[done:]))
-            square = add_up(square, multiply_up(sent, sent))
-        own = proof.passes[self.of]
-        found = multiply_up(own.cotangents[self.value].norm, multiply_up(norm, sqrt_up(square)))
+        above = proof.passes[self.of].cotangents[self.value].norm
+        found = multiply_up(above, _joined(proof, gains, branches))
         split, first = (shared or [normalised])[-1], [row[0].output for row in branches if row]
+        own = proof.passes[self.of]
         rest = received(own, split.output, proof.facts, proof.weights, first)
         steepness = _steepness(proof, [normalised, *shared])
         return multiply_up(steepness, add_up(found, rest.norm))
@@ -115,16 +114,25 @@ def _steepness(proof: Proof, path: _Path) -> float:
     return found
 
 
-def _joined(proof: Proof, branches: list[_Path]) -> tuple[float, int]:
-    """How much longer than √Σ‖·‖² what the first steps of branches send down together is, and how
-    many of these steps that counts."""
+def _joined(proof: Proof, gains: Sequence[float], branches: list[_Path]) -> float:
+    """How much longer than the cotangent of the attention all that its branches send down is."""
     first = [branch[0] for branch in branches if branch]
+    steep = [_steepness(proof, branch[1:]) for branch in branches]
+    sent = [multiply_up(gain, length) for gain, length in zip(gains, steep, strict=True)]
+    alone = [
+        multiply_up(length, _steepness(proof, branch[:1]))
+        for length, branch in zip(sent, branches, strict=True)
+    ]
+    found = reduce(add_up, alone)
     if len(first) == 3:
         names = {step.output for step in first}
         values = tuple(step.output for step in proof.program.steps if step.output in names)
-        stack = proof.stacks.get(values)
-        if stack is not None:
-            return stack, 1
+        stack = proof.stacks.get(values, math.inf)
+        found = min(found, multiply_up(stack, _root_of_squares(sent)))
         if reads_apart(first, proof.program.size(first[0].inputs[0])):
-            return 1.0, 0
-    return root_up(3), 0
+            found = min(found, _root_of_squares(alone))
+    return found
+
+
+def _root_of_squares(lengths: Sequence[float]) -> float:
+    return sqrt_up(reduce(add_up, [multiply_up(length, length) for length in lengths]))

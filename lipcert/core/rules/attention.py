@@ -15,7 +15,6 @@ from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp
 from lipcert.core.rules.facts import Fact, longest_run, token_axis
 
-
 _CELLS: Final = 16
 """parts of the lengths of tokens, each bounded by its ends"""
 _ALL_BUT_HIDDEN: Final = 64.0
@@ -90,8 +89,8 @@ class AttentionRule(Rule[Attention]):
         values·t_j from points of their own.
         V: scale·values·min(½√κ·ρ_q, √min(π/4, 0.133)·X_Q) for K, and for V the root of the largest
         (1 − t²)·κ(t), κ(t) bounding the column sum of a token of that t.
-        Proof: Σ_j s_j²‖Σ_i P_ij g_i‖² ≤ Σ_j s_j²(Σ_i P_ij)·Σ_i P_ij‖g_i‖². Its scores are apart from
-        those of another token by at most scale·ρ_q·keys·(t_j + longest).
+        Proof: Σ_j s_j²‖Σ_i P_ij g_i‖² ≤ Σ_j s_j²(Σ_i P_ij)·Σ_i P_ij‖g_i‖². Scores of j are apart
+        from those of another token by at most scale·ρ_q·keys·(t_j + longest).
         K receives Σ_i P_ij c_ij·scale·q_i, c_ij = ‖g_i‖·values·(a_j − μ), μ = Σ_j P_ij a_j, for
         numbers |a_j| ≤ t_j. As (1 − a²)(a − μ)² = ¼ − μ(a − μ) − (a² − μa − ½)², the mean
         Σ_j P_ij s_j²(a_j − μ)² is at most ¼, from which both bounds follow as in `lipschitz`, the
@@ -101,6 +100,9 @@ class AttentionRule(Rule[Attention]):
         the sum is no more than (1 − q)T + q(¼ − T), hence q/4 + (27/16)(1 − 2q)(1 − q)q².
         Attained: K by two tokens of equal weight, a = ±√½, but for 0.133 in place of ⅛.
         """
+        plain = self.lipschitz(0), self.lipschitz(1), self.lipschitz(2)
+        if plain[2] == math.inf:  # heads are not independent
+            return plain
         q, scale, chances = self.inputs[0], abs(self.op.scale), self._chances(self._reach)
         by_row = multiply_up(q.row_norm, multiply_up(0.5, sqrt_up(chances.column)))
         by_norm = multiply_up(q.norm, sqrt_up(min(multiply_up(0.25, chances.largest), 0.133)))
@@ -112,11 +114,7 @@ class AttentionRule(Rule[Attention]):
             column = max(column, multiply_up(known, add_up(1.0, -multiply_down(low, low))))
             if column >= chances.column:
                 break
-        return (
-            self.lipschitz(0),
-            min(self.lipschitz(1), ahead),
-            min(self.lipschitz(2), sqrt_up(min(column, chances.column))),
-        )
+        return plain[0], min(plain[1], ahead), min(plain[2], sqrt_up(column))
 
     @property
     def _reach(self) -> float:
@@ -167,7 +165,8 @@ class AttentionRule(Rule[Attention]):
         rows, axis = queries // mask.shape[-2], mask.lo.ndim - 2
 
         def added(array: Array) -> float:
-            return multiply_up(float(rows), float(np.max(exact(array).sum((axis,)).hi, initial=0.0)))
+            largest = float(np.max(exact(array).sum((axis,)).hi, initial=0.0))
+            return multiply_up(float(rows), largest)
 
         return _Chances(
             added(chances),

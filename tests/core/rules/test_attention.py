@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,8 @@ import torch
 
 from lipcert.core.interval import exact
 from lipcert.core.program import Attention, Operand
+from lipcert.core.rules.attention import AttentionRule
+from lipcert.core.rules.base import Weights
 from lipcert.core.rules.facts import Fact
 from tests.core.rules.cases import output, stretch
 
@@ -125,4 +128,103 @@ def test_no_ascent_exceeds_the_constants_of_attention(seed: int) -> None:
             if not norm.requires_grad:
                 break
             (-norm).backward()
+            ascent.step()
+
+
+def damped(scale: float, keys: float, values: float, shapes: Any, *facts: Fact) -> Any:
+    """Of tokens of any length up to 1."""
+    rule = AttentionRule(op=Attention(scale), inputs=facts, shapes=shapes, output="y",
+                         shape=(*shapes[0][:-1], shapes[2][-1]), weights=Weights({}))  # fmt: skip
+    return rule.damped(keys, values, 1.0)
+
+
+@pytest.mark.parametrize("length", [0.0, 5.0])
+def test_two_opposite_tokens_attain_what_damped_keys_receive(length: float) -> None:
+    """Four equal queries across them, a = ±√½, whether scores may differ or not."""
+    shapes = ((4, 2), (2, 2), (2, 1))
+    queries, keys = Fact.of(shapes[0], row_norm=1.5), Fact.of(shapes[1], column_norm=length)
+    found = damped(2.0, length, 3.0, shapes, queries, keys, Fact.of(shapes[2], row_norm=3.0))[1]
+    true = 2.0 * 3.0 * math.sqrt(4 * 1.5**2 / 8)
+    assert true * (1 - 1e-12) <= found <= 1.04 * true
+    if not length:
+        assert found == pytest.approx(true)
+
+
+def test_equal_queries_attain_what_damped_values_receive() -> None:
+    """A token of each length, all others as far as they may be on the other side."""
+    shapes = ((5, 1), (1, 4), (4, 1))
+    facts = [Fact.of(shapes[0], row_norm=1.0), Fact.of(shapes[1], column_norm=1.2),
+             Fact.of(shapes[2], row_norm=1.0)]  # fmt: skip
+    found = damped(1.0, 1.2, 1.0, shapes, *facts)[2]
+    t = np.linspace(0.0, 1.0, 1001)
+    share = 1.0 / (1.0 + 3.0 * np.exp(-1.2 * (1.0 + t)))
+    true = np.sqrt(np.max((1.0 - t**2) * 5.0 * share))
+    assert true <= found <= 1.05 * true < 0.98 * math.sqrt(5.0 * share[-1])
+
+
+def test_damped_heads_that_share_their_keys_have_no_rule() -> None:
+    shapes = ((2, 2, 3), (1, 3, 4), (1, 4, 3))
+    facts = [Fact.of(shape, 1.0) for shape in shapes]
+    assert damped(1.0, 1.0, 1.0, shapes, *facts) == (INF, INF, INF)
+
+
+def test_what_one_token_adds_to_a_mean_is_below_its_bound() -> None:
+    """Between the points of the grid the polynomial, of slope 2 at most, rises by 1e-4 at most."""
+    q = np.linspace(0.0, 0.5, 10001)
+    assert np.max(q / 4 + 27 / 16 * (1 - 2 * q) * (1 - q) * q**2) + 1e-4 < 0.133
+
+
+@pytest.mark.parametrize("low", [-1e4, -3.4e38])
+def test_a_mask_of_large_numbers_hides_as_infinities_do(low: float) -> None:
+    shapes = ((3, 2), (2, 3), (3, 2))
+    facts = [Fact.of(shape, 1.0) for shape in shapes]
+    hidden, finite = np.triu(np.full((3, 3), -INF), 1), np.triu(np.full((3, 3), low), 1)
+    for place in range(3):
+        one, other = (
+            stretch(Attention(1.0, Operand(mask, mask)), place, facts, shapes, (3, 2))
+            for mask in (hidden, finite)
+        )
+        assert one == pytest.approx(other, rel=1e-9)
+
+
+@pytest.mark.sample(seed=2)
+@pytest.mark.parametrize("seed", range(8))
+def test_no_ascent_exceeds_the_damped_constants(seed: int) -> None:
+    """Ascent over queries, tokens and cotangents; masks of all kinds."""
+    rng, starts = np.random.default_rng(seed), 48
+    torch.manual_seed(seed)
+    m, d, width = (int(rng.integers(low, high)) for low, high in ((2, 5), (1, 4), (3, 5)))
+    scale, rho, longest, keys, values = rng.uniform(0.3, [3.0, 3.0, 1.0, 3.0, 3.0])
+    mask = [np.zeros((m, m)), *(np.triu(np.full((m, m), low), 1) for low in (-INF, -1e4)),
+            rng.normal(size=(m, m))][seed % 4]  # fmt: skip
+    maps = [torch.tensor(rng.normal(size=(d, width))) for _ in range(2)]
+    to_key, to_value = (
+        a * size / torch.linalg.matrix_norm(a, 2)
+        for a, size in zip(maps, (keys, values), strict=True)
+    )
+    shapes = ((m, d), (d, m), (m, d))
+    lengths = ({"row_norm": rho}, {"column_norm": keys * longest}, {"row_norm": values * longest})
+    facts = tuple(Fact.of(shape, **known) for shape, known in zip(shapes, lengths, strict=True))
+    rule = AttentionRule(op=Attention(scale, Operand(mask, mask)), inputs=facts, shapes=shapes,
+                         shape=(m, d), weights=Weights({}), output="y")  # fmt: skip
+    _, *limits = rule.damped(keys, values, longest)
+
+    def within(free: torch.Tensor, radius: float) -> torch.Tensor:
+        return radius * free / free.norm(dim=-1, keepdim=True).clamp_min(1.0)
+
+    for place, limit in enumerate(limits):
+        frees = [torch.randn(starts, m, n, dtype=torch.float64) for n in (d, width, d)]
+        ascent = torch.optim.Adam([free.requires_grad_() for free in frees], lr=0.1)
+        for _ in range(80):
+            q, tokens = within(frees[0], rho), within(frees[1], longest)
+            g = frees[2] / frees[2].flatten(1).norm(dim=1)[:, None, None]
+            k, v = tokens @ to_key.T, tokens @ to_value.T
+            p = torch.softmax(scale * q @ k.mT + torch.tensor(mask), dim=-1)
+            along = g @ v.mT
+            back = scale * (p * (along - (p * along).sum(-1, keepdim=True))).mT @ q
+            sent = [back, p.mT @ g][place]
+            length = (((1 - (tokens**2).sum(-1)) * (sent**2).sum(-1)).sum(-1)).sqrt()
+            assert float(length.detach().max()) <= limit * (1 + 1e-9)
+            ascent.zero_grad()
+            (-torch.log(length + 1e-300).sum()).backward()
             ascent.step()

@@ -1,0 +1,239 @@
+"""pull/attention: a normalisation and the attention above it, attacked together."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from lipcert.core.certificate import ScopeClaim
+from lipcert.core.coverage import rule_of
+from lipcert.core.line import NotProved
+from lipcert.core.lines.attention import AttentionPull
+from lipcert.core.lines.facts import InputFact, StepFact
+from lipcert.core.lines.proof import OUTPUT, Proof
+from lipcert.core.lines.pulls import ValuePull
+from lipcert.core.lines.stacks import StackNorm
+from lipcert.core.norms import ENGINES
+from lipcert.core.program import (
+    Activation,
+    Add,
+    Attention,
+    Dense,
+    Move,
+    Normalize,
+    Op,
+    Operand,
+    Place,
+    Program,
+    Scale,
+    Shift,
+    Step,
+)
+from tests.core.mutants.truth import follow
+from tests.weakenings.oracles import PREMISES
+
+TOKENS, WIDTH, EPSILON, RADIUS = 3, 4, 0.25, 20.0
+
+
+class Block:
+    """x → norm → scale, shift → queries, keys, values → attention, of one head.
+
+    fused: the three are parts of what one matrix computes. beside: the shifted tokens are added to
+    the output, too.
+    """
+
+    def __init__(self, seed: int, *, fused: bool = False, beside: bool = False) -> None:
+        rng = np.random.default_rng(seed)
+        sizes = rng.choice([0.3, 1.0, 2.0], size=3)
+        self.centred, self.scale = bool(seed % 2), float(rng.choice([0.1, 0.5, 2.0]))
+        self.factor = rng.uniform(0.2, 1.0, WIDTH)
+        self.offset, self.bias = rng.normal(size=WIDTH), rng.normal(size=3 * WIDTH)
+        parts = [size * rng.normal(size=(WIDTH, WIDTH)) / 2 for size in sizes]
+        if seed % 3 == 0:  # keys and values see one direction of the tokens
+            parts[1] = parts[2] = sizes[1] * np.eye(WIDTH)[:, :1] @ np.array([[1.0, -1, 0, 0]])
+        self.weight, self.beside = np.concatenate(parts), beside
+        self.made(fused=fused)
+
+    def made(self, *, fused: bool) -> None:
+        """The steps, from the numbers."""
+        shape, wide = (1, TOKENS, WIDTH), (1, TOKENS, 3 * WIDTH)
+        places = np.arange(TOKENS * 3 * WIDTH).reshape(wide)
+        self.steps = [
+            _step(Normalize((2,), EPSILON, self.centred), "x", "norm", shape),
+            _step(Scale(_operand(self.factor.reshape(1, 1, -1))), "norm", "scaled", shape),
+            _step(Shift(_operand(self.offset.reshape(1, 1, -1))), "scaled", "h", shape),
+        ]
+        if fused:
+            all_three = Dense(_operand(self.weight), _operand(self.bias))
+            self.steps.append(_step(all_three, "h", "qkv", wide))
+        for k, name in enumerate("qkv"):
+            own = slice(k * WIDTH, (k + 1) * WIDTH)
+            if fused:
+                self.steps.append(_step(Move(places[..., own]), "qkv", name, shape))
+            else:
+                op = Dense(_operand(self.weight[own]), _operand(self.bias[own]))
+                self.steps.append(_step(op, "h", name, shape))
+        turned = np.arange(TOKENS * WIDTH).reshape(shape).swapaxes(1, 2)
+        self.steps += [
+            _step(Move(turned), "k", "keys", turned.shape),
+            _step(Attention(self.scale), "q keys v", "y", shape),
+        ]
+        if self.beside:
+            self.steps.append(_step(Add((1, 1)), "y h", "sum", shape))
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if self.centred:
+            x = x - x.mean(-1, keepdim=True)
+        x = x / torch.sqrt((x**2).mean(-1, keepdim=True) + EPSILON)
+        h = x * torch.tensor(self.factor) + torch.tensor(self.offset)
+        q, k, v = (h @ torch.tensor(self.weight).T + torch.tensor(self.bias)).chunk(3, -1)
+        y = torch.softmax(self.scale * q @ k.mT, -1) @ v
+        return y + h if self.beside else y
+
+    def proof(self, steps: Sequence[Step] | None = None) -> Proof:
+        steps = tuple(self.steps if steps is None else steps)
+        shapes = {"x": (1, TOKENS, WIDTH)} | {step.output: step.shape for step in steps}
+        program = Program("x", steps[-1].output, shapes, steps, Place(0), ())
+        premises = replace(PREMISES, input_norm=RADIUS)
+        return Proof(program, premises, ScopeClaim("point", (), ()), ENGINES["float"])
+
+    def bound(self, *, together: bool, stacked: bool = False) -> float:
+        """Of the Jacobian, with the line or without it."""
+        proof = self.proof()
+        norm = float(np.linalg.norm(self.weight, 2)) * (1 + 1e-9)
+        values = [step.output for step in self.steps[-2::-1]]
+        if self.beside:
+            values.remove("y")
+        follow(
+            proof,
+            [
+                *[StackNorm(values=("q", "k", "v"), bound=norm)] * stacked,
+                InputFact(value="x"),
+                *(StepFact(value=step.output, step=rule_of(step.op)) for step in self.steps),
+                *[ValuePull(of=OUTPUT, value="y")] * self.beside,
+                *(ValuePull(of=OUTPUT, value=value) for value in values),
+                *[AttentionPull(of=OUTPUT, value="y")] * together,
+                ValuePull(of=OUTPUT, value="x"),
+            ],
+        )
+        return proof.lipschitz
+
+    def steepness(self, x: torch.Tensor) -> float:
+        """The norm of the Jacobian at an example."""
+        jacobian = torch.autograd.functional.jacobian(self, x)
+        return float(torch.linalg.matrix_norm(jacobian.reshape(x.numel(), -1), 2))
+
+    def attained(self, starts: int = 32, turns: int = 60) -> float:
+        """‖Jᵀg‖ by ascent over tokens, some of them near 0, and over unit cotangents g."""
+        torch.manual_seed(0)
+        sizes = torch.tensor([0.0, 0.1, 1.0, 5.0]).double()[torch.randint(4, (starts, TOKENS, 1))]
+        x = (sizes * torch.randn(starts, TOKENS, WIDTH)).double().requires_grad_()
+        g = torch.randn(starts, TOKENS, WIDTH, dtype=torch.float64)
+        ascent, largest = torch.optim.Adam([x], lr=0.1), 0.0
+        for _ in range(turns):
+            _, pull = torch.func.vjp(self, x)
+            for _ in range(3):  # the best cotangent of these tokens, by powers
+                g = torch.func.jvp(self, (x,), pull(g))[1].detach()
+                g = g / g.flatten(1).norm(dim=1)[:, None, None]
+            lengths = pull(g)[0].flatten(1).norm(dim=1)
+            largest = max(largest, float(lengths.detach().max()))
+            ascent.zero_grad()
+            (-torch.log(lengths).sum()).backward()
+            ascent.step()
+            with torch.no_grad():
+                x *= (RADIUS / x.flatten(1).norm(dim=1)).clamp_max(1.0)[:, None, None]
+        return largest
+
+
+def _operand(array: np.ndarray) -> Operand:
+    return Operand(array, array)
+
+
+def _step(op: Op, inputs: str, output: str, shape: tuple[int, ...]) -> Step:
+    return Step(op, tuple(inputs.split()), output, shape, 0)
+
+
+@pytest.mark.sample(seed=2)
+@pytest.mark.parametrize("seed", range(9))
+def test_no_ascent_exceeds_what_the_line_says(seed: int) -> None:
+    """Of three matrices with the norm of their stack or without it, of one, and with a bypass."""
+    block = Block(seed)
+    attained, plain = block.attained(), block.bound(together=False)
+    for stacked in (False, True):
+        together = block.bound(together=True, stacked=stacked)
+        assert attained <= together * (1 + 1e-9)
+        assert together <= plain
+    parts = Block(seed, fused=True)
+    assert attained <= parts.bound(together=True) <= parts.bound(together=False)
+    bypass = Block(seed, beside=True)
+    assert bypass.attained() <= bypass.bound(together=True) <= bypass.bound(together=False)
+
+
+def test_two_tokens_attain_what_keys_receive() -> None:
+    """They are ±√½ of the longest, the queries are one number across them, and scores are large:
+    what values receive is small beside it."""
+    block = Block(1)
+    block.centred, block.scale, block.factor = False, 100.0, np.full(WIDTH, 0.5)
+    block.offset, block.bias = np.zeros(WIDTH), np.eye(3 * WIDTH)[1]
+    block.weight = np.concatenate(
+        [np.diag(row) for row in ([0.0] * 4, [0.0, 1, 0, 0], [2.0, 0, 0, 0])]
+    )
+    block.made(fused=False)
+    x = np.zeros((1, TOKENS, WIDTH))
+    x[0, :2, 0] = np.array([1.0, -1.0]) * (WIDTH * EPSILON) ** 0.5
+    x[0, 2:, 1] = -10.0  # seen by no query
+    attained = block.steepness(torch.tensor(x))
+    assert attained <= block.bound(together=True) <= 1.15 * attained
+
+
+def test_what_passes_by_attains_what_it_receives() -> None:
+    block = Block(1)
+    block.weight, block.beside, block.centred = np.zeros((3 * WIDTH, WIDTH)), True, False
+    block.factor = np.full(WIDTH, 3.0)
+    block.made(fused=False)
+    attained = block.steepness(torch.zeros(1, TOKENS, WIDTH).double())
+    assert attained == pytest.approx(block.bound(together=True))
+
+
+def test_a_norm_makes_attention_half_as_steep_in_its_keys() -> None:
+    blocks = [Block(seed) for seed in range(12)]
+    shares = [block.bound(together=True) / block.bound(together=False) for block in blocks]
+    assert min(shares) < 0.7
+
+
+OTHERS = [
+    Normalize((1,), EPSILON, True),
+    Normalize((1, 2), EPSILON, True),
+    Activation("relu"),
+]
+
+
+def _refused(steps: Sequence[Step]) -> None:
+    proof = Block(0).proof(steps)
+    with pytest.raises(NotProved):
+        AttentionPull(of=OUTPUT, value="y").entry(proof)
+
+
+@pytest.mark.parametrize("op", OTHERS)
+def test_what_lies_below_has_to_be_a_norm_of_tokens(op: Op) -> None:
+    steps = Block(0).steps
+    _refused([replace(steps[0], op=op), *steps[1:]])
+
+
+@pytest.mark.parametrize("read", ["norm", "scaled", "q", "keys"])
+def test_nothing_else_reads_what_lies_between(read: str) -> None:
+    steps = Block(0).steps
+    shape = next(step.shape for step in steps if step.output == read)
+    _refused([*steps, _step(Activation("relu"), read, "out", shape)])
+
+
+def test_tokens_of_different_factors_are_not_alike() -> None:
+    """The line says no more than the rules of the steps."""
+    block = Block(1)
+    factors = np.linspace(0.5, 1.0, TOKENS).reshape(1, -1, 1)
+    block.steps[1] = _step(Scale(_operand(factors)), "norm", "scaled", block.steps[1].shape)
+    assert block.bound(together=True) >= block.bound(together=False)
