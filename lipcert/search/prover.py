@@ -36,6 +36,7 @@ from lipcert.core.lines.chains import (
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
+from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunPull
@@ -84,7 +85,8 @@ class Derived:
         wanted = {
             number
             for number, line in enumerate(self.lines)
-            if line.stage == 3 or (isinstance(line, TensorGradient) and line.tensor in tensors)
+            if isinstance(line, StepNorm)
+            or (isinstance(line, TensorGradient) and line.tensor in tensors)
         }
         if lipschitz:
             rows = enumerate(self.lines)
@@ -271,7 +273,8 @@ class Prover:
         number = self.proof.number = len(self._lines)
         self._log.written = set()
         line.keep(self.proof, found)
-        rests = frozenset(writer for key in read for writer in self._writers.get(key, ()))
+        needed = read - self._log.written  # to what is known of a subject, a line only adds
+        rests = frozenset(writer for key in needed for writer in self._writers.get(key, ()))
         self._lines.append(line)
         self._rests.append(rests)
         for key in self._log.written:
@@ -300,6 +303,17 @@ class Prover:
             found = proof.facts[step.output]
             for chain in proposals.of_value(step.output, found, proof.facts):
                 self._near(chain, known)
+            self._forget_runs(step.output)
+
+    def _forget_runs(self, value: str) -> None:
+        """Leaves out what runs say of a value where a later line has a smaller norm: they say
+        nothing else."""
+        writers = self._writers[id(self.proof.facts), value]
+        least = min(self._lines[number].stated for number in writers)
+        for number in writers.copy():
+            line = self._lines[number]
+            if isinstance(line, AffineFact) and len(line.values) > 1 and line.stated > least:
+                writers.remove(number)
 
     def _add_if_it_tells(self, *lines: FactLine) -> bool:
         """Whether a fact follows: that of the least norm, kept if it says more than is known."""

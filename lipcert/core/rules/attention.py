@@ -85,8 +85,8 @@ class AttentionRule(Rule[Attention]):
     def damped(self, keys: float, values: float, longest: float) -> tuple[float, float, float]:
         """Those constants for Q, K and V where token j counts s_j times, s_j² ≤ 1 − t_j².
 
-        Hypotheses: 0 ≤ t_j ≤ longest ≤ 1, and k_j and v_j are no further than keys·t_j and
-        values·t_j from points of their own.
+        Hypotheses: 0 ≤ t_j ≤ longest ≤ 1, and k_j and v_j are at most keys·t_j and values·t_j
+        away from points of their own.
         V: scale·values·min(½√κ·ρ_q, √min(π/4, 0.133)·X_Q) for K, and for V the root of the largest
         (1 − t²)·κ(t), κ(t) bounding the column sum of a token of that t.
         Proof: Σ_j s_j²‖Σ_i P_ij g_i‖² ≤ Σ_j s_j²(Σ_i P_ij)·Σ_i P_ij‖g_i‖². Scores of j are apart
