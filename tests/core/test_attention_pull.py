@@ -127,27 +127,6 @@ class Block:
         jacobian = torch.autograd.functional.jacobian(self, x)
         return float(torch.linalg.matrix_norm(jacobian.reshape(x.numel(), -1), 2))
 
-    def attained(self, starts: int = 32, turns: int = 60) -> float:
-        """‖Jᵀg‖ by ascent over tokens, some of them near 0, and over unit cotangents g."""
-        torch.manual_seed(0)
-        sizes = torch.tensor([0.0, 0.1, 1.0, 5.0]).double()[torch.randint(4, (starts, TOKENS, 1))]
-        x = (sizes * torch.randn(starts, TOKENS, WIDTH)).double().requires_grad_()
-        g = torch.randn(starts, TOKENS, WIDTH, dtype=torch.float64)
-        ascent, largest = torch.optim.Adam([x], lr=0.1), 0.0
-        for _ in range(turns):
-            _, pull = torch.func.vjp(self, x)
-            for _ in range(3):  # the best cotangent of these tokens, by powers
-                g = torch.func.jvp(self, (x,), pull(g))[1].detach()
-                g = g / g.flatten(1).norm(dim=1)[:, None, None]
-            lengths = pull(g)[0].flatten(1).norm(dim=1)
-            largest = max(largest, float(lengths.detach().max()))
-            ascent.zero_grad()
-            (-torch.log(lengths).sum()).backward()
-            ascent.step()
-            with torch.no_grad():
-                x *= (RADIUS / x.flatten(1).norm(dim=1)).clamp_max(1.0)[:, None, None]
-        return largest
-
 
 def _operand(array: np.ndarray) -> Operand:
     return Operand(array, array)
@@ -157,20 +136,18 @@ def _step(op: Op, inputs: str, output: str, shape: tuple[int, ...]) -> Step:
     return Step(op, tuple(inputs.split()), output, shape, 0)
 
 
-@pytest.mark.sample(seed=2)
-@pytest.mark.parametrize("seed", range(9))
-def test_no_ascent_exceeds_what_the_line_says(seed: int) -> None:
-    """Of three matrices with the norm of their stack or without it, of one, and with a bypass."""
-    block = Block(seed)
-    attained, plain = block.attained(), block.bound(together=False)
-    for stacked in (False, True):
-        together = block.bound(together=True, stacked=stacked)
-        assert attained <= together * (1 + 1e-9)
-        assert together <= plain
-    parts = Block(seed, fused=True)
-    assert attained <= parts.bound(together=True) <= parts.bound(together=False)
-    bypass = Block(seed, beside=True)
-    assert bypass.attained() <= bypass.bound(together=True) <= bypass.bound(together=False)
+@pytest.mark.parametrize("seed", range(6))
+def test_nothing_is_steeper_than_the_line_says(seed: int) -> None:
+    """Of three matrices with the norm of their stack or without it, of one, and with a bypass, at
+    tokens some of which are near 0; attacked harder in `rules.test_attention`."""
+    rng, blocks = np.random.default_rng(seed), [Block(seed), Block(seed, fused=True)]
+    blocks.append(Block(seed, beside=True))
+    sizes = rng.choice([0.0, 0.1, 1.0, 5.0], size=(20, 1, TOKENS, 1))
+    drawn = torch.tensor(sizes * rng.normal(size=(20, 1, TOKENS, WIDTH)))
+    for block in blocks:
+        found = [block.bound(together=True, stacked=stacked) for stacked in (True, False)]
+        assert max(map(block.steepness, drawn)) <= min(found) * (1 + 1e-9)
+        assert max(found) <= block.bound(together=False)
 
 
 def test_two_tokens_attain_what_keys_receive() -> None:
@@ -197,12 +174,6 @@ def test_what_passes_by_attains_what_it_receives() -> None:
     block.made(fused=False)
     attained = block.steepness(torch.zeros(1, TOKENS, WIDTH).double())
     assert attained == pytest.approx(block.bound(together=True))
-
-
-def test_a_norm_makes_attention_half_as_steep_in_its_keys() -> None:
-    blocks = [Block(seed) for seed in range(12)]
-    shares = [block.bound(together=True) / block.bound(together=False) for block in blocks]
-    assert min(shares) < 0.7
 
 
 OTHERS = [
