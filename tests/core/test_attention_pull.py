@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from lipcert.core import program as p
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import NotProved
@@ -18,21 +19,7 @@ from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lines.pulls import ValuePull
 from lipcert.core.lines.stacks import StackNorm
 from lipcert.core.norms import ENGINES
-from lipcert.core.program import (
-    Activation,
-    Add,
-    Attention,
-    Dense,
-    Move,
-    Normalize,
-    Op,
-    Operand,
-    Place,
-    Program,
-    Scale,
-    Shift,
-    Step,
-)
+from lipcert.core.program import Op, Operand, Program, Step
 from tests.core.mutants.truth import follow
 from tests.weakenings.oracles import PREMISES
 
@@ -63,27 +50,27 @@ class Block:
         shape, wide = (1, TOKENS, WIDTH), (1, TOKENS, 3 * WIDTH)
         places = np.arange(TOKENS * 3 * WIDTH).reshape(wide)
         self.steps = [
-            _step(Normalize((2,), EPSILON, self.centred), "x", "norm", shape),
-            _step(Scale(_operand(self.factor.reshape(1, 1, -1))), "norm", "scaled", shape),
-            _step(Shift(_operand(self.offset.reshape(1, 1, -1))), "scaled", "h", shape),
+            _step(p.Normalize((2,), EPSILON, self.centred), "x", "norm", shape),
+            _step(p.Scale(_operand(self.factor.reshape(1, 1, -1))), "norm", "scaled", shape),
+            _step(p.Shift(_operand(self.offset.reshape(1, 1, -1))), "scaled", "h", shape),
         ]
         if fused:
-            all_three = Dense(_operand(self.weight), _operand(self.bias))
+            all_three = p.Dense(_operand(self.weight), _operand(self.bias))
             self.steps.append(_step(all_three, "h", "qkv", wide))
         for k, name in enumerate("qkv"):
             own = slice(k * WIDTH, (k + 1) * WIDTH)
             if fused:
-                self.steps.append(_step(Move(places[..., own]), "qkv", name, shape))
+                self.steps.append(_step(p.Move(places[..., own]), "qkv", name, shape))
             else:
-                op = Dense(_operand(self.weight[own]), _operand(self.bias[own]))
+                op = p.Dense(_operand(self.weight[own]), _operand(self.bias[own]))
                 self.steps.append(_step(op, "h", name, shape))
         turned = np.arange(TOKENS * WIDTH).reshape(shape).swapaxes(1, 2)
         self.steps += [
-            _step(Move(turned), "k", "keys", turned.shape),
-            _step(Attention(self.scale), "q keys v", "y", shape),
+            _step(p.Move(turned), "k", "keys", turned.shape),
+            _step(p.Attention(self.scale), "q keys v", "y", shape),
         ]
         if self.beside:
-            self.steps.append(_step(Add((1, 1)), "y h", "sum", shape))
+            self.steps.append(_step(p.Add((1, 1)), "y h", "sum", shape))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.centred:
@@ -97,7 +84,7 @@ class Block:
     def proof(self, steps: Sequence[Step] | None = None) -> Proof:
         steps = tuple(self.steps if steps is None else steps)
         shapes = {"x": (1, TOKENS, WIDTH)} | {step.output: step.shape for step in steps}
-        program = Program("x", steps[-1].output, shapes, steps, Place(0), ())
+        program = Program("x", steps[-1].output, shapes, steps, p.Place(0), ())
         premises = replace(PREMISES, input_norm=RADIUS)
         return Proof(program, premises, ScopeClaim("point", (), ()), ENGINES["float"])
 
@@ -177,9 +164,9 @@ def test_what_passes_by_attains_what_it_receives() -> None:
 
 
 OTHERS = [
-    Normalize((1,), EPSILON, True),
-    Normalize((1, 2), EPSILON, True),
-    Activation("relu"),
+    p.Normalize((1,), EPSILON, True),
+    p.Normalize((1, 2), EPSILON, True),
+    p.Activation("relu"),
 ]
 
 
@@ -199,12 +186,12 @@ def test_what_lies_below_has_to_be_a_norm_of_tokens(op: Op) -> None:
 def test_nothing_else_reads_what_lies_between(read: str) -> None:
     steps = Block(0).steps
     shape = next(step.shape for step in steps if step.output == read)
-    _refused([*steps, _step(Activation("relu"), read, "out", shape)])
+    _refused([*steps, _step(p.Activation("relu"), read, "out", shape)])
 
 
 def test_tokens_of_different_factors_are_not_alike() -> None:
     """The line says no more than the rules of the steps."""
     block = Block(1)
     factors = np.linspace(0.5, 1.0, TOKENS).reshape(1, -1, 1)
-    block.steps[1] = _step(Scale(_operand(factors)), "norm", "scaled", block.steps[1].shape)
+    block.steps[1] = _step(p.Scale(_operand(factors)), "norm", "scaled", block.steps[1].shape)
     assert block.bound(together=True) >= block.bound(together=False)
