@@ -31,8 +31,7 @@ import numpy.typing as npt
 from lipcert.audit.admissibility import DRAWN_IN, settled
 from lipcert.audit.bounds import Claims
 from lipcert.audit.records import Recording
-from lipcert.audit.trace.blobs import Blob, StoredTensor, stored_as
-from lipcert.audit.trace.keys import ExamplesKey, key_path
+from lipcert.audit.trace.blobs import Blob, ExamplesKey, StoredTensor, key_path, stored_as
 from lipcert.audit.trace.reading import Trace
 from lipcert.audit.trace.records import Batch, Step
 from lipcert.audit.weight_norms import Settled, settled_weights

@@ -33,9 +33,8 @@ from torch.utils.hooks import RemovableHandle
 
 from lipcert.audit import observation, tape
 from lipcert.audit.pending_step import Drawn, Flight, described
-from lipcert.audit.trace.blobs import Blob, StoredTensor
+from lipcert.audit.trace.blobs import Blob, ExamplesKey, StoredTensor
 from lipcert.audit.trace.files import MANIFEST
-from lipcert.audit.trace.keys import ExamplesKey
 from lipcert.audit.trace.reading import read_manifest
 from lipcert.audit.trace.records import (
     Batch,

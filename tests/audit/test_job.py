@@ -8,11 +8,13 @@ import math
 import pytest
 
 from lipcert.audit.job import Job, Kind, Shard, units_of
+from lipcert.audit.prepared_job import prepare
 from lipcert.audit.trace.spelling import sealed, unsealed
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.measure.measured import Precision
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
+from tests.models.shipped import path_of
 
 SETTINGS = (
     Settings(),
@@ -110,3 +112,16 @@ def test_a_shard_is_counted_from_zero() -> None:
     for word in ("8/8", "0/0", "-1/2", "1", "1/2/3", "/4", "a/b", ""):
         with pytest.raises(UsageError, match="shard"):
             Shard.of(word)
+
+
+def test_an_audit_needs_no_run_and_no_delta_unless_it_states_epsilon() -> None:
+    """What is missing for an ε is asked for where one is computed, all at once."""
+    some = Settings(input_norm=1.0, batch_size=32, dataset_size=1437, sampling="poisson")
+    job = Job(str(path_of("digits_mlp")), some, attack_steps=1)
+    assert prepare(job).claims.groups
+    asked = dataclasses.replace(job, gates=Gates(max_epsilon=3.0))
+    with pytest.raises(UsageError, match=r"missing: give --delta .*, --steps T or --epochs E"):
+        prepare(asked)
+    solved = dataclasses.replace(job, settings=dataclasses.replace(some, target_epsilon=3.0))
+    with pytest.raises(UsageError, match="missing: give --delta"):
+        prepare(solved)

@@ -17,7 +17,7 @@ from lipcert.audit.checks import Checked, check_recorded_run
 from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.recorder import Recorder
 from lipcert.audit.records import Verdict
-from lipcert.audit.trace.keys import ExamplesKey, key_path
+from lipcert.audit.trace.blobs import ExamplesKey, key_path
 from lipcert.audit.trace.reading import read_trace
 from lipcert.audit.trace.redaction import redact
 from lipcert.errors import UsageError

@@ -120,7 +120,7 @@ class Manifest:
 @final
 @dataclass(frozen=True, slots=True)
 class ExamplesName:
-    """Which examples a batch had, for a trace that does not hold them (see `keys`).
+    """Which examples a batch had, for a trace that does not hold them (see `blobs`).
 
     hmac: of the tensors "input" and "labels". input, labels: their types, as safetensors has them.
     drawn: the name is of inputs as the data set holds them; what rounding left outside of the
