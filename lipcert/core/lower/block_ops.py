@@ -10,7 +10,7 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.layout_ops import check_kept, normal_axes, same_order
-from lipcert.core.lower.moves import arrange, indices, move, names_own
+from lipcert.core.lower.moves import arrange, indices, move, names_own, permute
 from lipcert.core.lower.selection_ops import CHOSEN, picked, picked_along
 from lipcert.core.lower.spelling import apply, whole
 from lipcert.core.lower.values import FIXED, Array, Constant, Data, Value, check_size, only_data
@@ -196,10 +196,16 @@ def _replaced(call: Call, value: Value, updates: Value, where: IndexArray) -> Va
         raise Unsupported("its updates are combined with the value, or do not fit")
     if np.bincount(where.reshape(-1)).max(initial=0) > 1:
         raise Unsupported("it writes twice to a place")
-    size, index = math.prod(value.shape), indices(value.shape).copy()
-    index.reshape(-1)[where.reshape(-1)] = size + np.arange(where.size)
-    rows = (
-        same_order(call, item, (1, math.prod(item.shape)), [item.place is not None, False])
-        for item in (value, updates)
-    )
-    return move(call, apply(call, "Concat", *rows, axis=1), index, value.place)
+    (row, index), (more, others) = (_row_of_example(call, item) for item in (value, updates))
+    index[np.unravel_index(where, value.shape)] = index.size + others
+    return move(call, apply(call, "Concat", row, more, axis=1), index, value.place)
+
+
+def _row_of_example(call: Call, value: Value) -> tuple[Value, IndexArray]:
+    """The entries of each example as a row [1, entries], and where each of them stands there."""
+    rank, placed = len(value.shape), value.place is not None
+    axis = 0 if value.place is None else value.place.axis
+    order = [axis, *(other for other in range(rank) if other != axis)]
+    turned = permute(call, value, order)
+    row = same_order(call, turned, (1, math.prod(value.shape)), [placed, False])
+    return row, indices(turned.shape).transpose(np.argsort(order)).copy()

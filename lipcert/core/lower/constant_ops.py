@@ -385,7 +385,7 @@ def _product(call: Call) -> Value:
     if not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")
     a = left.broadcast((1, *left.shape)) if len(left.shape) == 1 else left
-    b = right.broadcast((*right.shape, 1)) if len(right.shape) == 1 else right
+    b = right.moved(lambda end: end[:, np.newaxis]) if len(right.shape) == 1 else right
     stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     check_size((*stack, a.shape[-2], b.shape[-1]))
     if math.prod(stack) * a.shape[-2] * a.shape[-1] * b.shape[-1] > _MOST_PRODUCTS:

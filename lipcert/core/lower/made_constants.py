@@ -21,6 +21,9 @@ from lipcert.core.lower.values import (
 )
 from lipcert.core.program import Place
 
+_EXACT = 1 << 24
+"""up to here float32 holds the whole numbers"""
+
 
 def filled(call: Call) -> Value:
     """One number everywhere, for every example if a size grows."""
@@ -64,6 +67,9 @@ def numbers_from(call: Call) -> Value:
     if count != max(math.ceil((last - first) / gap), 0):
         raise Unsupported("rounding decides how many numbers there are")
     check_size((count,))
+    if first.is_integer() and gap.is_integer() and abs(first) + abs(gap) * count <= _EXACT:
+        numbers = first + gap * np.arange(count, dtype=np.float64)
+        return Constant(numbers, numbers)
     known = exact(np.arange(count, dtype=np.float64)) * exact(np.full(count, gap)) + exact(
         np.full(count, first)
     )

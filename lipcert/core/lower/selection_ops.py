@@ -157,6 +157,28 @@ def picked(call: Call, value: Data, places: Data) -> Value:
     return same_order(call, found, shape, [axis == 0 for axis in range(len(shape))])
 
 
+def named(call: Call, places: Data, axis: int, size: int) -> Data:
+    """1 at the one of so many places along an axis that a whole number names, 0 at the others."""
+    shape = (*places.shape[:axis], size, *places.shape[axis + 1 :])
+    wide = only_data(apply(call, "Unsqueeze", places, whole(len(shape))))
+    wide = expanded(call, wide, (*shape, 2), places.place)
+    ends = np.stack([np.arange(size), np.arange(-size, 0)], axis=1).astype(np.float64)
+    limits = np.broadcast_to(ends.reshape(size, *(1,) * (len(shape) - axis - 1), 2), wide.shape)
+    equal = call.step(Compare(limits, above=False), wide, shape=wide.shape, place=wide.place)
+    return only_data(reduced(call, "ReduceMax", equal, (len(shape),), keep=False))
+
+
+def one_hot(call: Call) -> Value:
+    """1 and 0, as `named` says, along a new axis."""
+    places, depth, ends = call.data(), int(call.number(1)), call.constant(2)
+    (axis,) = normal_axes([call.integer("axis", -1)], len(places.shape) + 1)
+    if places.is_real or ends.lo is not ends.hi or ends.lo.tolist() != [0, 1] or depth < 1:
+        raise Unsupported("it jumps, or has other values than 0 and 1")
+    _note_rows(call.sink, places.name, depth)
+    hot = named(call, only_data(apply(call, "Unsqueeze", places, whole(axis))), axis, depth)
+    return replace(hot, kind="real" if ends.is_float else "flag")
+
+
 def picked_along(call: Call, value: Data, places: Data, axis: int) -> Data:
     """Entries along an axis that whole numbers name, which have the length 1 there.
 
@@ -164,14 +186,7 @@ def picked_along(call: Call, value: Data, places: Data, axis: int) -> Data:
     all other numbers, which name nothing in the file, it shows none. Proof that examples stay
     apart: an entry of the mask lies where its number lay, and it meets entries of its example.
     """
-    size = value.shape[axis]
-    shape = (*places.shape[:axis], size, *places.shape[axis + 1 :])
-    wide = apply(call, "Unsqueeze", places, whole(len(shape)))
-    wide = expanded(call, only_data(wide), (*shape, 2), places.place)
-    ends = np.stack([np.arange(size), np.arange(-size, 0)], axis=1).astype(np.float64)
-    limits = np.broadcast_to(ends.reshape(size, *(1,) * (len(shape) - axis - 1), 2), wide.shape)
-    named = call.step(Compare(limits, above=False), wide, shape=wide.shape, place=wide.place)
-    mask = only_data(reduced(call, "ReduceMax", named, (len(shape),), keep=False))
+    mask = named(call, places, axis, value.shape[axis])
     full, place = broadcast((value, mask))
     shown = expanded(call, value, full, place)
     kept = (*full[:axis], 1, *full[axis + 1 :])

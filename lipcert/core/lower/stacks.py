@@ -116,3 +116,29 @@ def of_several_images(call: Call, op: Conv, value: Data, weight: Constant, shape
     channels, *sizes = shape
     made = call.step(op, wide, shape=(1, channels, count, *sizes), place=wide.place)
     return same_order(call, permute(call, made, turn), (count, *shape), grows[:-1])
+
+
+def added_blocks(call: Call) -> Value:
+    """Col2Im: blocks of an image, added up where they overlap.
+
+    Block [taps] at every spot is a convolution from the image with one kernel for each tap, which
+    is 1 there; this is its transpose.
+    """
+    value, sizes, block = call.value(0), call.whole(1), call.whole(2)
+    rank, taps = len(block), math.prod(block)
+    strides, dilations = (call.integers(name) or [1] * rank for name in ("strides", "dilations"))
+    pads = call.integers("pads") or [0] * (2 * rank)
+    reach = [d * (b - 1) + 1 for d, b in zip(dilations, block, strict=True)]
+    room = [a + x + y - r for a, x, y, r in zip(sizes, pads, pads[rank:], reach, strict=False)]
+    spots = [r // s + 1 for r, s in zip(room, strides, strict=True)]
+    channels, left = divmod(value.shape[1], taps)
+    kernel = np.tile(np.eye(taps).reshape(taps, 1, *block), (channels, *[1] * (rank + 1)))
+    shape = (value.shape[0], value.shape[1], *spots)
+    grows = [value.place == Place(0), *[False] * (rank + 1)]
+    image = same_order(call, value, shape, grows)
+    if left or min(room) < 0:
+        raise Unsupported("its blocks do not fit")
+    extra = tuple(r % s for r, s in zip(room, strides, strict=True))
+    ways = {"strides": tuple(strides), "dilations": tuple(dilations), "pads": tuple(pads)}
+    ways |= {"output_padding": extra}
+    return apply(call, "ConvTranspose", image, Constant(kernel, kernel), group=channels, **ways)

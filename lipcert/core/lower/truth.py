@@ -42,7 +42,7 @@ _MOVES = frozenset(
 """operators that leave whole numbers as they are, wherever they put them"""
 _JUDGED = frozenset(
     {"And", "ArgMax", "ArgMin", "Cast", "CastLike", "Equal", "Greater", "GreaterOrEqual", "Less"}
-    | {"LessOrEqual", "Not", "Or"}
+    | {"LessOrEqual", "Not", "OneHot", "Or"}
 )
 """operators whose rules say themselves what becomes of whole numbers and truth values"""
 
@@ -235,7 +235,10 @@ def other_sum(call: Call) -> Value:
                 raise Unsupported(VARIES)
             (rows,) = set(value.marks.flat)
             if not 0 < other.below <= rows:
-                raise MixingError("it may name rows of another example")
+                raise MixingError(
+                    "a position of the data may be negative, and name a row of another example;"
+                    " take the result of an argmax, or export with torch.export"
+                )
             return replace(other, kind="own", below=int(rows))
     return combined(call, (first, second), (1, 1))
 

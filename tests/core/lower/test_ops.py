@@ -51,6 +51,21 @@ CASES = {
          node("Reshape", "t few")], ["N", 3, 4, 5, 6],
         {"many": [-1, 4, 5, 6], "few": [-1, 3, 2, 7, 8], "w": r(4, 2, 2, 3), "b": r(4),
          "v": r(4, 2, 2, 2)}, 15),
+    "blocks added up": (
+        [node("Col2Im", "x image block", "y", strides=[2, 1], dilations=[1, 2], pads=[1, 0, 0, 1])],
+        ["N", 12, 9], {"image": [6, 6], "block": [2, 3]}, 18),
+    "channels written in place": (
+        [node("Slice", "x zero four one two", "u"), node("Mul", "u u", "q"),
+         node("Transpose", "x", "t", perm=[1, 0, 2]), node("Transpose", "q", "v", perm=[1, 0, 2]),
+         node("ScatterND", "t at v", "s"), node("Transpose", "s", "y", perm=[1, 0, 2])],
+        ["N", 4, 3], {"zero": [0], "four": [4], "one": [1], "two": [2], "at": [[3], [0]]}, 16),
+    "a grid of whole numbers": (
+        [node("Range", "start stop step", "g"), node("Less", "g two", "c"),
+         node("Where", "c g two", "w"), node("Mul", "x w")], ["N", 4],
+        {"start": 0.0, "stop": 4.0, "step": 1.0, "two": 2.0}, 16),
+    "a matrix times a vector of constants": (
+        [node("MatMul", "w v", "u"), node("MatMul", "v w", "t"), node("MatMul", "v v", "n"),
+         node("Sum", "x u t n")], ["N", 4], {"w": r(4, 4), "v": r(4)}, 16),
     "rows of every example written anew": (
         [node("Shape", "x", "n", end=1), node("Squeeze", "n", "n_"), node("Range", "k0 n_ k1", "o"),
          node("Unsqueeze", "o last", "at"), node("Mul", "x x", "q"), node("ScatterND", "x at q")],
