@@ -34,7 +34,7 @@ from lipcert.core.lines.chains import (
 )
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.products import ProductFact
-from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,
@@ -161,10 +161,17 @@ class _Search(Proposals):
             line.keep(self._proof, line.stated)
         self._hull = _has_hull(premises)
         self._reached = False
-        self._readers = _readers(program)
-        self._above = _cuts_above(program, self._readers)
-        self._below = _cuts_below(program)
-        self._makers = {step.output: step for step in program.steps}
+        self._makers = self._proof.steps
+        self._readers = {
+            value: [step.output for step in reversed(readers)]
+            for value, readers in self._proof.passes[LOSS].readers.items()
+        }
+        self._below = _cuts(
+            program.input, ((value, step.inputs) for value, step in self._makers.items())
+        )
+        downwards = (*reversed(self._makers), program.input)
+        ways = ((value, self._readers[value]) for value in downwards if value in self._readers)
+        self._above = _cuts(program.output, ways)
         self._tops = frozenset(_tops(program, self._makers))
         self._multiplied = [
             value
@@ -610,52 +617,21 @@ def _tops(program: Program, makers: Mapping[str, Step]) -> Iterator[str]:
         yield value
 
 
-def _cuts_below(program: Program) -> Mapping[str, Sequence[str]]:
-    """For each value, those on every way from the input to it, the nearest first."""
-    inputs = {step.output: step.inputs for step in program.steps}
-    return _cuts(program.input, ((value, below) for value, below in inputs.items()))
+def _cuts(root: str, nodes: Iterable[tuple[str, Sequence[str]]]) -> Mapping[str, tuple[str, ...]]:
+    """For each value, those on every way from it to the root, the nearest first.
 
-
-def _readers(program: Program) -> Mapping[str, Sequence[str]]:
-    """For each value, the steps that read it."""
-    found: dict[str, list[str]] = {}
-    for step in program.steps:
-        for name in set(step.inputs):
-            found.setdefault(name, []).append(step.output)
-    return found
-
-
-def _cuts_above(
-    program: Program, readers: Mapping[str, Sequence[str]]
-) -> Mapping[str, Sequence[str]]:
-    """For each value, those on every way from it to the output, the nearest first."""
-    values = [program.input, *(step.output for step in program.steps)]
-    upwards = ((value, readers[value]) for value in reversed(values) if value in readers)
-    return _cuts(program.output, upwards)
-
-
-def _cuts(root: str, nodes: Iterable[tuple[str, Sequence[str]]]) -> Mapping[str, Sequence[str]]:
-    """The nodes common to the chains of all neighbours to the root."""
-    nearest: dict[str, str | None] = {root: None}
-    depth = {root: 0}
+    nodes: with their neighbours on these ways, which stand before them.
+    """
+    found: dict[str, tuple[str, ...]] = {root: ()}
     for node, neighbours in nodes:
         if node == root:
             continue
         common = neighbours[0]
         for neighbour in neighbours[1:]:
-            one, other = common, neighbour
-            while one != other:
-                if depth[one] < depth[other]:
-                    one, other = other, one
-                one = nearest[one] or root
-            common = one
-        nearest[node], depth[node] = common, depth[common] + 1
-
-    return {node: tuple(_way(node, nearest)) for node in nearest}
-
-
-def _way(node: str, nearest: Mapping[str, str | None]) -> Iterator[str]:
-    following = nearest[node]
-    while following is not None:
-        yield following
-        following = nearest[following]
+            other = neighbour
+            while common != other:
+                if len(found[common]) < len(found[other]):
+                    common, other = other, common
+                common = found[common][0]
+        found[node] = (common, *found[common])
+    return found

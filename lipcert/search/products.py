@@ -247,9 +247,12 @@ class _Problem:
         matrix = 0.5 * (both + both.T) - self.goal - factors.T @ cuts @ factors
         own = [group.own for group in self.region.groups]
 
+        def shifted_by(numbers: Sequence[float] | FloatArray) -> FloatArray:
+            return np.asarray(matrix + np.diag(spread(self.region, [0.0, *numbers])))
+
         def look(point: FloatArray) -> Seen | None:
             numbers = np.exp(point)
-            shifted = matrix + np.diag(self._on_diagonal(numbers))
+            shifted = shifted_by(numbers)
             below = shifted[1:, 1:]
             if lower_factor(below - SLACK * np.eye(len(below))) is None:
                 return None
@@ -258,8 +261,7 @@ class _Problem:
             parts = np.array([float(np.sum(solved[part] ** 2)) for part in own])
             return Seen(point, square, numbers * (1.0 - parts), numbers * (1.0 + parts))
 
-        shifted = matrix + np.diag(self._on_diagonal(np.array(norms)))
-        lowest = float(np.linalg.eigvalsh(shifted[1:, 1:])[0])
+        lowest = float(np.linalg.eigvalsh(shifted_by(norms)[1:, 1:])[0])
         point = np.log(np.array(norms) + max(2.0 * SLACK - lowest, 0.0))
         here = look(point)
         if here is None:
@@ -268,20 +270,26 @@ class _Problem:
             here = found
         return _Found(here.value + SLACK, np.exp(here.point), ties, cuts)
 
-    def _on_diagonal(self, numbers: Sequence[float] | FloatArray) -> FloatArray:
-        """A number for each group, at all of its variables."""
-        found = np.zeros(self.region.total)
-        for group, number in zip(self.region.groups, numbers, strict=True):
-            found[group.own] = number
-        return found
+
+def spread(region: Unfolded, numbers: Sequence[float] | FloatArray) -> FloatArray:
+    """A number for each variable, from one for the first and one for each group."""
+    return np.repeat(numbers, [1, *(g.own.stop - g.own.start for g in region.groups)])
 
 
 def scale_of(region: Unfolded) -> FloatArray:
     """By which variables are multiplied, so that those of a group have a norm of at most 1."""
-    found = np.ones(region.total)
-    for group in region.groups:
-        found[group.own] = group.norm / 2.0**group.exponent
-    return found
+    return spread(region, [1.0, *(group.norm / 2.0**group.exponent for group in region.groups)])
+
+
+def listed(region: Unfolded, numbers: FloatArray) -> tuple[tuple[float, ...], ...]:
+    """A number for each entry of each ReLU, from those for its variables; 0 for all others."""
+    relus, found = region.groups[1:], []
+    ends = np.cumsum([relu.own.stop - relu.own.start for relu in relus])
+    for relu, own in zip(relus, np.split(numbers, ends[:-1]), strict=True):
+        whole = np.zeros(relu.size)
+        whole[relu.chosen] = own
+        found.append(tuple(whole.tolist()))
+    return tuple(found)
 
 
 def _of_trace(squares: _Single) -> _Single:
@@ -317,20 +325,13 @@ class _Found:
         cuts = upper[rows, columns] * scale[rows] / problem.lengths[columns]
         places = used[rows] * len(region.factors.rows) + used[columns]
         numbers = self.ties * scale[problem.tied[0]] / problem.lengths[problem.tied[1]]
-        ties, first = [], 0
-        for group in region.groups[1:]:
-            whole, count = np.zeros(group.size), int(np.count_nonzero(group.chosen))
-            own = numbers[first : first + count]
-            whole[group.chosen] = np.where(own == 0.0, TINY * square, own)
-            ties.append(whole)
-            first += count
         sizes = np.array([group.norm**2 for group in region.groups])
         return ProductFact(
             value=stop,
             start=start,
             level=float(problem.known * np.sqrt(self.square)),
             norms=tuple((square * self.norms / sizes).tolist()),
-            ties=tuple(tuple(t.tolist()) for t in ties),
+            ties=listed(region, np.where(numbers == 0.0, TINY * square, numbers)),
             places=tuple(places.tolist()),
             cuts=tuple(cuts.tolist()),
         )

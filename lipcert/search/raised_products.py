@@ -23,7 +23,7 @@ from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.residual import lower_factor
 from lipcert.core.rules.facts import Fact
-from lipcert.search.products import SLACK, TINY, WORTH, region_between, scale_of
+from lipcert.search.products import SLACK, TINY, WORTH, listed, region_between, scale_of, spread
 from lipcert.search.quasi_newton import Seen, descend
 
 FloatArray = npt.NDArray[np.float64]
@@ -197,15 +197,10 @@ class _Problem:
         np.fill_diagonal(kept, val=True)
         return np.where(kept, form, level), kept
 
-    def spread(self, whole: FloatArray) -> FloatArray:
-        """A number for each variable, from one for the first and one for each group."""
-        sizes = [1, *(group.own.stop - group.own.start for group in self.region.groups)]
-        return np.repeat(whole, sizes)
-
     def whole(self, numbers: _Numbers) -> FloatArray:
         """S as large as it has to be."""
         shares = np.maximum(numbers.whole, _LEAST_SHARE * numbers.whole.sum())
-        roots = 1.0 / np.sqrt(self.spread(shares))
+        roots = 1.0 / np.sqrt(spread(self.region, shares))
         form, _ = self.raised(numbers)
         largest = float(np.linalg.eigvalsh(form * roots[:, None] * roots)[-1])
         return np.asarray(max(largest, 0.0) * (1.0 + SLACK) * shares + SLACK)
@@ -215,7 +210,7 @@ class _Problem:
         numbers = self.numbers(point)
         form, kept = self.raised(numbers)
         share = numbers.whole / numbers.whole.sum()
-        roots = 1.0 / np.sqrt(self.spread(share))
+        roots = 1.0 / np.sqrt(spread(self.region, share))
         largest, cases = uppermost.of(form * roots[:, None] * roots)
         largest = max(largest, _LEAST)
         cases *= roots[:, None]
@@ -299,13 +294,7 @@ class _Problem:
         """The line, in the numbers of the region."""
         square, region = self.known**2, self.region
         norms = np.array([group.norm for group in region.groups])
-        first, ties = 0, []
-        for group in region.groups[1:]:
-            count = group.own.stop - group.own.start
-            own = np.zeros(group.size)
-            own[group.chosen] = np.maximum(numbers.ties[first : first + count], TINY)
-            ties.append((own * (square / group.norm**2)).tolist())
-            first += count
+        sizes = spread(region, [1.0, *norms])
         z, count = region.groups[0], len(region.factors.rows)
         lower = z.factors + np.flatnonzero(self.has_ends)
         cuts = numbers.ends[self.has_ends] * (square / z.norm**2)
@@ -314,12 +303,10 @@ class _Problem:
             start=start,
             level=float(self.known * math.sqrt(float(whole.sum()))),
             norms=tuple((square * whole[1:] / norms**2).tolist()),
-            ties=tuple(map(tuple, ties)),
+            ties=listed(region, square * np.maximum(numbers.ties, TINY) / sizes[self.y] ** 2),
             places=tuple((lower * count + lower + z.size).tolist()),
             cuts=tuple(cuts.tolist()),
-            raised=tuple(
-                (self.known * numbers.raised / self.spread(np.append(1.0, norms))).tolist()
-            ),
+            raised=tuple((self.known * numbers.raised / sizes).tolist()),
         )
 
 
