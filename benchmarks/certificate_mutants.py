@@ -31,7 +31,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.kept_certificates import Kept, goldens, kept_in
-from lipcert.core.certificate import read_certificate, write_certificate
+from lipcert.core.certificate import read_certificate
+from lipcert.text.certificate import write_certificate
 from tests.core.mutants.assumptions import premise_mutants
 from tests.core.mutants.every import certificate_mutants, every_mutant, spread
 from tests.core.mutants.networks import FAMILIES, Case, certified
