@@ -81,36 +81,11 @@ def test_a_check_rests_on_the_assumption(folder: Path) -> None:
     assert "A-EVAL [declared] Training keeps these layers in eval mode" in done.stdout
 
 
-def test_an_audit_reads_back_with_its_warnings(folder: Path) -> None:
-    from lipcert.report.audit_json import audit_from_document, audit_json
-
-    written = call(*words("audit", folder), "--format", "json").stdout
-    report = audit_from_document(json.loads(written))
-    assert [item.code for item in report.warnings] == ["LC026"]
-    assert audit_json(report) == written
-    assert report.assumptions["eval mode"].startswith("training keeps bn (BatchNormalization)")
-
-
 def test_an_audit_of_a_certificate_warns_as_well(folder: Path) -> None:
     words = ("--model", folder / "m.onnx", "--data", folder / "d.npz", "--format", "json")
     done = call("audit", folder / "c.json", *words)
     assert done.exit_code == 0, done.stderr
     assert codes(json.loads(done.stdout)) == {"LC026"}
-
-
-@pytest.mark.nightly
-def test_an_unstated_loss_is_warned_of(folder: Path) -> None:
-    """Of an analysis, a certificate and an audit."""
-    model = folder / "m.onnx"
-    for verb in ("analyze", "certify", "audit"):
-        more = {"audit": ("--data", folder / "d.npz"), "certify": ("-o", folder / "n.json")}
-        command = (verb, model, "--input-norm", "3", *more.get(verb, ()))
-        done = call(*command)
-        assert done.exit_code == 0, done.stderr
-        assert "no loss was given: nll is assumed" in " ".join(done.stdout.split())
-        assert "LC108" in codes(json.loads(call(*command, "--format", "json").stdout))
-    checked = call("check", folder / "n.json", "--model", model)
-    assert "The loss of one example is nll; nobody stated it." in checked.stdout
 
 
 def test_a_comparison_sees_that_more_is_assumed(folder: Path) -> None:

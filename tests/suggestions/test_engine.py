@@ -122,7 +122,9 @@ def test_suggestions_are_ranked_and_the_recipe_is_no_worse_than_any_clipping(nam
     assert result.recipe.mechanism == CLIPPING
     assert all(result.recipe.outcome.score <= item.outcome.score for item in clipped)
     assert result.recipe in result.recipes
-    assert not result.untried
+    least = min(recipe.outcome.score for recipe in result.recipes)
+    assert bool(result.unproven) == (least < result.recipe.outcome.score)
+    assert (result.rehearsal, result.untried) == (None, ())
 
 
 def test_the_baseline_is_what_analyze_says() -> None:
@@ -210,10 +212,14 @@ def test_layers_are_frozen_in_no_recipe() -> None:
 
 
 def test_what_contradicts_the_settings_is_skipped_with_a_reason() -> None:
-    settings = Settings(**PLANNED, constraints=(("fc1.weight", "spectral:2"),), bias_norm=1.0)
-    result = suggest(model("mlp"), settings, examples("mlp"), budget=600.0)
-    for item in result.skipped:
-        assert item.why
+    """Here, batches that the accountant of the settings does not know."""
+    settings = replace(
+        planned("mlp"), sampling="shuffle", neighbours="zero-out", accountant="rdp",
+        noise_multiplier=None, target_epsilon=3.0,
+    )  # fmt: skip
+    (item,) = suggest(model("mlp"), settings, examples("mlp"), budget=600.0).skipped
+    assert item.change.startswith("balls in bins in place of a shuffle")
+    assert "rdp has no sound answer for balls-in-bins" in item.why
 
 
 def test_signal_may_be_drawn() -> None:
