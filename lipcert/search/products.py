@@ -285,7 +285,7 @@ def listed(region: Unfolded, numbers: FloatArray) -> tuple[tuple[float, ...], ..
     """A number for each entry of each ReLU, from those for its variables; 0 for all others."""
     relus, found = region.groups[1:], []
     ends = np.cumsum([relu.own.stop - relu.own.start for relu in relus])
-    for relu, own in zip(relus, np.split(numbers, ends[:-1]), strict=True):
+    for relu, own in zip(relus, np.split(numbers, ends), strict=False):
         whole = np.zeros(relu.size)
         whole[relu.chosen] = own
         found.append(tuple(whole.tolist()))

@@ -18,7 +18,7 @@ from lipcert.core.norms.claim import NormWitness
 from lipcert.core.norms.convolution import Convolution, Kernel
 from lipcert.search.norms import proposals
 from tests.core.norms.convolutions import window_of
-from tests.search.test_norms import matrix_kernel, raised, witness_of
+from tests.search.test_norms import matrix_kernel, raised
 
 TIERS = ("quick", "fast", "tight")
 ROUNDING = 1.0 - 1e-12
@@ -60,14 +60,14 @@ def proved(kernel, tier="fast"):
     """The smallest claim that both engines prove."""
     for claim in proposals(kernel, tier):
         bound = raised(claim)
-        if all(kernel.norm_at_most(bound, witness_of(claim), e.norms) for e in ENGINES.values()):
+        if all(kernel.norm_at_most(bound, claim.witness, e.norms) for e in ENGINES.values()):
             return bound
     return math.inf
 
 
 def refuses(kernel, norm):
     """Whether no engine proves a norm by any method."""
-    witnesses = [witness_of(claim) for claim in proposals(kernel, "fast")]
+    witnesses = [claim.witness for claim in proposals(kernel, "fast")]
     witnesses += [NormWitness("windows"), NormWitness("absolute")]
     if math.prod(kernel.frame.size) <= _SMALL:
         witnesses.append(NormWitness("explicit"))

@@ -45,10 +45,6 @@ def kernel_of(conv, adjoint=False):
     return Kernel(Interval(conv.kernel, conv.kernel), conv, adjoint)
 
 
-def witness_of(claim):
-    return NormWitness(claim.method, claim.twists, claim.counts)
-
-
 def raised(claim):
     return claim.bound * (1.0 + norms.ROOMS[0])
 
@@ -67,7 +63,7 @@ def test_every_proposal_is_true_and_proved_by_both_engines(tier, conv, adjoint):
     for claim in found:
         assert claim.bound >= truth * (1.0 - 1e-9)
         for check in PROOFS:
-            assert kernel.norm_at_most(raised(claim), witness_of(claim), check)
+            assert kernel.norm_at_most(raised(claim), claim.witness, check)
 
 
 @given(convolutions(), st.floats(1e-7, 0.5))
@@ -78,7 +74,7 @@ def test_nothing_below_the_truth_is_proved_by_any_method(conv, below):
         if truth > 0.0:
             for check in PROOFS:
                 low = truth * (1.0 - below)
-                assert not kernel.norm_at_most(low, witness_of(claim), check)
+                assert not kernel.norm_at_most(low, claim.witness, check)
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -88,7 +84,7 @@ def test_matrices_are_exact(tier, shape):
     (claim,) = proposals(matrix_kernel(matrix), tier)
     assert claim.bound == pytest.approx(np.linalg.norm(matrix, 2), rel=1e-9)
     for check in PROOFS:
-        assert matrix_kernel(matrix).norm_at_most(raised(claim), witness_of(claim), check)
+        assert matrix_kernel(matrix).norm_at_most(raised(claim), claim.witness, check)
 
 
 def matrix_kernel(matrix):
@@ -103,7 +99,7 @@ def test_a_matrix_too_large_for_its_norm_has_that_of_frobenius():
     matrix = np.random.default_rng(2).standard_normal((2000, 2000))
     (claim,) = proposals(matrix_kernel(matrix), "quick")
     assert claim.bound == pytest.approx(np.linalg.norm(matrix), rel=1e-12)
-    assert matrix_kernel(matrix).norm_at_most(raised(claim), witness_of(claim), PROOFS[0])
+    assert matrix_kernel(matrix).norm_at_most(raised(claim), claim.witness, PROOFS[0])
 
 
 def test_an_interval_kernel_is_claimed_with_its_radius():
@@ -118,7 +114,7 @@ def test_an_interval_kernel_is_claimed_with_its_radius():
         worst = max(worst, float(np.linalg.norm(written_out(inside), 2)))
     for claim in proposals(kernel, "fast"):
         assert claim.bound >= worst
-        assert kernel.norm_at_most(raised(claim), witness_of(claim), PROOFS[0])
+        assert kernel.norm_at_most(raised(claim), claim.witness, PROOFS[0])
 
 
 @pytest.mark.parametrize("shape", [(64, 1, 3, 3), (16, 16, 3, 3)])
@@ -131,8 +127,8 @@ def test_a_large_map_is_close_to_its_truth(shape):
     claim = proposals(kernel_of(conv), "fast")[0]
     below = power_iteration(conv)
     assert below * (1.0 - 1e-9) <= claim.bound <= below * 1.01
-    assert kernel_of(conv).norm_at_most(raised(claim), witness_of(claim), PROOFS[0])
-    assert not kernel_of(conv).norm_at_most(below * (1 - 1e-6), witness_of(claim), PROOFS[0])
+    assert kernel_of(conv).norm_at_most(raised(claim), claim.witness, PROOFS[0])
+    assert not kernel_of(conv).norm_at_most(below * (1 - 1e-6), claim.witness, PROOFS[0])
 
 
 def power_iteration(conv):
@@ -158,7 +154,7 @@ def test_extreme_magnitudes(scale):
     found = proposals(kernel_of(conv), "fast")
     assert {claim.method for claim in found} == {"windows", "absolute", "torus"}
     for claim in found:
-        assert kernel_of(conv).norm_at_most(raised(claim), witness_of(claim), PROOFS[0])
+        assert kernel_of(conv).norm_at_most(raised(claim), claim.witness, PROOFS[0])
 
 
 def test_what_overflows_is_not_proposed():

@@ -30,6 +30,7 @@ from lipcert.core.program import (
     Shift,
     Sort,
 )
+from lipcert.core.rules.facts import Fact
 from lipcert.graph.evaluate import evaluate_batch
 from lipcert.search.products import product_line, wide_entries
 from lipcert.search.raised_products import raised_line
@@ -227,6 +228,21 @@ def test_searches_of_numbers_far_from_one(scale: float) -> None:
         if found is not None:
             assert follows(proof, found)
             assert found.level >= reached
+
+
+def test_a_difference_of_numbers_that_are_not_negative_has_no_ties() -> None:
+    """Without any ReLU: x and y between 0 and 1 differ by 1 at most, and by √2·√2 by norms."""
+    net = Growing((1, 2), 0)
+    weight = np.array([[1.0, -1.0]])
+    stop = net(Dense(Operand(weight, weight), None), "x", (1, 1))
+    proof = proof_of(net, (0.0, 1.0), 2.0)
+    proof.facts[stop] = Fact.of((1, 1), 2.0)
+    for search in (product_line, raised_line):
+        found = search(proof, proof.facts, "x", stop)
+        assert found is not None
+        assert found.ties == ()
+        assert follows(proof, found)
+        assert 1.0 <= found.level < 1.5
 
 
 def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() -> None:
