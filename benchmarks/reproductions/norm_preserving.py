@@ -118,7 +118,7 @@ def measured(network: DenseNetwork, loss: Loss, scale: float) -> Measurement:
     def losses(logits: Tensor) -> Tensor:
         return per_example_loss(loss, logits, labels)
 
-    found = NormEngine(lowered, watch_values=False, timed=False).measure(x, losses)
+    found = NormEngine(lowered, watch_values=False).measure(x, losses)
     squares = sum(norms.norm**2 for norms in found.parameters.values())
     return Measurement(scale * np.sqrt(squares), scale * proved(model, loss))
 

@@ -109,13 +109,11 @@ class Bench:
         weights: Mapping[str, FloatArray] | None,
         *,
         watch_values: bool = False,
-        timed: bool = True,
     ) -> None:
         self.precision = precision
         self._claims = claims
         self._weights = weights
         self._watch_values = watch_values
-        self._timed = timed
         self._arithmetic = Arithmetic(device, precision)
 
     @cached_property
@@ -126,7 +124,7 @@ class Bench:
 
     @cached_property
     def _engine(self) -> NormEngine:
-        return NormEngine(self._network, watch_values=self._watch_values, timed=self._timed)
+        return NormEngine(self._network, watch_values=self._watch_values)
 
     def measure(self, x: npt.NDArray[Any], labels: npt.NDArray[Any]) -> Norms:
         """Norms of examples, after what the mechanism does to each gradient.  # [examples] each"""

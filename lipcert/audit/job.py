@@ -42,8 +42,6 @@ class Job:
     run. At least one of data and trace, or attack_steps > 0.
     attack_steps: steps of the ascent for bad examples, 0 for none; attack_weights: whether it also
     moves the weights within their constraints.
-    timed: whether methods are chosen by timing them, which may change the rounding of a norm from
-    process to process; shared work does without.
     unit_size: examples in one unit of work; micro_batch: examples evaluated at once; limit: audit
     the first so many examples of a source only.
     gates: limits of those numbers that an audit knows, `OF_AUDITS`.
@@ -64,7 +62,6 @@ class Job:
     device: str = "cpu"
     precision: Precision = Precision.FLOAT32
     watch_values: bool = True
-    timed: bool = True
     unit_size: int = 2048
     micro_batch: int = 128
     limit: int | None = None

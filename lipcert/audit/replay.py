@@ -95,7 +95,6 @@ class Replayer:
         judges: bool = True,
         micro_batch: int = 128,
         watch_values: bool = True,
-        timed: bool = True,
     ) -> None:
         self._claims = claims
         self._name = name
@@ -106,7 +105,7 @@ class Replayer:
             self._bounds = _bounds_of(claims)
         self._caps = {Family.GRADIENT: clip_of(claims)}
         self._benches = [
-            Bench(claims, wanted, device, weights, watch_values=watch_values, timed=timed)
+            Bench(claims, wanted, device, weights, watch_values=watch_values)
             for wanted in dict.fromkeys((precision, Precision.FLOAT64))
         ]
 
@@ -328,5 +327,4 @@ def _replayer(ready: Ready, at: Settled, name: str) -> Replayer:
         judges=at.admissible,
         micro_batch=job.micro_batch,
         watch_values=job.watch_values,
-        timed=job.timed,
     )

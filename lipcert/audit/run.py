@@ -137,7 +137,6 @@ def _settled(job: Job, *, is_here: bool, is_kept: bool, data: object = None) -> 
         certificate=_absolute(job.certificate),
         trace=_absolute(job.trace),
         data=_absolute(job.data) if is_path else job.data,
-        timed=False,
     )
 
 

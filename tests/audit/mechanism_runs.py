@@ -209,7 +209,7 @@ def recorded(folder: Path, way: Way, fault: Fault = RIGHT) -> Ready:
     claims = claims_of_analysis(model, way.settings)
     tensors = RecordedTensors(trace, claims.engine.graph, None, claims.settings)
     pairs = [(name, name, count) for name, count in tensors.batch_sizes.items()]
-    job = Job("model.onnx", way.settings, trace=str(folder), timed=False)
+    job = Job("model.onnx", way.settings, trace=str(folder))
     return Ready(job, model, claims, None, None, tensors, units_of(pairs, job, 0), "")
 
 

@@ -56,7 +56,7 @@ def alike(report: AuditReport | None) -> AuditReport:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> AuditReport:
     """Of one .npz file."""
-    report = audit(job(written(tmp_path_factory.mktemp("npz")), timed=False))
+    report = audit(job(written(tmp_path_factory.mktemp("npz"))))
     assert report is not None
     assert report.verdict is Verdict.PASS
     assert report.modes.data_sha256_of == "the file"
@@ -97,7 +97,7 @@ def test_a_micro_batch_is_all_that_a_replay_holds(stop: int | None) -> None:
             asked.append((start, stop))
             return DATA.read(start, stop)
 
-    replayer = Replayer(claims("digits_mlp"), Precision.FLOAT32, CPU, timed=False, micro_batch=8)
+    replayer = Replayer(claims("digits_mlp"), Precision.FLOAT32, CPU, micro_batch=8)
     found = replayer.replay(Counted(), 3, stop)  # type: ignore[arg-type]
     assert found.examples == COUNT - 3
     assert {tally.examples for tally in found.tallies[Family.GRADIENT].values()} == {COUNT - 3}

@@ -65,7 +65,7 @@ def random_inputs(shape: tuple[int, ...], count: int, generator: torch.Generator
 
 def replayed(claims: Claims, x: Any, y: Any, precision: Precision) -> Tallies:
     examples = Examples(np.asarray(x), np.asarray(y), "test")
-    found = Replayer(claims, precision, CPU, timed=False).replay(examples, 0, len(examples))
+    found = Replayer(claims, precision, CPU).replay(examples, 0, len(examples))
     assert found.checks == ()
     return found.tallies
 
@@ -124,7 +124,7 @@ def check_intervals(seed: int) -> bool:
         y = y.argmax(axis=1)
     true = truth_of(graph, x, torch.tensor(y), loss)
     for precision in (EXACT, SINGLE):
-        bench = Bench(claims, precision, CPU, None, watch_values=True, timed=False)
+        bench = Bench(claims, precision, CPU, None, watch_values=True)
         norms = bench.measure(x, y)
         for family in Family:
             if family is Family.WHOLE and precision is SINGLE:
@@ -169,7 +169,7 @@ def test_beside_a_kink_float32_speaks_of_its_own_branch_and_float64_tells() -> N
     claims, x, y, true = at_kinks(np.random.default_rng(0))
     outside = {}
     for precision in (SINGLE, EXACT):
-        bench = Bench(claims, precision, CPU, None, timed=False)
+        bench = Bench(claims, precision, CPU, None)
         found = bench.measure(x, y).of(Family.GRADIENT)["a"]
         width = found.error + precision.margin * found.norm + 1e-13
         outside[precision] = int(np.count_nonzero(np.abs(found.norm - true) > width))
@@ -295,7 +295,7 @@ def test_gradients_that_cancel_are_within_a_bound_of_zero(watch_values: bool) ->
     examples = Examples(sphere(64, 1.9), np.arange(64) % 3, "test")
     bent = {"a": np.eye(6), "b": np.tile(row, (3, 1)) + 1e-9 * np.eye(3, 6)}
     for weights, expected in ((None, set()), (bent, {(Family.GRADIENT, "a")})):
-        replayer = Replayer(claims, SINGLE, CPU, weights, watch_values=watch_values, timed=False)
+        replayer = Replayer(claims, SINGLE, CPU, weights, watch_values=watch_values)
         found = replayer.replay(examples, 0, 64).tallies
         assert found[Family.GRADIENT]["a"].recomputed == 64
         gradients = {item for item in violated(found) if item[0] is Family.GRADIENT}

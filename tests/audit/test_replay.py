@@ -44,7 +44,7 @@ def replayed(
     start: int = 0,
     **options: object,
 ) -> Findings:
-    replayer = Replayer(wanted, precision, CPU, timed=False, **options)  # type: ignore[arg-type]
+    replayer = Replayer(wanted, precision, CPU, **options)  # type: ignore[arg-type]
     return replayer.replay(data, start, len(data))
 
 
@@ -80,7 +80,7 @@ def test_a_filter_is_no_further_off_than_its_margin(name: str, precision: Precis
     """Also at examples of which the network is certain, where the gradient of the loss cancels."""
     wanted, data = claims(name), examples(name, 60)
     exact, short = (
-        Bench(wanted, item, CPU, None, watch_values=False, timed=False).measure(data.x, data.y)
+        Bench(wanted, item, CPU, None, watch_values=False).measure(data.x, data.y)
         for item in (Precision.FLOAT64, precision)
     )
     for family in (Family.GRADIENT, Family.COTANGENT):
@@ -162,7 +162,7 @@ def test_what_is_not_finite_in_float64_is_a_violation() -> None:
         name: 1e200 * numbers for name, numbers in parameters_of(wanted.engine.graph).items()
     }
     for precision in (Precision.FLOAT32, Precision.FLOAT64):
-        found = Replayer(wanted, precision, CPU, weights, timed=False).replay(data, 0, len(data))
+        found = Replayer(wanted, precision, CPU, weights).replay(data, 0, len(data))
         tallies = found.tallies[Family.GRADIENT].values()
         assert any(tally.violations == 4 for tally in tallies)
 
@@ -172,7 +172,7 @@ def test_a_violation_that_float64_does_not_confirm_is_none() -> None:
     wanted, data = claims("digits_mlp"), examples("digits_mlp")
     name = wanted.groups[0].name
     bench = {
-        precision: Bench(wanted, precision, CPU, None, timed=False)
+        precision: Bench(wanted, precision, CPU, None)
         for precision in (Precision.FLOAT32, Precision.FLOAT64)
     }
     single, exact = (

@@ -140,7 +140,7 @@ def _size(step: Any) -> int:
 
 def _audited(folder: Path) -> None:
     settings = effective_settings({}, {}, folder / "lipcert.toml").settings
-    job = Job(str(folder / "model.onnx"), settings, trace=str(folder / "trace"), timed=False)
+    job = Job(str(folder / "model.onnx"), settings, trace=str(folder / "trace"))
     report = audit(job)
     assert report is not None
     assert [item for item in report.checks if item.verdict is not Verdict.PASS] == []

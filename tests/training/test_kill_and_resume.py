@@ -78,8 +78,6 @@ def check(folder: Path, lives: list[list[str]], steps: int) -> None:
     drawn = [tuple(batch.index) for step in done for batch in step.batches]
     assert len(set(drawn)) == len(drawn)
     settings = effective_settings({}, {}, folder / "lipcert.toml").settings
-    report = audit(
-        Job(str(folder / "model.onnx"), settings, trace=str(folder / "trace"), timed=False)
-    )
+    report = audit(Job(str(folder / "model.onnx"), settings, trace=str(folder / "trace")))
     assert report is not None
     assert {item.verdict for item in report.checks} == {Verdict.PASS}

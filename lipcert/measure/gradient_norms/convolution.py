@@ -8,7 +8,7 @@ formula is the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
 from typing import Final, final
@@ -27,8 +27,6 @@ from lipcert.measure.gradient_norms.squares import (
     is_channels_last,
     product,
     product_of_grams,
-    sum_of_squares,
-    widened,
     with_distance,
 )
 
@@ -100,13 +98,9 @@ class KernelGradient(OperandGradient):
     groups: int
     transposed: bool
 
-    @property
-    def key(self) -> Hashable:
-        """The settings of the convolution, without the numbers."""
-        return self
-
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """All that can run on this device; the library's kernels only where they sum directly."""
+        """All that can run on this device; the library's kernels only where they sum directly. They
+        are faster on many channels."""
         pair = self._oriented(pair)
         width = pair.b.element_size()
         read, written = pair.a.shape[1], pair.b.shape[1]
@@ -124,11 +118,10 @@ class KernelGradient(OperandGradient):
             scratch = (copy + columns + grams) * width
             work = positions**2 * rows * self.groups
             found.append(add("gram", scratch, self._gram, work, cancels=True))
-        if len(self.geometry) <= 3 and pair.b.device.type == "cpu":
-            scratch = (copy + gradient) * width
-            if not self._by_pixels(pair):
-                found.append(add("grouped", scratch, self._grouped, direct))
-            found.append(add("library", scratch, self._library, direct))
+        is_known = len(self.geometry) <= 3 and pair.b.device.type == "cpu"
+        if is_known and not self._by_pixels(pair):
+            grouped = add("grouped", (copy + gradient) * width, self._grouped, direct)
+            found.insert(0 if read >= _MANY_CHANNELS else 1, grouped)
         return found
 
     def gradients(self, pair: Pair) -> Gradients:
@@ -231,17 +224,3 @@ class KernelGradient(OperandGradient):
         )
         gradient = gradient.reshape(examples, -1, *gradient.shape[1:])
         return with_distance(gradient, self._distance(pair), pair.b)
-
-    def _library(self, pair: Pair) -> Squares:
-        """One call of the library for each example."""
-        value = readable(pair.a, self.geometry)
-        found = [
-            sum_of_squares(self._library_gradient(value[i : i + 1], pair.b[i : i + 1])[None])
-            for i in range(len(pair))
-        ]
-        return widened(Squares.joined(found), self._distance(pair))
-
-    def _library_gradient(self, value: Tensor, cotangent: Tensor) -> Tensor:
-        taps = [window.taps for window in self.geometry]
-        shape = (cotangent.shape[1], value.shape[1] // self.groups, *taps)
-        return library_gradient(value, cotangent, shape, self.geometry, self.groups)

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from lipcert.graph.ir import Graph, Node, is_arrangement
 from lipcert.measure.arithmetic import Arithmetic, exact_products
-from lipcert.measure.gradient_norms.methods import Chooser, Pair, shared_chooser
+from lipcert.measure.gradient_norms.methods import Chooser, Pair
 from lipcert.measure.gradient_norms.plan import (
     Contribution,
     NodePlan,
@@ -217,14 +217,13 @@ class Begun:
 
 @final
 class NormEngine:
-    """Measures batches; the process remembers which methods were fastest.
+    """Measures batches; a run repeats itself to the bit.
 
     watch_values: also measure every value, and every cotangent that reaches a trained parameter.
-    memory_limit: bytes of scratch memory; one example is always allowed. timed: choose between
-    exact methods by timing them; otherwise by counting, so that a run repeats itself to the bit.
-    defer: look only once per batch whether an example is known too loosely, and if so measure the
-    batch again, from then on looking at every operand; by default on a GPU, which stops at every
-    look. keeps: `caught` keeps every value and cotangent.
+    memory_limit: bytes of scratch memory; one example is always allowed. defer: look only
+    once per batch whether an example is known too loosely, and if so measure the batch again, from
+    then on looking at every operand; by default on a GPU, which stops at every look. keeps:
+    `caught` keeps every value and cotangent.
     """
 
     def __init__(
@@ -233,7 +232,6 @@ class NormEngine:
         *,
         watch_values: bool = True,
         memory_limit: int | None = None,
-        timed: bool = True,
         defer: bool | None = None,
         keeps: bool = False,
     ) -> None:
@@ -241,7 +239,7 @@ class NormEngine:
         self._keeps = keeps
         self._plan = Plan.of(network)
         usual = _MORE.get(network.device.type, MEMORY_LIMIT)
-        self._chooser = shared_chooser(usual if memory_limit is None else memory_limit, timed)
+        self._chooser = Chooser(usual if memory_limit is None else memory_limit)
         self._watch_values = watch_values
         self._defers = network.device.type != "cpu" if defer is None else defer
         self._rearranged = frozenset(

@@ -1,20 +1,16 @@
 """What is asked of the gradient of one operand of one node: ways to measure it, and the gradient.
 
 A `Pair` is what the node read and the cotangent that it received: all that the gradient depends on.
-Invariant: every method of an operand bounds its own error; none approximates. A `Chooser` takes the
-fastest method whose error bounds are narrow on the data at hand: each is timed once for every kind
-of layer, shape and device, or its work is counted. Scratch memory stays below the limit wherever a
-single example allows it. The choice changes speed and rounding, never meaning.
+Invariant: every method of an operand bounds its own error; none approximates. Of several the one
+with the least work is taken, the same on every machine and every day. Scratch memory stays below
+the limit wherever a single example allows it.
 """
 
 from __future__ import annotations
 
-import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
-from math import inf
 from typing import Final, final
 
 import torch
@@ -22,7 +18,6 @@ from torch import Tensor
 
 from lipcert.measure.gradient_norms.squares import (
     Squares,
-    is_channels_last,
     sum_of_squares,
     widened,
 )
@@ -128,14 +123,9 @@ class OperandGradient(ABC):
         """Whether the pair must hold the value; if not, its a may be anything."""
         return True
 
-    @property
-    @abstractmethod
-    def key(self) -> Hashable:
-        """What determines the best method, besides the shapes and dtypes of the pair."""
-
     @abstractmethod
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """All exact ways to measure; never empty."""
+        """All exact ways to measure, of equal work the faster one first; never empty."""
 
     @abstractmethod
     def gradients(self, pair: Pair) -> Gradients:
@@ -150,22 +140,17 @@ _ALONE: Final = 2**24
 """bytes of scratch memory for an operand with one method, which passes over its tensors once"""
 _SCRATCH: Final = {"cpu": 2**22}
 """bytes for all others, that fit a cache; elsewhere the limit"""
-_RUNS: Final = 3
-_HOPELESS: Final = 3.0
-_MOSTLY: Final = 0.2
 
 
 @final
+@dataclass(frozen=True, slots=True)
 class Chooser:
-    """Remembers the names of the methods that were fastest."""
+    """Of methods that fit into so many bytes."""
 
-    def __init__(self, memory_limit: int, timed: bool = True) -> None:
-        self.memory_limit = memory_limit
-        self._timed = timed
-        self.chosen: dict[Hashable, str] = {}
+    memory_limit: int
 
     def squares(self, of: OperandGradient, pair: Pair, *, looks: bool = True) -> Squares:
-        """Squares of every example, by the best method.
+        """Squares of every example, by the method of the least work.
 
         looks: whether those known too loosely are measured again by instantiation.
         """
@@ -173,7 +158,7 @@ class Chooser:
         if len(methods) == 1:
             method, scratch = methods[0], max(_ALONE, self._scratch(pair))
         else:
-            method, scratch = self._chosen(of, methods, pair), self._scratch(pair)
+            method, scratch = min(methods, key=lambda each: each.work), self._scratch(pair)
         squares = by_chunks(method.squares, pair, self._chunk(method, scratch))
         if not looks:
             return squares
@@ -182,14 +167,6 @@ class Chooser:
             return squares
         wide = is_wide.nonzero().squeeze(1)
         return squares.replaced(wide, self._instantiated(of, pair.picked(wide)))
-
-    def _chosen(self, of: OperandGradient, methods: Sequence[Method], pair: Pair) -> Method:
-        orders = (is_channels_last(pair.a), is_channels_last(pair.b))
-        key = (of.key, pair.a.shape[1:], pair.b.shape[1:], pair.b.dtype, pair.b.device, orders)
-        if key not in self.chosen:
-            found = self._fastest(methods, pair) if self._timed else _least(methods)
-            self.chosen[key] = found.name
-        return next(method for method in methods if method.name == self.chosen[key])
 
     def _instantiated(self, of: OperandGradient, pair: Pair) -> Squares:
         """From the gradients themselves, in float64."""
@@ -211,28 +188,6 @@ class Chooser:
     def _chunk(self, method: Method, scratch: int) -> int:
         return max(1, min(scratch, self.memory_limit) // max(method.scratch, 1))
 
-    def _fastest(self, methods: Sequence[Method], pair: Pair) -> Method:
-        """The least time per example among methods whose bounds are narrow, or else among all."""
-        least = inf
-        found: list[tuple[bool, float, Method]] = []
-        for method in methods:
-            part = pair.part(0, self._chunk(method, self._scratch(pair)))
-            seconds, is_narrow = _timed(method, part, _HOPELESS * least)
-            found.append((not is_narrow, seconds, method))
-            least = min(least, seconds)
-        return min(found, key=lambda each: each[:2])[2]
-
-
-@cache
-def shared_chooser(memory_limit: int, timed: bool) -> Chooser:
-    """One for all networks of this process: other weights have the same fastest methods."""
-    return Chooser(memory_limit, timed)
-
-
-def _least(methods: Sequence[Method]) -> Method:
-    """The least work, the first of equals: the same on every machine and every day."""
-    return min(methods, key=lambda method: method.work)
-
 
 def by_chunks(squares: Callable[[Pair], Squares], pair: Pair, chunk: int) -> Squares:
     """Squares of a pair, `chunk` examples at a time."""
@@ -240,25 +195,3 @@ def by_chunks(squares: Callable[[Pair], Squares], pair: Pair, chunk: int) -> Squ
         return squares(pair)
     starts = range(0, len(pair), chunk)
     return Squares.joined([squares(pair.part(start, start + chunk)) for start in starts])
-
-
-def _timed(method: Method, part: Pair, limit: float) -> tuple[float, bool]:
-    """Seconds per example of some examples, and whether the bounds are narrow there."""
-    best = inf
-    squares = method.squares(part)
-    for _ in range(_RUNS):
-        start = _now(part)
-        squares = method.squares(part)
-        best = min(best, (_now(part) - start) / len(part))
-        if best > limit:
-            break
-    wide = squares.is_wide(method.widest(part.b.dtype)).double().mean().item()
-    return best, wide <= _MOSTLY
-
-
-def _now(pair: Pair) -> float:
-    """Seconds of this thread, blind to other programs; of the clock where a GPU works as well."""
-    if pair.b.device.type == "cpu":
-        return time.thread_time()
-    torch.cuda.synchronize(pair.b.device)
-    return time.perf_counter()

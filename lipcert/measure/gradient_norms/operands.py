@@ -14,7 +14,7 @@ statistics (f = (x − m)·r).
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod, sqrt
 from typing import Final, final
@@ -43,11 +43,6 @@ from lipcert.measure.gradient_norms.squares import (
 @dataclass(frozen=True, slots=True)
 class DenseWeight(OperandGradient):
     """The weight [out, in] of a `Dense`."""
-
-    @property
-    def key(self) -> Hashable:
-        """One constant: the shapes decide."""
-        return "dense"
 
     def methods(self, pair: Pair) -> Sequence[Method]:
         """At one position the outer product; otherwise whatever is cheaper."""
@@ -113,11 +108,6 @@ class TableGradient(OperandGradient):
     """The table [rows, width] of an `Embedding`."""
 
     rows: int
-
-    @property
-    def key(self) -> Hashable:
-        """One constant: the shapes decide."""
-        return "table"
 
     def methods(self, pair: Pair) -> Sequence[Method]:
         """Sums over the positions of one row; nothing to add up at one position."""
@@ -222,11 +212,6 @@ class EntrywiseGradient(OperandGradient):
     @abstractmethod
     def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
         """f·b, and a bound η of ‖fl(f·b) − f·b‖ + ‖f‖‖b‖·(error of the sums)."""
-
-    @property
-    def key(self) -> Hashable:
-        """The class: there is one method."""
-        return type(self)
 
     def methods(self, pair: Pair) -> Sequence[Method]:
         """One method: multiply, then add up."""

@@ -306,11 +306,11 @@ class Asked:
 class ClippedGradients:
     """Of one network under one rule."""
 
-    def __init__(self, live: LiveNetwork, rule: ClipRule, *, timed: bool = False) -> None:
+    def __init__(self, live: LiveNetwork, rule: ClipRule) -> None:
         network = live.present()
         self._live = live
         self._rule = rule
-        self._engine = NormEngine(network, timed=timed, defer=True, keeps=rule.weight_decay > 0.0)
+        self._engine = NormEngine(network, defer=True, keeps=rule.weight_decay > 0.0)
         self._begun: Begun | None = None
         self._group_of = {
             name: index for index, group in enumerate(rule.groups) for name in group.parameters

@@ -35,7 +35,7 @@ def check(op: Maker, shape: tuple[int, ...], seed: int = 0) -> None:
         network = network_of(graph, dtype)
         x = torch.from_numpy(normal(3, *shape, seed=seed)).to(dtype)
         ascent = torch.from_numpy(normal(3, *graph.output_shape, seed=seed + 1)).to(dtype)
-        passed = NormEngine(network, timed=False, keeps=True).caught(
+        passed = NormEngine(network, keeps=True).caught(
             x, lambda z, b=ascent: (z * b).flatten(1).sum(1)
         )
         found = inner_products(network, passed.caught)

@@ -182,7 +182,7 @@ def test_gradients_that_were_made_for_norms_are_added_up(
     graph = chain((read, 10, 10), op(kernel, bias, (window, window), groups), Activation("relu"))
     x, y = oracle.batch(graph, 5)
     live = LiveNetwork.of(graph, oracle.tensors_of(graph, dtype))
-    engine = NormEngine(live.present(), timed=False, defer=True)
+    engine = NormEngine(live.present(), defer=True)
     passed = engine.caught(x.to(dtype), lambda z: oracle.flat(graph, 1.0).losses(z, y))
     assert set(passed.caught[0].rows) == {"weight", "bias"}
     assert passed.caught[0].value is passed.caught[0].cotangent is None
@@ -222,14 +222,13 @@ def test_norms_that_are_known_too_loosely_are_measured_again() -> None:
     rule = oracle.flat(graph, 0.5, loss=CrossEntropy())
     expected = summed(graph, rule, x, labels, torch.float32).factors
     live = LiveNetwork.of(graph, oracle.tensors_of(graph, torch.float32))
-    for timed in (False, True):
-        waiting = NormEngine(live.present(), timed=timed, defer=True)
-        for scale in (1.0, 1e25, 1.0):
-            passed = waiting.caught(scale * x.float(), lambda z: rule.losses(z, labels))
-            with torch.no_grad():
-                found = clip_factors(live.present(), rule, passed)
-            if scale == 1.0:
-                torch.testing.assert_close(found, expected, rtol=1e-4, atol=0.0)
+    waiting = NormEngine(live.present(), defer=True)
+    for scale in (1.0, 1e25, 1.0):
+        passed = waiting.caught(scale * x.float(), lambda z: rule.losses(z, labels))
+        with torch.no_grad():
+            found = clip_factors(live.present(), rule, passed)
+        if scale == 1.0:
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=0.0)
 
 
 @pytest.mark.parametrize("exponent", [-20, -3, 0, 3, 8, 15])
