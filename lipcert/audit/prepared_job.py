@@ -22,8 +22,13 @@ from lipcert.audit.job import Job, Unit, units_of
 from lipcert.audit.recorded import RecordedTensors
 from lipcert.audit.trace.reading import Trace, read_trace
 from lipcert.audit.weight_norms import MODEL
-from lipcert.core.certificate import Certificate, CertificateFormatError, read_certificate
-from lipcert.core.files import CertificateFileError, read_certificate_file
+from lipcert.core.certificate import (
+    Certificate,
+    CertificateFileError,
+    CertificateFormatError,
+    read_certificate,
+    read_certificate_file,
+)
 from lipcert.data.source import Columns, Identity
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import DataSet, Examples, Readable, open_data

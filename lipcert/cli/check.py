@@ -15,7 +15,7 @@ from lipcert.cli import paths
 from lipcert.cli.options import gate_options, gates_of, option, output_options
 from lipcert.cli.output import Output, write
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
-from lipcert.core.files import CertificateFileError, read_certificate_file
+from lipcert.core.certificate import CertificateFileError, read_certificate_file
 from lipcert.core.main import EXIT_CODES, accepted_ids
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.report.formats import CHECK_FORMATS

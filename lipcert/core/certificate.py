@@ -11,12 +11,15 @@ assumed: each line is evaluated from those before it, and the claims from the li
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
+from pathlib import Path
 from typing import Any, Final, Literal, TypeVar, cast, final
 
-from lipcert.core.canonical import READERS, CanonicalFormError, read_canonical
+from lipcert.core.canonical import MAX_BYTES, READERS, CanonicalFormError, read_canonical
 from lipcert.core.codec import Bound, Codec, CodecError, Sha256, member
 from lipcert.core.line import RULES, Line, line_class
 
@@ -206,3 +209,29 @@ def read_certificate(data: bytes) -> Certificate:
 def read(kind: type[_T], value: object, where: str, **apart: object) -> _T:
     """The record of this type that stands in a certificate."""
     return _CODEC.read(kind, value, where, **apart)
+
+
+@final
+class CertificateFileError(ValueError):
+    """A certificate that cannot be read at all."""
+
+
+def read_certificate_file(path: Path) -> bytes:
+    """The bytes of a regular file, at most one more than a certificate may have."""
+    try:
+        content = read_regular(path, MAX_BYTES + 1)
+    except (OSError, ValueError):
+        raise CertificateFileError(f"{str(path)!a} cannot be read") from None
+    if content is None:
+        raise CertificateFileError(f"{str(path)!a} is not a regular file")
+    return content
+
+
+def read_regular(path: Path, most: int) -> bytes | None:
+    """At most so many bytes of a regular file; None of any other, which is not waited for.
+
+    Raises OSError or ValueError where the file cannot be read.
+    """
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(handle, "rb") as file:
+        return file.read(most) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None

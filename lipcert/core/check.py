@@ -232,8 +232,7 @@ def _lines(state: _State, stage: int) -> Iterator[str]:
 
 def _outputs(state: _State) -> Iterator[str]:
     """6: gradients, sensitivities, noise."""
-    faults = tuple(_lines(state, 6))
-    yield from faults
+    yield from _lines(state, 6)
     certificate, premises, proof = state.certificate, state.premises, state.proof
     gradients = {name: proof.gradient(name) for name in certificate.scope.trained}
     random = drops(state.model, state.program)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
-from lipcert.core.files import CertificateFileError, read_certificate_file
+from lipcert.core.certificate import CertificateFileError, read_certificate_file
 
 EXIT_CODES: Final = {"valid": 0, "invalid": 1, "conditional": 3, "unknown": 3}
 """by verdict; 2 is for usage, 4 for an error of the checker itself"""

@@ -481,17 +481,15 @@ class Prover:
         own, best = self.proof.passes[line.of], plain
         for share, (found, read) in sorted(tried, key=lambda row: row[1][0]):
             stated = self._stated(share, found)
-            start, reader = share.entry(self.proof)
-            table: Table[Any, float] = own.totals if reader is None else own.edges
-            key: object = start if reader is None else (start, reader)
-            known: float = dict.get(table, key, math.inf)
-            dict.__setitem__(table, key, min(stated.stated, known))
+            key = share.entry(self.proof)
+            known = dict.get(own.edges, key, math.inf)
+            dict.__setitem__(own.edges, key, min(stated.stated, known))
             now = self._tried(line)
             if now is not None and now[0].norm < best[0].norm:
                 best = now
                 self._append(stated, found, read)
             else:
-                dict.__setitem__(table, key, known)
+                dict.__setitem__(own.edges, key, known)
         self._append(self._stated(line, best[0]), *best)
 
     def _kernels(self) -> None:

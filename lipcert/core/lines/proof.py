@@ -61,14 +61,13 @@ class Pass:
     """Cotangents of one scalar: of the loss, or of a unit vector at the output.
 
     readers: of each value, the steps that read it, the last one first. edges: norms of what a value
-    receives through one reader; totals: of what it receives in all.
+    receives through one reader, or in all, under None.
     """
 
     program: Program
     readers: Mapping[str, Sequence[Step]]
     cotangents: Table[str, Cotangent]
-    edges: Table[tuple[str, str], float]
-    totals: Table[str, float]
+    edges: Table[tuple[str, str | None], float]
 
 
 @final
@@ -116,9 +115,7 @@ class Proof:
 
             unclipped = without_cotangent_clips(program)
         self.passes = {
-            of: Pass(
-                found, _readers(found), table("a cotangent"), table("an edge"), table("a total")
-            )
+            of: Pass(found, _readers(found), table("a cotangent"), table("an edge"))
             for of, found in ((LOSS, program), (OUTPUT, unclipped))
         }
         self.passes[OUTPUT].cotangents[program.output] = Cotangent(1.0)

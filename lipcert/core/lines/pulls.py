@@ -84,7 +84,7 @@ class ValuePull(PullLine):
         if self.value == proof.program.output:
             raise NotProved("the loss reads the output, too")
         found = received(own, self.value, proof.facts, proof.weights)
-        total = own.totals.get(self.value, math.inf)
+        total = own.edges.get((self.value, None), math.inf)
         return replace(found, norm=min(found.norm, total))
 
 

@@ -30,12 +30,8 @@ class ShareLine(Line[float]):
     def keep(self, proof: Proof, found: float) -> None:
         """For a line about the value."""
         del found
-        own, (start, reader) = proof.passes[self.of], self.entry(proof)
-        if reader is None:
-            own.totals[start] = min(own.totals.get(start, math.inf), self.stated)
-        else:
-            known = own.edges.get((start, reader), math.inf)
-            own.edges[start, reader] = min(known, self.stated)
+        edges, entry = proof.passes[self.of].edges, self.entry(proof)
+        edges[entry] = min(edges.get(entry, math.inf), self.stated)
 
 
 @final

@@ -6,8 +6,7 @@ import hashlib
 from pathlib import Path
 from typing import Final, final
 
-from lipcert.core.certificate import ExternalFile
-from lipcert.core.files import read_regular
+from lipcert.core.certificate import ExternalFile, read_regular
 from lipcert.core.reader.records import ModelReadError, shown
 
 MAX_BYTES: Final = 1 << 30

@@ -67,7 +67,7 @@ def backward(
         for value in program.shapes
     }
     found = Table("a cotangent", {program.output: above})
-    own = Pass(program, readers, found, Table("an edge", edges), Table("a total"))
+    own = Pass(program, readers, found, Table("an edge", edges))
     for value in (*(step.output for step in reversed(program.steps)), program.input):
         if value not in found:
             found[value] = received(own, value, facts, weights)
@@ -386,8 +386,8 @@ def test_moves_that_read_apart_are_perpendicular() -> None:
     facts = {"x": Fact.of((4,), 1.0)}
 
     def norm(readers: Sequence[Step], held: Mapping[tuple[str, str], float] | None = None) -> float:
-        edges, totals = Table("an edge", held), Table[str, float]("a total")
-        own = Pass(program, {"x": readers}, Table("a cotangent", above), edges, totals)
+        edges = Table("an edge", held)
+        own = Pass(program, {"x": readers}, Table("a cotangent", above), edges)
         return received(own, "x", facts, Weights({})).norm
 
     assert norm(halves) == pytest.approx(5.0, rel=1e-15)
