@@ -1,10 +1,10 @@
 """Graph: the steps of the core's program, with their names and the trained parameters they show.
 
 The core knows neither the names nor of which parameters the operands are views. Audits and training
-run these very steps. Invariants, checked on construction: names are unique, every node reads values
-of earlier nodes, and every parameter that an operand names exists. The array of an operand holds
-the numbers of the file exactly (every float format up to float64 embeds in float64) in the
-orientation in which the op uses them; it is read-only.
+run these very steps, of which each reads values of earlier ones. Names are unique, and every
+parameter that an operand names exists. The array of an operand holds the numbers of the file
+exactly (every float format up to float64 embeds in float64) in the orientation in which the op uses
+them; it is read-only.
 """
 
 from __future__ import annotations
@@ -318,25 +318,6 @@ class Graph:
     heads: tuple[p.Head, ...] = ()
     parts: tuple[p.Part, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        shapes: dict[str, Shape] = {self.input_name: self.input_shape}
-        names: set[str] = set()
-        for node in self.nodes:
-            if node.name in names or node.output in shapes:
-                raise ValueError(f"node {node.name!r} or its output {node.output!r} appears twice")
-            missing = [name for name in node.inputs if name not in shapes]
-            if missing:
-                raise ValueError(f"node {node.name!r} reads {missing} before they are computed")
-            if tuple(map(example, node.given)) != tuple(shapes[name] for name in node.inputs):
-                raise ValueError(f"node {node.name!r} reads values of other shapes")
-            for use in node.uses():
-                if use.parameter not in self.parameters:
-                    raise ValueError(f"node {node.name!r}: unknown parameter {use.parameter!r}")
-            names.add(node.name)
-            shapes[node.output] = node.shape
-        if self.output_name not in shapes:
-            raise ValueError(f"the output {self.output_name!r} is never computed")
 
     def uses(self, parameter: str | None = None) -> Iterator[Use]:
         """All uses of this parameter, or of any."""

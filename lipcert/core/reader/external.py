@@ -20,65 +20,51 @@ from lipcert.core.reader.records import ModelReadError, shown
 _FORBIDDEN: Final = frozenset("\\:\0")
 _SAFE_FLAGS: Final = ("O_NOFOLLOW", "O_NONBLOCK", "O_DIRECTORY", "O_NOCTTY")
 _KEYS: Final = frozenset({"location", "offset", "length", "checksum"})
-OUTSIDE: Final = "LC015"
-"""code of refused external data"""
+
+
+def _refused(reason: str) -> ModelReadError:
+    return ModelReadError(reason, "LC015")
 
 
 def external_content(proto: TensorProto, folder: Folder) -> memoryview:
     """The bytes of a tensor that lies in another file."""
     entries = {entry.key: entry.value for entry in proto.external_data}
     if proto.data_location != TensorProto.EXTERNAL or len(entries) < len(proto.external_data):
-        raise ModelReadError(
-            "its external data are not marked as such, or have a key twice", OUTSIDE
-        )
+        raise _refused("its external data are not marked as such, or have a key twice")
     if not set(entries) <= _KEYS or "location" not in entries:
-        raise ModelReadError("its external data have no location, or an unknown key", OUTSIDE)
-    whole = content_at(folder, entries["location"])
+        raise _refused("its external data have no location, or an unknown key")
+    location = entries["location"]
+    if location not in folder.contents:
+        folder.contents[location] = _opened(folder, location)
+        folder.unread -= len(folder.contents[location])
+    whole = folder.contents[location]
     start = _count(entries.get("offset", "0"))
     length = _count(entries["length"]) if "length" in entries else len(whole) - start
     if not 0 <= start <= start + length <= len(whole):
-        reason = f"its external file has {len(whole)} bytes, fewer than it claims"
-        raise ModelReadError(reason, OUTSIDE)
-    _take(folder, length)
+        raise _refused(f"its external file has {len(whole)} bytes, fewer than it claims")
+    folder.untaken -= length
+    if folder.untaken < 0:
+        raise _refused(f"the model holds more than {MAX_BYTES} bytes in all")
     return memoryview(whole)[start : start + length]
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
-        raise ModelReadError(f"{shown(text)} is not a number of bytes", OUTSIDE)
+        raise _refused(f"{shown(text)} is not a number of bytes")
     return int(text)
-
-
-def content_at(folder: Folder, location: str) -> bytes:
-    """The bytes of a file by its relative location."""
-    if location not in folder.contents:
-        content = _opened(folder, location)
-        folder.unread -= len(content)
-        folder.contents[location] = content
-    return folder.contents[location]
-
-
-def _take(folder: Folder, size: int) -> None:
-    """Count the bytes of a tensor that lies in a file."""
-    folder.untaken -= size
-    if folder.untaken < 0:
-        raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all", OUTSIDE)
 
 
 def _opened(folder: Folder, location: str) -> bytes:
     parts = location.split("/")
     if any(part in {"", ".", ".."} or _FORBIDDEN & set(part) for part in parts):
-        reason = f"{shown(location)} is not a path inside the model's folder"
-        raise ModelReadError(reason, OUTSIDE)
+        raise _refused(f"{shown(location)} is not a path inside the model's folder")
     if os.open not in os.supports_dir_fd or not all(hasattr(os, flag) for flag in _SAFE_FLAGS):
-        reason = "this system cannot open external data without following links"
-        raise ModelReadError(reason, OUTSIDE)
+        raise _refused("this system cannot open external data without following links")
     try:
         with contextlib.ExitStack() as closing:
             return _walked(folder, parts, closing)
     except (OSError, UnicodeError) as error:
-        reason = f"{shown(location)} cannot be opened as a plain file"
-        raise ModelReadError(reason, OUTSIDE) from error
+        raise _refused(f"{shown(location)} cannot be opened as a plain file") from error
 
 
 def _walked(folder: Folder, parts: list[str], closing: contextlib.ExitStack) -> bytes:
@@ -94,7 +80,7 @@ def _walked(folder: Folder, parts: list[str], closing: contextlib.ExitStack) -> 
     file = closing.enter_context(os.fdopen(last, "rb"))
     found = os.fstat(last)
     if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        raise ModelReadError("external data must be a regular file with one name", OUTSIDE)
+        raise _refused("external data must be a regular file with one name")
     if found.st_size > folder.unread:
-        raise ModelReadError(f"the model holds more than {MAX_BYTES} bytes in all", OUTSIDE)
+        raise _refused(f"the model holds more than {MAX_BYTES} bytes in all")
     return file.read(found.st_size)
