@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, TypeVar, dataclass_transform, final
 
 import numpy as np
 import numpy.typing as npt
@@ -120,8 +120,16 @@ class Op:
     """What a step computes: one of the kinds below."""
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass_transform(frozen_default=True)
+def _kind(op: type[_Op]) -> type[_Op]:
+    """A kind of step, as an immutable record; tensors are the same where they are one object."""
+    return dataclass(frozen=True, slots=True)(op)
+
+
+_Op = TypeVar("_Op", bound=Op)
+
+
+@_kind
 class Dense(Op):
     """y[..., o] = Σ_i weight[o, i]·x[..., i] + bias[o]: along the last axis of x."""
 
@@ -129,8 +137,7 @@ class Dense(Op):
     bias: Operand | None
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
+@_kind
 class Embedding(Op):
     """y[..., :] = table[x[...], :], for whole numbers x from −rows to rows − 1.
 
@@ -153,8 +160,7 @@ class Compare(Op):
     above: bool
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class MaskedMean(Op):
     """y = Σ x·m / max(Σ m, floor) over axes, which keep the length 1, for a mask m of 0 and 1.
 
@@ -165,8 +171,7 @@ class MaskedMean(Op):
     floor: float
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
+@_kind
 class Conv(Op):
     """Convolution of x [1, channels, *spatial] with zero padding.
 
@@ -182,24 +187,21 @@ class Conv(Op):
     transposed: bool
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
+@_kind
 class Scale(Op):
     """y = factor·x entry by entry; factor has the rank of x, with 1 where it is repeated."""
 
     factor: Operand
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
+@_kind
 class Shift(Op):
     """y = x + offset entry by entry; offset has the rank of x, with 1 where it is repeated."""
 
     offset: Operand
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
+@_kind
 class BatchNorm(Op):
     """y = scale·(x − mean)·inverse + shift per channel (axis 1), inverse = 1/√(variance + ε).
 
@@ -212,8 +214,7 @@ class BatchNorm(Op):
     inverse: Operand
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Activation(Op):
     """y = f(x) entry by entry. name: which f; numbers: its parameters in the order of ONNX.
 
@@ -229,8 +230,7 @@ class Activation(Op):
     numbers: tuple[float, ...] = ()
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
+@_kind
 class PRelu(Op):
     """y = x where x ≥ 0, slope·x elsewhere; slope has the rank of x, with 1 where repeated."""
 
@@ -249,16 +249,14 @@ class Move(Op):
     sources: IndexArray
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class MaxPool(Op):
     """Maximum over windows of the axes behind the first two; padding is never the maximum."""
 
     window: Window
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class AveragePool(Op):
     """Mean over windows of the axes behind the first two.
 
@@ -270,8 +268,7 @@ class AveragePool(Op):
     counts_padding: bool
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class LpPool(Op):
     """(Σ |x|^p)^(1/p) over windows of the axes behind the first two; p = 1 or 2."""
 
@@ -279,8 +276,7 @@ class LpPool(Op):
     p: int
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class ReduceSum(Op):
     """Sum over axes, which keep the length 1; mean: divided by the number of terms."""
 
@@ -288,16 +284,14 @@ class ReduceSum(Op):
     mean: bool
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Centre(Op):
     """y = x − mean of x over axes."""
 
     axes: Shape
 
 
-@final
-@dataclass(frozen=True, slots=True, eq=False)
+@_kind
 class DivideByNorm(Op):
     """y = x/max(share·‖x‖₂, floor), the norm over axes; share is one positive number."""
 
@@ -306,8 +300,7 @@ class DivideByNorm(Op):
     floor: float
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class ReduceMax(Op):
     """Maximum (or minimum) over axes, which keep the length 1."""
 
@@ -315,8 +308,7 @@ class ReduceMax(Op):
     minimum: bool
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class ReduceNorm(Op):
     """(Σ |x|^p + floor)^(1/p) over axes, which keep the length 1; p = 1 or 2."""
 
@@ -325,16 +317,14 @@ class ReduceNorm(Op):
     floor: float
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class ReduceLogSumExp(Op):
     """ln Σ e^x over axes, which keep the length 1."""
 
     axes: Shape
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class LocalResponse(Op):
     """y = x/s^power, s = floor + (strength/size)·Σ x² over `size` channels around each.
 
@@ -347,50 +337,43 @@ class LocalResponse(Op):
     floor: float
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Sort(Op):
     """Sorted along an axis; all of it is kept (what is dropped is a `Move` behind it)."""
 
     axis: int
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Add(Op):
     """y = Σ signs[i]·x_i, broadcast as numpy does."""
 
     signs: tuple[int, ...]
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Concat(Op):
     """The inputs one after another along an axis."""
 
     axis: int
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Multiply(Op):
     """y = x_0·x_1 entry by entry, broadcast as numpy does; both may be the same value."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Divide(Op):
     """y = x_0/x_1 entry by entry, broadcast as numpy does."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class MatMul(Op):
     """y = x_0 @ x_1 as numpy does, both computed from the input."""
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Softmax(Op):
     """softmax along an axis, or its logarithm."""
 
@@ -398,8 +381,7 @@ class Softmax(Op):
     logarithm: bool
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Normalize(Op):
     """y = (x − m)/√(mean of (x − m)² + epsilon) over axes.
 
@@ -413,8 +395,7 @@ class Normalize(Op):
     centred: bool
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Attention(Op):
     """y = softmax(scale·(x_0 @ x_1) + mask) @ x_2 along the last axis of the scores.
 
@@ -428,16 +409,14 @@ class Attention(Op):
     mask: Operand | None = None
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class InputClip(Op):
     """y = x·min(1, radius/‖x‖₂): no node of a file, but what training puts before a layer."""
 
     radius: float
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class CotangentClip(Op):
     """y = x; backpropagation sends g·min(1, radius/|g|) in place of the gradient g at y.
 
@@ -448,8 +427,7 @@ class CotangentClip(Op):
     by_channel: bool
 
 
-@final
-@dataclass(frozen=True, slots=True)
+@_kind
 class Hide(Op):
     """y = x_0, or −inf where x_1 is 1: the scores of an `Attention`, until it is put together.
 
