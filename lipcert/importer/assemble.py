@@ -45,7 +45,7 @@ from lipcert.importer.metadata import (
 )
 from lipcert.importer.model import ImportedModel, MacroLayer, Verification
 from lipcert.importer.nodes import NotedNode, followed, label, needed_nodes, needed_values
-from lipcert.importer.operators import format_refusals, number_refusals
+from lipcert.importer.operators import number_refusals
 from lipcert.importer.origins import unseen
 from lipcert.importer.reading import Reading, external_digests
 from lipcert.importer.survey import (
@@ -104,7 +104,6 @@ def assemble(
     verify: what compares the reading of the file, and the program of the graph, with onnxruntime.
     """
     file = followed(stored)
-    _check_format(stored, file)
     provenance = read_provenance(stored)
     targets, sources = _ends(file, outputs)
     source = sources[0]  # the batch is that of all inputs
@@ -183,16 +182,6 @@ def _readers(model: Model, needed: Sequence[Node]) -> Iterator[NotedNode]:
     read = {node.outputs[0]: frozenset(node.inputs) for node in model.nodes}
     for node in needed:
         yield NotedNode(node, read.get(node.outputs[0], frozenset()))
-
-
-def _check_format(stored: Model, file: Model) -> None:
-    """Refuse nodes that contradict the definition of the format, with all that is found besides."""
-    found = list(format_refusals(stored))
-    if found:
-        live = {*file.initializers, *needed_values(file, *file.outputs)}
-        found += number_refusals(file, live)
-        found += operator_refusals(file, file.outputs)
-        raise UnsupportedModelError(distinct(found))
 
 
 def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[Input]]:

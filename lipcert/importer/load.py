@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any, Final, final
 
 import numpy as np
-from onnx import defs
 from onnx.onnx_ml_pb2 import ModelProto
 
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
@@ -137,7 +136,7 @@ def _comparison(
 
 def _rehearsed(path: str, asked: Mapping[str, Any]) -> _Rehearsal:
     """The whole import in a child process; its refusals are raised here."""
-    _load_what_both_need()
+    np.random.default_rng(0)  # loads what this process needs after its child, too
     request = json.dumps({"path": path, **asked})
     answer = run_in_child(rehearse, request, Budget.of_path(Path(path)), path)
     found = json.loads(answer)
@@ -150,13 +149,6 @@ def _rehearsed(path: str, asked: Mapping[str, Any]) -> _Rehearsal:
         raise UsageError(found["usage"])
     verification = Verification(**found["verification"])
     return _Rehearsal(found["sha256"], found["external"], verification)
-
-
-def _load_what_both_need() -> None:
-    """What numpy and onnx load at first use, and this process needs after its child."""
-    np.random.default_rng(0)
-    defs.onnx_opset_version()
-    defs.get_schema("Identity")
 
 
 @one_thread()

@@ -1,10 +1,9 @@
 """Which nodes the importer refuses: operators without a bound, with what to do about it in terms
-that exporters of models use, nodes that contradict the format, and tensors that are not finite.
+that exporters of models use, and tensors that are not finite.
 
 Invariant: an operator that the core has a rule for is refused by the core alone, with its reason.
-The format's definition says whether a node of any other is well formed. Numbers that are not finite
-matter where an output depends on them; −∞ is refused where it is used: the mask of an attention may
-hold it.
+Whether a node is well formed, onnxruntime says. Numbers that are not finite matter where an output
+depends on them; −∞ is refused where it is used: the mask of an attention may hold it.
 """
 
 from __future__ import annotations
@@ -14,10 +13,9 @@ from functools import cache
 from typing import Final, cast
 
 import numpy as np
-from onnx import defs
 
 from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
-from lipcert.core.reader.records import Branch, Loop, Model, Node, Tensor, with_nested
+from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
 from lipcert.importer.nodes import label, output_names
@@ -128,41 +126,6 @@ def _is_training(node: Node) -> bool:
     """Up to version 13, extra outputs ask for training mode."""
     mode = node.attributes.get("training_mode")
     return (mode is not None and bool(mode.value)) or len(output_names(node)) > 1
-
-
-def format_refusals(model: Model) -> Iterator[Refusal]:
-    """The nodes that contradict the definitions of their operators."""
-    version = model.opset.get("", 0)
-    for node in with_nested(model.nodes):
-        fault = _fault(node, version) if version and not node.domain else ""
-        if fault:
-            yield refusal_of(node) or Refusal("LC016", label(node), node.op_type, fault)
-
-
-def _fault(node: Node, version: int) -> str:
-    """How a node contradicts the definition of its operator; "" where it does not."""
-    try:
-        schema = defs.get_schema(node.op_type, version, "")
-    except defs.SchemaError:
-        return ""
-    single = defs.OpSchema.FormalParameterOption.Single
-    required = sum(item.option == single for item in schema.inputs)
-    given = node.inputs[:required]
-    if len(given) < required or not all(given):
-        return "a required input is missing"
-    reads_more = any(isinstance(item.value, Branch | Loop) for item in node.attributes.values())
-    most = len(node.inputs) if reads_more else schema.max_input
-    if not schema.min_input <= len(node.inputs) <= most:
-        return f"it has {len(node.inputs)} inputs"
-    if not schema.min_output <= len(node.outputs) <= schema.max_output or not node.outputs[0]:
-        return f"it has {len(node.outputs)} outputs, or no first one"
-    for name, definition in schema.attributes.items():
-        found = node.attributes.get(name)
-        if found is not None and getattr(defs.OpSchema.AttrType, found.kind) != definition.type:
-            return f"the attribute {name!r} has the wrong type"
-        if found is None and definition.required:
-            return f"the attribute {name!r} is missing"
-    return ""
 
 
 def number_refusals(model: Model, live: Set[str]) -> Iterator[Refusal]:
