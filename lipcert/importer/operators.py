@@ -16,9 +16,8 @@ import numpy as np
 
 from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
 from lipcert.core.reader.records import Model, Node, Tensor
-from lipcert.diagnostics import EXPORT
 from lipcert.errors import Refusal
-from lipcert.importer.nodes import label, output_names
+from lipcert.importer.nodes import label
 
 MICROSOFT: Final = "com.microsoft"
 _Words = tuple[str, str, str]
@@ -107,12 +106,6 @@ def _words(node: Node) -> _Words | None:
     kind, domain = node.op_type, node.domain
     if "training" in domain or _REASONS.get(kind) is _TRAINING:
         return _TRAINING
-    if kind == "BatchNormalization" and _is_training(node):
-        return (
-            "LC011",
-            "batch normalization in training mode averages over the batch",
-            f"export it in evaluation mode: {EXPORT}",
-        )
     if (f"{domain}." if domain else "") + kind in _understood():
         return None
     if domain:
@@ -120,12 +113,6 @@ def _words(node: Node) -> _Words | None:
         remedy = "express the layer in standard ONNX operators"
         return _OPTIMISED if domain == MICROSOFT else ("LC003", reason, remedy)
     return _REASONS.get(kind, _CONTROL if kind.startswith("Sequence") else _UNKNOWN)
-
-
-def _is_training(node: Node) -> bool:
-    """Up to version 13, extra outputs ask for training mode."""
-    mode = node.attributes.get("training_mode")
-    return (mode is not None and bool(mode.value)) or len(output_names(node)) > 1
 
 
 def number_refusals(model: Model, live: Set[str]) -> Iterator[Refusal]:

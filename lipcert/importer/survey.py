@@ -62,7 +62,7 @@ _TOLD: Final = (
     ("along the batch axis", "LC007", _ONE_AXIS),
     ("epsilon is negative", "LC016", _WELL),
     ("the file states", "LC016", _STATED),
-    ("dropout in training mode", "LC011", f"export it in evaluation mode: {EXPORT}"),
+    ("training mode", "LC011", f"export it in evaluation mode: {EXPORT}"),
     ("automatic padding", "LC003", "export with explicit pads"),
     ("the shape does not fit", "LC007", _ONE_AXIS),
     ("a reshape changes the number", "LC007", _ONE_AXIS),
