@@ -90,8 +90,6 @@ _PROVED: Final = "every operator keeps the examples apart, for a batch of any si
 _PROVED_FIXED: Final = (
     "every operator keeps the examples apart, for a batch of the size in the file"
 )
-_NUMBERS: Final = ("float", "int", "uint")
-"""beginnings of the names of numeric types"""
 _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 """operators that spell nothing"""
 
@@ -190,7 +188,7 @@ def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[In
     sources, found = list[Input](), list[Refusal]()
     try:
         targets, is_chosen = _chosen_outputs(file, outputs), True
-        sources = [_checked(item) for item in _inputs(file, targets)]
+        sources = _inputs(file, targets)
     except UnsupportedModelError as error:
         found += error.refusals
     found += number_refusals(file, needed_values(file, *targets))
@@ -248,25 +246,6 @@ def _trainable(model: Model, provenance: Provenance) -> frozenset[str]:
         and not provenance.is_statistic(name)
         and (provenance.sources(name) or not provenance.is_literal(name, tensor.size))
     )
-
-
-def _checked(source: Input) -> Input:
-    """The input, if it holds numbers and only its axis 0 may have any size."""
-
-    def refuse(code: str, reason: str, remedy: str) -> UnsupportedModelError:
-        return UnsupportedModelError((Refusal(code, "", "", reason, remedy),))
-
-    where = f"the input {source.name!r}"
-    if not source.dtype.startswith(_NUMBERS):
-        is_read = not source.dtype.startswith("unread")
-        kind = f"of type {source.dtype}" if is_read else "not a tensor of numbers"
-        raise refuse("LC006", f"{where} is {kind}", "feed floats, or ids of embeddings")
-    if not source.dims:
-        raise refuse("LC008", f"{where} has no declared shape", "export with a fixed shape")
-    if not all(isinstance(size, int) for size in source.dims[1:]):
-        reason = f"{where} has the shape {source.dims}: only the batch axis 0 may be symbolic"
-        raise refuse("LC008", reason, "export with fixed sizes for all other axes")
-    return source
 
 
 def _proof(program: Program, source: Input) -> BatchProof:

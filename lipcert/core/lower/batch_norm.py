@@ -20,8 +20,10 @@ def batch_norm(call: Call) -> Value:
     epsilon = call.real("epsilon", 1e-5)
     call.real("momentum", 0.9)
     extra = [name for name in call.node.outputs[1:] if name]
-    if call.integer("training_mode", 0) or extra or call.integer("spatial", 1) != 1:
-        raise Unsupported("a batch normalization in training mode, or of every position")
+    if call.integer("training_mode", 0) or extra:
+        raise Unsupported("a batch normalization in training mode")
+    if call.integer("spatial", 1) != 1:
+        raise Unsupported("a batch normalization of every position")
     operands = [call.constant(place).operand(1) for place in range(1, 5)]
     if any(operand.shape != (value.shape[1],) for operand in operands):
         raise Unsupported("a parameter does not fit the channels")
