@@ -76,16 +76,11 @@ def test_lists_and_switches() -> None:
         ("input_norm = 1", ["input_norm", "input-norm", "lipcert.toml"]),
         ("temprature = 1", ["temprature", "temperature"]),
         ('temperature = "hot"', ["key temperature", "not a number"]),
-        ("temperature = true", ["not a number"]),
-        ("batch-size = 1.5", ["whole number"]),
-        ("input-box = [1]", ["pair"]),
         ("input-box = [1, 0]", ["input-box", "empty"]),
-        ("trainable = [1]", ["not a name"]),
         ('as-exported = "maybe"', ["true nor false"]),
         ("constraints = 1", ["constraints", "table"]),
         ('[constraints]\nfc = "x"', ["constraint such as"]),
         ("temperature =", ["lipcert.toml"]),
-        ("loss = 3", ["not a name"]),
     ],
 )
 def test_a_wrong_file_is_2_and_says_where(toml: str, words: list[str]) -> None:

@@ -90,9 +90,7 @@ def test_text_and_csv(tmp_path: Path) -> None:
         ([*RUN, "--steps", "40"], "give two of"),
         ([*RUN, "--noise-multiplier", "1"], "give two of"),
         ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--target-epsilon", "1"], "give two of"),
-        ([*RUN, "--noise-multiplier", "nan", "--steps", "4"], "noise-multiplier"),
         ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--epochs", "1"], "exactly one"),
-        ([*RUN, "--noise-multiplier", "1", "--steps", "4", "--sampling", "shuffle"], "replace-one"),
         ([*RUN, "--target-epsilon", "1", "--steps", "4", "--noised-groups", "2"], "noise-multipl"),
         ([*RUN[2:], "--noise-multiplier", "1", "--steps", "4"], "dataset-size"),
         ([*RUN[:6], "--noise-multiplier", "1", "--steps", "4"], "sampling"),
@@ -139,12 +137,6 @@ def test_no_finite_epsilon_leaves_with_three() -> None:
     code, out, _ = call(*words, "--noise-multiplier", "1e-200", "--steps", "1", "--format", "json")
     assert code == 3
     assert json.loads(out)["privacy"]["epsilon"] is None
-
-
-def test_a_target_out_of_reach_leaves_with_three() -> None:
-    code, out, err = call(*RUN, "--noise-multiplier", "0.3", "--target-epsilon", "0.01")
-    assert (code, out) == (3, "")
-    assert "one step" in err
 
 
 @pytest.fixture

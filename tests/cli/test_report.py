@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.issued import MODEL, OTHER, WORDS, call, certificate_bytes
+from tests.cli.issued import MODEL, WORDS, call, certificate_bytes
 
 
 @pytest.fixture(name="files", scope="module")
@@ -61,14 +61,6 @@ def test_markdown_says_the_same_without_charts(files: dict[str, Path]) -> None:
     assert "# LipCert check\n\n**Conditional\\: assumptions are neither" in text
     assert "| hidden1.weight | 128×64 |" in text
     assert "<svg" not in text
-
-
-def test_another_model_is_refused(files: dict[str, Path], tmp_path: Path) -> None:
-    other = tmp_path / "other.json"
-    assert call("analyze", OTHER, "--format", "json", "-o", other).exit_code == 0
-    done = call("report", files["certificate"], other)
-    assert done.exit_code == 2
-    assert "write one report for each" in done.stderr
 
 
 def test_a_check_of_another_certificate_is_refused(files: dict[str, Path], tmp_path: Path) -> None:

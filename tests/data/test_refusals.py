@@ -53,10 +53,20 @@ def with_arrays(folder: Path, **arrays: np.ndarray) -> Path:
     return folder / "other.npz"
 
 
+def spoiled(number: float) -> np.ndarray:
+    x = X.copy()
+    x[3, 1, 1] = number
+    return x
+
+
+def of_bytes(folder: Path, content: bytes) -> Path:
+    (folder / "other.npz").write_bytes(content)
+    return folder / "other.npz"
+
+
 def cut_short(folder: Path) -> Path:
-    path = written.npz(folder)
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    return path
+    whole = written.npz(folder).read_bytes()
+    return of_bytes(folder, whole[: len(whole) // 2])
 
 
 @pytest.mark.parametrize(
@@ -66,9 +76,22 @@ def cut_short(folder: Path) -> Path:
         (lambda f: f, "is not an .npz file of arrays x and y; what is read: .npz files"),
         (lambda f: with_arrays(f, x=X, y=OBJECTS), "other.npz is not an .npz file of arrays"),
         (lambda f: with_arrays(f, x=X), "other.npz has no array 'y'"),
+        (lambda f: with_arrays(f, y=Y), "other.npz has no array 'x'"),
+        (lambda f: with_arrays(f, x=X, y=Y[:4]), "first axes must count the same examples"),
+        (lambda f: with_arrays(f, x=X.reshape(ROWS, 6), y=Y), "reshape x to [examples, 2, 3]"),
+        (lambda f: with_arrays(f, x=X.astype(complex), y=Y), "numbers are needed"),
+        (lambda f: with_arrays(f, x=np.array(["a"] * ROWS), y=Y), "numbers are needed"),
+        *(
+            (lambda f, bad=bad: with_arrays(f, x=spoiled(bad), y=Y), "x: example 3 holds NaN or")
+            for bad in (np.nan, np.inf, -np.inf)
+        ),
         (lambda f: with_arrays(f, image=X, img=X, y=Y), "'image' and 'img': choose"),
         (lambda f: with_arrays(f, x=X[..., :2], y=Y), "holds examples of shape [2, 2], but the"),
         (cut_short, "is not an .npz file of arrays x and y"),
+        *(
+            (lambda f, content=content: of_bytes(f, content), "is not an .npz file of arrays")
+            for content in (b"", b"PK\x03\x04 no archive", b"\x80\x04\x95pickle", b"\x93NUMPY")
+        ),
         (lambda _: "s3://bucket/a.npz?signature=secret", "s3://bucket/a.npz is a URL; what is"),
         (lambda _: "no.such.module:function", "cannot be imported: ModuleNotFoundError"),
         (lambda _: "tests.data.written:none", "has no 'none'"),
@@ -124,12 +147,14 @@ def test_names_that_are_not_there(tmp_path: Path) -> None:
         read(path, "x,,y")
 
 
-def test_data_that_changed_have_another_identity() -> None:
+def test_data_that_changed_have_another_identity(tmp_path: Path) -> None:
     changed = X.copy()
     changed[0] += 1.0
-    for one, other in (((X, Y), (changed, Y)), ((X, Y), (X, Y + 1))):
+    files = written.npz(tmp_path), with_arrays(tmp_path, x=changed, y=Y)
+    for one, other in (((X, Y), (changed, Y)), ((X, Y), (X, Y + 1)), files):
         of = [open_source(item, Columns()).identity() for item in (one, other)]
         assert of[0] != of[1]
+    assert of[0].of == "the file"
 
 
 def test_mapped_arrays_are_those_of_their_file(tmp_path: Path) -> None:
