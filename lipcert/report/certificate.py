@@ -21,14 +21,9 @@ from lipcert.diagnostics import CODES, Level
 from lipcert.privacy.account import plan_of
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.report import document as doc
-from lipcert.report.ci import (
-    CiReport,
-    Finding,
-    gate_findings,
-    gate_sentence,
-)
+from lipcert.report.ci import CiReport, Finding, gate_findings, gate_sentence
 from lipcert.report.document import diagnostics_told
-from lipcert.report.json import diagnostic_list, dump
+from lipcert.report.json import dump, written
 from lipcert.settings.gates import GateOutcome, GateResult, worst_of
 from lipcert.text.numbers import at_most
 
@@ -125,7 +120,7 @@ def certification_json(issued: Issued, target: Path) -> str:
             "verdict": issued.report.verdict.value,
             "open_assumptions": list(issued.report.open_assumptions),
             "network": {name: getattr(network, name) for name in _NETWORK},
-            "diagnostics": diagnostic_list(issued.analysis.diagnostics),
+            "diagnostics": written(issued.analysis.diagnostics),
             "costs": [],
         }
     )

@@ -76,7 +76,7 @@ def error_json(exit_code: int, message: str, refusals: Sequence[Refusal] = ()) -
             "exit": exit_code,
             "code": _code(message),
             "message": message,
-            "refusals": _written(refusals),
+            "refusals": written(refusals),
         }
     )
 
@@ -87,10 +87,6 @@ def _code(message: str) -> str:
     return found.group(1) if found else ""
 
 
-def diagnostic_list(diagnostics: Sequence[Diagnostic]) -> list[JsonObject]:
-    """Every diagnostic with its remedy."""
-    return _written(diagnostics)
-
-
-def _written(records: Sequence[object]) -> list[JsonObject]:
+def written(records: Sequence[Diagnostic | Refusal]) -> list[JsonObject]:
+    """Every finding with its remedy."""
     return [DOCUMENT.write(record) for record in records]
