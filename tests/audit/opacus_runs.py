@@ -19,14 +19,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import lipcert
-from lipcert.audit.job import Job
 from lipcert.audit.opacus import attach_opacus
 from lipcert.audit.records import AuditReport, Verdict
-from lipcert.audit.run import audit
+from tests.audit.private_loops import BATCH, POOL, RADIUS, SIGMA, STEPS, accounted
 from tests.models.shipped import digits, module, path_of
 from tests.training.world_worker import ranked
 
-NETWORK, POOL, BATCH, STEPS, SIGMA, RADIUS = "digits_mlp", 400, 40, 10, 1.5, 1.0
+NETWORK = "digits_mlp"
 NOISE = "opacus.optimizers.optimizer._generate_noise"
 
 
@@ -182,22 +181,7 @@ def audited(folder: Path, run: OpacusRun) -> AuditReport:
 
 
 def audit_of(folder: Path, run: OpacusRun) -> AuditReport:
-    said: dict[str, Any] = {
-        "mechanism": "gradient-clipping",
-        "clip_norm": RADIUS,
-        "noise_multiplier": SIGMA,
-        "dataset_size": POOL,
-        "batch_size": BATCH,
-        "sampling": "poisson",
-        "steps": STEPS,
-        "delta": 1e-5,
-        **run.settings,
-    }
-    job = Job(str(path_of(NETWORK)), lipcert.Settings(**said), data="digits", trace=str(folder))
-    x, y = examples()
-    report = audit(job, data=(x.numpy(), y.numpy()))
-    assert report is not None
-    return report
+    return accounted(folder, path_of(NETWORK), examples(), **run.settings)
 
 
 def codes(report: AuditReport) -> str:

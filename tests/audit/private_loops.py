@@ -241,19 +241,25 @@ def scaled(gradients: Tensors, factor: float) -> Tensors:
 
 def audit_of(loop: Loop, data: Data, folder: Path) -> AuditReport:
     """Audit of a run that was recorded into the folder, against the account."""
+    account = {"clip_norm": loop.radius, **loop.account}
+    return accounted(folder, loop.file(folder), loop.prepared(data), **account)
+
+
+def accounted(folder: Path, file: Path, data: Data, **given: Any) -> AuditReport:
+    """Audit of a recorded run against the usual account, but for what is given."""
     said: dict[str, Any] = {
         "mechanism": "gradient-clipping",
-        "clip_norm": loop.radius,
+        "clip_norm": RADIUS,
         "noise_multiplier": SIGMA,
         "dataset_size": POOL,
         "batch_size": BATCH,
         "sampling": "poisson",
         "steps": STEPS,
         "delta": 1e-5,
-        **loop.account,
+        **given,
     }
-    x, y = loop.prepared(data)
-    job = Job(str(loop.file(folder)), lipcert.Settings(**said), data="digits", trace=str(folder))
+    x, y = data
+    job = Job(str(file), lipcert.Settings(**said), data="digits", trace=str(folder))
     report = audit(job, data=(x.numpy(), y.numpy()))
     assert report is not None
     return report
