@@ -170,13 +170,6 @@ def test_what_onnxruntime_rejects_too_is_not_a_valid_model(tmp_path, kind, trust
     assert "report" not in str(refusal)
 
 
-def test_an_input_without_a_shape_is_no_fault_of_the_nodes(tmp_path):
-    proto = model([node("MatMul", ["x", "k"], ["y"])], ("N", 3), {"k": weights(3, 2)})
-    proto.graph.input[0].type.tensor_type.ClearField("shape")
-    with pytest.raises(UnsupportedModelError, match=r"LC008.*not of fixed shape"):
-        load_model(saved(proto, tmp_path), trusted=True)
-
-
 def test_a_batch_of_any_size_may_be_written_as_minus_1(tmp_path):
     proto = model([node("MatMul", ["x", "k"], ["y"])], (-1, 3), {"k": weights(3, 2)})
     imported = load_model(saved(proto, tmp_path), trusted=True)

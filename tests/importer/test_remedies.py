@@ -149,14 +149,6 @@ def test_the_remedy_of_a_refusal(tmp_path, case):
     load_model(saved(repaired, tmp_path))
 
 
-def test_the_remedy_for_several_outputs(tmp_path):
-    nodes = [node("Tanh", ["x"], ["y"]), node("Relu", ["x"], ["z"])]
-    path = saved(model(nodes, ("N", 4), outputs=("y", "z")), tmp_path)
-    with pytest.raises(UnsupportedModelError, match="--output NAME"):
-        load_model(path)
-    assert load_model(path, output="z").graph.output_name == "z"
-
-
 def test_the_remedy_for_an_output_behind_a_step(tmp_path):
     nodes = [node("Tanh", ["x"], ["h"]), node("ArgMax", ["h"], ["y"], axis=1)]
     proto = model(nodes, ("N", 4), outputs=("h", "y"))

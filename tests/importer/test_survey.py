@@ -125,34 +125,7 @@ def test_one_cause_has_one_code(tmp_path, op, domain, code, read):
     assert found[op] == code
 
 
-@pytest.mark.parametrize(
-    ("kind", "domain", "code"),
-    [
-        ("Loop", "", "LC004"),
-        ("LSTM", "", "LC004"),
-        ("ArgMax", "", "LC005"),
-        ("Round", "", "LC005"),
-        ("QuantizeLinear", "", "LC005"),
-        ("Nonsense", "", "LC003"),
-        ("Relu", "my.domain", "LC003"),
-        ("SoftmaxCrossEntropyLoss", "", "LC011"),
-        ("RandomNormalLike", "", "LC003"),
-        ("Attention", "com.microsoft", "LC003"),
-    ],
-)
-def test_operators_outside(tmp_path, kind, domain, code):
-    proto = model([node(kind, ["x"], ["y"], domain=domain)], ("N", 4))
-    if domain:
-        proto.opset_import.append(helper.make_opsetid(domain, 1))
-    assert codes(proto, tmp_path) == [(code, kind)]
-
-
-def test_inputs_and_outputs(tmp_path):
-    two = model([node("Add", ["x", "z"], ["y"])], ("N", 4))
-    two.graph.input.append(helper.make_tensor_value_info("z", 1, [3, 4]))
-    assert "LC010" in dict(codes(two, tmp_path))
-    assert "LC006" in dict(codes(model([node("Relu", ["x"], ["y"])], ("N", 4), dtype=7), tmp_path))
-    assert "LC005" in dict(codes(model([node("Cast", ["x"], ["y"], to=7)], ("N", 4)), tmp_path))
+def test_which_output_is_followed(tmp_path):
     both = model(
         [node("Relu", ["x"], ["y"]), node("Abs", ["x"], ["z"])], ("N", 4), outputs=["y", "z"]
     )

@@ -6,13 +6,14 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import helper, numpy_helper
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Dense
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
 from tests.core.lower.cases import agrees, program
+from tests.importer.models import model, saved
 
 SHAPE = (4, 6)
 KINDS = {
@@ -48,16 +49,7 @@ def quantised(kind, seed=0):
         helper.make_node("MatMul", ["x", "w"], ["m"]),
         helper.make_node("Add", ["m", "b"], ["y"]),
     ]
-    info = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        nodes,
-        "g",
-        [info("x", TensorProto.FLOAT, ["N", 4])],
-        [info("y", TensorProto.FLOAT, ["N", 6])],
-        [numpy_helper.from_array(array, name) for name, array in tensors.items()],
-    )
-    imports = [helper.make_opsetid("", opset)]
-    return helper.make_model(graph, opset_imports=imports, ir_version=8), tensors
+    return model(nodes, ("N", 4), tensors, opset), tensors
 
 
 def spread(scales, attributes):
@@ -92,9 +84,7 @@ def test_the_constant_holds_the_exact_numbers(kind):
 
 @pytest.mark.parametrize("kind", ["one scale", "columns"])
 def test_they_are_not_trained_and_that_is_said(kind, tmp_path):
-    path = tmp_path / "m.onnx"
-    path.write_bytes(quantised(kind)[0].SerializeToString())
-    imported = load_model(path, trusted=True)
+    imported = load_model(saved(quantised(kind)[0], tmp_path), trusted=True)
     assert list(imported.graph.parameters) == ["b"]
     (note,) = [item for item in imported.diagnostics if item.code == "LC027"]
     assert "'q'" in note.message
@@ -113,10 +103,8 @@ def of_data():
 
 
 def test_quantised_data_are_refused(tmp_path):
-    path = tmp_path / "m.onnx"
-    path.write_bytes(of_data().SerializeToString())
     with pytest.raises(UnsupportedModelError) as refused:
-        load_model(path, trusted=True)
+        load_model(saved(of_data(), tmp_path), trusted=True)
     assert {item.code for item in refused.value.refusals} == {"LC005"}
 
 

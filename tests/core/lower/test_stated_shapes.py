@@ -11,7 +11,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from tests.core.lower.cases import model, node, program
 from tests.core.lower.odd_graphs import odd_graph
-from tests.core.models import SHIPPED, read
+from tests.core.models import read
 
 NODES = [
     node("Transpose", "x", "t", perm=[0, 2, 1]),
@@ -92,12 +92,3 @@ def test_shapes_that_onnx_infers_are_not_contradicted(tmp_path):
         compared += len(inferred.graph.value_info) > 0
         assert lower(read(inferred, tmp_path), output).shapes == expected.shapes
     assert compared >= 30
-
-
-@pytest.mark.parametrize("path", SHIPPED, ids=lambda path: path.name)
-def test_shipped_models_state_what_they_are(path, tmp_path):
-    inferred = onnx.shape_inference.infer_shapes(onnx.load(path))
-    assert inferred.graph.value_info
-    found = read(inferred, tmp_path)
-    assert found.stated
-    lower(found, found.outputs[0])
