@@ -13,10 +13,12 @@ from lipcert.core import program as p
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import NotProved
-from lipcert.core.lines.attention import AttentionPull
+from lipcert.core.lines.attention import AttentionPull, spread_along, tokens_below
 from lipcert.core.lines.facts import InputFact, StepFact
+from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lines.pulls import ValuePull
+from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Op, Operand, Program, Step
@@ -29,11 +31,11 @@ TOKENS, WIDTH, EPSILON, RADIUS = 3, 4, 0.25, 20.0
 class Block:
     """x → norm → scale, shift → queries, keys, values → attention, of one head.
 
-    fused: the three are parts of what one matrix computes. beside: the shifted tokens are added to
-    the output, too.
+    fused: the three are parts of what one matrix computes. beside: of "norm", "scaled" or "h", the
+    value that is added to the output, too.
     """
 
-    def __init__(self, seed: int, *, fused: bool = False, beside: bool = False) -> None:
+    def __init__(self, seed: int, *, fused: bool = False, beside: str = "") -> None:
         rng = np.random.default_rng(seed)
         sizes = rng.choice([0.3, 1.0, 2.0], size=3)
         self.centred, self.scale = bool(seed % 2), float(rng.choice([0.1, 0.5, 2.0]))
@@ -70,16 +72,17 @@ class Block:
             _step(p.Attention(self.scale), "q keys v", "y", shape),
         ]
         if self.beside:
-            self.steps.append(_step(p.Add((1, 1)), "y h", "sum", shape))
+            self.steps.append(_step(p.Add((1, 1)), f"y {self.beside}", "sum", shape))
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if self.centred:
             x = x - x.mean(-1, keepdim=True)
-        x = x / torch.sqrt((x**2).mean(-1, keepdim=True) + EPSILON)
-        h = x * torch.tensor(self.factor) + torch.tensor(self.offset)
+        norm = x / torch.sqrt((x**2).mean(-1, keepdim=True) + EPSILON)
+        scaled = norm * torch.tensor(self.factor)
+        h = scaled + torch.tensor(self.offset)
         q, k, v = (h @ torch.tensor(self.weight).T + torch.tensor(self.bias)).chunk(3, -1)
         y = torch.softmax(self.scale * q @ k.mT, -1) @ v
-        return y + h if self.beside else y
+        return y + {"norm": norm, "scaled": scaled, "h": h, "": 0.0}[self.beside]
 
     def proof(self, steps: Sequence[Step] | None = None) -> Proof:
         steps = tuple(self.steps if steps is None else steps)
@@ -90,24 +93,31 @@ class Block:
 
     def bound(self, *, together: bool, stacked: bool = False) -> float:
         """Of the Jacobian, with the line or without it."""
+        return self.followed(together=together, stacked=stacked).lipschitz
+
+    def followed(self, *, together: bool = False, stacked: bool = False) -> Proof:
         proof = self.proof()
-        norm = float(np.linalg.norm(self.weight, 2)) * (1 + 1e-9)
+        parts = dict(zip("qkv", np.split(self.weight, 3), strict=True)) | {"qkv": self.weight}
+        norms = {name: float(np.linalg.norm(w, 2)) * (1 + 1e-9) for name, w in parts.items()}
         values = [step.output for step in self.steps[-2::-1]]
         if self.beside:
             values.remove("y")
-        follow(
-            proof,
-            [
-                *[StackNorm(values=("q", "k", "v"), bound=norm)] * stacked,
-                InputFact(value="x"),
-                *(StepFact(value=step.output, step=rule_of(step.op)) for step in self.steps),
-                *[ValuePull(of=OUTPUT, value="y")] * self.beside,
-                *(ValuePull(of=OUTPUT, value=value) for value in values),
-                *[AttentionPull(of=OUTPUT, value="y")] * together,
-                ValuePull(of=OUTPUT, value="x"),
-            ],
-        )
-        return proof.lipschitz
+        fused = "qkv" in proof.steps
+        linear = ["qkv"] if fused else ["q", "k", "v"]
+        stacked = stacked and not fused
+        lines = [
+            *(StepNorm(value=value, method="dense", bound=norms[value]) for value in linear),
+            *[StackNorm(values=("q", "k", "v"), bound=norms["qkv"])] * stacked,
+            InputFact(value="x"),
+            *(StepFact(value=step.output, step=rule_of(step.op)) for step in self.steps),
+            *(SliceFact(value=value, norms=(norms[value],)) for value in "qkv" if fused),
+            *[ValuePull(of=OUTPUT, value="y")] * bool(self.beside),
+            *(ValuePull(of=OUTPUT, value=value) for value in values),
+            *[AttentionPull(of=OUTPUT, value="y")] * together,
+            ValuePull(of=OUTPUT, value="x"),
+        ]
+        follow(proof, lines)
+        return proof
 
     def steepness(self, x: torch.Tensor) -> float:
         """The norm of the Jacobian at an example."""
@@ -128,7 +138,7 @@ def test_nothing_is_steeper_than_the_line_says(seed: int) -> None:
     """Of three matrices with the norm of their stack or without it, of one, and with a bypass, at
     tokens some of which are near 0; attacked harder in `rules.test_attention`."""
     rng, blocks = np.random.default_rng(seed), [Block(seed), Block(seed, fused=True)]
-    blocks.append(Block(seed, beside=True))
+    blocks += [Block(seed, beside=value) for value in ("norm", "scaled", "h")]
     sizes = rng.choice([0.0, 0.1, 1.0, 5.0], size=(20, 1, TOKENS, 1))
     drawn = torch.tensor(sizes * rng.normal(size=(20, 1, TOKENS, WIDTH)))
     for block in blocks:
@@ -144,7 +154,7 @@ def test_two_tokens_attain_what_keys_receive() -> None:
     block.centred, block.scale, block.factor = False, 100.0, np.full(WIDTH, 0.5)
     block.offset, block.bias = np.zeros(WIDTH), np.eye(3 * WIDTH)[1]
     block.weight = np.concatenate(
-        [np.diag(row) for row in ([0.0] * 4, [0.0, 1, 0, 0], [2.0, 0, 0, 0])]
+        [np.diag(row) for row in ([0.0] * 4, [0.0, 2, 0, 0], [2.0, 0, 0, 0])]
     )
     block.made(fused=False)
     x = np.zeros((1, TOKENS, WIDTH))
@@ -154,13 +164,27 @@ def test_two_tokens_attain_what_keys_receive() -> None:
     assert attained <= block.bound(together=True) <= 1.15 * attained
 
 
-def test_what_passes_by_attains_what_it_receives() -> None:
+@pytest.mark.parametrize("beside", ["norm", "scaled", "h"])
+def test_what_passes_by_attains_what_it_receives(beside: str) -> None:
     block = Block(1)
-    block.weight, block.beside, block.centred = np.zeros((3 * WIDTH, WIDTH)), True, False
+    block.weight, block.beside, block.centred = np.zeros((3 * WIDTH, WIDTH)), beside, False
     block.factor = np.full(WIDTH, 3.0)
     block.made(fused=False)
     attained = block.steepness(torch.zeros(1, TOKENS, WIDTH).double())
     assert attained == pytest.approx(block.bound(together=True))
+
+
+def test_parts_of_a_matrix_spread_by_their_own_rows() -> None:
+    block = Block(1, fused=True)
+    proof = block.followed()
+    start, shared, (_, keys, values) = tokens_below(proof, "y")
+    spreads = (
+        spread_along(proof, start, shared + keys).column_spread,
+        spread_along(proof, start, shared + values).row_spread,
+    )
+    parts = np.split(block.weight, 3)[1:]
+    norms = [block.factor.max() * np.linalg.norm(part, 2) for part in parts]
+    assert spreads == pytest.approx(norms)
 
 
 OTHERS = [
@@ -182,7 +206,7 @@ def test_what_lies_below_has_to_be_a_norm_of_tokens(op: Op) -> None:
     _refused([replace(steps[0], op=op), *steps[1:]])
 
 
-@pytest.mark.parametrize("read", ["norm", "scaled", "q", "keys"])
+@pytest.mark.parametrize("read", ["q", "keys"])
 def test_nothing_else_reads_what_lies_between(read: str) -> None:
     steps = Block(0).steps
     shape = next(step.shape for step in steps if step.output == read)

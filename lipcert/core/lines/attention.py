@@ -30,15 +30,15 @@ class AttentionPull(ShareLine):
     value: of an attention whose queries, keys and values are computed from the normalised tokens û
     by steps that act on each alike: `Dense`, `Scale`, `Shift` and `Move`.
     Hypotheses (checked): the blocks of the normalisation are the runs along the last axis; spreads
-    of runs of û reach the keys and the values through these steps; nothing else reads what lies
-    between, but for the last value that all three are computed from.
+    of runs of û reach the keys and the values through these steps; nothing else reads what one of
+    the three alone is computed from.
     Proof: ‖û_j‖² = n·q/(q + ε) =: n·t_j² for a token of n entries, so that its Jacobian, at most
     1/√(q + ε), is at most s_j/√ε with s_j² = 1 − t_j². Each key and each value is one affine
     function of its û_j, at most √n·t_j times the spread of a unit from the point of û = 0. Linear
     functions of tokens pass the s_j on, which the constants of `AttentionRule.damped` count. What
     the three send down is added, or is as long as in `pull/stack`, where the norm of their stack is
     proved, or perpendicular, where they move parts of one value. What comes from other readers of
-    that value is pulled by 1/√ε.
+    what they share is added, and is pulled by 1/√ε.
     Attained: by values alone, where all queries see one token, û = 0.
     """
 
@@ -49,8 +49,8 @@ class AttentionPull(ShareLine):
         """From the facts, and the cotangents of the attention and of those other readers."""
         normalised, shared, branches = tokens_below(proof, self.value)
         width, known = normalised.shape[-1], proof.facts[normalised.output]
-        keys = _spread(proof, normalised, shared + branches[1]).column_spread
-        values = _spread(proof, normalised, shared + branches[2]).row_spread
+        keys = spread_along(proof, normalised, shared + branches[1]).column_spread
+        values = spread_along(proof, normalised, shared + branches[2]).row_spread
         rule = rule_at(proof.program.shapes, proof.step(self.value), proof.facts, proof.weights)
         if not isinstance(rule, AttentionRule):
             raise NotProved("it is not of an attention")
@@ -58,11 +58,12 @@ class AttentionPull(ShareLine):
         gains = rule.damped(multiply_up(root, keys), multiply_up(root, values), min(longest, 1.0))
         above = proof.passes[self.of].cotangents[self.value].norm
         found = multiply_up(above, _joined(proof, gains, branches))
-        split, first = (shared or [normalised])[-1], [row[0].output for row in branches if row]
-        own = proof.passes[self.of]
-        rest = received(own, split.output, proof.facts, proof.weights, first)
-        steepness = _steepness(proof, [normalised, *shared])
-        return multiply_up(steepness, add_up(found, rest.norm))
+        own, above = proof.passes[self.of], [row[0].output for row in branches if row]
+        for step in [normalised, *shared][::-1]:
+            rest = received(own, step.output, proof.facts, proof.weights, above)
+            found = multiply_up(_steepness(proof, [step]), add_up(found, rest.norm))
+            above = [step.output]
+        return found
 
     def entry(self, proof: Proof) -> tuple[str, str | None]:
         """What the normalisation reads, and its output."""
@@ -91,18 +92,23 @@ def tokens_below(proof: Proof, value: str) -> tuple[Step, _Path, list[_Path]]:
     rows = takewhile(lambda row: row[0] is row[1] is row[2], zip(*paths, strict=False))
     shared = [row[0] for row in rows]
     branches = [path[len(shared) :] for path in paths]
-    inner = [maker, *shared][:-1] + [step for branch in branches for step in branch]
-    if any(proof.reads[step.output] != 1 for step in inner):
+    if any(proof.reads[step.output] != 1 for branch in branches for step in branch):
         raise NotProved("something else reads what lies below the attention")
     return maker, shared, branches
 
 
-def _spread(proof: Proof, start: Step, path: _Path) -> Fact:
-    """What is known at the end of a path where the runs at its start spread by 1."""
-    fact = Fact.of(start.shape, row_spread=1.0)
+def spread_along(proof: Proof, start: Step, path: _Path) -> Fact:
+    """What is known at the end of a path where the runs at its start spread by 1; of parts of what
+    a matrix computes, by the norms of the rows that they come from, where a line proves them."""
+    facts = [Fact.of(start.shape, row_spread=1.0)]
     for step in path:
-        fact = step_fact(proof.program, step, {step.inputs[0]: fact}, proof.weights)
-    return fact
+        fact = step_fact(proof.program, step, {step.inputs[0]: facts[-1]}, proof.weights)
+        if step.output in proof.slices and len(facts) > 1:
+            spread = multiply_up(proof.slices[step.output], facts[-2].row_spread)
+            along = "row_spread" if fact.row_spread < math.inf else "column_spread"
+            fact = fact.meet(Fact.of(step.shape, **{along: spread}), step.shape)
+        facts.append(fact)
+    return facts[-1]
 
 
 def _steepness(proof: Proof, path: _Path) -> float:

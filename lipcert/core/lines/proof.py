@@ -76,11 +76,12 @@ class Proof:
 
     known: what the premises say of the inputs. norms: of linear steps, by what they compute; runs:
     of affine steps in a row, by all that they compute; stacks: of matrices that read one value,
-    likewise. facts: of values. balls: facts of the values
-    of one allowed example; radii: how far those of any other are from them; forms: of chains; these
-    by the numbers of their lines. passes: of the loss and of the output. kernels: gradients through
-    convolutions, by what they compute; gradients: of tensors. differences: of classes, by the value
-    where they begin and that to which they are pulled back, each found once.
+    likewise; slices: of the rows of a matrix that a move makes runs of, by the move. facts: of
+    values. balls: facts of the values of one allowed example; radii: how far those of any other are
+    from them; forms: of chains; these by the numbers of their lines. passes: of the loss and of the
+    output. kernels: gradients through convolutions, by what they compute; gradients: of tensors.
+    differences: of classes, by the value where they begin and that to which they are pulled back,
+    each found once.
     number: of the line at hand. users: of each tensor, the steps that use it. Unsupported where a
     tensor that may change enters a step as a plain number, which is read from the file.
     """
@@ -102,6 +103,7 @@ class Proof:
         self.norms: Table[str, float] = table("a norm")
         self.runs: Table[tuple[str, ...], float] = table("the norm of a run")
         self.stacks: Table[tuple[str, ...], float] = table("the norm of a stack")
+        self.slices: Table[str, float] = table("the norm of rows")
         self.weights = weights_in(scope, self.norms)
         self.facts: Table[str, Fact] = table("a bound")
         self.balls: Table[int, dict[str, Fact]] = table("a ball")

@@ -60,6 +60,11 @@ class SliceFact(FactLine):
             return Fact.of(step.shape, row_norm=longest, row_spread=spread)
         return Fact.of(step.shape, column_norm=longest, column_spread=spread)
 
+    def keep(self, proof: Proof, found: Fact) -> None:
+        """With the largest of the norms."""
+        super(SliceFact, self).keep(proof, found)
+        proof.slices[self.value] = max(self.norms)
+
 
 def row_sets(step: Step, maker: Step) -> tuple[int, npt.NDArray[np.int64]] | None:
     """The axis of the runs of a move of what a matrix computes, and the rows that make up a run:
