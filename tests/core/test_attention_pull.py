@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -182,6 +183,7 @@ def test_parts_of_a_matrix_spread_by_their_own_rows() -> None:
         spread_along(proof, start, shared + keys).column_spread,
         spread_along(proof, start, shared + values).row_spread,
     )
+    assert spread_along(proof, start, shared + keys[:1]).column_spread == math.inf
     parts = np.split(block.weight, 3)[1:]
     norms = [block.factor.max() * np.linalg.norm(part, 2) for part in parts]
     assert spreads == pytest.approx(norms)
@@ -211,6 +213,13 @@ def test_nothing_else_reads_what_lies_between(read: str) -> None:
     steps = Block(0).steps
     shape = next(step.shape for step in steps if step.output == read)
     _refused([*steps, _step(p.Activation("relu"), read, "out", shape)])
+
+
+def test_the_loss_reads_nothing_that_lies_below() -> None:
+    proof = Block(0).proof()
+    proof.program = replace(proof.program, output="h")
+    with pytest.raises(NotProved):
+        AttentionPull(of=OUTPUT, value="y").entry(proof)
 
 
 def test_tokens_of_different_factors_are_not_alike() -> None:

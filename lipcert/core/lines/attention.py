@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import takewhile
 from typing import Literal, TypeAlias, final
@@ -56,9 +56,9 @@ class AttentionPull(ShareLine):
             raise NotProved("it is not of an attention")
         root, longest = root_up(width), divide_up(known.row_norm, sqrt_down(width))
         gains = rule.damped(multiply_up(root, keys), multiply_up(root, values), min(longest, 1.0))
-        above = proof.passes[self.of].cotangents[self.value].norm
-        found = multiply_up(above, _joined(proof, gains, branches))
-        own, above = proof.passes[self.of], [row[0].output for row in branches if row]
+        own = proof.passes[self.of]
+        found = multiply_up(own.cotangents[self.value].norm, _joined(proof, gains, branches))
+        above = [row[0].output for row in branches if row]
         for step in [normalised, *shared][::-1]:
             rest = received(own, step.output, proof.facts, proof.weights, above)
             found = multiply_up(_steepness(proof, [step]), add_up(found, rest.norm))
@@ -94,6 +94,8 @@ def tokens_below(proof: Proof, value: str) -> tuple[Step, _Path, list[_Path]]:
     branches = [path[len(shared) :] for path in paths]
     if any(proof.reads[step.output] != 1 for branch in branches for step in branch):
         raise NotProved("something else reads what lies below the attention")
+    if proof.program.output in {step.output for step in (maker, *shared)}:
+        raise NotProved("the loss reads what lies below the attention, too")
     return maker, shared, branches
 
 
@@ -105,8 +107,10 @@ def spread_along(proof: Proof, start: Step, path: _Path) -> Fact:
         fact = step_fact(proof.program, step, {step.inputs[0]: facts[-1]}, proof.weights)
         if step.output in proof.slices and len(facts) > 1:
             spread = multiply_up(proof.slices[step.output], facts[-2].row_spread)
-            along = "row_spread" if fact.row_spread < math.inf else "column_spread"
-            fact = fact.meet(Fact.of(step.shape, **{along: spread}), step.shape)
+            if fact.row_spread < math.inf:
+                fact = replace(fact, row_spread=min(fact.row_spread, spread))
+            else:
+                fact = replace(fact, column_spread=min(fact.column_spread, spread))
         facts.append(fact)
     return facts[-1]
 
