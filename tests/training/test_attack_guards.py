@@ -190,6 +190,7 @@ def test_frozen_weights_must_be_those_of_the_model_file(tmp_path: Path) -> None:
         )
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_a_resumed_run_has_the_frozen_weights_that_it_began_with(tmp_path: Path) -> None:
     with private_run(tmp_path, network=HalfFrozen, record_every=None) as private:
         step(private)

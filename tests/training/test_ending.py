@@ -93,6 +93,7 @@ def test_a_change_before_the_first_step_is_no_release() -> None:
     assert private.releases == 0
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_the_trace_of_changed_weights_does_not_end(tmp_path: Path) -> None:
     for name, change in (("kept", None), ("changed", in_place)):
         private = private_run(tmp_path / name, steps=1)
@@ -139,6 +140,7 @@ def test_an_error_in_the_body_is_the_one_that_is_told() -> None:
     assert not private.model._forward_hooks
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_closing_hides_no_error_of_the_body(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -149,6 +151,7 @@ def test_closing_hides_no_error_of_the_body(
     assert "closing the run failed, too" in error.__notes__[0]
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_no_end_is_claimed_where_comparing_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,6 +55,7 @@ MECHANISMS: dict[str, TrainingMechanism] = {
 }
 
 
+@pytest.mark.usefixtures("uncertified")
 @pytest.mark.sample(3)
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_every_mechanism_trains_to_its_plan(name: str, tmp_path: Path) -> None:
@@ -267,6 +268,7 @@ def test_empty_batches_release_noise_alone() -> None:
         assert run.releases == 2
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_a_run_in_a_folder_is_not_overwritten(tmp_path: Path) -> None:
     with private_run(tmp_path) as run:
         train(run)
@@ -276,6 +278,7 @@ def test_a_run_in_a_folder_is_not_overwritten(tmp_path: Path) -> None:
         private_run(tmp_path / "other", resume=True)
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_a_resumed_run_keeps_weights_optimizer_and_what_was_spent(tmp_path: Path) -> None:
     with private_run(tmp_path, optimizer=Adam) as run:
         for count, (x, y) in enumerate(run.loader):
@@ -298,6 +301,7 @@ def test_a_resumed_run_keeps_weights_optimizer_and_what_was_spent(tmp_path: Path
     assert sum(line["kind"] == "release" for line in steps) == STEPS
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
     with private_run(tmp_path) as run:
         train(run)
@@ -307,6 +311,7 @@ def test_another_run_is_not_gone_on_with(tmp_path: Path) -> None:
         private_run(tmp_path, clipless(loss=Loss()), resume=True)
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_a_given_seed_is_visible(tmp_path: Path) -> None:
     with pytest.warns(SeedWarning, match="not private"), private_run(tmp_path):
         pass
@@ -316,6 +321,7 @@ def test_a_given_seed_is_visible(tmp_path: Path) -> None:
     assert "not private" not in (tmp_path / "secret" / "ledger.jsonl").read_text()
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_a_checkpoint_holds_no_seed(tmp_path: Path) -> None:
     with private_run(tmp_path) as run:
         train(run)
@@ -364,6 +370,7 @@ def test_without_a_bound_nothing_is_trained() -> None:
         private_run(None, clipless(bias_norm=None))
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_the_trained_network_is_written(tmp_path: Path) -> None:
     with private_run(tmp_path) as run:
         train(run)

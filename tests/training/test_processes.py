@@ -51,6 +51,7 @@ def midway(private: Private) -> None:
     private.criterion(private.model(x), y).backward()
 
 
+@pytest.mark.usefixtures("uncertified")
 @pytest.mark.parametrize("on_disk", [False, True])
 def test_a_forked_process_releases_nothing(tmp_path: Path, on_disk: bool) -> None:
     private = private_run(tmp_path / "run" if on_disk else None, seed=None)
@@ -86,6 +87,7 @@ def test_a_run_made_in_a_forked_process_is_its_own() -> None:
     assert found[0] != found[1]
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_forked_workers_load(tmp_path: Path) -> None:
     """They hold a copy of the run, and never ask it for anything."""
     private = private_run(tmp_path / "run", seed=None, steps=2, workers=1)

@@ -181,6 +181,7 @@ class Usual(nn.Sequential):
 @pytest.mark.parametrize("mechanism", [
     clipless(), HELD, BACKPROP, GradientClipping(clip_norm=0.5),
 ], ids=["clipless", "weight-clipping", "backprop", "gradient"])  # fmt: skip
+@pytest.mark.usefixtures("uncertified")
 def test_what_the_refusal_names_is_what_trains(mechanism: Any, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"make_trainable\(module, mechanism\)"):
         private_run(tmp_path / "run", mechanism, network=Usual)

@@ -92,6 +92,7 @@ def test_a_parameter_that_is_frozen_later_is_named() -> None:
             step(private)
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_changes_are_not_forgotten_by_a_return_to_a_checkpoint(tmp_path: Path) -> None:
     with private_run(tmp_path, network=Configured, record_every=None) as private:
         step(private)
@@ -193,6 +194,7 @@ def test_a_part_that_is_evaluated_again_backwards(mechanism: TrainingMechanism) 
         private_run(None, BackpropClipping(), network=Checkpointed, record_every=None)
 
 
+@pytest.mark.usefixtures("uncertified")
 def test_a_trace_holds_no_pass_that_was_made_to_compare(tmp_path: Path) -> None:
     with private_run(tmp_path, network=Remembering) as private:
         train(private)
