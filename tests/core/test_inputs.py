@@ -24,9 +24,11 @@ from lipcert.core.program import Program
 from lipcert.search.chains import with_chains
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import derive
+from tests.core.adversary import found_above
 from tests.core.lower.cases import model, node
 from tests.core.models import read
 from tests.core.onnx_torch import compute, stored
+from tests.core.several_inputs import several_inputs
 
 Box = tuple[float, float]
 SLACK = 1e-9
@@ -308,3 +310,21 @@ def test_names_of_inputs_do_not_collide() -> None:
     assert found.input != "inputs"
     assert found.shapes["inputs"] == (1, 4)
     assert found.shapes[found.input] == (1, 8)
+
+
+CAUGHT = (113, 127, 227)
+"""of which bounds were too small while a centre needed to be allowed by all inputs together only"""
+
+
+@pytest.mark.parametrize("seed", [*CAUGHT, *range(3)])
+def test_nothing_exceeds_its_bound(seed: int) -> None:
+    assert not found_above(seed, draw=several_inputs)
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("first", range(1000, 1600, 50))
+def test_nothing_exceeds_its_bound_in_many_networks(first: int) -> None:
+    """`python -m benchmarks.input_attacks` tries more."""
+    found = {seed: found_above(seed, draw=several_inputs) for seed in range(first, first + 50)}
+    assert not {seed: wrong for seed, wrong in found.items() if wrong}
+    assert sum(wrong is None for wrong in found.values()) < 10

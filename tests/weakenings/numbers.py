@@ -8,14 +8,11 @@ from tests.core import (
     test_arithmetic,
     test_claims,
     test_clipped_soundness,
-    test_exponential,
     test_heads,
     test_tokens,
 )
 from tests.core.accounting import (
     test_account,
-    test_allocated,
-    test_compose,
     test_curve,
 )
 from tests.core.losses import test_attained, test_kinds, test_softmax_error
@@ -123,16 +120,16 @@ ACCOUNTING = [
         "convolution_power(folded, max(steps - 5, 1))",
         test_account.test_nearly_certain_samples, 30.0, 700, "1e-5", "add-remove"),
     by("accounting.allocated:_moved", "masses * (part + room)", "masses * 0.5 * (part + room)",
-        test_allocated.test_an_epoch_of_two_batches, 1.0, "1e-5"),
+        test_curve.test_an_epoch_of_two_batches, 1.0, "1e-5"),
     by("accounting.allocated:_batch", "math.floor(shift * one) + 1",
         "math.floor(0.95 * shift * one) + 1",
-        test_allocated.test_an_epoch_of_two_batches, 3.0, "1e-6"),
+        test_curve.test_an_epoch_of_two_batches, 3.0, "1e-6"),
     by("accounting.allocated:_Law.times", 'if digit == "1":', 'if digit != "2":',
-        test_allocated.test_between_the_bounds_of_another_accountant,
+        test_curve.test_between_the_bounds_of_another_accountant,
         12, 20, 3.0, 1.7220970, 1.7587401),
     by("accounting.compose:convolution_power", "product = _power(values, times)",
         "product = _power(values, times - 1)",
-        test_compose.test_error_is_honest_and_small, 16, 9, 40.0),
+        test_curve.test_error_is_honest_and_small, 16, 9, 40.0),
     by("accounting.curve:NormalTail.__call__", "return (1 << self.bits) - self(-x)",
         "return self(-x)", test_curve.test_tail),
     by("accounting.curve:logarithm", "16 * total", "15 * total", test_curve.test_logarithm),
@@ -167,8 +164,8 @@ ARITHMETIC = [
     by("interval:up", "np.inf", "-np.inf", test_facts.test_lengths_are_upper_bounds_and_close),
     by("interval:norm_up", "return round_up(", "return 0.9 * round_up(",
         test_facts.test_box_norm_counts_what_is_repeated),
-    by("exponential:exp_quotients", "(above, one)", "(below, one)", test_exponential.test_exp),
-    by("exponential:log_bounds", "high + above", "low + below", test_exponential.test_log),
+    by("exponential:exp_quotients", "(above, one)", "(below, one)", test_arithmetic.test_exp),
+    by("exponential:log_bounds", "high + above", "low + below", test_arithmetic.test_log),
 ]  # fmt: skip
 
 DERIVATION = [

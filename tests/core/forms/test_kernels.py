@@ -9,7 +9,7 @@ from scipy.optimize import linprog
 from lipcert.core.forms.kernels import weighted_reach
 from lipcert.core.rules.window_reads import windows_over
 from lipcert.core.rules.windows import Axis, axes_of
-from tests.core.kernel_attacks import windows
+from tests.core.test_kernel_gradients import windows
 
 
 def read(size: int, taps: int, stride: int, dilation: int) -> np.ndarray:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import itertools
 import math
+from fractions import Fraction
 
 import mpmath
 import numpy as np
@@ -13,6 +15,8 @@ from lipcert.core.norms.convolution import Convolution
 from lipcert.core.norms.float_engine import norm_at_most_float
 from lipcert.core.norms.integer_engine import norm_at_most_exact
 from lipcert.core.norms.lines import axes_of
+from lipcert.core.norms.stacks import norms_at_most_float, square_sums
+from lipcert.core.norms.symbol import GramSymbol, Symbol, symbol_of
 from lipcert.core.norms.torus import MAX_COUNT, absolute_at_most, half_turns, torus_at_most
 
 from .convolutions import convolutions, window_of
@@ -280,3 +284,165 @@ def test_the_power_series_is_as_good_as_its_proof():
 def test_other_counts(count):
     with pytest.raises(ValueError, match="half turn"):
         half_turns(count)
+
+
+sizes = st.tuples(st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))
+
+
+def complex_stack(shape, seed, scale=1.0, rank=None):
+    rng = np.random.default_rng(seed)
+    k, m, n = shape
+    rank = min(m, n) if rank is None else rank
+
+    def gaussian(*sides):
+        return rng.standard_normal(sides) + 1j * rng.standard_normal(sides)
+
+    return np.ascontiguousarray(gaussian(k, m, rank) @ gaussian(k, rank, n) * scale)
+
+
+@given(sizes, st.integers(0, 10**6), st.sampled_from([1.0, 1e-300, 1e300, 2.0**-1040]))
+def test_claims(shape, seed, scale):
+    stack = complex_stack(shape, seed, scale)
+    exact = np.linalg.norm(stack * 2.0**600 if scale < 1e-305 else stack, 2, axis=(1, 2)).max()
+    norm = float(exact * 2.0**-600 if scale < 1e-305 else exact)
+    slack = 1e-8 if scale >= 1e-300 else 1e-3
+    assert norms_at_most_float(stack, norm * (1.0 + slack)).all()
+    assert not norms_at_most_float(stack, norm * (1.0 - slack)).all()
+
+
+@pytest.mark.parametrize("rank", [1, 2])
+def test_low_rank(rank):
+    stack = complex_stack((3, 40, 30), 5, rank=rank)
+    norm = float(np.linalg.norm(stack, 2, axis=(1, 2)).max())
+    assert norms_at_most_float(stack, norm * (1.0 + 1e-9)).all()
+    assert not norms_at_most_float(stack, norm * (1.0 - 1e-9)).all()
+
+
+@pytest.mark.parametrize("side", [3, 60])
+def test_each_matrix_is_proved_by_itself(side):
+    stack = np.zeros((5, side, side), dtype=np.complex128)
+    stack[:, range(side), range(side)] = 1.0
+    stack[3, 0, 0] = 1j * (1.0 + 1e-7)
+    assert norms_at_most_float(stack, 1.0 + 5e-8).tolist() == [True, True, True, False, True]
+    assert norms_at_most_float(stack, 1.0 + 1.01e-7).all()
+    assert not norms_at_most_float(stack, 1.0 - 1e-7).any()
+
+
+def test_a_matrix_whose_parts_alone_are_within_the_claim():
+    stack = np.array([[[1.0, 1j], [-1j, 1.0]]])  # norm 2, real and imaginary part 1
+    assert norms_at_most_float(stack, 2.0 + 1e-9).all()
+    assert not norms_at_most_float(stack, 2.0 - 1e-9).any()
+    assert not norms_at_most_float(stack.conj(), 1.5).any()
+
+
+def test_zeros():
+    assert norms_at_most_float(np.zeros((2, 3, 4), dtype=np.complex128), 0.0).all()
+    assert not norms_at_most_float(np.full((1, 1, 1), 5e-324 + 0j), 0.0).any()
+    assert len(norms_at_most_float(np.zeros((0, 3, 4), dtype=np.complex128), 0.0)) == 0
+
+
+@pytest.mark.parametrize("claim", [-1.0, np.inf, np.nan])
+def test_no_claims(claim):
+    with pytest.raises(ValueError, match="finite"):
+        norms_at_most_float(np.zeros((1, 1, 1), dtype=np.complex128), claim)
+
+
+def test_numbers_that_are_not_finite():
+    with pytest.raises(ValueError, match="finite"):
+        norms_at_most_float(np.full((1, 2, 2), np.inf + 0j), 1.0)
+
+
+@given(sizes, st.integers(0, 10**6), st.sampled_from([1.0, 1e-170, 1e100]))
+def test_square_sums_are_above(shape, seed, scale):
+    stack = complex_stack(shape, seed, scale)
+    for matrix, bound in zip(stack, square_sums(stack), strict=True):
+        exact = sum(Fraction(z.real) ** 2 + Fraction(z.imag) ** 2 for z in matrix.ravel().tolist())
+        assert (
+            exact
+            <= Fraction(float(bound))
+            <= exact * (1 + Fraction(1, 10**12)) + Fraction(1, 2**980)
+        )
+
+
+shapes = st.tuples(
+    st.lists(st.integers(2, 3), max_size=2), st.integers(1, 2), st.integers(1, 4), st.integers(1, 4)
+)
+QUARTERS = [(1, 0), (0, 1), (-1, 0), (0, -1)]  # powers of i
+
+
+def random_kernel(lengths, groups, outputs, inputs, seed):
+    shape = (int(np.prod(lengths, dtype=int)), groups, outputs, inputs)
+    kernel = np.random.default_rng(seed).standard_normal(shape)
+    return np.ldexp(kernel, -np.frexp(np.abs(kernel).max())[1])
+
+
+def powers_at(symbol, turns):
+    """exp(iπ/2·Σ_a j_a·turns_a), exact in float64."""
+    quarters = [QUARTERS[int(e @ turns) % 4] for e in symbol.exponents]
+    return np.array([[complex(*quarter) for quarter in quarters]])
+
+
+def exact_symbol(kernel, lengths, turns):
+    """P at quarter turns: its real and imaginary parts as rational numbers, group by group."""
+    parts = []
+    for j, taps in zip(itertools.product(*map(range, lengths)), kernel, strict=True):
+        quarter = QUARTERS[int(np.dot(j, turns)) % 4]
+        exact = np.vectorize(Fraction, otypes=[object])(taps)
+        parts.append([exact * part for part in quarter])
+    return sum(real for real, _ in parts), sum(imaginary for _, imaginary in parts)
+
+
+@given(shapes, st.tuples(st.integers(0, 3), st.integers(0, 3)), st.integers(0, 10**6))
+def test_gram_matrices_are_within_their_error(shape, quarters, seed):
+    lengths, groups, outputs, inputs = shape
+    kernel = random_kernel(lengths, groups, outputs, inputs, seed)
+    turns = np.array(quarters[: len(lengths)], dtype=np.int64)
+    symbol = GramSymbol.of(Symbol(kernel, tuple(lengths)))
+    computed = symbol.matrices(powers_at(symbol, turns))
+    real, imaginary = exact_symbol(kernel, lengths, turns)
+    if outputs > inputs:
+        real, imaginary = real.swapaxes(1, 2), imaginary.swapaxes(1, 2)
+    for H, X, Y in zip(computed, real, imaginary, strict=True):
+        even, odd = X @ X.T + Y @ Y.T, Y @ X.T - X @ Y.T
+        pairs = [(H.real, even), (H.imag, odd)]
+        apart = [Fraction(a) - b for A, B in pairs for a, b in zip(A.flat, B.flat, strict=True)]
+        assert sum(each**2 for each in apart) <= symbol.error**2
+        assert np.trace(even) <= symbol.square
+    assert symbol.error <= 1e-12 * symbol.square
+
+
+def by_coefficients(kernel, lengths):
+    return GramSymbol.of(Symbol(kernel, lengths))
+
+
+@pytest.mark.parametrize("form", [Symbol, by_coefficients])
+@given(shapes, st.integers(0, 10**6), st.floats(0.0, 6.28))
+def test_norms_at_frequencies(form, shape, seed, angle):
+    lengths, groups, outputs, inputs = shape
+    kernel = random_kernel(lengths, groups, outputs, inputs, seed)
+    symbol = form(kernel, tuple(lengths))
+    angles = angle * np.arange(1, 1 + len(lengths))
+    powers = np.exp(1j * (symbol.exponents @ angles))[None]
+    shifts = np.array(list(itertools.product(*map(range, lengths)))).reshape(len(kernel), -1)
+    matrices = np.tensordot(np.exp(1j * (shifts @ angles)), kernel, 1)
+    norms = np.linalg.norm(matrices, 2, axis=(1, 2))
+    for norm in norms:
+        above = symbol.at_most(
+            powers, Fraction(norm) * (1 + Fraction(1, 10**8)), norm_at_most_float
+        )
+        below = symbol.at_most(
+            powers, Fraction(norm) * (1 - Fraction(1, 10**6)), norm_at_most_float
+        )
+        assert (above >= (norms <= norm)).all()
+        assert not below[norms >= norm].any()
+    assert symbol.at_most(powers, Fraction(10) ** 400, norm_at_most_float).all()
+    assert not symbol.at_most(powers, Fraction(-1), norm_at_most_float).any()
+
+
+@pytest.mark.parametrize(
+    ("lengths", "sides", "points", "quicker"),
+    [((3, 3), (64, 64), 5000, True), ((3, 3), (64, 64), 5, False), ((31, 31), (1, 1), 500, False)],
+)
+def test_the_quicker_form(lengths, sides, points, quicker):
+    kernel = np.full((int(np.prod(lengths)), 1, *sides), 0.5)
+    assert isinstance(symbol_of(kernel, lengths, points), GramSymbol) is quicker
