@@ -303,9 +303,9 @@ class Graph:
     """A feed-forward network with one input and one output, which may hold several of the file.
 
     eval_layers: those of the file that compute something else in train mode. ids: how many rows the
-    tables have of which whole numbers at the input choose some; None: the input holds real numbers.
-    heads, parts: of several outputs, and of several inputs, as of a `Program`. fixed: tensors
-    that are not parameters, and why each is taken for a fixed one.
+    tables have of which whole numbers at the input choose some. whole: whether the file reads whole
+    numbers. heads, parts: of several outputs, and of several inputs, as of a `Program`. fixed:
+    tensors that are not parameters, and why each is taken for a fixed one.
     """
 
     input_name: str
@@ -315,6 +315,7 @@ class Graph:
     parameters: Mapping[str, Parameter]
     eval_layers: tuple[EvalLayer, ...] = ()
     ids: int | None = None
+    whole: bool = False
     heads: tuple[p.Head, ...] = ()
     parts: tuple[p.Part, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
@@ -336,7 +337,7 @@ class Graph:
     @property
     def inputs(self) -> tuple[p.Part, ...]:
         """The inputs of the file."""
-        shape, is_whole = (1, *self.input_shape), self.ids is not None
+        shape, is_whole = (1, *self.input_shape), self.whole or self.ids is not None
         return self.parts or (p.Part(self.input_name, shape, self.ids, is_whole),)
 
     @property

@@ -168,6 +168,10 @@ def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Paramete
         named,
         shown,
         ids=program.ids,
+        whole=any(
+            item.name == program.input and item.dtype.startswith(("int", "uint"))
+            for item in model.inputs
+        ),
         heads=program.heads,
         parts=program.parts,
     )

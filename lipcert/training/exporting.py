@@ -18,7 +18,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -80,7 +80,8 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Pa
         part.inplace = False  # in place, the file shows nothing of it
     _take_masks_as_they_are(plain)
     arguments = list(inspect.signature(plain.forward).parameters.values())
-    names = (*_input_names(arguments, len(inputs)), *_output_names(plain, inputs))
+    inputs, found = _run(plain, inputs)
+    names = (*_input_names(arguments, len(inputs)), *_output_names(found))
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent) as folder, _quietly(), _one_precision():
         written = Path(folder) / target.name
@@ -136,16 +137,26 @@ def _input_names(arguments: _Arguments, count: int) -> list[str]:
     return [names[place] if place < len(names) else f"input_{place}" for place in range(count)]
 
 
-def _output_names(module: nn.Module, inputs: tuple[Tensor, ...]) -> list[str]:
-    """One output is called logits; several are called as what holds them calls them."""
+def _run(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Any]:
+    """A batch that the module takes, and what it returns.
+
+    Zeros are padding to modules that read ids, and some take no example of padding alone: of ones.
+    """
     try:
         with torch.no_grad():
-            found = module(*inputs)
+            return inputs, module(*inputs)
     except Exception as error:  # whatever the module's code raises
+        if not any(item.any() for item in inputs):
+            with suppress(NoVerdictError):
+                return _run(module, tuple(map(torch.ones_like, inputs)))
         shapes = ", ".join(f"{list(item.shape)} of {item.dtype}" for item in inputs)
         raise NoVerdictError(
             f"export: the module fails on a batch of shape {shapes}: {_told(error)}"
         ) from error
+
+
+def _output_names(found: Any) -> list[str]:
+    """One output is called logits; several are called as what holds them calls them."""
     if isinstance(found, Tensor):
         return ["logits"]
     if isinstance(found, Mapping):

@@ -47,11 +47,72 @@ class Bag(nn.Module):
         return logits
 
 
+class Columns(Bag):
+    """Numbers of which every column has rows of its own in one table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(ROWS * LENGTH, 6)
+        self.register_buffer("first", ROWS * torch.arange(LENGTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + self.first)
+
+
+class Last(Bag):
+    """The last token that is no padding, as classifiers on decoders read it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(self.tokens(x)).relu()
+        shown = torch.arange(LENGTH) * (x != 0)
+        logits: Tensor = self.head(hidden[torch.arange(x.shape[0]), shown.argmax(-1)])
+        return logits
+
+
+class Counted(Bag):
+    """The same by a count, which fails on an example of padding alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.hidden(self.tokens(x)).relu()
+        place = ((x != 0).sum(1) - 1)[:, None, None].expand(-1, 1, 5)
+        logits: Tensor = self.head(hidden.gather(1, place).squeeze(1))
+        return logits
+
+
+class OneHot(nn.Module):
+    """Numbers of categories, one-hot: none of them chooses a row of a table."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(ROWS * LENGTH, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(nn.functional.one_hot(x, ROWS).flatten(1).float())
+        return logits
+
+
 def tokens(most: int = ROWS) -> TensorDataset:
     generator = torch.Generator().manual_seed(0)
     x = torch.randint(most, (EXAMPLES, LENGTH), generator=generator)
     x[::3] = x[::3, :1]  # one token, again and again
     return TensorDataset(x, torch.randint(CLASSES, (EXAMPLES,), generator=generator))
+
+
+@pytest.mark.parametrize("network", [Columns, Last, Counted, OneHot])
+def test_ids_that_are_computed_with_train(network, tmp_path):
+    """The numbers of the run are those of the module, and the checker reads its file."""
+    examples = tokens()
+    x, _ = examples.tensors
+    x[:, 0] = x[:, 0].clamp(min=1)  # no example is padding alone
+    mechanism = MECHANISMS["gradient-clipping"]
+    private = private_run(tmp_path / "run", mechanism, network=network, examples=examples)
+    train(private)
+    private.close()
+    folder = tmp_path / "run"
+    target = [str(folder / "model.lipcert.json"), "--model", str(folder / "model.onnx")]
+    assert lipcert(["check", *target]).output.startswith("Conditional: all claims")
+    found = lipcert(["audit", *target, "--trace", str(folder / "trace"), "--format", "json"])
+    assert json.loads(found.output)["verdict"] == "pass", found.output
 
 
 @pytest.mark.sample(1)

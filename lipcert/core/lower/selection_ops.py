@@ -194,12 +194,20 @@ def picked_along(call: Call, value: Data, places: Data, axis: int) -> Data:
 
 
 def _note_rows(sink: Sink, name: str, rows: int) -> None:
-    """Note that whole numbers, which steps only move, choose rows of a table with so many."""
+    """Note that whole numbers choose rows of a table with so many.
+
+    Steps only move them, or add where their rows begin; numbers of the data are others elsewhere.
+    """
     makers = {step.output: step for step in sink.steps}
     while name in makers:
-        if not isinstance(makers[name].op, Move):
-            return  # they are computed, so that those of the data are others
+        op = makers[name].op
+        if isinstance(op, Shift) and (op.offset.lo >= 0.0).all():
+            rows -= int(op.offset.hi.max())
+        elif not isinstance(op, Move):
+            return
         (name,) = makers[name].inputs
+    if rows < 1:
+        return
     sink.ids[name] = min(rows, sink.ids.get(name, rows))
 
 
