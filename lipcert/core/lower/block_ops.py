@@ -166,7 +166,10 @@ def scatter_elements(call: Call) -> Value:
     (axis,) = normal_axes([call.integer("axis", 0)], len(value.shape))
     check_kept(value, (axis,))
     places = _places(constant)
+    own = -1 if value.place is None else value.place.axis
     if not value.place == constant.place == updates.place or places.shape != updates.shape:
+        raise Unsupported(FIXED)
+    if own >= 0 and places.shape[own] != value.shape[own]:
         raise Unsupported(FIXED)
     where = list(np.indices(check_size(places.shape), sparse=True))
     where[axis] = _counted(places, value.shape[axis])
@@ -178,10 +181,13 @@ def scatter_nd(call: Call) -> Value:
     value, constant, updates = call.value(0), call.constant(1), call.value(2)
     is_own = _names_own(value, constant)
     places = _places(replace(constant, varies=None) if is_own else constant)
-    if constant.place is not None and (not is_own or constant.place != updates.place):
-        raise Unsupported(FIXED)
-    if not is_own:
+    expected = constant.place
+    if not is_own and value.place is not None:
         check_kept(value, range(places.shape[-1]))
+        axis = value.place.axis - places.shape[-1] + len(places.shape) - 1
+        expected = Place(axis, value.place.before)
+    if (constant.place is not None and not is_own) or updates.place != expected:
+        raise Unsupported(FIXED)
     sizes = np.asarray(value.shape[: places.shape[-1]], dtype=np.int64)
     where = indices(value.shape)[tuple(np.moveaxis(_counted(places, sizes), -1, 0))]
     return _replaced(call, value, updates, where)

@@ -42,14 +42,13 @@ def _matrix(weight: Constant, rank: int) -> Constant:
 def matmul(call: Call) -> Value:
     """A product in numpy's sense; one factor may be constant, and the same for every example."""
     first, second = call.value(0), call.value(1)
-    if first.place == second.place == Place(0) and not (
-        isinstance(first, Data) and isinstance(second, Data)
-    ):
+    if isinstance(first, Data) and isinstance(second, Data):
+        return _product(call, first, second)
+    is_alike = len(first.shape) == len(second.shape) and first.shape[:1] == second.shape[:1]
+    if first.place == second.place == Place(0) and is_alike:
         from lipcert.core.lower.stacks import repeated  # noqa: PLC0415  for such alone
 
         return repeated(call, first, second)
-    if isinstance(first, Data) and isinstance(second, Data):
-        return _product(call, first, second)
     if isinstance(second, Constant):
         value = only_data(first)
         if len(second.shape) == 1:

@@ -371,6 +371,19 @@ REFUSED = {
     "added to places": (
         [node("ScatterElements", "x at x", axis=1, reduction="add")], [1, 2],
         {"at": [[1, 0]]}, 17),
+    "written into the first row of fewer examples": (
+        [node("Reshape", "x rows", "two"), node("Slice", "x zero one one", "s_"),
+         node("Squeeze", "s_ one", "u"), node("Shape", "u", "s"), node("Expand", "at s", "i"),
+         node("ScatterElements", "two i u", "w", axis=1), node("Reshape", "w back")], ["N", 2, 3],
+        {"rows": [-1, 3], "back": [-1, 2, 3], "zero": [0], "one": [1],
+         "at": [[2, 0, 1]]}, 16),
+    "written side by side in another order": (
+        [node("Transpose", "x", "t", perm=[1, 0, 2]), node("Reshape", "t rows", "v"),
+         node("Reshape", "x rows", "u"), node("Transpose", "v", "v_", perm=[1, 0]),
+         node("Transpose", "u", "u_", perm=[1, 0]), node("ScatterND", "v_ at u_", "w"),
+         node("Transpose", "w", "w_", perm=[1, 0]), node("Reshape", "w_ back", "b"),
+         node("Transpose", "b", "y", perm=[1, 0, 2])], ["N", 2, 3],
+        {"rows": [-1, 3], "back": [2, -1, 3], "at": [[0], [1], [2]]}, 16),
     "written into other examples": (
         [node("ScatterND", "x at x")], ["N", 4], {"at": [[0]]}, 17),
     "second output": ([node("MaxPool", "x", "z y", kernel_shape=[2])], ["N", 1, 4], {}, 17),
