@@ -538,3 +538,22 @@ def test_resize_interpolates_as_onnxruntime_does(data):
         agrees(model(nodes, shape, constants, opset))
     except Unsupported as error:
         assert "rounding decides" in str(error)  # noqa: PT017 (the other outcome is a comparison)
+
+
+@pytest.mark.parametrize("lengths", [None, 2, 4, [1, 2, 3]])
+def test_parts_of_a_value(lengths):
+    inputs = "x" if lengths is None else "x l"
+    nodes = [
+        node("SplitToSequence", inputs, "s", axis=1),
+        node("SequenceAt", "s one", "a"),
+        node("SequenceAt", "s last", "b"),
+        node("Concat", "b a", axis=1),
+    ]
+    constants = {"one": 0, "last": -1} | ({} if lengths is None else {"l": lengths})
+    assert agrees(model(nodes, ["N", 6], constants)).batch_proved
+
+
+def test_parts_of_a_batch_are_refused():
+    nodes = [node("SplitToSequence", "x", "s", axis=0), node("SequenceAt", "s i")]
+    with pytest.raises(Unsupported):
+        program(model(nodes, ["N", 6], {"i": 0}))

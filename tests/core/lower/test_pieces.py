@@ -147,6 +147,14 @@ def swish(inside):
     ]  # fmt: skip
 
 
+def guarded(otherwise):
+    """A softplus that is left for another value where x is large."""
+    return [
+        node("Mul", "x beta", "u"), node("Softplus", "u", "s0"), node("Div", "s0 beta", "s"),
+        node("Greater", "u twenty", "c"), node("Where", f"c {otherwise} s"),
+    ]  # fmt: skip
+
+
 OTHERS = {
     # name: (nodes, functions among the steps)
     "hardtanh": (two("minus", "one"), {"clip"}),
@@ -201,6 +209,20 @@ OTHERS = {
         [node("Abs", "x", "m"), node("LessOrEqual", "m one", "c"), node("Mul", "x x", "q0"),
          node("Mul", "q0 half", "q"), node("Sub", "m half", "l"), node("Where", "c q l")],
         {"clip"}),
+    "threshold": ([node("Greater", "x half", "c"), node("Where", "c x half")], {"clip"}),
+    "limit": ([node("Less", "half x", "c"), node("Where", "c half x")], {"clip"}),
+    "shifted": (
+        [node("Sub", "x half", "u"), node("GreaterOrEqual", "u two", "c"),
+         node("Where", "c u two")], {"clip"}),
+    "relu of a product with 0": (
+        [node("Mul", "x zero", "o"), node("Greater", "x zero", "c"), node("Where", "c x o")],
+        {"relu"}),
+    "signed magnitude": (
+        [node("Sign", "x", "s"), node("Abs", "x", "a"), node("Relu", "a", "r"),
+         node("Mul", "r s", "p"), node("Tanh", "p")], {"tanh"}),
+    "guard against no number": (
+        [node("Softmax", "x", "p"), node("IsNaN", "p", "n"), node("Where", "n zero p")], {}),
+    "softplus of a choice": (guarded("x"), {"softplus"}),
     "zeros like x": (
         [node("Shape", "x", "s"), node("ConstantOfShape", "s", "z"), node("Less", "x z", "c"),
          node("Where", "c z x")], {"clip"}),
@@ -259,6 +281,20 @@ JUMPING = {
     "whole numbers": [
         node("Greater", "x zero", "c"), node("Cast", "x", "i", to=6), node("Cast", "i", "f", to=1),
         node("Where", "c x f")],
+    "softplus of something else": [node("Neg", "x", "q"), *guarded("q")],
+    "soft threshold, another offset": [
+        node("Abs", "x", "a"), node("Greater", "a half", "c"), node("Cast", "c", "m", to=1),
+        node("Sign", "x", "s"), node("Mul", "third s", "h"), node("Sub", "x h", "d"),
+        node("Mul", "d m")],
+    "a negative threshold": [
+        node("Abs", "x", "a"), node("Greater", "a minus", "c"), node("Sign", "x", "s"),
+        node("Mul", "s minus", "h"), node("Sub", "x h", "d"), node("Where", "c d zero")],
+    "another limit": [node("Greater", "x half", "c"), node("Where", "c x zero")],
+    "a step beside a guard": [
+        node("Greater", "x zero", "c"), node("Where", "c x zero", "r"),
+        node("Cast", "c", "f", to=1), node("Add", "r f")],
+    "a larger guard": [node("IsNaN", "x", "n"), node("Where", "n wide x")],
+    "shrink that jumps": [node("Shrink", "x", lambd=0.5)],
     "larger numbers": [
         *expm1(), node("Greater", "x wide", "c"), node("Cast", "c", "m", to=1), node("Mul", "x m")],
     "larger values that cancel": [
