@@ -234,5 +234,5 @@ def test_the_gradient_of_a_zero_network_is_zero():
 
 
 def test_none_is_searched_where_classes_are_too_many():
-    proto = model([node("MatMul", "x w")], ["N", 2], {"w": RNG.standard_normal((2, 3000))})
+    proto = model([node("MatMul", "x w")], ["N", 2], {"w": RNG.standard_normal((2, 1100))})
     assert Case(proto, norm=1.0).found() == NO_WITNESS
