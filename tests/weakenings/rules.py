@@ -133,7 +133,7 @@ SHARED = [
     by_seeds("rules.attention:AttentionRule._reach", "multiply_up(2.0 * abs(self.op.scale), ",
         "multiply_up(abs(self.op.scale), ",
         test_attention.test_no_ascent_exceeds_the_constants_of_attention, count=16),
-    by("rules.attention:AttentionRule._chances", "odds.sum((odds.lo.ndim - 1,)) - odds",
+    by("rules.attention:AttentionRule._rivals", "odds.sum((odds.lo.ndim - 1,)) - odds",
         "odds.sum((odds.lo.ndim - 1,))",
         test_attention.test_attention_without_scores_spreads_evenly),
     by("rules.attention:AttentionRule.damped", "multiply_up(0.5, sqrt", "multiply_up(0.4, sqrt",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Final, final
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.core.arithmetic import add_up, multiply_down, multiply_up, sqrt_up
-from lipcert.core.interval import Array, Interval, clip, exact, up
+from lipcert.core.interval import Array, Interval, clip, down, exact, up
 from lipcert.core.program import Attention, Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp
@@ -108,11 +109,14 @@ class AttentionRule(Rule[Attention]):
         by_norm = multiply_up(q.norm, sqrt_up(min(multiply_up(0.25, chances.largest), 0.133)))
         ahead = multiply_up(multiply_up(scale, values), min(by_row, by_norm))
         reach, column = multiply_up(multiply_up(scale, q.row_norm), keys), 0.0
+        seen, rivals = self._rivals
         for cell in range(_CELLS):
             low, high = (longest * ((cell + end) / _CELLS) for end in (0, 1))
-            known = self._chances(multiply_up(reach, add_up(high, longest))).column
+            share = _shares(rivals, multiply_up(reach, add_up(high, longest)))
+            known = min(self._added(np.where(seen, share, 0.0)), chances.column)
             column = max(column, multiply_up(known, add_up(1.0, -multiply_down(low, low))))
-            if column >= chances.column:
+            if column >= chances.column or self._hides:
+                column = chances.column
                 break
         return plain[0], min(plain[1], ahead), min(plain[2], sqrt_up(column))
 
@@ -139,21 +143,12 @@ class AttentionRule(Rule[Attention]):
         up to at most (e^d + 2 + e^−d)/4n (Kantorovich): of those tokens that no mask all but
         hides; the others add the squares of what they may get.
         """
-        op, shapes = self.op, self.shapes
-        queries, keys = shapes[0][-2], shapes[1][-1]
         if self._hides:
-            return _Chances(float(queries), float(queries), 1.0)
-        mask = exact(np.zeros((1, 1))) if op.mask is None else self.weights.entries(op.mask)
-        mask = mask.moved(np.atleast_2d)
-        mask = mask.broadcast((*mask.shape[:-1], keys))
-        seen, top = mask.hi > -np.inf, np.max(mask.lo, axis=-1, keepdims=True)
-        known = exact(np.where(top > -np.inf, top, 0.0))
-        odds, far = exp(exact(mask.lo) - known), exp(exact(-reach))
-        below = exp(known - exact(np.where(seen, mask.hi, known.lo))) * far
-        others = clip(odds.sum((odds.lo.ndim - 1,)) - odds, 0.0, math.inf) * below
-        share = (exact(1.0) + others).reciprocal()
-        chances = np.where(seen, np.minimum(share.hi, 1.0), 0.0)
-        main = seen & (mask.hi >= top - _ALL_BUT_HIDDEN)
+            queries = float(self.shapes[0][-2])
+            return _Chances(queries, queries, 1.0)
+        mask, (seen, rivals) = self._mask, self._rivals
+        chances = np.where(seen, _shares(rivals, reach), 0.0)
+        main = seen & (mask.hi >= np.max(mask.lo, axis=-1, keepdims=True) - _ALL_BUT_HIDDEN)
         least = np.min(np.where(main, mask.lo, np.inf), axis=-1, keepdims=True)
         gap = up(np.max(np.where(main, mask.hi, -np.inf), axis=-1, keepdims=True) - least)
         smallest = exp(-(exact(reach) + exact(gap)))
@@ -162,17 +157,41 @@ class AttentionRule(Rule[Attention]):
         squares = fourfold * (exact(4.0) * number).reciprocal()
         rest = exact(np.where(main, 0.0, chances))
         squares = squares + (rest * rest).sum((rest.lo.ndim - 1,))
-        rows, axis = queries // mask.shape[-2], mask.lo.ndim - 2
-
-        def added(array: Array) -> float:
-            largest = float(np.max(exact(array).sum((axis,)).hi, initial=0.0))
-            return multiply_up(float(rows), largest)
-
         return _Chances(
-            added(chances),
-            added(np.minimum(squares.hi, 1.0)),
+            self._added(chances),
+            self._added(np.minimum(squares.hi, 1.0)),
             float(np.max(chances, initial=0.0)),
         )
+
+    @property
+    def _mask(self) -> Interval:
+        """Of each key, for each query or for all of them."""
+        op = self.op
+        mask = exact(np.zeros((1, 1))) if op.mask is None else self.weights.entries(op.mask)
+        mask = mask.moved(np.atleast_2d)
+        return mask.broadcast((*mask.shape[:-1], self.shapes[1][-1]))
+
+    @property
+    def _rivals(self) -> tuple[npt.NDArray[np.bool_], Array]:
+        """Whether a token may be seen, and Σ e^(m_l − m_j) over all others, at least."""
+        mask = self._mask
+        seen, top = mask.hi > -np.inf, np.max(mask.lo, axis=-1, keepdims=True)
+        known = exact(np.where(top > -np.inf, top, 0.0))
+        odds = exp(exact(mask.lo) - known)
+        below = exp(known - exact(np.where(seen, mask.hi, known.lo)))
+        others = clip(odds.sum((odds.lo.ndim - 1,)) - odds, 0.0, math.inf) * below
+        return seen, others.lo
+
+    def _added(self, rows: Array) -> float:
+        """≥ the largest sum over the queries."""
+        copies, axis = self.shapes[0][-2] // rows.shape[-2], rows.ndim - 2
+        return multiply_up(float(copies), float(np.max(exact(rows).sum((axis,)).hi, initial=0.0)))
+
+
+def _shares(rivals: Array, reach: float) -> Array:
+    """1/(1 + e^−reach·rivals), rounded up; at most 1."""
+    far = float(exp(exact(-reach)).lo)
+    return np.minimum(up(1.0 / down(1.0 + np.maximum(down(far * rivals), 0.0))), 1.0)
 
 
 @final
