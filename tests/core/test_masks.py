@@ -323,6 +323,13 @@ REFUSED = {
     "tokens of the example that a number names": (MASKS["greater"], [
         node("Concat", "g1 o1", "here", axis=-1) if item.op_type == "Concat" else item
         for item in USES["last shown"]]),
+    "entries of the examples that a number names": (MASKS["greater"], [
+        node("Cast", "m", "i", to=T.INT64), node("Unsqueeze", "i last", "g"),
+        node("Expand", "g wide", "here"), node("GatherElements", "t_x here", "h_", axis=0),
+        node("ReduceMean", "h_", "h", axes=[1], keepdims=0)]),
+    "the example of the largest number": (MASKS["greater"], [
+        node("ArgMax", "x", "g", axis=0), node("Gather", "t g", "h_"),
+        node("ReduceMean", "h_", "h", axes=[1], keepdims=0)]),
     "examples that a number names": (MASKS["greater"], [*LAST, node("Gather", "t_x g", "h_"),
         node("ReduceMean", "h_", "h", axes=[1], keepdims=0)]),
     "negated ids": ([node("Not", "x", "m")], USES["mean"]),
