@@ -42,7 +42,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.measure.lowering import LoweredNetwork
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 
 CLASSES = 10
 ROUNDS = 5

@@ -385,7 +385,7 @@ def _job(
 ) -> Job:
     """The audit that the words describe; UsageError where one means nothing."""
     from lipcert.audit.job import Job
-    from lipcert.measure.measured import Precision
+    from lipcert.measure.precision import Precision
 
     known = {item.name for item in fields(Job)} - {"model", "settings", "certificate"}
     if unknown := words.keys() - known:

@@ -48,7 +48,7 @@ from lipcert.gradient_stats.measure import Observed
 from lipcert.graph.ir import EvalLayer
 from lipcert.importer.evaluation import eval_notes
 from lipcert.losses import loss_record, parameters
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.privacy.noise import Group
 from lipcert.search.pullbacks import work
 from lipcert.settings.gates import (

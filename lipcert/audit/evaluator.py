@@ -28,7 +28,8 @@ from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.network import LoweredNetwork
-from lipcert.measure.measured import BatchNorms, Measured, Precision, joint, largest_of
+from lipcert.measure.measured import BatchNorms, Measured, joint, largest_of
+from lipcert.measure.precision import Precision
 
 _REPETITIONS: Final = 5
 _ROOM: Final = 2.0**-19

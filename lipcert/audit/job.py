@@ -18,7 +18,7 @@ from typing import Final, final
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
 from lipcert.core.codec import CodecError
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.settings.gates import NO_GATES, OF_AUDITS, Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.settings.values import check_positive

@@ -32,7 +32,8 @@ from lipcert.audit.unit_results import UnitResult
 from lipcert.audit.weight_norms import MODEL, Settled, settled_weights
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Examples, Readable, checked_labels
-from lipcert.measure.measured import Decision, Precision, decide
+from lipcert.measure.measured import Decision, decide
+from lipcert.measure.precision import Precision
 
 _NAMED: Final = 3
 """So many inadmissible examples are named; the others are counted."""

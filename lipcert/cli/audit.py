@@ -25,7 +25,7 @@ from lipcert.cli.options import (
 )
 from lipcert.cli.output import Output
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.process.progress import ProgressReport
 from lipcert.report.formats import AUDIT_FORMATS, FOLDED
 from lipcert.settings.gates import OF_AUDITS

@@ -15,7 +15,7 @@ from typing import Any, Final, final
 import torch
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 
 _AUTOCAST: Final = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch.float16}
 _TF32_CAPABILITY: Final = (8, 0)

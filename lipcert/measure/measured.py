@@ -5,20 +5,6 @@ float64 arrays with one entry per example; which examples are within the bound, 
 and which are undecided. Invariants: a norm computed from given tensors lies within `error` of their
 exact norm; only float64 says "violating", and only where the whole interval of an example lies
 above the bound.
-
-A measured norm n of a tensor is taken to be right up to its `error` (what computing the norm of
-given tensors rounds) plus margin·n + cancelled·N + floor, which stands for what evaluating the
-network rounds; N is the largest norm of the same example. These are constants, not a proof about
-one network:
-
-- Backpropagation in float64 loses at most about depth × terms × 2^-53 of the sizes of what is
-  added: 2^-33 for a hundred layers with sums of ten thousand terms if every rounding points the
-  same way, and about 2^-43 as roundings fall. Only what cancels to less than a millionth of its
-  terms could then be moved by the share 2^-20, and what cancels as a whole leaves about 2^-44·N.
-  In turn, a network whose bound is exceeded by less than a millionth is not called a violation.
-- Every other arithmetic is a filter in front of float64: it settles only what lies within a bound
-  by its margin, and says of nothing that it violates. Losses are computed in float64 all the same,
-  since their gradients cancel where a network is certain.
 """
 
 from __future__ import annotations
@@ -26,7 +12,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from functools import reduce
 from typing import final
 
@@ -34,54 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.core.program import FloatArray
-
-
-@final
-class Precision(Enum):
-    """Arithmetic of products; sums are accumulated in float32 or better."""
-
-    FLOAT64 = "float64"
-    FLOAT32 = "float32"
-    TF32 = "tf32"
-    """float32 storage whose products read 10 bits of the fraction"""
-    BFLOAT16 = "bfloat16"
-    FLOAT16 = "float16"
-
-    @property
-    def unit(self) -> float:
-        """Largest relative error of one rounding of a stored result or a read operand."""
-        bits = {"float64": 52, "float32": 23, "tf32": 10, "bfloat16": 7, "float16": 10}
-        return float(2.0 ** -bits[self.value])
-
-    @property
-    def margin(self) -> float:
-        """The relative error of a measured norm that evaluating the network may cause."""
-        return {"float64": 2.0**-20, "float32": 2.0**-7}.get(self.value, 0.5)
-
-    @property
-    def floor(self) -> float:
-        """What may be hidden where numbers underflow, far above the smallest normal number."""
-        return {"float64": 2.0**-400, "float16": 2.0**-7}.get(self.value, 2.0**-60)
-
-    @property
-    def cancelled(self) -> float:
-        """The share of the largest norm of an example that may be left of what cancels as a whole.
-
-        Where a right bound is 0, say of the gradient below a layer of equal rows, float64 leaves
-        that. A filter needs none: what it leaves is replayed.
-        """
-        return 2.0**-44 if self.decides else 0.0
-
-    @property
-    def decides(self) -> bool:
-        """Whether a norm above its bound violates it in this precision; otherwise float64
-        decides."""
-        return self is Precision.FLOAT64
-
-    def reached(self, bound: float) -> float:
-        """The largest norm that may be measured where a bound of real arithmetic is right."""
-        return bound / (1.0 - self.margin)
-
+from lipcert.measure.precision import Precision
 
 _TINY = 2.0**-1060
 """covers what underflows"""

@@ -22,7 +22,7 @@ from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.graph.geometry import Window
 from lipcert.importer.load import load_model
 from lipcert.measure.lowering import lowered
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.audit.test_random_examples import DOMAINS, LOSSES, SINGLE, assert_inside, claims
 from tests.measure.lowering.cases import CASES

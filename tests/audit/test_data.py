@@ -18,7 +18,7 @@ from lipcert.audit.run import audit, merged_report
 from lipcert.audit.tally import Family
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.report.audit_json import audit_document, audit_from_document
 from lipcert.settings.settings import Settings
 from tests.audit.test_named_examples import audited as audited_run

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.measure.measured import Measured, Precision, decide, joint, largest_of
+from lipcert.measure.measured import Measured, decide, joint, largest_of
+from lipcert.measure.precision import Precision
 
 sizes = st.floats(min_value=0.0, max_value=1e30)
 precisions = st.sampled_from(list(Precision))

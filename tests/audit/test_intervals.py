@@ -22,7 +22,7 @@ from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.losses import targets_of
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering import lowered
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
 from tests.measure.gradient_norms.oracle import network_of, truth
 from tests.networks import (

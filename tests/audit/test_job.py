@@ -11,7 +11,7 @@ from lipcert.audit.job import Job, Kind, Shard, units_of
 from lipcert.audit.prepared_job import prepare
 from lipcert.audit.trace.spelling import sealed, unsealed
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.settings.gates import Gates
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.models.shipped import path_of

@@ -17,7 +17,7 @@ from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, gradient_norms, module, path_of
 

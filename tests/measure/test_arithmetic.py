@@ -7,7 +7,7 @@ import torch
 
 from lipcert.errors import NoVerdictError
 from lipcert.measure.arithmetic import Arithmetic, exact_products
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 
 CPU = torch.device("cpu")
 MATRICES = torch.backends.cuda.matmul

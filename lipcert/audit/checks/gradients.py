@@ -33,7 +33,8 @@ from lipcert.measure.arithmetic import Arithmetic
 from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering.network import LoweredNetwork
-from lipcert.measure.measured import Measured, Precision, joint
+from lipcert.measure.measured import Measured, joint
+from lipcert.measure.precision import Precision
 
 _CHUNK: Final = 128
 _Array = npt.NDArray[Any]

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from lipcert.audit.trace.blobs import Blob
 from lipcert.core.codec import Bound, Limit, Sha256, member
 from lipcert.errors import UsageError
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from lipcert.privacy.plan import Sampling
 from lipcert.settings.settings import kinds_of
 from lipcert.settings.values import check_choice, number, table

@@ -36,7 +36,8 @@ from lipcert.measure.gradient_norms.plan import (
 )
 from lipcert.measure.gradient_norms.squares import Squares, dense, sum_of_squares
 from lipcert.measure.lowering import LoweredNetwork, Tap
-from lipcert.measure.measured import BatchNorms, Measured, Precision
+from lipcert.measure.measured import BatchNorms, Measured
+from lipcert.measure.precision import Precision
 
 
 @final

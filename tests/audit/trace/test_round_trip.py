@@ -27,7 +27,7 @@ from lipcert.audit.trace.records import Arithmetic, Close, Declaration, Resume, 
 from lipcert.audit.trace.spelling import FormError
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.measure.measured import Precision
+from lipcert.measure.precision import Precision
 from tests.audit.trace.made import MANIFEST, made, opened, step
 
 TYPES = ["?", "i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
