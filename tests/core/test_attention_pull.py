@@ -14,7 +14,7 @@ from lipcert.core import program as p
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import NotProved
-from lipcert.core.lines.attention import AttentionPull, spread_along, tokens_below
+from lipcert.core.lines.attention import AttentionPull, _joined, spread_along, tokens_below
 from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import OUTPUT, Proof
@@ -33,8 +33,10 @@ class Block:
     """x → norm → scale, shift → queries, keys, values → attention, of one head.
 
     fused: the three are parts of what one matrix computes. beside: of "norm", "scaled" or "h", the
-    value that is added to the output, too.
+    value that is added to the output, too. order: of the tokens that the values are of.
     """
+
+    order = tuple(range(TOKENS))
 
     def __init__(self, seed: int, *, fused: bool = False, beside: str = "") -> None:
         rng = np.random.default_rng(seed)
@@ -72,6 +74,12 @@ class Block:
             _step(p.Move(turned), "k", "keys", turned.shape),
             _step(p.Attention(self.scale), "q keys v", "y", shape),
         ]
+        if self.order != Block.order:
+            below = next(step for step in self.steps if step.output == "v")
+            moved = np.arange(TOKENS * WIDTH).reshape(shape)[:, self.order]
+            place = self.steps.index(below)
+            self.steps[place] = replace(below, inputs=("other",))
+            self.steps.insert(place, _step(p.Move(moved), below.inputs[0], "other", shape))
         if self.beside:
             self.steps.append(_step(p.Add((1, 1)), f"y {self.beside}", "sum", shape))
 
@@ -82,7 +90,7 @@ class Block:
         scaled = norm * torch.tensor(self.factor)
         h = scaled + torch.tensor(self.offset)
         q, k, v = (h @ torch.tensor(self.weight).T + torch.tensor(self.bias)).chunk(3, -1)
-        y = torch.softmax(self.scale * q @ k.mT, -1) @ v
+        y = torch.softmax(self.scale * q @ k.mT, -1) @ v[:, self.order]
         return y + {"norm": norm, "scaled": scaled, "h": h, "": 0.0}[self.beside]
 
     def proof(self, steps: Sequence[Step] | None = None) -> Proof:
@@ -163,6 +171,46 @@ def test_two_tokens_attain_what_keys_receive() -> None:
     x[0, 2:, 1] = -10.0  # seen by no query
     attained = block.steepness(torch.tensor(x))
     assert attained <= block.bound(together=True) <= 1.15 * attained
+
+
+def test_keys_and_values_are_of_the_same_tokens() -> None:
+    """A key of a token at 0 beside the value of a long one receives √2 times what keys receive
+    beside their own values."""
+    block = Block(1)
+    block.centred, block.scale, block.factor = False, 100.0, np.full(WIDTH, 0.5)
+    block.offset, block.bias, block.order = np.zeros(WIDTH), np.eye(3 * WIDTH)[1], (2, 1, 0)
+    block.weight = np.concatenate(
+        [np.diag(row) for row in ([0.0] * 4, [0.0, 2, 0, 0], [2.0, 0, 0, 0])]
+    )
+    block.made(fused=False)
+    x = np.zeros((1, TOKENS, WIDTH))
+    x[0, 1, 0], x[0, 2, :2] = -100.0, (100.0, -10.0)  # the last key is seen by no query
+    attained = block.steepness(torch.tensor(x))
+    assert attained <= block.bound(together=True)
+
+
+def test_parts_are_apart_where_all_three_are_moved() -> None:
+    shape = (1, TOKENS, WIDTH)
+    norm = _step(p.Normalize((2,), EPSILON, False), "x", "norm", shape)
+    places = np.arange(TOKENS * WIDTH).reshape(shape)
+    moved = [
+        _step(p.Move(places[..., part]), "norm", name, places[..., part].shape)
+        for name, part in zip("abc", (slice(1), slice(1, 2), slice(2, 4)), strict=True)
+    ]
+    mixed = _step(p.Dense(_operand(np.eye(WIDTH)), None), "norm", "c", shape)
+    for last, least in ((moved[2], 13.0), (mixed, 19.0)):
+        steps = [norm, *moved[:2], last]
+        proof = Block(0).proof(steps)
+        proof.norms["c"] = 1.0
+        follow(
+            proof,
+            [
+                InputFact(value="x"),
+                *(StepFact(value=step.output, step=rule_of(step.op)) for step in steps),
+            ],
+        )
+        rows = [[step] for step in steps[1:]]
+        assert _joined(proof, (3.0, 4.0, 12.0), rows) == pytest.approx(least)
 
 
 @pytest.mark.parametrize("beside", ["norm", "scaled", "h"])

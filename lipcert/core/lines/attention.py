@@ -9,6 +9,9 @@ from functools import reduce
 from itertools import takewhile
 from typing import Literal, TypeAlias, final
 
+import numpy as np
+import numpy.typing as npt
+
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down, sqrt_up
 from lipcert.core.line import NotProved
 from lipcert.core.lines.proof import Proof
@@ -30,8 +33,8 @@ class AttentionPull(ShareLine):
     value: of an attention whose queries, keys and values are computed from the normalised tokens û
     by steps that act on each alike: `Dense`, `Scale`, `Shift` and `Move`.
     Hypotheses (checked): the blocks of the normalisation are the runs along the last axis; spreads
-    of runs of û reach the keys and the values through these steps; nothing else reads what one of
-    the three alone is computed from.
+    of runs of û reach the keys and the values through these steps, each key and the value beside it
+    from one token; nothing else reads what one of the three alone is computed from.
     Proof: ‖û_j‖² = n·q/(q + ε) =: n·t_j² for a token of n entries, so that its Jacobian, at most
     1/√(q + ε), is at most s_j/√ε with s_j² = 1 − t_j². Each key and each value is one affine
     function of its û_j, at most √n·t_j times the spread of a unit from the point of û = 0. Linear
@@ -51,6 +54,10 @@ class AttentionPull(ShareLine):
         width, known = normalised.shape[-1], proof.facts[normalised.output]
         keys = spread_along(proof, normalised, shared + branches[1]).column_spread
         values = spread_along(proof, normalised, shared + branches[2]).row_spread
+        of_keys, of_values = (tokens_met(normalised, shared + row) for row in branches[1:])
+        of_keys = of_keys.swapaxes(-2, -1)
+        if (of_keys != of_keys[..., :1]).any() or (of_values != of_keys[..., :1]).any():
+            raise NotProved("keys are not of the tokens that the values beside them are of")
         rule = rule_at(proof.program.shapes, proof.step(self.value), proof.facts, proof.weights)
         if not isinstance(rule, AttentionRule):
             raise NotProved("it is not of an attention")
@@ -115,6 +122,24 @@ def spread_along(proof: Proof, start: Step, path: _Path) -> Fact:
     return facts[-1]
 
 
+def tokens_met(start: Step, path: _Path) -> npt.NDArray[np.int64]:
+    """The token of the start that each entry at the end of a path is computed from: −1 for none;
+    NotProved where it is computed from several."""
+    numbers = np.arange(math.prod(start.shape[:-1])).reshape(*start.shape[:-1], 1)
+    found = np.broadcast_to(numbers, start.shape)
+    for step in path:
+        match step.op:
+            case Move(sources):
+                found = np.where(sources < 0, -1, found.reshape(-1)[np.maximum(sources, 0)])
+            case Dense():
+                if (found != found[..., :1]).any():
+                    raise NotProved("a matrix reads several tokens below the attention")
+                found = np.broadcast_to(found[..., :1], step.shape)
+            case _:
+                found = np.broadcast_to(found, step.shape)
+    return found
+
+
 def _steepness(proof: Proof, path: _Path) -> float:
     """The Lipschitz constants of the steps of a path, multiplied."""
     found = 1.0
@@ -139,7 +164,8 @@ def _joined(proof: Proof, gains: Sequence[float], branches: list[_Path]) -> floa
         values = tuple(step.output for step in proof.program.steps if step.output in names)
         stack = proof.stacks.get(values, math.inf)
         found = min(found, multiply_up(stack, _root_of_squares(sent)))
-        if reads_apart(first, proof.program.size(first[0].inputs[0])):
+        is_moved = all(isinstance(step.op, Move) for step in first)
+        if is_moved and reads_apart(first, proof.program.size(first[0].inputs[0])):
             found = min(found, _root_of_squares(alone))
     return found
 
