@@ -9,7 +9,7 @@ from typing import ClassVar, Final, final
 from lipcert.core.arithmetic import multiply_up, round_up
 from lipcert.core.exponential import exp_bounds, log_bounds
 from lipcert.core.losses.base import ClassLoss, NotNegative
-from lipcert.core.losses.search import largest_on
+from lipcert.core.losses.search import CELLS, largest_on
 from lipcert.core.losses.softmax import softmax_domain
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
@@ -47,11 +47,12 @@ def focal_scale(gamma: Fraction, miss: Fraction) -> float:
     Attained: up to the search.
     """
 
-    def bound(left: Fraction, right: Fraction) -> float:
-        rest = 1 - left
-        return round_up(_power(rest, gamma) * (rest + gamma * _largest_entropy(left, right)))
+    def bound(low: int, high: int) -> float:
+        rest, least = (miss * (CELLS - n) / CELLS for n in (low, high))
+        most = _largest_entropy(1 - rest, 1 - least)
+        return round_up(_power(rest, gamma) * (rest + gamma * most))
 
-    return largest_on(max(Fraction(0), 1 - miss), Fraction(1), bound, _SPLITS)
+    return largest_on(bound, 0.0, _SPLITS)
 
 
 def _largest_entropy(left: Fraction, right: Fraction) -> Fraction:

@@ -1,43 +1,38 @@
 """The supremum of a function of one number, from bounds of it on intervals.
 
-Input: an interval, and a function that bounds another one from above on any interval in it.
-Output: a bound on the whole interval. Where the search looks first is of no consequence.
+Input: a function that bounds another one from above on any of `CELLS` cells in a row, or several.
+Output: a bound on all of them. Where the search looks first is of no consequence.
 """
 
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Callable
-from fractions import Fraction
-from typing import Final
+from typing import Final, TypeVar
 
+CELLS: Final = 1 << 25
 _SPLITS: Final = 400
-_FINEST: Final = Fraction(1, 1 << 24)
+NumberT = TypeVar("NumberT", int, float)
 
 
 def largest_on(
-    left: Fraction,
-    right: Fraction,
-    bound: Callable[[Fraction, Fraction], float],
-    splits: int = _SPLITS,
-    least: float = -math.inf,
-) -> float:
-    """The largest bound of the cells of a partition of [left, right], or `least` if that is more.
+    bound: Callable[[int, int], NumberT], least: NumberT, splits: int = _SPLITS
+) -> NumberT:
+    """The largest bound of the parts of a partition of [0, CELLS], or `least` if that is more.
 
-    Proof: the cells always cover the interval, so the largest of their bounds holds everywhere.
-    The cell that has it is halved, until it is narrow, or no more than `least`, or patience ends.
+    Proof: the parts always cover the interval, so the largest of their bounds holds everywhere.
+    The part that has it is halved, until it is a cell, or no more than `least`, or patience ends.
     """
 
-    def cell(low: Fraction, high: Fraction) -> tuple[float, Fraction, Fraction]:
+    def part(low: int, high: int) -> tuple[NumberT, int, int]:
         return -bound(low, high), low, high
 
-    cells = [cell(left, right)]
+    parts = [part(0, CELLS)]
     for _ in range(splits):
-        negative, low, high = cells[0]
-        if high - low <= _FINEST or -negative <= least:
+        negative, low, high = parts[0]
+        if high - low == 1 or -negative <= least:
             break
-        middle = (low + high) / 2
-        heapq.heapreplace(cells, cell(low, middle))
-        heapq.heappush(cells, cell(middle, high))
-    return max(-cells[0][0], least)
+        middle = (low + high) // 2
+        heapq.heapreplace(parts, part(low, middle))
+        heapq.heappush(parts, part(middle, high))
+    return max(-parts[0][0], least)

@@ -9,15 +9,16 @@ from fractions import Fraction
 from functools import cache
 from typing import Final, TypeAlias, final
 
-from lipcert.core.arithmetic import divide_up, round_up, sqrt_up
-from lipcert.core.exponential import Quotient, exp_bounds, exp_quotients
-from lipcert.core.losses.search import largest_on
+from lipcert.core.arithmetic import round_up, sqrt_up
+from lipcert.core.exponential import exp_bounds, exp_quotients
+from lipcert.core.losses.search import CELLS, largest_on
 from lipcert.core.losses.softmax_error import BITS, SoftmaxDomain, square_at
 
 _ROUGHLY_ROOT_2: Final = Fraction(3, 2)
 _UNIT: Final = 1 << BITS
-_Near: TypeAlias = Callable[[int, int, Fraction], Quotient]
-"""takes the two logits of `BallDomain._differences`, and a distance"""
+_Near: TypeAlias = Callable[[int, int, int], int]
+"""takes the two logits of `BallDomain._differences`, and a distance in units of 2/CELLS; bounds are
+in units of 2^-80"""
 
 
 @final
@@ -50,36 +51,37 @@ class BallDomain(SoftmaxDomain):
         and θ = 0 or π. In terms of differences to z_0: √2·x for the one class and
         x/√2 − √(K/2m)·y for the m others, where (x, y) = R(cos θ, sin θ).
         *From points to the circle.* With s = tan(θ/2) in [−1, 1], and its antipodes, the points
-        are rational, and θ moves by at most twice what s moves.
+        are rational, and θ moves by at most twice what s moves, so from the middle of a part by
+        its length at most.
         """
-        at = self._differences()
-        if self.classes == 2:
-            return max(Fraction(*near(*at(Fraction(0), sign), Fraction(0))) for sign in (1, -1))
-        largest = -math.inf
+        at, largest = self._differences(), 0
         for sign in (1, -1):
+            if self.classes == 2:
+                largest = max(largest, near(*at(0, sign), 0))
+                continue
 
-            def bound(left: Fraction, right: Fraction, sign: int = sign) -> float:
-                return divide_up(*near(*at((left + right) / 2, sign), right - left))
+            def bound(low: int, high: int, sign: int = sign) -> int:
+                return near(*at(low + high - CELLS, sign), high - low)
 
-            largest = largest_on(Fraction(-1), Fraction(1), bound, least=largest)
-        return Fraction(largest)
+            largest = largest_on(bound, largest)
+        return Fraction(largest, _UNIT)
 
     def _near_square(self, smoothing: Fraction) -> _Near:
         """From a point and δ: a bound of a largest ‖p − t‖² no further than δ in θ from it.
 
         Proof: at the largest value on the circle the derivative by θ is 0, so that a point at
-        distance δ loses at most ½δ²·max|φ''|, and |φ''| ≤ R²‖D²φ‖ + R‖Dφ‖ ≤ 5R²/2 + 3R/2: with
-        J = ∂p/∂z, ‖Dφ‖ ≤ 2·½·√2, and D²φ[d, d] = 2‖Jd‖² + 2⟨p − t, D²p[d, d]⟩ is at most
-        ½ + 2·max|p − t|·2Var_p(d) ≤ ½ + 2 for ‖d‖ = 1, since Var_p(d) ≤ ½.
+        distance δ loses at most ½δ²·max(−φ''), and −φ'' ≤ 2R² + 3R/2: with J = ∂p/∂z,
+        ‖Dφ‖ ≤ 2·½·√2, and D²φ[d, d] = 2‖Jd‖² + 2⟨p − t, D²p[d, d]⟩ is at least
+        −2·max|p − t|·2Var_p(d) ≥ −2 for ‖d‖ = 1, since Var_p(d) ≤ ½.
         """
         radius = Fraction(self.radius)
-        excess = self._excess(Fraction(5, 2) * radius**2 + Fraction(3, 2) * radius)
+        excess = self._excess(2 * radius**2 + Fraction(3, 2) * radius)
+        more = cache(lambda distance: math.ceil(excess(distance) * _UNIT))
 
-        def near(one: int, others: int, distance: Fraction) -> Quotient:
+        def near(one: int, others: int, distance: int) -> int:
             first, second = (exp_quotients(z, _UNIT, BITS)[0] for z in (one, others))
             n, d = square_at(smoothing, (1, 1), (first, 1), (second, self.classes - 2))
-            more = excess(distance)
-            return n * more.denominator + more.numerator * d, d * more.denominator
+            return _ceil(n << BITS, d) + more(distance)
 
         return near
 
@@ -93,30 +95,31 @@ class BallDomain(SoftmaxDomain):
         excess = self._excess(radius**2 / 2 + _ROUGHLY_ROOT_2 * radius)
         factor = cache(lambda distance: exp_bounds(excess(distance), BITS)[1])
 
-        def near(one: int, others: int, distance: Fraction) -> Quotient:
+        def near(one: int, others: int, distance: int) -> int:
             (n, d), (m, e) = (exp_quotients(z, _UNIT, BITS)[1] for z in (one, others))
             more = factor(distance)
             odds = n * e + (self.classes - 2) * m * d
-            return odds * more.numerator, d * e * more.denominator
+            return _ceil(odds * more.numerator << BITS, d * e * more.denominator)
 
         return near
 
-    def _excess(self, curvature: Fraction) -> Callable[[Fraction], Fraction]:
+    def _excess(self, curvature: Fraction) -> Callable[[int], Fraction]:
         """What a distance from a point may add there: ½δ² of the curvature, and rounding."""
         rounding = self.rounding()
-        return cache(lambda distance: curvature * distance**2 / 2 + rounding)
+        return lambda distance: curvature * Fraction(2 * distance, CELLS) ** 2 / 2 + rounding
 
-    def _differences(self) -> Callable[[Fraction, int], tuple[int, int]]:
-        """From s = tan(θ/2) and a sign, of θ or its antipode, to the logits there minus z_0.
+    def _differences(self) -> Callable[[int, int], tuple[int, int]]:
+        """From s = p/CELLS = tan(θ/2) and a sign, of θ or its antipode, to the logits there minus
+        z_0.
 
         They are those of the one class and of the others, in units of 2^-80, within 3R + 1 of them.
-        With s = p/q, x/R = (q² − p²)/(q² + p²) and y/R = 2pq/(q² + p²).
+        With q = CELLS, x/R = (q² − p²)/(q² + p²) and y/R = 2pq/(q² + p²).
         """
         radius = Fraction(self.radius)
         root, slope = _root(2, 1), _root(self.classes, 2 * max(self.classes - 2, 1))
 
-        def at(s: Fraction, sign: int) -> tuple[int, int]:
-            p, q = s.numerator, s.denominator
+        def at(p: int, sign: int) -> tuple[int, int]:
+            q = CELLS
             length = sign * radius.numerator
             unit = radius.denominator * (q * q + p * p)
             one = root * (q * q - p * p)
@@ -129,3 +132,7 @@ class BallDomain(SoftmaxDomain):
 def _root(numerator: int, denominator: int) -> int:
     """√(numerator/denominator) in units of 2^-80, at most one of them below."""
     return math.isqrt((numerator << 2 * BITS) // denominator)
+
+
+def _ceil(numerator: int, denominator: int) -> int:
+    return -(-numerator // denominator)
