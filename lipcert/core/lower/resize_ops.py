@@ -112,7 +112,11 @@ def resize(call: Call) -> Value:
         raise Unsupported("its interpolation is not known")
     if coordinates == "tf_half_pixel_for_nn" and (mode, rounding) != ("nearest", "floor"):
         raise Unsupported("its coordinates are meant for the nearest neighbour, rounded down")
-    for axis, (scale, target) in enumerate(_grid(call, value)):
+    grid = _grid(call, value)
+    keeps_sizes = all(size == target for size, (_, target) in zip(value.shape, grid, strict=True))
+    if mode == "cubic" and antialias:
+        raise Unsupported("it interpolates with cubic curves that it stretches")
+    for axis, (scale, target) in enumerate(grid):
         along = _Axis(value.shape[axis], target, scale, coordinates)
         check_size((*value.shape[:axis], target, *value.shape[axis + 1 :]))
         is_batch = value.place is not None and axis == value.place.axis
@@ -120,8 +124,13 @@ def resize(call: Call) -> Value:
             continue
         if is_batch:
             raise MixingError("it resizes the batch axis")
+        if keeps_sizes:  # onnxruntime takes it for a copy, whatever the scales are
+            raise Unsupported("it keeps all sizes, and moves entries; export with sizes")
         if mode == "nearest":
-            value = select(call, value, axis, along.nearest(rounding))
+            places = along.nearest(rounding)
+            if old and scale < 1 and places != along.nearest("ceil"):
+                raise Unsupported("its rounding is not known; export with a later opset")
+            value = select(call, value, axis, places)
         else:
             cubic = slope if mode == "cubic" else None
             weights = _weights(along, cubic, antialias=antialias, inner=inner)

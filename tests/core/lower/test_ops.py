@@ -540,6 +540,26 @@ def test_resize_interpolates_as_onnxruntime_does(data):
         assert "rounding decides" in str(error)  # noqa: PT017 (the other outcome is a comparison)
 
 
+@pytest.mark.parametrize(
+    ("opset", "scale", "more"),
+    [
+        (10, 1.3, {"mode": "nearest"}),
+        (13, 1.3, {"mode": "linear"}),
+        (13, 1.3, {"mode": "cubic"}),
+        (10, 0.6, {"mode": "nearest"}),
+        (19, 0.6, {"mode": "cubic", "antialias": 1}),
+    ],
+)
+def test_resize_that_onnxruntime_reads_in_its_own_way_is_refused(opset, scale, more):
+    """What keeps all sizes is a copy there; opset 10 rounds up what shrinks; the curves of
+    stretched cubics are others."""
+    nodes = [node("Resize", "x s" if opset == 10 else "x - s", **more)]
+    with pytest.raises(Unsupported):
+        program(
+            model(nodes, ["N", 2, 3, 3 if scale > 1 else 5], {"s": [1.0, 1.0, 1.0, scale]}, opset)
+        )
+
+
 @pytest.mark.parametrize("lengths", [None, 2, 4, [1, 2, 3]])
 def test_parts_of_a_value(lengths):
     inputs = "x" if lengths is None else "x l"
