@@ -29,7 +29,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.norms import Engine
 from lipcert.core.norms.claim import NormWitness, step_norm_at_most
-from lipcert.core.program import Conv, Dense, Embedding, Op, Operand, Program, Step, operands
+from lipcert.core.program import PLUS, Conv, Dense, Embedding, Op, Operand, Program, Step, operands
 from lipcert.core.reader.files import read_model_bytes
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown
@@ -384,7 +384,8 @@ def _has_rows(table: Operand, radius: float) -> bool:
 
 def _is_linear_in(op: Op, tensor: str) -> bool:
     """Whether all operands of a step are linear functions of a tensor, or do not show it."""
-    return all(item.sources.get(tensor, 0.0) < math.inf for item in operands(op))
+    shown = [item.sources for item in operands(op) if tensor in item.sources]
+    return all(sources[tensor] < math.inf and PLUS not in sources for sources in shown)
 
 
 def _entrywise(op: Op, tensor: str) -> list[Operand]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, TypeAlias, TypeVar, dataclass_transform, final
+from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform, final
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,22 @@ IndexArray: TypeAlias = npt.NDArray[np.int64]
 Shape: TypeAlias = tuple[int, ...]
 Acts: TypeAlias = "tuple[Callable[[npt.NDArray[Any]], npt.NDArray[Any]], ...] | None"
 """what was done, one after another, to the entries of the one tensor that a constant comes from:
-they were moved, repeated, put beside zeros, multiplied by numbers, or inverted; None: anything
-else. Nothing that is proved rests on it."""
+they were moved, repeated, put beside zeros, multiplied by numbers, `Added` to one, or inverted;
+None: anything else. Nothing that is proved rests on it."""
+PLUS: Final = ""
+"""stands among the sources, at 0.0, where a fixed part was added: no initializer has this name"""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Added:
+    """The act that adds one number to every entry."""
+
+    number: float
+
+    def __call__(self, entries: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """The entries plus the number."""
+        return np.asarray(entries + self.number)
 
 
 def then(acts: Acts, act: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Acts:
@@ -38,6 +52,8 @@ class Operand:
     sources: the initializers it is computed from. A finite number g says that the operand is a
     linear function of that initializer alone, with ‖operand‖ ≤ g·‖initializer‖ (so that the norm
     of a gradient grows by at most g on the way back); inf that it depends on it in another way.
+    With `PLUS` among them it is such a function plus numbers that do not depend on it: what holds
+    of gradients is the same, but the norm of the initializer does not bound that of the operand.
     acts: on the source, up to axes of length 1.
     """
 

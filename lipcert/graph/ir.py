@@ -37,8 +37,9 @@ class Operand:
     bounds the Lipschitz constant of θ ↦ array in the Euclidean norm: 1 for rearrangements and
     slices, |α| for a scaling, √m for an m-fold repetition.
 
-    The view itself: array = scale · θ[places], `places` being flat indices into θ of the shape of
-    `array`, with the number 0 where they are −1; None: the entries of θ in their own order.
+    The view itself: array = scale · θ[places] + plus, `places` being flat indices into θ of the
+    shape of `array`, with the number 0 where they are −1; None: the entries of θ in their own
+    order. plus: fixed numbers, of the shape of `array`; None: zeros.
     """
 
     array: FloatArray
@@ -46,6 +47,7 @@ class Operand:
     gain: float = 1.0
     places: PlaceArray | None = None
     scale: float = 1.0
+    plus: FloatArray | None = None
 
     def __post_init__(self) -> None:
         must_copy = None if _is_read_only(self.array) else True
@@ -61,6 +63,11 @@ class Operand:
     def shape(self) -> tuple[int, ...]:
         """Shape of the tensor as the op uses it."""
         return self.array.shape
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it shows the entries as they are."""
+        return self.scale == 1.0 and self.plus is None
 
 
 def _is_read_only(array: FloatArray) -> bool:

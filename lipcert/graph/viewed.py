@@ -21,13 +21,13 @@ _ROUNDINGS: Final = 4 * float(np.finfo(np.float64).eps)
 
 
 def viewed(operand: Operand, whole: FloatArray) -> FloatArray:
-    """What the operand is when its parameter is `whole`: scale · θ[places], else 0."""
+    """What the operand is when its parameter is `whole`: scale · θ[places], else 0, + plus."""
     if operand.places is None:
         view = whole.reshape(operand.shape)
     else:
         view = np.where(operand.places >= 0, whole.reshape(-1)[operand.places], 0.0)
     shown: FloatArray = view if operand.scale == 1.0 else operand.scale * view
-    return shown
+    return shown if operand.plus is None else shown + operand.plus
 
 
 def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
@@ -39,8 +39,8 @@ def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
     found: dict[str, FloatArray] = {
         name: np.zeros(parameter.shape) for name, parameter in graph.parameters.items()
     }
-    # unscaled views last: they hold the numbers of the file without any rounding
-    for use in sorted(graph.uses(), key=lambda use: use.operand.scale == 1.0):
+    # plain views last: they hold the numbers of the file without any rounding
+    for use in sorted(graph.uses(), key=lambda use: use.operand.is_plain):
         _read_back(use.operand, found[use.parameter])
     for use in graph.uses():
         expected = viewed(use.operand, found[use.parameter])
@@ -57,7 +57,8 @@ def parameters_of(graph: Graph) -> Mapping[str, FloatArray]:
 def _read_back(operand: Operand, parameter: FloatArray) -> None:
     if operand.scale == 0.0:
         return
-    numbers = operand.array if operand.scale == 1.0 else operand.array / operand.scale
+    numbers = operand.array if operand.plus is None else operand.array - operand.plus
+    numbers = numbers if operand.scale == 1.0 else numbers / operand.scale
     if operand.places is None:
         parameter[...] = numbers.reshape(parameter.shape)
     else:
@@ -72,7 +73,7 @@ def is_shown(graph: Graph, parameter: str, whole: FloatArray) -> bool:
         np.allclose(
             viewed(operand, whole),
             operand.array,
-            rtol=0.0 if operand.scale == 1.0 else _ROUNDINGS,
+            rtol=0.0 if operand.is_plain else _ROUNDINGS,
             atol=0.0,
         )
         for operand in uses

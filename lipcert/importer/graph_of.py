@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
 from typing import final
@@ -24,11 +24,12 @@ import numpy as np
 from lipcert.core import program as p
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.coverage import tensors
-from lipcert.core.lower.values import Constant
+from lipcert.core.lower.values import Arrange, Constant
 from lipcert.core.program import FloatArray
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.graph.evaluate import member
 from lipcert.graph.ir import JOINED, ROLES, Graph, Node, Operand, Parameter, PlaceArray, example
+from lipcert.graph.viewed import viewed
 
 Slot = tuple[int, str]
 """a step, by its position, and the name of an operand in its op"""
@@ -37,31 +38,42 @@ Slot = tuple[int, str]
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
-    """array = scale·θ[places], or 1/θ[places] if inverted; places as of `graph.ir.Operand`."""
+    """array = scale·θ[places] + plus, or 1/θ[places] if inverted; as of `graph.ir.Operand`."""
 
     origin: str
     places: PlaceArray | None
     scale: float = 1.0
     inverted: bool = False
+    plus: FloatArray | None = None
 
 
 def view_of(constant: Constant | p.Operand, stored: Mapping[str, Tensor]) -> View | None:
     """What a constant shows; None where it does not show one of these tensors alone."""
-    origin, *others = constant.sources or [""]
+    origin, *others = constant.sources.keys() - {p.PLUS} or [""]
     tensor, acts = stored.get(origin), constant.acts
     if tensor is None or others or acts is None:
         return None
     inverted = math.isinf(constant.sources[origin])
     ones, numbers = np.ones(tensor.dims), np.arange(1.0, tensor.size + 1.0).reshape(tensor.dims)
+    linear = tuple(act for act in acts if not isinstance(act, p.Added))
+    plus = None
     with np.errstate(divide="ignore", invalid="ignore"):
-        units, shown = (reduce(lambda array, act: act(array), acts, own) for own in (ones, numbers))
+        units, shown = (_done(linear, own) for own in (ones, numbers))
+        if p.PLUS in constant.sources:
+            plus = _done(acts, np.zeros(tensor.dims)).reshape(constant.shape)
         units, shown = (1.0 / units, 1.0 / shown) if inverted else (units, shown)
     scale = float(units.flat[np.argmax(np.abs(units))]) if units.any() else 1.0
-    if not np.isin(units, (0.0, scale)).all() or (inverted and not (units == 1.0).all()):
+    if not np.isin(units, (0.0, scale)).all():
+        return None
+    if inverted and not (plus is None and (units == 1.0).all()):
         return None
     places = np.rint(shown / scale).astype(np.int32).reshape(constant.shape) - 1
     whole = np.array_equal(places.reshape(-1), np.arange(tensor.size))
-    return View(origin, None if whole else places, scale, inverted)
+    return View(origin, None if whole else places, scale, inverted, plus)
+
+
+def _done(acts: Iterable[Arrange], array: FloatArray) -> FloatArray:
+    return reduce(lambda own, act: act(own), acts, array)
 
 
 @final
@@ -119,7 +131,10 @@ class Operands:
             divisor = own.reshape(operand.shape) if places is None else own[places]
             return Operand(divisor, name, _gain(places), places)
         gain = operand.sources.get(name, 1.0)
-        return Operand(member(operand), name, gain, places, view.scale)
+        found = Operand(member(operand), name, gain, places, view.scale, view.plus)
+        if view.plus is None:
+            return found
+        return replace(found, array=viewed(found, self._stored[name].values()))  # to the last bit
 
 
 def _gain(places: PlaceArray | None) -> float:

@@ -220,7 +220,7 @@ def _weights(graph: Graph) -> Iterator[ModuleEdit]:
     """Weights all of whose singular values are equal stretch as much as their norm allows."""
 
     def is_free(use: Use) -> bool:
-        return use.is_linear_map and use.operand.array.ndim >= 2 and use.operand.scale == 1.0
+        return use.is_linear_map and use.operand.array.ndim >= 2 and use.operand.is_plain
 
     names = (use.parameter for use in graph.trained_uses() if is_free(use))
     line = "nn.init.orthogonal_(model.get_parameter(name))"

@@ -248,6 +248,18 @@ def test_the_other_part_of_an_operand_says_nothing_of_a_tensor(kind: str, tmp_pa
         list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))
 
 
+def test_numbers_beside_those_of_an_operand_say_nothing_of_a_tensor(tmp_path: Path) -> None:
+    """100 + 0.125 is neither within nor outside."""
+    held = {"theta": np.full(16, 0.125, np.float32), "c": np.float32(100.0)}
+    nodes = [node("Add", "theta c", "both"), node("Mul", "x both", "y")]
+    path = tmp_path / "file.onnx"
+    path.write_bytes(onnx_model(nodes, ["N", 16], held).SerializeToString())
+    weights = read_model(path)
+    held_to = Constraint("theta", "spectral", LIMIT)
+    with pytest.raises(Unsupported, match="theta' within"):
+        list(constraint_faults([held_to], weights, lower(weights, "y"), {}, ENGINES["float"]))
+
+
 def embedded(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
     """Rows of a table of long rows, of one of short rows, and a classifier."""
     rng = np.random.default_rng(1)

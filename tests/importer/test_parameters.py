@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from onnx import helper, numpy_helper
 
 from lipcert.errors import UnsupportedModelError
+from lipcert.graph.viewed import parameters_of, viewed
 from lipcert.importer.load import load_model
+from lipcert.measure.gradient_norms import NormEngine
 from tests.importer.models import model, saved, weights
+from tests.measure.gradient_norms.oracle import network_of
 
 node = helper.make_node
 SIGNATURE = "pkg.torch.export.ExportedProgram.graph_signature"
@@ -94,6 +98,71 @@ def test_a_sum_of_two_weights_is_computed(tmp_path, a, b):
     ]
     imported = load_model(saved(model(nodes, (3, 4), tensors), tmp_path))
     assert {operand.parameter for operand in operands(imported)} == {"w", "s"}
+
+
+PLUS = [
+    ([("Add", "w c")], 3.0, 1.0),
+    ([("Add", "c w")], 3.0, 1.0),
+    ([("Sub", "w c")], -3.0, 1.0),
+    ([("Sub", "c w")], 3.0, -1.0),
+    ([("Add", "w c"), ("Mul", "t0 c")], 9.0, 3.0),
+    ([("Mul", "w c"), ("Add", "t0 c")], 3.0, 3.0),
+    ([("Add", "w c"), ("Neg", "t0"), ("Sub", "t1 c")], -6.0, -1.0),
+    ([("Slice", "w from to"), ("Add", "t0 c"), ("Pad", "t1 pads")], [3.0, 3.0, 0.0, 0.0], 1.0),
+]
+
+
+def plus_graph(steps, tmp_path, w):
+    names = ["w", *(f"t{i}" for i in range(len(steps)))]
+    nodes = [node("Constant", [], ["c"], value_float=3.0)]
+    nodes += [node(kind, given.split(), [f"t{i}"]) for i, (kind, given) in enumerate(steps)]
+    nodes += [node("Mul", ["x", names[-1]], ["y"])]
+    tensors = {"w": w, "from": np.array([1]), "to": np.array([3]), "pads": np.array([0, 2])}
+    return load_model(saved(model(nodes, ("N", 4), tensors), tmp_path))
+
+
+@pytest.mark.parametrize(("steps", "plus", "scale"), PLUS, ids=str)
+def test_a_number_beside_the_entries_is_no_part_of_the_parameter(tmp_path, steps, plus, scale):
+    w = weights(4)
+    imported = plus_graph(steps, tmp_path, w)
+    assert not imported.diagnostics
+    assert not imported.graph.parameters["w"].folded
+    (operand,) = operands(imported)
+    is_cut = operand.places is not None
+    shown = np.array([*w[1:3], 0.0, 0.0]) if is_cut else w.astype(np.float64)
+    np.testing.assert_array_equal(operand.array.reshape(-1), scale * shown + plus)
+    assert (operand.scale, operand.gain) == (scale, abs(scale))
+    other = weights(4).astype(np.float64) ** 2
+    shown = np.array([*other[1:3], 0.0, 0.0]) if is_cut else other
+    np.testing.assert_array_equal(viewed(operand, other).reshape(-1), scale * shown + plus)
+    back = parameters_of(imported.graph)["w"][1:3]
+    np.testing.assert_allclose(back, w[1:3], rtol=0.0, atol=4e-15)
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [("Add", "w c"), ("Sqrt", "t0")],
+        [("Add", "w c"), ("Mul", "t0 w")],
+        [("Add", "w c"), ("Add", "t0 w")],
+        [("Add", "w c"), ("Reciprocal", "t0")],
+        [("Add", "w c"), ("Div", "c t0")],
+    ],
+    ids=str,
+)
+def test_other_functions_of_such_a_sum_are_computed(tmp_path, steps):
+    imported = plus_graph(steps, tmp_path, np.abs(weights(4)) + 1)
+    assert "LC009" in {item.code for item in imported.diagnostics}
+    assert all(item.folded for item in imported.graph.parameters.values())
+
+
+def test_gradients_by_a_parameter_with_a_number_beside_it(tmp_path):
+    w, x = torch.tensor(weights(4)).double().requires_grad_(), torch.randn(5, 4).double()
+    graph = plus_graph([("Add", "w c")], tmp_path, weights(4)).graph
+    found = NormEngine(network_of(graph)).measure(x, lambda out: (out**3).sum(1))
+    losses = ((x * (3.0 + w)) ** 3).sum(1)
+    true = [torch.autograd.grad(one, w, retain_graph=True)[0].norm().item() for one in losses]
+    np.testing.assert_allclose(found.parameters["w"].norm, true, rtol=1e-12)
 
 
 @pytest.mark.parametrize("kind", ["Mul", "Div"])

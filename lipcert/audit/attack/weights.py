@@ -170,7 +170,7 @@ class WeightSet:
                 continue
             operand = uses[0].operand
             whole = operand.array.size == self.graph.parameters[name].size
-            plain = whole and operand.scale == 1.0 and operand.gain == 1.0
+            plain = whole and operand.is_plain and operand.gain == 1.0
             if plain and uses[0].slot == "weight" and isinstance(uses[0].node.op, Dense):
                 yield name, uses[0]
 

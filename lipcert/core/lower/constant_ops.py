@@ -44,7 +44,7 @@ from lipcert.core.lower.values import (
     check_size,
     is_finite,
 )
-from lipcert.core.program import Acts, then
+from lipcert.core.program import PLUS, Acts, Added, then
 from lipcert.core.reader.records import Model, Tensor, with_nested
 
 Array = npt.NDArray[Any]
@@ -89,12 +89,13 @@ def _by_ends(
 def _arithmetic(call: Call) -> Value:
     """Add, Sub, Mul, Div of two constants; Sum of any number.
 
-    A single number is taken for a plain one, so that a product is linear in the other factor.
+    A single number is taken for a plain one, so that a product is linear in the other factor, and a
+    sum is affine in the other term.
     """
     operation, found = call.node.op_type, [call.constant(place) for place in range(len(call))]
     if operation == "Sum":
         return reduce(partial(_computed, "Add"), found)
-    for source, single in {"Mul": ((0, 1), (1, 0)), "Div": ((0, 1),)}.get(operation, ()):
+    for source, single in ((0, 1),) if operation == "Div" else ((0, 1), (1, 0)):
         if found[source].sources and found[single].lo.size == 1 < found[source].lo.size:
             call.sink.untracked.update(found[single].sources)
             found[single] = replace(found[single], sources={})
@@ -154,16 +155,22 @@ def _exact_result(
 
 
 def _origin(operation: str, first: Constant, second: Constant) -> tuple[Mapping[str, float], Acts]:
-    """Sources and acts: a product of a source and plain numbers is linear.
+    """Sources and acts: a product of a source and plain numbers is linear, a sum with one affine.
 
-    Its gain is the largest of them.
+    The gain of a product is the largest of them, that of a sum as before.
 
     Proof: ‖c·w‖ ≤ max|c|·‖w‖ where w is not repeated, that is, where it has the larger shape. A
-    quotient w/c is the product by 1/c.
+    quotient w/c is the product by 1/c. The derivative of w + c is that of w, and w − c = w + (−c),
+    c − w = c + (−w).
     """
+    if operation == "Sub":
+        operation, second = "Add", second.negative()
     source, other = (first, second) if first.sources else (second, first)
     is_linear = operation == "Mul" or (operation == "Div" and source is first)
     is_large = np.broadcast_shapes(source.shape, other.shape) == source.shape
+    is_one = other.lo is other.hi and other.lo.size == 1 and is_finite(other.lo)
+    if operation == "Add" and source.sources and not other.sources and is_large and is_one:
+        return {**source.sources, PLUS: 0.0}, then(source.acts, Added(other.lo.item()))
     if not source.sources or other.sources or not (is_linear and is_large):
         return sum_of_sources(first, second), None
     factor = quotient(other) if operation == "Div" else interval(other)

@@ -9,7 +9,7 @@ from typing import final
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, symmetric
-from lipcert.core.program import Conv, Dense, Operand, Shape
+from lipcert.core.program import PLUS, Conv, Dense, Operand, Shape
 from lipcert.core.rules.base import Constraint, Weights, stretch
 from lipcert.core.rules.facts import root_up
 
@@ -20,10 +20,10 @@ class Constrained(Weights):
     """All weights that satisfy the constraints; initializers that are not trained stay as they are.
 
     An operand in which a trained initializer takes part is known only if it is a linear function
-    of that one alone, of finite gain g, and a constraint of radius r is stated for it: its
-    Euclidean norm is at most g·r under a Frobenius constraint. A spectral one limits the steps
-    that use the initializer, so that r bounds them itself, and g·r if it was meant before the
-    function; r·max(1, g) covers both.
+    of that one alone, with no fixed part, of finite gain g, and a constraint of radius r is stated
+    for it: its Euclidean norm is at most g·r under a Frobenius constraint. A spectral one limits
+    the steps that use the initializer, so that r bounds them itself, and g·r if it was meant
+    before the function; r·max(1, g) covers both.
     """
 
     constraints: Mapping[str, Constraint]
@@ -72,6 +72,11 @@ class Constrained(Weights):
         kind, radius = self.constraints.get(sources[0], ("frobenius", math.inf))
         gain = operand.sources[sources[0]]
         known = all(0.0 <= number < math.inf for number in (gain, radius))
-        if len(sources) > 1 or not known or kind not in {"spectral", "frobenius"}:
+        if (
+            len(sources) > 1
+            or PLUS in operand.sources
+            or not known
+            or kind not in {"spectral", "frobenius"}
+        ):
             return "frobenius", math.inf
         return kind, multiply_up(gain if kind == "frobenius" else max(1.0, gain), radius)

@@ -144,7 +144,8 @@ def operand_tensor(operand: Operand, parameters: Mapping[str, Tensor], like: Ten
         return torch.from_numpy(operand.array.copy()).to(like)
     whole = parameters[operand.parameter]
     view = _view(whole, operand.places, operand.shape)
-    return view if operand.scale == 1.0 else view * operand.scale
+    view = view if operand.scale == 1.0 else view * operand.scale
+    return view if operand.plus is None else view + torch.from_numpy(operand.plus.copy()).to(view)
 
 
 def _view(whole: Tensor, places: PlaceArray | None, shape: tuple[int, ...]) -> Tensor:

@@ -77,7 +77,7 @@ def _shape(use: Use) -> tuple[int, int, int] | None:
     """A transposed matrix is as orthogonal as the matrix itself; windows of a convolution must be
     disjoint and lie within the input."""
     operand, node = use.operand, use.node
-    if node is None or operand is None or operand.scale != 1.0 or operand.gain > 1.0:
+    if node is None or operand is None or not operand.is_plain or operand.gain > 1.0:
         return None
     if isinstance(node.op, Dense):
         rows, columns = operand.shape

@@ -91,7 +91,9 @@ class _View:
         else:
             gathered = whole.reshape(-1)[self.places]
             view = torch.where(self.read, gathered, torch.zeros_like(gathered))
-        return view if self.operand.scale == 1.0 else self.operand.scale * view
+        view = view if self.operand.scale == 1.0 else self.operand.scale * view
+        plus = self.operand.plus
+        return view if plus is None else view + torch.from_numpy(plus.copy()).to(view)
 
 
 @final

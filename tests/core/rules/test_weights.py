@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.core.program import Conv, Dense, Operand
+from lipcert.core.program import PLUS, Conv, Dense, Operand
 from lipcert.core.rules.base import Constraint, Weights
 from lipcert.core.rules.constrained import Constrained
 from lipcert.core.rules.windows import convolution_axes, kernel_square
@@ -111,6 +111,7 @@ def test_trained_without_a_constraint_or_with_two_sources_is_unknown() -> None:
         (free, _operand(1.0)),
         (two, _operand(1.0, "v")),
         (broken, _operand(1.0)),
+        (Constrained({}, {"w": ("frobenius", 1.0)}, frozenset({"w"})), _operand(1.0, PLUS)),
         (other, _operand(1.0)),
     ):
         assert scope.norm(operand) == scope.max_abs(operand) == math.inf

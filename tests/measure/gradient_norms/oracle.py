@@ -22,7 +22,12 @@ def network_of(graph: Graph, dtype: torch.dtype = torch.float64) -> LoweredNetwo
 
 
 def viewed(operand: Operand, theta: Tensor) -> Tensor:
-    """array = scale · θ[places], 0 where places is −1."""
+    """array = scale · θ[places] + plus, 0 where places is −1."""
+    shown = _shown(operand, theta)
+    return shown if operand.plus is None else shown + torch.from_numpy(operand.plus.copy())
+
+
+def _shown(operand: Operand, theta: Tensor) -> Tensor:
     if operand.places is None:
         return theta.reshape(operand.shape) * operand.scale
     places = torch.from_numpy(operand.places.astype(np.int64))
