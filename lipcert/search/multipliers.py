@@ -31,8 +31,8 @@ _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
 _PHASES: Final = ((0.05, 0.5), (0.01, 1.0))
 """how far the maximum is smoothed, as a part of it, and which part of the looks left that takes"""
-_MOST_LOOKS, _LEAST_LOOKS = 40, 6
-_WORK: Final = 1e10
+_MOST_LOOKS, _LEAST_LOOKS = 50, 6
+_WORK: Final = 1.5e10
 """numbers of all factors of one chain, times their rows"""
 _MOST_CASES: Final = 40
 _LEAST_GAIN: Final = 3e-4
