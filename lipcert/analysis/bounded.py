@@ -8,6 +8,7 @@ They are those that the lines of a certificate of the run state.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Self, final
@@ -38,9 +39,12 @@ from lipcert.core.coverage import tensors as stored_tensors
 from lipcert.core.coverage import unspoken_tensors
 from lipcert.core.ledger.layer_clipping import BackpropClipping
 from lipcert.core.ledger.premises import Premises
+from lipcert.core.line import NotProved
 from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.proof import Proof as EmptyProof
 from lipcert.core.losses.base import Loss
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.norms import ENGINES
 from lipcert.core.program import FloatArray, Program, Step
 from lipcert.core.reader.records import Model
 from lipcert.core.rules.facts import Fact
@@ -231,7 +235,7 @@ def bounded(
     tensors = tensors_of(graph, reading.model, program, model.scattered, left_out)
     missing = left_out - stored_tensors(reading.model).keys()
     file = _File(graph, reading.model, replace(reading, program=program), tensors, missing)
-    return _derived(file, settings, observe, propose, Shared())
+    return _derived(file, settings, observe, propose, shared=Shared())
 
 
 @one_thread()
@@ -242,11 +246,13 @@ def bounded_again(
     propose: Propose = proposals,
     *,
     shared: Shared | None = None,
+    by_its_lines: bool = False,
 ) -> Bounded:
     """Bounds of the same file under other settings; weights: other numbers by parameter.
 
     The graph of the importer keeps the numbers of the file. shared: what was derived before with
-    the same weights under the same tier.
+    the same weights under the same tier. by_its_lines: without a search where the lines of `found`
+    are about the weights of other radii, too.
     """
     file = found.file
     if weights is not None:
@@ -254,7 +260,9 @@ def bounded_again(
         reading = file.reading.at(changed)
         program, _ = with_biases(file.graph, reading.program)
         file = replace(file, reading=replace(reading, program=program))
-    return _derived(file, settings, None, propose, shared or Shared())
+    lines_of = found if by_its_lines and weights is None else None
+    shared = shared or Shared()
+    return _derived(file, settings, None, propose, shared=shared, lines_of=lines_of)
 
 
 def _derived(
@@ -262,7 +270,9 @@ def _derived(
     settings: Settings,
     observe: Progress | None,
     propose: Propose,
+    *,
     shared: Shared,
+    lines_of: Bounded | None = None,
 ) -> Bounded:
     """The bounds of a network under the settings."""
     reading, tensors = file.reading, file.tensors
@@ -296,6 +306,10 @@ def _derived(
         scope = scaled_down(declared, reading.model, reading.program)
 
     def proved() -> Proof:
+        if lines_of is not None and _are_as_free(lines_of, program, scope):
+            with suppress(NotProved):
+                proof = EmptyProof(program, premises, scope, ENGINES["float"])
+                return lines_of.norms, lines_of.derived.again(proof)
         norms = find_norms(program, scope, settings.tier, _counted(observe, program), propose)
         evidence = Evidence(scope, norms, settings.tier)
         return norms, with_chains(program, premises, evidence, observe)
@@ -326,6 +340,12 @@ def _derived(
         groups=clipped_groups(groups, premises, lasts=lasts),
         silent=silent,
     )
+
+
+def _are_as_free(found: Bounded, program: Program, scope: ScopeClaim) -> bool:
+    """Whether weights of this scope differ from those of the bounds by their radii alone."""
+    is_held = found.scope.kind == scope.kind == "constraint-set"
+    return is_held and found.scope.trained == scope.trained and found.program is program
 
 
 def kept_in_eval_mode(graph: Graph, settings: Settings) -> tuple[EvalLayer, ...]:

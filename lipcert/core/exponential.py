@@ -25,24 +25,23 @@ def exp_quotients(numerator: int, denominator: int, bits: int) -> tuple[Quotient
     """The bounds of `exp_bounds`, for x = numerator/denominator.
 
     Proof: e^−x = 1/e^x, so let x ≥ 0, and r = x/2^k ≤ 2^-6. In units of 2^-p, each term of
-    Σ r^n/n! is formed from the one before, all rounded downwards or all upwards, until the lower
-    one vanishes. The terms behind are at most 2^-6 of their predecessors, so that twice the first
-    unused one covers them. Squaring k times, rounded down or up, gives e^x.
+    Σ r^n/n! is formed from the one before, all rounded downwards or all upwards, until one is 0
+    downwards, or at most 1 upwards. The terms behind are at most 2^-6 of their predecessors, so
+    that twice the first unused one covers them. Squaring k times, rounded alike, gives e^x.
     Widths: fewer than p/6 + 2 terms err by less than 2 units each, a squaring doubles the relative
     error, and p = bits + k + 16 + log2(bits) leaves room for all.
     """
-    size = abs(numerator)
-    if size > _LARGEST * denominator:
-        raise ValueError("the argument of exp is too large")
-    halvings = max(0, (size << 6).bit_length() - denominator.bit_length() + 1)
-    unit = bits + halvings + 16 + bits.bit_length()
-    below, above = _small_exp(size, denominator << halvings, unit)
-    for _ in range(halvings):
-        below, above = (below * below) >> unit, _shifted_up(above * above, unit)
-    one = 1 << unit
+    below, one = _directed(abs(numerator), denominator, bits, 1)
+    above, _ = _directed(abs(numerator), denominator, bits, -1)
     if numerator < 0:
         return (one, above), (one, below)
     return (below, one), (above, one)
+
+
+def exp_near(numerator: int, denominator: int, bits: int) -> Quotient:
+    """That one of the bounds of `exp_quotients` which comes of rounding downwards alone."""
+    below, one = _directed(abs(numerator), denominator, bits, 1)
+    return (one, below) if numerator < 0 else (below, one)
 
 
 def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
@@ -62,17 +61,21 @@ def log_bounds(x: Fraction, bits: int = 80) -> tuple[Fraction, Fraction]:
     return Fraction(2 * (low + below), 1 << unit), Fraction(2 * (high + above), 1 << unit)
 
 
-def _small_exp(numerator: int, denominator: int, unit: int) -> tuple[int, int]:
-    """e^r in units of 2^-unit, for r = numerator/denominator and 0 ≤ r ≤ 2^-6."""
-    below, above = _rounded(numerator, denominator, unit)
-    low = high = 0
-    term_low = term_high = 1 << unit
-    n = 0
-    while term_low:
-        low, high, n = low + term_low, high + term_high, n + 1
-        term_low = (term_low * below >> unit) // n
-        term_high = -(-_shifted_up(term_high * above, unit) // n)
-    return low, high + 2 * term_high
+def _directed(size: int, denominator: int, bits: int, side: int) -> tuple[int, int]:
+    """e^(size/denominator) of integers that are rounded downwards (1) or upwards (−1), and 2^p."""
+    if size > _LARGEST * denominator:
+        raise ValueError("the argument of exp is too large")
+    halvings = max(0, (size << 6).bit_length() - denominator.bit_length() + 1)
+    unit = bits + halvings + 16 + bits.bit_length()
+    r = side * ((side * size << unit) // (denominator << halvings))
+    total, term, n = 0, 1 << unit, 0
+    while term > (side < 0):
+        total, n = total + term, n + 1
+        term = side * ((side * term * r >> unit) // n)
+    total += 2 * term
+    for _ in range(halvings):
+        total = side * (side * total * total >> unit)
+    return total, 1 << unit
 
 
 @cache

@@ -36,7 +36,7 @@ from lipcert.core.lines.chains import (
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
-from lipcert.core.lines.norms import StepNorm
+from lipcert.core.lines.norms import NormLine, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunPull
@@ -103,19 +103,28 @@ class Derived:
             forms={places[n]: form for n, form in self.forms.items() if n in places},
         )
 
-    def with_room(self, proof: Proof) -> Iterator[Line[Any]]:
+    def again(self, proof: Proof) -> Derived:
+        """What the same lines prove under a proof that is empty; NotProved where one says nothing.
+
+        proof: about the same program, whose weights are as free; their norms may be others.
+        """
+        return _derived(proof, tuple(self.with_room(proof, 0.0)), self.rests)
+
+    def with_room(self, proof: Proof, room: float = ROOM) -> Iterator[Line[Any]]:
         """The lines, each with a bound a little above what follows from those before it.
 
         proof: an empty one, which the lines fill. Norms have their room already, and the norm that
-        is assumed of the input is exact. A form that was proved for these slopes is not proved
-        anew: it is when the certificate is checked.
+        is assumed of the input is exact. Norms, and forms that were proved for these slopes, are
+        not proved anew: they are when the certificate is checked.
         """
         for number, planned in enumerate(self.lines):
             known, proof.number, line = self.forms.get(number), number, planned
             if known is not None:
                 slopes = slopes_at(proof, known.use, known.start, known.steps)
                 known = known if known.allows(slopes) else None
-            if known is None:
+            if isinstance(line, NormLine):
+                found: Any = line.stated
+            elif known is None:
                 try:
                     found = line.evaluate(proof)
                 except NotProved:  # of slopes that room has made wider
@@ -126,9 +135,25 @@ class Derived:
             least, stated = line.least(found), line
             is_given = isinstance(line, InputFact) and least == proof.premises.input_norm
             if line.stage > 3 and line.bound is not None and not is_given:
-                stated = replace(line, bound=least * (1.0 + ROOM))
+                stated = replace(line, bound=least * (1.0 + room))
             stated.keep(proof, found)
             yield stated
+
+
+def _derived(
+    proof: Proof, lines: tuple[Line[Any], ...], rests: tuple[frozenset[int], ...]
+) -> Derived:
+    """From a proof that is complete."""
+    return Derived(
+        facts=dict(proof.facts),
+        cotangents=dict(proof.passes[LOSS].cotangents),
+        gradients={name: proof.gradients.get(name, math.inf) for name in proof.users}
+        | dict.fromkeys(proof.program.untracked, math.inf),
+        lipschitz=proof.lipschitz,
+        lines=lines,
+        rests=rests,
+        forms=dict(proof.forms),
+    )
 
 
 def _renumbered(line: Line[Any], places: Mapping[int, int]) -> Line[Any]:
@@ -215,17 +240,7 @@ class Prover:
         for of in (LOSS, OUTPUT):
             self._pulls(of, forms)
         self._gradients()
-        proof, tensors = self.proof, self.proof.users
-        return Derived(
-            facts=dict(proof.facts),
-            cotangents=dict(proof.passes[LOSS].cotangents),
-            gradients={name: proof.gradients.get(name, math.inf) for name in tensors}
-            | dict.fromkeys(proof.program.untracked, math.inf),
-            lipschitz=proof.lipschitz,
-            lines=tuple(self._lines),
-            rests=tuple(self._rests),
-            forms=dict(proof.forms),
-        )
+        return _derived(self.proof, tuple(self._lines), tuple(self._rests))
 
     def _tried(self, line: Line[FoundT]) -> tuple[FoundT, set[_Key]] | None:
         """What a line finds, and what it reads for that; None where nothing follows."""

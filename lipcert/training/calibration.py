@@ -45,6 +45,7 @@ class Calibration:
     """The noise of every release of a run.
 
     noise_multiplier: the joint σ, whatever the allocation. bounds: what it all follows from.
+    searched: the bounds whose lines are those of `bounds`, where only radii differ.
     """
 
     settings: Settings
@@ -52,6 +53,7 @@ class Calibration:
     bounds: Bounded
     noise_multiplier: float
     groups: tuple[Group, ...]
+    searched: Bounded | None = None
 
     @property
     def noise_std(self) -> Mapping[str, float]:
@@ -76,6 +78,7 @@ def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration
 
     radii: of every trained parameter, in the norm of its constraint, Euclidean where it has none.
     For weight clipping: at weights within the radii, a bound over all of them is one at the point.
+    The lines of the last search serve until a bound has changed by a quarter.
     """
     held = constraints_of(before.bounds.graph, before.settings)
     constraints = tuple(
@@ -90,8 +93,19 @@ def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration
         bias_norm=None,
         constraints=constraints,
     )
-    found = bounded_again(before.bounds, around)
-    return _calibration(found, before.settings, before.plan, before.noise_multiplier)
+    searched, found = before.searched, None
+    if searched is not None:
+        found = bounded_again(searched, around, by_its_lines=True)
+    if searched is None or found is None or not _are_near(searched, found):
+        searched = found = bounded_again(before.bounds, around)
+    made = _calibration(found, before.settings, before.plan, before.noise_multiplier)
+    return replace(made, searched=searched)
+
+
+def _are_near(one: Bounded, other: Bounded) -> bool:
+    """Whether no bound of a group is larger than the other by a quarter."""
+    pairs = ((a.grad_norm, b.grad_norm) for a, b in zip(one.groups, other.groups, strict=True))
+    return all(max(pair) <= _NEAR * min(pair) for pair in pairs)
 
 
 def recalculated(before: Calibration, grad_norms: Iterable[float]) -> Calibration:
@@ -157,6 +171,7 @@ def warn_uncertified(reason: str) -> None:
     )
 
 
+_NEAR: Final = 1.25
 _MOST: Final = 64
 _LEAST: Final = 4
 _WORK: Final = 4e9

@@ -70,7 +70,7 @@ class AdaptiveNoise:
         wanted = {name: self._radius(name, norm) for name, norm in norms.items()}
         if self._current is None or not self._serve(norms, wanted):
             self._radii = wanted
-            self._current = recalibrated(self.planned, wanted)
+            self._current = recalibrated(self._current or self.planned, wanted)
         return self._current
 
     def _held(self, name: str, norm: float) -> float:

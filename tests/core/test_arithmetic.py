@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core import arithmetic as ar
-from lipcert.core.exponential import exp_bounds, log_bounds
+from lipcert.core.exponential import exp_bounds, exp_near, log_bounds
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(min_value=0.0, exclude_min=True, allow_infinity=False)
@@ -113,6 +113,7 @@ def test_exp(x: float, bits: int) -> None:
         assert _number(low) <= true * (1 + _FINE)
         assert true * (1 - _FINE) <= _number(high)
     assert high - low <= low / 2**bits
+    assert Fraction(*exp_near(*Fraction(x).as_integer_ratio(), bits)) in {low, high}
 
 
 @given(st.fractions(min_value=Fraction(1, 10**9), max_value=10**9), st.sampled_from([20, 80, 200]))

@@ -1,4 +1,4 @@
-"""When the bounds of weight clipping are made anew, and when those at hand serve."""
+"""When the bounds of weight clipping are made anew, and when those at hand or their lines serve."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.training import enforcement
+from lipcert.analysis import bounded
+from lipcert.training import WeightClipping, enforcement
+from lipcert.training.calibration import recalibrated
 from lipcert.training.enforcement import AdaptiveNoise
+from tests.training.runs import private_run
 
 CAPS = {"w": 1.0, "b": 2.0}
 ABOVE = 1.0 + 2.0**-50
@@ -98,3 +101,19 @@ def test_the_weights_at_hand_are_within_the_radii(
             assert w <= radii["w"] <= CAPS["w"]
             assert b <= radii["b"] <= CAPS["b"]
             assert free <= radii["free"]
+
+
+def test_lines_serve_without_a_search_until_bounds_are_others(patched: pytest.MonkeyPatch) -> None:
+    def made_of(radius: float) -> dict[str, float]:
+        return dict.fromkeys(private.enforcement.present().bounds.grad_norms, radius)
+
+    searches, search = [], bounded.with_chains
+    patched.setattr(bounded, "with_chains", lambda *given: searches.append(1) or search(*given))
+    with private_run(mechanism=WeightClipping(bias_norm=1.0, input_norm=1.0)) as private:
+        found, fresh = private.calibration, private.calibration
+        for radius, searched in ((0.7, True), (0.71, False), (0.69, False), (0.2, True)):
+            fresh = recalibrated(private.calibration, made_of(radius))
+            searches.clear()
+            found = recalibrated(found, made_of(radius))
+            assert bool(searches) == searched
+            assert found.groups == fresh.groups

@@ -16,12 +16,13 @@ NumberT = TypeVar("NumberT", int, float)
 
 
 def largest_on(
-    bound: Callable[[int, int], NumberT], least: NumberT, splits: int = _SPLITS
+    bound: Callable[[int, int], NumberT], least: NumberT, splits: int = _SPLITS, finest: int = 1
 ) -> NumberT:
     """The largest bound of the parts of a partition of [0, CELLS], or `least` if that is more.
 
     Proof: the parts always cover the interval, so the largest of their bounds holds everywhere.
-    The part that has it is halved, until it is a cell, or no more than `least`, or patience ends.
+    The part that has it is halved, until it has `finest` cells, or no more than `least`, or
+    patience ends.
     """
 
     def part(low: int, high: int) -> tuple[NumberT, int, int]:
@@ -30,7 +31,7 @@ def largest_on(
     parts = [part(0, CELLS)]
     for _ in range(splits):
         negative, low, high = parts[0]
-        if high - low == 1 or -negative <= least:
+        if high - low <= finest or -negative <= least:
             break
         middle = (low + high) // 2
         heapq.heapreplace(parts, part(low, middle))

@@ -10,12 +10,14 @@ from functools import cache
 from typing import Final, TypeAlias, final
 
 from lipcert.core.arithmetic import round_up, sqrt_up
-from lipcert.core.exponential import exp_bounds, exp_quotients
+from lipcert.core.exponential import exp_bounds, exp_near
 from lipcert.core.losses.search import CELLS, largest_on
 from lipcert.core.losses.softmax_error import BITS, SoftmaxDomain, square_at
 
 _ROUGHLY_ROOT_2: Final = Fraction(3, 2)
 _UNIT: Final = 1 << BITS
+_FINEST: Final = CELLS >> 21
+"""what a part of this length adds is below 2^-30 of the whole"""
 _Near: TypeAlias = Callable[[int, int, int], int]
 """takes the two logits of `BallDomain._differences`, and a distance in units of 2/CELLS; bounds are
 in units of 2^-80"""
@@ -63,23 +65,27 @@ class BallDomain(SoftmaxDomain):
             def bound(low: int, high: int, sign: int = sign) -> int:
                 return near(*at(low + high - CELLS, sign), high - low)
 
-            largest = largest_on(bound, largest)
+            largest = largest_on(bound, largest, finest=_FINEST)
         return Fraction(largest, _UNIT)
 
     def _near_square(self, smoothing: Fraction) -> _Near:
         """From a point and δ: a bound of a largest ‖p − t‖² no further than δ in θ from it.
 
         Proof: at the largest value on the circle the derivative by θ is 0, so that a point at
-        distance δ loses at most ½δ²·max(−φ''), and −φ'' ≤ 2R² + 3R/2: with J = ∂p/∂z,
-        ‖Dφ‖ ≤ 2·½·√2, and D²φ[d, d] = 2‖Jd‖² + 2⟨p − t, D²p[d, d]⟩ is at least
-        −2·max|p − t|·2Var_p(d) ≥ −2 for ‖d‖ = 1, since Var_p(d) ≤ ½.
+        distance δ loses at most ½δ²·max(−φ''), and −φ'' ≤ 3R²/2 + 3R/2: with J = ∂p/∂z,
+        ‖Dφ‖ ≤ 2·½·√2. For ‖d‖ = 1, V = Var_p(d) ≤ ½ and the mean d̄ of d under p,
+        D²φ[d, d] = 2‖Jd‖² + 2Σ_i (p_i − t_i)p_i((d_i − d̄)² − V). The term of i is at least −p_i²V
+        if p_i ≥ t_i, and else −(t_i − p_i)p_i(d_i − d̄)². Those of i ≥ 1 with t_i = a/K sum up to no
+        less than −V(1 − p_0)² − aV/K ≥ −½(1 − p_0)² − 1/6, and that of 0 is at least −½p_0², or
+        −2p_0(1 − p_0)³, as d_0 − d̄ is 1 − p_0 times a difference to a mean of the others, at most
+        √2. In all this is more than −(5/9 + 1/6), and 2(5/9 + 1/6) < 3/2.
         """
         radius = Fraction(self.radius)
-        excess = self._excess(2 * radius**2 + Fraction(3, 2) * radius)
+        excess = self._excess(Fraction(3, 2) * (radius**2 + radius))
         more = cache(lambda distance: math.ceil(excess(distance) * _UNIT))
 
         def near(one: int, others: int, distance: int) -> int:
-            first, second = (exp_quotients(z, _UNIT, BITS)[0] for z in (one, others))
+            first, second = exp_near(one, _UNIT, BITS), exp_near(others, _UNIT, BITS)
             n, d = square_at(smoothing, (1, 1), (first, 1), (second, self.classes - 2))
             return _ceil(n << BITS, d) + more(distance)
 
@@ -96,7 +102,7 @@ class BallDomain(SoftmaxDomain):
         factor = cache(lambda distance: exp_bounds(excess(distance), BITS)[1])
 
         def near(one: int, others: int, distance: int) -> int:
-            (n, d), (m, e) = (exp_quotients(z, _UNIT, BITS)[1] for z in (one, others))
+            (n, d), (m, e) = exp_near(one, _UNIT, BITS), exp_near(others, _UNIT, BITS)
             more = factor(distance)
             odds = n * e + (self.classes - 2) * m * d
             return _ceil(odds * more.numerator << BITS, d * e * more.denominator)
