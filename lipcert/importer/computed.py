@@ -7,7 +7,7 @@ is then a parameter, a view of one, or a computed tensor. The nodes are evaluate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final, final
 
@@ -17,7 +17,7 @@ from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import Walk
 from lipcert.core.lower.values import Constant, Data
 from lipcert.core.program import FloatArray
-from lipcert.core.reader.records import Branch, Model, Node, Tensor
+from lipcert.core.reader.records import Branch, Model, Node, Tensor, with_nested
 from lipcert.graph.evaluate import member
 from lipcert.importer.graph_of import view_of
 
@@ -62,7 +62,9 @@ def with_computed(model: Model, trained: Set[str]) -> Computed:
         return Computed(model)
     read = {name for node in nodes for name in node.inputs}
     kept = {name: tensor for name, tensor in model.initializers.items() if name in read}
-    search = _Search(replace(model, nodes=nodes, initializers=kept), trained)
+    fixed = {name for node in nodes for name in node.outputs}
+    others = [node for node in with_nested(model.nodes) if fixed.isdisjoint(node.outputs)]
+    search = _Search(replace(model, nodes=nodes, initializers=kept), trained, others)
     for position, node in enumerate(nodes):
         search.visit(node, position)
     made = search.made
@@ -101,16 +103,17 @@ class _Search:
     """The nodes so far, walked with what they compute from parameters taken for parameters.
 
     made: computed tensors; absorbed: what they are computed from; of_several: those that come from
-    a tensor of several numbers.
+    a tensor of several numbers. others: the nodes that depend on data.
     """
 
-    def __init__(self, model: Model, trained: Set[str]) -> None:
+    def __init__(self, model: Model, trained: Set[str], others: Sequence[Node]) -> None:
         self.made: dict[str, Tensor] = {}
         self.views: dict[str, TensorView] = {}
         self.absorbed: set[str] = set()
         self.of_several: set[str] = set()
         self._stored = dict(model.initializers)
         self._trained = set(trained)
+        self._others = others
         self._walk = Walk(model, enumerate(model.nodes), _NO_INPUT, batched=False, count=None)
         self._fix(model.initializers)
 
@@ -128,6 +131,8 @@ class _Search:
         if not entering:
             return
         numbers = (untracked - before) & self._trained
+        if not numbers and self._is_shift(node.outputs):
+            return
         views = None if numbers else self._views(node)
         if views is not None:
             self.views |= views
@@ -143,10 +148,26 @@ class _Search:
         for name in names:
             value = self._walk.values.get(name)
             if isinstance(value, Constant) and self._trained.isdisjoint(value.sources):
-                self._walk.values[name] = replace(value, sources={}, acts=None)
+                self._walk.values[name] = replace(value, sources={}, acts=None, terms=())
 
     def _is_of_several(self, name: str) -> bool:
         return name in self.of_several or (name in self._stored and self._stored[name].size > 1)
+
+    def _is_shift(self, names: Sequence[str]) -> bool:
+        """Whether it is a sum of views, by which other nodes only shift values or go on with it."""
+        value = self._walk.values.get(names[0]) if len(names) == 1 else None
+        if not isinstance(value, Constant) or not value.terms:
+            return False
+        terms = [term for term in value.terms if not self._trained.isdisjoint(term.sources)]
+        views = [view_of(term, self._stored) for term in terms]
+        if any(view is None or view.inverted for view in views):
+            return False
+        return all(
+            node.op_type in {"Add", "Sub", "Sum"}
+            or (node.op_type == "Gemm" and node.inputs[2:] == names)
+            for node in self._others
+            if names[0] in node.inputs
+        )
 
     def _views(self, node: Node) -> Mapping[str, TensorView] | None:
         """What the outputs of a node show that depend on parameters; None where one is computed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from onnx import helper, numpy_helper
 
 from lipcert.errors import UnsupportedModelError
@@ -86,8 +87,8 @@ def test_computed_weight_is_not_trained_and_neither_is_its_source(tmp_path):
     assert "LC009" in {item.code for item in imported.diagnostics}
 
 
-@pytest.mark.parametrize(("a", "b"), [((1,), (2,)), ((3, 1), (1, 4)), ((2,), (2,))])
-def test_a_sum_of_two_weights_is_computed(tmp_path, a, b):
+@pytest.mark.parametrize(("a", "b"), [((1,), (2,)), ((3, 1), (1, 4))])
+def test_a_sum_of_two_weights_of_other_shapes_is_computed(tmp_path, a, b):
     """Ones and counted numbers add up to what lies halfway behind the last entry of one of them."""
     width = np.broadcast_shapes(a, b)[-1]
     tensors = {"a": weights(*a), "b": weights(*b), "w": weights(4, width)}
@@ -163,6 +164,83 @@ def test_gradients_by_a_parameter_with_a_number_beside_it(tmp_path):
     losses = ((x * (3.0 + w)) ** 3).sum(1)
     true = [torch.autograd.grad(one, w, retain_graph=True)[0].norm().item() for one in losses]
     np.testing.assert_allclose(found.parameters["w"].norm, true, rtol=1e-12)
+
+
+SUMS = {
+    "a + b": ([("Add", "a b")], lambda a, b, c: a + b),
+    "a - b": ([("Sub", "a b")], lambda a, b, c: a - b),
+    "a + a + c": ([("Add", "a a"), ("Add", "t0 c")], lambda a, b, c: 2 * a + c),
+    "[a, 0, b]": ([("Concat", "a z b")], lambda a, b, c: torch.cat([a, 0 * a, b])),
+    "[0, a]": ([("ConstantOfShape", "four"), ("Concat", "t0 a")], lambda a, b, c: F.pad(a, (4, 0))),
+    "[[a, b], [c, a]]": (
+        [("Concat", "a b"), ("Concat", "c a"), ("Concat", "t0 t1")],
+        lambda a, b, c: torch.cat([a, b, c, a]),
+    ),
+    "[3 - b, a][1:]": (
+        [("Sub", "n b"), ("Concat", "t0 a"), ("Slice", "t1 from to"), ("Add", "t2 d")],
+        lambda a, b, c: torch.cat([3 - b, a])[1:] + 1,
+    ),
+    "-[a, b + c, b]": (
+        [("Add", "b c"), ("Concat", "a t0 b"), ("Neg", "t1")],
+        lambda a, b, c: -torch.cat([a, b + c, b]),
+    ),
+}
+
+
+def sum_nodes(steps, last):
+    names = [f"t{i}" for i in range(len(steps))]
+    nodes = [
+        node("Constant", [], ["z"], value_floats=[0.0] * 4),
+        node("Constant", [], ["c"], value_floats=[1.0, 2.0, 3.0, 4.0]),
+        node("Constant", [], ["d"], value_floats=[1.0] * 7),
+        node("Constant", [], ["n"], value_float=3.0),
+    ]
+    for name, (kind, given) in zip(names, steps, strict=True):
+        axis = {"axis": 0} if kind == "Concat" else {}
+        nodes.append(node(kind, given.split(), [name], **axis))
+    if last == "Gemm":
+        return [*nodes, node("Gemm", ["x", "w", names[-1]], ["y"])]
+    return [*nodes, node("MatMul", ["x", "w"], ["h"]), node(last, ["h", names[-1]], ["y"])]
+
+
+@pytest.mark.parametrize("last", ["Gemm", "Add", "Sub"])
+@pytest.mark.parametrize("name", SUMS)
+def test_a_bias_may_be_a_sum(tmp_path, name, last):
+    """Its gradients are those of autograd, and so is what the network computes."""
+    steps, bias = SUMS[name]
+    tensors = {key: weights(4, seed=i) for i, key in enumerate("ab")}
+    a, b = (torch.tensor(tensors[key]).double().requires_grad_() for key in "ab")
+    c = torch.arange(1.0, 5.0, dtype=torch.float64)
+    size = len(bias(a, b, c))
+    tensors |= {
+        "w": weights(4, size),
+        "from": np.array([1]),
+        "to": np.array([8]),
+        "four": np.array([4]),
+    }
+    if "b" not in name:
+        del tensors["b"]
+    proto = model(sum_nodes(steps, last), ("N", 4), tensors)
+    imported = load_model(saved(proto, tmp_path))
+    assert not imported.diagnostics
+    assert {key: item.folded for key, item in imported.graph.parameters.items()} == dict.fromkeys(
+        tensors.keys() & {"a", "b", "w"}, False
+    )
+    x, sign = torch.randn(3, 4, dtype=torch.float64), -1 if last == "Sub" else 1
+    found = NormEngine(network_of(imported.graph)).measure(x, lambda out: (out**3).sum(1))
+    losses = ((x @ torch.tensor(tensors["w"]).double() + sign * bias(a, b, c)) ** 3).sum(1)
+    for key, theta in {"a": a, "b": b}.items():
+        if key in tensors:
+            true = [torch.autograd.grad(z, theta, retain_graph=True)[0].norm() for z in losses]
+            np.testing.assert_allclose(found.parameters[key].norm, np.array(true), rtol=1e-12)
+
+
+@pytest.mark.parametrize("last", ["Mul", "Div"])
+def test_a_sum_that_is_no_bias_is_computed(tmp_path, last):
+    tensors = {"a": weights(4), "b": weights(4, seed=2) ** 2 + 9, "w": weights(4, 4)}
+    proto = model(sum_nodes([("Add", "a b")], last), ("N", 4), tensors)
+    imported = load_model(saved(proto, tmp_path))
+    assert "LC009" in {item.code for item in imported.diagnostics}
 
 
 @pytest.mark.parametrize("kind", ["Mul", "Div"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,12 +22,17 @@ SEEDS = st.integers(0, 1 << 32)
 
 
 def shown(proto, folder, name="w"):
-    """The operand that the chain ends in, as the importer sees it."""
+    """The operand that the chain ends in, as the importer sees it; of terms, what all show."""
     stored = read(proto, folder)
     program = lower(stored, "y")
     found = Operands(program, stored, {name: Parameter(name, stored.initializers[name].dims)})
-    ((slot, operand),) = operands_of(program)
-    return found.of(slot, operand)
+    first, *others = (found.of(slot, operand) for slot, operand in operands_of(program))
+    if not others:
+        return first
+    assert {item.parameter for item in others} == {first.parameter} == {name}
+    whole = np.arange(first.array.size).reshape(first.shape)
+    places = [whole if item.places is None else item.places for item in (first, *others)]
+    return replace(first, places=np.maximum.reduce(places))
 
 
 def places_of(chain):

@@ -120,7 +120,12 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
     elif result is None:
         result = ARITHMETIC[operation](left, right)
     sources, acts = _origin(operation, first, second)
-    return Constant(result.lo, result.hi, sources, place, acts=acts)
+    terms: tuple[Constant, ...] = ()
+    if sources and operation in {"Add", "Sub"} and acts is None and first.shape == second.shape:
+        from lipcert.core.lower.sums import sum_of  # noqa: PLC0415  for sums of such alone
+
+        terms = sum_of((first, second if operation == "Add" else second.negative()))
+    return Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms)
 
 
 def _exact_result(

@@ -46,4 +46,9 @@ def _layer(call: Call) -> Data | None:
     row, size = call.value(2), weight.shape[0]
     if isinstance(row, Data) or row.place is not None or row.shape not in {(size,), (1, size)}:
         return None
-    return dense(call, value, weight, row.rearranged(np.ravel, None))
+    row = row.rearranged(np.ravel, None)
+    if not row.terms:
+        return dense(call, value, weight, row)
+    from lipcert.core.lower.sums import combined  # noqa: PLC0415  for such alone
+
+    return combined(call, (dense(call, value, weight), row), (1, 1))

@@ -56,4 +56,9 @@ def joined(call: Call) -> Value:
     high = low if exact else np.concatenate([part.hi for part in parts], axis)
     varies = np.concatenate([part.marks for part in parts], axis)
     sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
-    return Constant(low, high, sources, parts[0].place, varies)
+    terms: tuple[Constant, ...] = ()
+    if len(parts) > 1 and sources:
+        from lipcert.core.lower.sums import terms_beside  # noqa: PLC0415  for such alone
+
+        terms = terms_beside(parts, axis)
+    return Constant(low, high, sources, parts[0].place, varies, terms=terms)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
+from typing import Final
 
 import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.moves import broadcast, indices, moved
-from lipcert.core.lower.values import Constant, Data, Value
+from lipcert.core.lower.values import Constant, Data, Value, is_finite
 from lipcert.core.program import Add, Operand, Place, Scale, Shape, Shift
+
+_MOST_TERMS: Final = 8
 
 
 def _plain(number: float, rank: int) -> Operand:
@@ -32,7 +36,7 @@ def expanded(call: Call, value: Data, shape: Shape, place: Place | None) -> Data
 
 
 def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
-    """Σ ±x: data first, then a shift by every constant."""
+    """Σ ±x: data first, then a shift by every constant, or by each of the terms that it adds up."""
     shape, place = broadcast(values)
     data = [(v, s) for v, s in zip(values, signs, strict=True) if isinstance(v, Data)]
     if len(data) > 1:
@@ -45,6 +49,32 @@ def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
         total = scaled(call, total, float(data[0][1]))
     for value, sign in zip(values, signs, strict=True):
         if isinstance(value, Constant):
-            offset = (value if sign > 0 else value.negative()).operand(len(shape))
-            total = call.step(Shift(offset), total, shape=shape, place=place)
+            for term in value.terms or (value,):
+                offset = (term if sign > 0 else term.negative()).operand(len(shape))
+                total = call.step(Shift(offset), total, shape=shape, place=place)
     return total
+
+
+def sum_of(parts: Sequence[Constant]) -> tuple[Constant, ...]:
+    """The terms of a sum of parts of one shape, some of which come from tensors of the file."""
+    terms = [term for part in parts for term in part.terms or (part,)]
+    terms = [item for item in terms if item.sources or item.lo.any() or item.hi.any()]
+    is_plain = all(
+        item.is_float and not item.marks.any() and is_finite(item.lo) and is_finite(item.hi)
+        for item in terms
+    )
+    is_sum = len(terms) <= _MOST_TERMS and any(item.sources for item in terms)
+    return tuple(terms) if is_plain and is_sum else ()
+
+
+def terms_beside(parts: Sequence[Constant], axis: int) -> tuple[Constant, ...]:
+    """The terms of parts put one after another: each with zeros before and behind it."""
+    if len(parts) > _MOST_TERMS:
+        return ()
+    ends = np.cumsum([part.shape[axis] for part in parts])
+    padded = []
+    for part, end in zip(parts, ends, strict=True):
+        widths = [(0, 0)] * len(part.shape)
+        widths[axis] = (end - part.shape[axis], ends[-1] - end)
+        padded.append(part.rearranged(partial(np.pad, pad_width=widths), part.place))
+    return sum_of(padded)

@@ -81,7 +81,7 @@ class Constant:
 
     Of whole numbers and truth values lo is hi. sources: as of an `Operand`. acts: on the source.
     varies: how each entry depends on N and its example: `SAME`, `TIMES`, `UNKNOWN`, or p > 0
-    (None: all are `SAME`).
+    (None: all are `SAME`). terms: constants of this shape of which it is the sum; none: not known.
     """
 
     lo: Array
@@ -90,6 +90,7 @@ class Constant:
     place: Place | None = None
     varies: npt.NDArray[np.int64] | None = None
     acts: Acts = None
+    terms: tuple[Constant, ...] = ()
 
     def __post_init__(self) -> None:
         if self.is_float and (is_undefined(self.lo) or is_undefined(self.hi)):
@@ -161,14 +162,17 @@ class Constant:
         low = act(self.lo)
         high = low if self.lo is self.hi else act(self.hi)
         varies = None if self.varies is None else act(self.varies)
-        return Constant(low, high, self._spread(copies), place, varies, then(self.acts, act))
+        terms = tuple(item.rearranged(act, place, copies) for item in self.terms)
+        acts = then(self.acts, act)
+        return Constant(low, high, self._spread(copies), place, varies, acts, terms)
 
     def negative(self) -> Constant:
         """The same entries with the other sign."""
         low = -self.hi
         high = low if self.lo is self.hi else -self.lo
         acts = then(self.acts, np.negative)
-        return Constant(low, high, self.sources, self.place, self.varies, acts)
+        terms = tuple(item.negative() for item in self.terms)
+        return Constant(low, high, self.sources, self.place, self.varies, acts, terms)
 
     def _spread(self, copies: int) -> Mapping[str, float]:
         if not self.sources or copies == 1:
@@ -216,6 +220,8 @@ def owner(array: Array) -> Array:
 
 def made_entries(constants: Sequence[Constant], given: Sequence[Constant]) -> int:
     """Entries of these constants that take room which none of the given ones has taken."""
+    constants = [own for item in constants for own in (item, *item.terms)]
+    given = [own for item in given for own in (item, *item.terms)]
     known = {id(owner(array)) for item in given for array in (item.lo, item.hi)}
     made = {id(own): own.size for item in constants for own in map(owner, (item.lo, item.hi))}
     return sum(size for place, size in made.items() if place not in known)

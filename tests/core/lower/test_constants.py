@@ -12,17 +12,22 @@ from lipcert.core.lower import values
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.lower import lower
 from lipcert.core.lower.values import owner
-from lipcert.core.program import Dense, Shift
+from lipcert.core.program import Dense, Operand, Shift
 from tests.constant_chains import Chain
 from tests.core.lower.cases import agrees, model, node, program
 from tests.core.models import read
 
 
 def offset(proto):
-    """What is added to the input, as an operand."""
-    (step,) = program(proto).steps
-    assert isinstance(step.op, Shift)
-    return step.op.offset
+    """What is added to the input, as an operand; a gain of terms is at most the sum of theirs."""
+    steps = program(proto).steps
+    assert all(isinstance(step.op, Shift) for step in steps)
+    first, *others = terms = [step.op.offset for step in steps]
+    if not others:
+        return first
+    assert all(item.is_exact for item in terms)
+    numbers = sum(item.lo for item in terms)
+    return Operand(numbers, numbers, {"w": sum(item.sources["w"] for item in terms)})
 
 
 @given(st.integers(0, 1 << 32))
