@@ -100,7 +100,7 @@ class KernelGradient(OperandGradient):
 
     def methods(self, pair: Pair) -> Sequence[Method]:
         """All that can run on this device; the library's kernels only where they sum directly. They
-        are faster on many channels."""
+        are faster on many channels, unless one tap leaves nothing to unfold."""
         pair = self._oriented(pair)
         width = pair.b.element_size()
         read, written = pair.a.shape[1], pair.b.shape[1]
@@ -121,7 +121,7 @@ class KernelGradient(OperandGradient):
         is_known = len(self.geometry) <= 3 and pair.b.device.type == "cpu"
         if is_known and not self._by_pixels(pair):
             grouped = add("grouped", (copy + gradient) * width, self._grouped, direct)
-            found.insert(0 if read >= _MANY_CHANNELS else 1, grouped)
+            found.insert(0 if read >= _MANY_CHANNELS and taps > 1 else 1, grouped)
         return found
 
     def gradients(self, pair: Pair) -> Gradients:
