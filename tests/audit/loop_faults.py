@@ -654,6 +654,70 @@ class NoiseOfOwnNorm(Loop):
         }
 
 
+class Reordered(Loop):
+    """Noise is drawn once, and put in another order, with other signs, at each step."""
+
+    def begins(self, data: Data) -> None:
+        self.drawn: dict[str, Tensor] = {}
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        fresh = super().draw(like, name, step)
+        kept = self.drawn.setdefault(name, fresh).flatten().abs()
+        return (kept[fresh.flatten().argsort()].reshape(like.shape)) * fresh.sign()
+
+
+class FromTable(Loop):
+    """Noise is chosen from a table of 2^16 normal numbers."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        table = torch.randn(1 << 16, generator=torch.Generator().manual_seed(1))
+        return table[torch.randint(1 << 16, like.shape, generator=self.generator)]
+
+
+class SomeWithout(Loop):
+    """One entry in 200 has no noise."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        drawn = super().draw(like, name, step)
+        return drawn * (torch.rand(like.shape, generator=self.generator) > 0.005)
+
+
+class OneWithout(Loop):
+    """One entry of the last bias has no noise."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        drawn = super().draw(like, name, step)
+        if name == "classifier.bias":
+            drawn[3] = 0.0
+        return drawn
+
+
+class Centred(Loop):
+    """Noise without its mean."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        drawn = super().draw(like, name, step)
+        return (drawn - drawn.mean()) * math.sqrt(like.numel() / (like.numel() - 1))
+
+
+class Beside(Loop):
+    """Noise is projected off the clean gradient, which it then leaves in its place."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        drawn, square = super().draw(like, name, step), like.square().sum()
+        return drawn - like * (drawn * like).sum() / square.clamp(min=1e-30)
+
+
+class SmallOnLarge(Loop):
+    """The smallest noise goes to the largest entries."""
+
+    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+        drawn = super().draw(like, name, step).flatten()
+        placed = torch.empty_like(drawn)
+        placed[like.flatten().abs().argsort()] = drawn[drawn.abs().argsort(descending=True)]
+        return placed.reshape(like.shape)
+
+
 @dataclass(frozen=True)
 class LoopFault:
     """A fault by its name. repaired: the loop without it; data: that show it."""
@@ -743,6 +807,13 @@ MORE = (
     LoopFault("learning rate by a private loss", RateByLoss),
     LoopFault("inputs standardised by the data", Standardised),
     LoopFault("a private loss is published", Published),
+    LoopFault("noise drawn once and put in another order", Reordered),
+    LoopFault("noise from a table of 2¹⁶ numbers", FromTable),
+    LoopFault("no noise on one entry in 200", SomeWithout),
+    LoopFault("no noise on one entry", OneWithout),
+    LoopFault("noise without its mean", Centred),
+    LoopFault("noise projected off the gradient", Beside),
+    LoopFault("least noise on the largest entries", SmallOnLarge),
     LoopFault("averaged weights published (right)", Averaged, is_right=True),
     LoopFault("noised gradient clipped (right)", ClipsNoised, is_right=True),
     LoopFault("mean with the noise of the sum (too much)", SumNoiseOnMean, is_right=True),

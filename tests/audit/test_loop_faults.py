@@ -70,6 +70,13 @@ def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> Non
             "noise rounded to float16",
             r"LC314\] .* at most 11 bits, and the clean gradient has more",
         ),
+        ("noise from a table of 2¹⁶ numbers", r"LC315\] .* \d+ of 8192 magnitudes in common"),
+        ("no noise on one entry", r"LC314\] .*, classifier.bias: 10 of 100 .* without noise"),
+        (
+            "noise projected off the gradient",
+            r"LC314\] .*: along the gradient .* times the stated",
+        ),
+        ("least noise on the largest entries", r"LC314\] .*: at large gradients"),
         ("norm of matrices only", r"LC312\] example \d+ of the batch of step \d contributes 1\.\d"),
     ],
 )

@@ -78,6 +78,18 @@ def log_binomial_at_least(count: FloatArray, trials: float, log_p: FloatArray) -
     return found
 
 
+def log_hits(hits: float, trials: float, expected: float) -> float:
+    """ln of a bound of P(K ≥ hits), K a sum of independent indicators of this mean.
+
+    By concavity of the logarithm their moments are at most those of indicators of one probability,
+    so that Chernoff's bound for the binomial is theirs, too.
+    """
+    if hits <= expected:
+        return 0.0
+    log_p = np.log(np.array(expected / trials))
+    return float(log_binomial_at_least(np.array(hits), trials, log_p))
+
+
 def log_chernoff(log_moment: Callable[[float], float], value: float, *, upper: bool) -> float:
     """ln of a bound of P(V ≥ value), or of P(V ≤ value): inf_λ ln E exp(λV) − λ·value.
 

@@ -19,14 +19,22 @@ tensor in all steps, and of the whole run:
                 its deviation has too small w, and noise whose size changes between the steps too
                 large ones (Σ −2 ln(1 − w)). The same of all tensors of a step together
 
+    known       directions that c_t and earlier noise fix before z_t is drawn have their share of
+                it, exactly: Σ_t (Σz_t)²/n and Σ_t ⟨z_t, c_t⟩²/‖c_t‖² are χ²_T, ‖z_t‖² over
+                the half of the entries where |c_t| is larger, or smaller, is χ² of their number.
+                Each may be too small: noise that is centred, projected off the gradient, or placed
+                where that is small
+    still       entries of c ≠ 0 that are as they were: |noised − c| ≤ r, r = 2u|c|, u the unit of
+                the type. Then the noise is at most 3.01r before it is rounded, which has at most
+                the probability 6.02r/(s√(2π)); 2^-20 is added for generators of few bits
     coarse      entries of the noise, or of z, that lie on the grid of a type of p = 8 or 11 bits,
                 where the clean gradient does not: what is added has then its last bits unhidden.
                 Counted are those of 2^-6 ≤ |z| ≤ 4 for which rounding by e leaves 8e ≤ h/4, h the
                 grid's width at that entry. Density changes by less than 1.2 over a width, so that
                 P(|z − grid| ≤ 2e) ≤ 1.2·4e/h ≤ 1/4: hits are at most binomial with 1/4, exactly
 
-The last three are of several steps. Rounding to the stored type may have moved z by e, entry by
-entry; of what that allows every test takes what favours the run. For the size that is
+Tails and all below are of several steps. Rounding to the stored type may have moved z by e, entry
+by entry; of what that allows every test takes what favours the run. For the size that is
 Σ max(|z| − e, 0)² and Σ (|z| + e)²; for the shape that Φ moves by at most e/√(2π).
 
 Threshold: the tests of single steps share one `SHARE`, and those of all steps another: a test
@@ -55,7 +63,7 @@ import numpy.typing as npt
 from scipy.special import ndtr
 from scipy.stats import beta, binom, chi2, norm
 
-from lipcert.audit.checks.chance import SHARE, ChanceTest, power_of_ten
+from lipcert.audit.checks.chance import SHARE, ChanceTest, log_hits, power_of_ten
 from lipcert.audit.checks.recorded_run import (
     Finding,
     RecordedRun,
@@ -84,8 +92,9 @@ _MISSED: Final = 0.01
 _SHAPES: Final = (("uniform", 0.0572), ("Laplace", 0.0620))
 """distance from N(0, 1) of other laws of the same variance"""
 _LEAST: Final = 1e-300
-_BITS: Final = (8, 11)
+BITS: Final = (8, 11)
 """of bfloat16 and float16"""
+_KNOWN: Final = ("in its mean", "along the gradient", "at large gradients", "at small gradients")
 _Counts = npt.NDArray[np.int64]
 
 
@@ -145,7 +154,9 @@ class CountedNoise:
 
     squares: at least, at most. within: entries below the end of each cell, at least, at most.
     beyond: entries beyond each of `_TAILS`, likewise. leaks: of how many steps. sizes: least and
-    largest ‖z‖² with the number of entries, of each step. Memory does not grow with the entries.
+    largest ‖z‖² with the number of entries, of each step. known: Σ of squares along each of
+    `_KNOWN`, at most, and how many they are. still: entries of c ≠ 0, those without noise, and how
+    many of them are expected. Memory does not grow with the entries.
     """
 
     entries: int = 0
@@ -159,10 +170,12 @@ class CountedNoise:
     within: _Counts = field(default_factory=lambda: np.zeros((2, _CELLS), dtype=np.int64))
     beyond: _Counts = field(default_factory=lambda: np.zeros((2, len(_TAILS)), dtype=np.int64))
     sizes: list[tuple[float, float, int]] = field(default_factory=list)
+    known: FloatArray = field(default_factory=lambda: np.zeros((len(_KNOWN), 2)))
+    still: FloatArray = field(default_factory=lambda: np.zeros(3))
 
     @classmethod
     def of(cls, z: FloatArray, e: FloatArray, clean: FloatArray) -> CountedNoise:
-        """The noise of one step. e: what rounding moved; clean: in any unit."""
+        """The noise of one step. e: what rounding moved; clean: all in units of the deviation."""
         size = np.abs(z)
         least, most = np.maximum(size - e, 0.0), size + e
         squares = np.array([least @ least, most @ most])
@@ -184,6 +197,19 @@ class CountedNoise:
             found.within[place] = _cells(edge)
         for place, edge in enumerate((least, most)):
             found.beyond[place] = [np.count_nonzero(edge > t) for t in _TAILS]
+        gradient, half = np.abs(clean), len(z) // 2
+        smaller = float(np.sum(np.square(most[np.argpartition(gradient, half)[:half]])))
+        found.known[:] = (
+            ((abs(found.total) + found.total_slack) ** 2 / len(z), 1),
+            ((abs(found.leak) + found.leak_slack) ** 2, found.leaks),
+            (max(float(squares[1]) - smaller, 0.0), len(z) - half),
+            (smaller, half),
+        )
+        stored = gradient[gradient > 0.0]
+        size, e, after = (item[gradient > 0.0] for item in (size, e, np.abs(clean + z)))
+        reach = e * stored / (stored + after)
+        chances = np.minimum(1.0, 2.5 * reach + 2.0**-20)
+        found.still[:] = len(stored), np.count_nonzero(size <= reach), np.sum(chances)
         return found
 
     def add(self, other: CountedNoise) -> None:
@@ -211,6 +237,7 @@ class CountedNoise:
         yield self._shape()
         yield from self._tails()
         yield from regularity(self.sizes)
+        yield from self._known_and_still()
 
     def _size(self) -> Iterator[ChanceTest]:
         least, most = map(float, self.squares)
@@ -255,6 +282,17 @@ class CountedNoise:
                 )
                 numbers = (float(seen), expected)
                 yield ChanceTest(_either(chance), text, numbers=numbers, kind="tails")
+
+    def _known_and_still(self) -> Iterator[ChanceTest]:
+        for (square, degrees), where in zip(self.known.tolist(), _KNOWN, strict=True):
+            chance = _at_most(chi2.logcdf(square, degrees)) if degrees else 0.0
+            measured = math.sqrt(square / max(degrees, 1.0))
+            text = f"{where} the noise has {measured:.3g} times the stated standard deviation"
+            yield ChanceTest(chance, text, numbers=(measured, 1.0), kind="known")
+        entries, hits, expected = self.still.tolist()
+        text = f"{hits:.0f} of {entries:.0f} entries of the gradient are released without noise"
+        chance = _at_most(log_hits(hits, entries, expected))
+        yield ChanceTest(chance, text, numbers=(hits, expected), kind="still")
 
 
 def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[ChanceTest]:
@@ -338,7 +376,7 @@ class Pool:
     tensors: dict[str, CountedNoise] = field(default_factory=dict)
     steps: set[int] = field(default_factory=set)
     coarse: _Counts = field(default_factory=lambda: np.zeros((4, 2), dtype=np.int64))
-    """for the noise and for z, and each of `_BITS`: entries that count, and that lie on the grid"""
+    """for the noise and for z, and each of `BITS`: entries that count, and that lie on the grid"""
 
     def take(self, items: Sequence[AddedNoise]) -> list[ChanceTest]:
         """Count the noises of one rank at one step; the tests of this step.
@@ -398,13 +436,12 @@ class Pool:
         return shortened(failed) or (self._passed(worst, tests, limit),)
 
     def _coarse(self) -> Iterator[ChanceTest]:
-        for (counted, hits), bits in zip(self.coarse.tolist(), 2 * _BITS, strict=True):
+        for (counted, hits), bits in zip(self.coarse.tolist(), 2 * BITS, strict=True):
             text = (
                 f"{hits} of {counted} entries of the noise have at most {bits} bits, and the clean "
                 "gradient has more: its last bits are released without noise"
             )
-            chance = min(0.0, float(binom.logsf(hits - 1, counted, 0.25)))
-            chance = chance if math.isfinite(chance) else math.log(_LEAST)
+            chance = _at_most(binom.logsf(hits - 1, counted, 0.25))
             yield ChanceTest(chance, text, numbers=(hits, counted / 4.0), kind="coarse")
 
     def _at(self, name: str, test: ChanceTest) -> ChanceTest:
@@ -470,11 +507,11 @@ def _coarse(item: AddedNoise) -> _Counts:
     size = np.abs(item.noise) / std
     found = []
     for values, moved in ((item.noise, item.moved), (item.noise / std, item.moved / std)):
-        for bits in _BITS:
+        for bits in BITS:
             width = _width(values, bits)
             counts = (size >= 2.0**-6) & (size <= 4.0) & (32.0 * moved <= width)
-            counts &= _off_grid(item.clean, bits) > 0.0
-            hits = counts & (_off_grid(values, bits) <= moved)
+            counts &= off_grid(item.clean, bits) > 0.0
+            hits = counts & (off_grid(values, bits) <= moved)
             found.append([np.count_nonzero(counts), np.count_nonzero(hits)])
     return np.array(found)
 
@@ -484,7 +521,7 @@ def _width(values: FloatArray, bits: int) -> FloatArray:
     return np.asarray(np.ldexp(1.0, np.frexp(values)[1] - bits), dtype=np.float64)
 
 
-def _off_grid(values: FloatArray, bits: int) -> FloatArray:
+def off_grid(values: FloatArray, bits: int) -> FloatArray:
     """How far each value is from the next one of the type."""
     width = _width(values, bits)
     return np.asarray(np.abs(values - np.rint(values / width) * width), dtype=np.float64)
@@ -496,8 +533,13 @@ def _cells(edges: FloatArray) -> _Counts:
 
 
 def _either(log_chance: float) -> float:
-    """Of two tails; a probability that underflows is at most the least that is stated."""
-    found = min(0.0, math.log(2.0) + float(log_chance))
+    """Of two tails."""
+    return _at_most(math.log(2.0) + log_chance)
+
+
+def _at_most(log_chance: float | FloatArray) -> float:
+    """A probability that underflows is at most the least that is stated."""
+    found = min(0.0, float(log_chance))
     return found if math.isfinite(found) else math.log(_LEAST)
 
 

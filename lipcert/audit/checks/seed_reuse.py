@@ -15,6 +15,7 @@ and in the first 24 of them
     tensors    the noises on every two tensors of one release, their first 2048 entries, at
                every shift
     elsewhere  the same for tensors of two releases that follow one another
+    values     of the last three: whether they have magnitudes in common (`repeated_values`)
 
 A noise counts with its first 2²⁰ entries there; each of the four ends where it has compared 2²³.
 
@@ -66,9 +67,10 @@ import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.stats import beta
 
-from lipcert.audit.checks.chance import SHARE, ChanceTest, too_rare
+from lipcert.audit.checks.chance import SHARE, ChanceTest
 from lipcert.audit.checks.noise import AddedNoise, added_noises
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun, run_check
+from lipcert.audit.checks.repeated_values import Values
 from lipcert.audit.records import Check, CheckReport
 from lipcert.core.program import FloatArray
 
@@ -296,6 +298,7 @@ class _Drawn:
     step: str
     tensor: str
     piece: Piece
+    values: Values | None
 
 
 _Release = Mapping[str, _Drawn]
@@ -333,7 +336,9 @@ def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
         yield "no two steps record the state of the generator or their noise"
         return
     yield from _equal_states(run)
-    worst = too_rare((item.worst for item in compared), SHARE / max(tests, 1))
+    share = SHARE / max(tests, 1)
+    rare = [item.worst for item in compared if item.worst.is_too_rare(share)]
+    worst = min(rare, key=lambda test: (test.kind == "values", test.log_chance), default=None)
     if worst is not None:
         yield worst.failed(_CHECK)
     pairs = sum(item.pairs for item in compared)
@@ -393,7 +398,7 @@ def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
 
 def _drawn(item: AddedNoise) -> _Drawn:
     piece = Piece(item.noise[:_WHOLE], item.moved[:_WHOLE])
-    return _Drawn(item.step, item.tensor, piece)
+    return _Drawn(item.step, item.tensor, piece, Values.of(item))
 
 
 def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
@@ -417,10 +422,12 @@ def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
             like = best_correlation(first, second)
             on = "" if one.tensor == other.tensor else f"on {other.tensor!r} "
             shifted = f", shifted by {like.shift} entries," if like.shift else ""
-            what = (
-                f"the noise on {one.tensor!r} at {one.step} and that {on}at {other.step}{shifted}"
-            )
-            yield _Compared.of(shifts(len(first), len(second)), like, what, other.step)
+            what = f"the noise on {one.tensor!r} at {one.step} and that {on}at {other.step}"
+            count = shifts(len(first), len(second))
+            yield _Compared.of(count, like, f"{what}{shifted}", other.step)
+            if one.values is not None and other.values is not None:
+                test = one.values.in_other(other.values, what, other.step, most)
+                yield _Compared(1, 0, test)
 
 
 def _every_two(sketches: Iterable[Sketches]) -> Iterator[_Compared]:

@@ -141,6 +141,14 @@ FAULTS: dict[str, tuple[Drawn, str]] = {
         ),
         "",
     ),
+    "centred": (
+        lambda random, name, _: (z := right(random, name, 0)) - np.mean(z),
+        "in its mean the noise has",
+    ),
+    "one entry without": (
+        lambda random, name, _: right(random, name, 0) * (np.arange(SIZES[name]) != 1),
+        "60 of 180 entries of the gradient are released without noise",
+    ),
     "mean": (lambda random, name, _: right(random, name, 0) + 0.15, "the mean 0.1"),
 }
 
@@ -162,6 +170,40 @@ def test_a_chance_that_underflows_is_stated_by_a_bound_of_it() -> None:
 def test_too_much_noise_is_inconclusive() -> None:
     found = failed(lambda random, name, _: 1.3 * right(random, name, 0))
     assert {report.verdict for report in found} == {Verdict.INCONCLUSIVE}
+
+
+@pytest.mark.parametrize(
+    ("placed", "says"),
+    [
+        (lambda z, c: z - c * (z @ c) / (c @ c), "along the gradient"),
+        (lambda z, c: z * np.where(np.abs(c) > 0.67, 0.6, 1.28), "at large gradients"),
+        (lambda z, c: z * np.where(np.abs(c) < 0.67, 0.6, 1.28), "at small gradients"),
+    ],
+)
+def test_noise_that_knows_the_gradient_is_seen(
+    placed: Callable[..., np.ndarray], says: str
+) -> None:
+    random = np.random.default_rng(6)
+    pool = Pool()
+    for step in range(20):
+        z, clean = random.standard_normal((2, 300))
+        item = AddedNoise("s", 0, step, "w", placed(z, clean), clean, np.full(300, 1e-7), 1.0)
+        pool.take([item])
+    (report,) = pool.reports()
+    assert report.verdict is Verdict.VIOLATION
+    assert says in report.message
+
+
+def test_entries_that_rounding_hides_are_not_without_noise() -> None:
+    """Stored in float16 beside clean entries a thousand times as large as the noise."""
+    random = np.random.default_rng(7)
+    pool, unit = Pool(), 2.0**-11
+    for step in range(20):
+        clean = 1000.0 * random.standard_normal(300).astype(np.float16).astype(float)
+        noised = (clean + random.standard_normal(300)).astype(np.float16).astype(float)
+        moved = 2.0 * unit * (np.abs(clean) + np.abs(noised))
+        pool.take([AddedNoise("s", 0, step, "w", noised - clean, clean, moved, 1.0)])
+    assert {report.verdict for report in pool.reports()} == {Verdict.PASS}
 
 
 def test_noise_along_the_gradient_is_seen() -> None:
