@@ -29,7 +29,7 @@ from lipcert.search.quasi_newton import descend
 FloatArray = npt.NDArray[np.float64]
 _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
-_PHASES: Final = ((0.05, 0.5), (0.02, 0.5), (0.01, 1.0))
+_PHASES: Final = ((0.05, 0.55), (0.01, 1.0))
 """how far the maximum is smoothed, as a part of it, and which part of the looks left that takes"""
 _MOST_LOOKS, _LEAST_LOOKS = 50, 6
 _WORK: Final = 1.5e10

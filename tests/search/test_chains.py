@@ -231,7 +231,7 @@ def test_windows_within_a_deep_network(monkeypatch: pytest.MonkeyPatch, seed: in
     assert {form.start for form in forms_of(derived) if form.use == CHORDS}
     monkeypatch.setattr(chains, "_EFFORTS", {"quick": replace(chains._EFFORTS["quick"], windows=0)})
     without = with_chains(program, PREMISES, evidence).facts
-    assert min(fact.norm / without[name].norm for name, fact in derived.facts.items()) < 0.995
+    assert min(fact.norm / without[name].norm for name, fact in derived.facts.items()) < 0.998
 
 
 def test_the_longest_way_to_the_output_may_be_longer_than_others(
@@ -248,7 +248,7 @@ def test_the_longest_way_to_the_output_may_be_longer_than_others(
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("residual", [False, True])
 def test_a_tier_that_looks_longer_finds_more(residual: bool) -> None:
-    """Nothing becomes looser by 1 %, which is where searches end, and something becomes tighter."""
+    """Nothing becomes looser, but for what ends a search, and something becomes tighter."""
     program = perceptron(4, 6, residual=residual, width=16)
     evidence = evidence_of(program)
     fast = with_chains(program, PREMISES, evidence)
@@ -261,9 +261,9 @@ def test_a_tier_that_looks_longer_finds_more(residual: bool) -> None:
     assert_holds(program, tight, 4)
     assert tight.lipschitz < fast.lipschitz
     for name, known in fast.facts.items():
-        assert tight.facts[name].norm <= 1.01 * known.norm
+        assert tight.facts[name].norm <= 1.001 * known.norm
     for name, gradient in fast.gradients.items():
-        assert tight.gradients[name] <= 1.01 * gradient
+        assert tight.gradients[name] <= 1.001 * gradient
 
 
 def test_no_chain_begins_or_ends_with_a_step_that_passes_cotangents_on(
