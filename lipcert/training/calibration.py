@@ -38,6 +38,9 @@ from lipcert.settings.values import literal
 from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
 
+_NEAR: Final = 1.25
+"""how far a bound may move before its lines are searched anew"""
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,7 +174,6 @@ def warn_uncertified(reason: str) -> None:
     )
 
 
-_NEAR: Final = 1.25
 _MOST: Final = 64
 _LEAST: Final = 4
 _WORK: Final = 4e9

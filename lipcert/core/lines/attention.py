@@ -12,7 +12,8 @@ from typing import Literal, TypeAlias, final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down, sqrt_up
+from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down
+from lipcert.core.interval import norm_up
 from lipcert.core.line import NotProved
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.pulls import reads_apart, received
@@ -163,12 +164,8 @@ def _joined(proof: Proof, gains: Sequence[float], branches: list[_Path]) -> floa
         names = {step.output for step in first}
         values = tuple(step.output for step in proof.program.steps if step.output in names)
         stack = proof.stacks.get(values, math.inf)
-        found = min(found, multiply_up(stack, _root_of_squares(sent)))
+        found = min(found, multiply_up(stack, norm_up(np.array(sent))))
         is_moved = all(isinstance(step.op, Move) for step in first)
         if is_moved and reads_apart(first, proof.program.size(first[0].inputs[0])):
-            found = min(found, _root_of_squares(alone))
+            found = min(found, norm_up(np.array(alone)))
     return found
-
-
-def _root_of_squares(lengths: Sequence[float]) -> float:
-    return sqrt_up(reduce(add_up, [multiply_up(length, length) for length in lengths]))
