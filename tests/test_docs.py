@@ -23,8 +23,7 @@ from lipcert.core.line import RULES
 from lipcert.core.losses import KINDS
 from lipcert.core.losses.base import parameters_of
 from lipcert.core.main import EXIT_CODES
-from lipcert.core.rules.activations import FUNCTIONS
-from lipcert.core.rules.steps import FAMILIES
+from lipcert.core.rules import FUNCTIONS, STEPS
 from lipcert.core.text import NOT_CHECKED
 from lipcert.core.verdict import STAGES
 from lipcert.diagnostics import CODES
@@ -150,7 +149,7 @@ def test_the_format_describes_every_rule_kind_of_step_function_and_loss() -> Non
     assert sorted(rule for title in titles for rule in title.split(", ")) == sorted(RULES)
     of_steps, of_losses = (FORMAT.split(f"\n## {part}\n")[1] for part in ("Steps", "Losses"))
     kinds = set(re.findall(r"^\| `([a-z]+)(?:\.NAME)?/1`", of_steps, flags=re.MULTILINE))
-    assert kinds == {kind.lower() for kind in FAMILIES}
+    assert kinds == {kind.lower() for kind in STEPS}
     (names,) = re.findall(r"The names are ([^.]*)\.", " ".join(FORMAT.split()))
     assert sorted(names.split(", ")) == sorted(FUNCTIONS)
     rows = re.findall(r"^\| `([a-z-]+)` \| ([^|]*) \|", of_losses, flags=re.MULTILINE)

@@ -16,7 +16,7 @@ import pytest
 
 import lipcert.core
 from lipcert.core.losses import KINDS
-from lipcert.core.rules.steps import FAMILIES
+from lipcert.core.rules import STEPS
 from tests.weakenings import line_oracles, oracles
 from tests.weakenings.lines import LINES
 from tests.weakenings.mutation import Kill, Mutation, found, killed_by
@@ -49,7 +49,7 @@ def test_what_kills_mutants_lets_the_core_live(attack: Kill) -> None:
 
 
 def test_every_kind_of_step_has_a_mutant() -> None:
-    assert {mutation.of for mutation in RULES} - {""} == set(FAMILIES)
+    assert {mutation.of for mutation in RULES} - {""} == set(STEPS)
 
 
 def test_every_loss_has_a_mutant() -> None:

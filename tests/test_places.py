@@ -18,7 +18,7 @@ from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.core.losses import KINDS
 from lipcert.core.losses.base import loss_class, parameters_of
 from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
-from lipcert.core.rules.activations import FUNCTIONS
+from lipcert.core.rules import FUNCTIONS
 from lipcert.core.rules.facts import Fact
 from lipcert.graph.evaluate import function_of
 from lipcert.losses import make_loss
@@ -76,7 +76,7 @@ def test_every_loss_is_one_class(kind: str) -> None:
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - ASSUMED))
 def test_a_loss_has_three_places(kind: str) -> None:
     """Its class, its row and the loss in torch; some have a use, or other names, of their own."""
-    module, _, name = KINDS[kind].partition(".")
+    module, _, name = KINDS.places[kind].partition(".")
     own = {f"core/losses/{module}.py", "core/losses/__init__.py", "measure/losses.py"}
     found = places(f'"{kind}"', rf"\b{name}\b(?! loss)")
     assert (
@@ -134,7 +134,7 @@ def test_every_loss_can_be_audited(kind: str) -> None:
     assert label_set(found, (3,), Fact.of((3,), 1.0)).drawn(2, np.random.default_rng(0)) is not None
 
 
-@pytest.mark.parametrize("name", sorted({*LAYOUT.values(), *DATA.values(), *TABLES}))
+@pytest.mark.parametrize("name", sorted({*LAYOUT.places.values(), *DATA.places.values(), *TABLES}))
 def test_every_reader_of_an_operator_can_be_loaded(name: str) -> None:
     assert loaded(name)
 
@@ -213,9 +213,9 @@ def test_only_its_class_knows_what_a_mechanism_does() -> None:
 
 def test_an_activation_has_three_places() -> None:
     """Its bounds, its operator in ONNX, and its function in torch."""
-    assert places('"soft_threshold"') == {
+    assert places('[" ]soft_threshold"') == {
         "core/lower/function_choices.py",
-        "core/rules/activations.py",
+        "core/rules/__init__.py",
         "measure/lowering/functions.py",
     }
 

@@ -21,7 +21,7 @@ from typing import Any, Final, Literal, TypeVar, cast, final
 
 from lipcert.core.canonical import MAX_BYTES, READERS, CanonicalFormError, read_canonical
 from lipcert.core.codec import Bound, Codec, CodecError, Sha256, member
-from lipcert.core.line import RULES, Line, line_class
+from lipcert.core.line import RULES, Line
 
 SCHEMA: Final = "lipcert.certificate/2"
 """the number is that of the grammar; another one is another grammar"""
@@ -186,7 +186,7 @@ def _read_line(value: object) -> Line[Any]:
     rule = value.get("rule") if type(value) is dict else None
     if type(rule) is not str or rule not in RULES:
         raise CodecError("is not a line of a known rule")
-    return cast("Line[Any]", _CODEC.reader(line_class(rule))(value))
+    return cast("Line[Any]", _CODEC.reader(RULES[rule])(value))
 
 
 _CODEC: Final[Codec] = Codec(CertificateFormatError, {**READERS, Line[Any]: _read_line})

@@ -8,14 +8,13 @@ from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger import DROPOUT, MODAL_OPERATORS, EvalLayer
 from lipcert.core.program import Activation, Op, Program, Step, operands
 from lipcert.core.reader.records import Model, Tensor, shown, with_nested
-
-_VERSION = 1
+from lipcert.core.rules import VERSION
 
 
 def rule_of(op: Op) -> str:
     """The versioned name of the rule for a step: its kind, and the function of an activation."""
     kind = type(op).__name__.lower()
-    return f"{kind}.{op.name}/{_VERSION}" if isinstance(op, Activation) else f"{kind}/{_VERSION}"
+    return f"{kind}.{op.name}/{VERSION}" if isinstance(op, Activation) else f"{kind}/{VERSION}"
 
 
 def is_relu(step: Step) -> bool:

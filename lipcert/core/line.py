@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, ClassVar, Final, Generic, TypeVar, cast
 
 from lipcert.core.codec import Bound
+from lipcert.core.registry import Registry
 
 FoundT = TypeVar("FoundT")
 
@@ -70,36 +69,24 @@ class Line(ABC, Generic[FoundT]):
 _WHAT = {3: "operator norm", 4: "norm", 5: "cotangent", 6: "gradient"}
 
 
-RULES: Final[Mapping[str, str]] = {
-    "norm/step": "norms.StepNorm",
-    "norm/run": "runs.RunNorm",
-    "norm/stack": "stacks.StackNorm",
-    "fact/input": "facts.InputFact",
-    "fact/step": "facts.StepFact",
-    "fact/affine": "affine.AffineFact",
-    "fact/gain": "gains.GainFact",
-    "fact/products": "products.ProductFact",
-    "fact/slice": "slices.SliceFact",
-    "fact/ball": "balls.BallFact",
-    "fact/zero": "moved_balls.ZeroFact",
-    "ball/input": "balls.InputBall",
-    "ball/form": "moved_balls.MovedBall",
-    "form/chain": "chains.ChainForm",
-    "pull/loss": "pulls.LossPull",
-    "pull/value": "pulls.ValuePull",
-    "pull/run": "runs.RunPull",
-    "pull/stack": "stacks.StackPull",
-    "pull/attention": "attention.AttentionPull",
-    "pull/form": "shares.FormPull",
-    "pull/signs": "signs.SignPull",
-    "grad/kernel": "kernels.KernelGradient",
-    "grad/tensor": "facts.TensorGradient",
-}
-"""`module.Class` in `lines`"""
-
-
-def line_class(rule: str) -> type[Any]:
-    """The record of the lines of a rule; KeyError for a word that names none."""
-    module, name = RULES[rule].split(".")
-    found: type[Any] = getattr(import_module(f"lipcert.core.lines.{module}"), name)
-    return found
+RULES: Final = Registry("lines", {
+    "affine": "fact/affine",
+    "attention": "pull/attention",
+    "balls": "ball/input fact/ball",
+    "chains": "form/chain",
+    "facts": "fact/input fact/step",
+    "facts.TensorGradient": "grad/tensor",
+    "gains": "fact/gain",
+    "kernels.KernelGradient": "grad/kernel",
+    "moved_balls": "fact/zero",
+    "moved_balls.MovedBall": "ball/form",
+    "norms": "norm/step",
+    "products.ProductFact": "fact/products",
+    "pulls": "pull/loss pull/value",
+    "runs": "norm/run pull/run",
+    "shares": "pull/form",
+    "signs.SignPull": "pull/signs",
+    "slices": "fact/slice",
+    "stacks": "norm/stack pull/stack",
+}, lambda rule: "".join(part.title() for part in reversed(rule.split("/"))))  # fmt: skip
+"""the record of the lines of each rule, in `lines`"""

@@ -7,7 +7,7 @@
 
 Input: `LC003`, or a rule as certificates or analyses name it. Output: text: for a code its meaning
 and remedy, for a rule of the core the docstrings of the code that applies it. Sources are read, not
-imported; the names come from the tables by which the core finds its rules, so that no page is
+imported; the names come from the registries by which the core finds its rules, so that no page is
 missing or out of date.
 """
 
@@ -19,9 +19,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Final, final
 
+from lipcert.core.line import RULES
 from lipcert.core.losses import KINDS
+from lipcert.core.registry import Registry
+from lipcert.core.rules import FUNCTIONS, STEPS, VERSION
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest
@@ -44,36 +47,18 @@ class RulePage:
 
 def core_pages() -> dict[str, list[RulePage]]:
     """All pages, sorted by name."""
-    pages = {**_lines(), **_steps(), **_norms(), **_losses()}
+    lines = {rule: [_placed(RULES, rule)] for rule in RULES}
+    losses = {f"loss.{kind}": [_placed(KINDS, kind)] for kind in KINDS}
+    pages = {**lines, **_steps(), **_norms(), **losses}
     return dict(sorted(pages.items()))
 
 
-def _lines() -> dict[str, list[RulePage]]:
-    """By the table of the rules of lines."""
-    found: dict[str, list[RulePage]] = {}
-    for rule, place in _constant("line.py", "RULES").items():
-        module, _, name = place.partition(".")
-        found[rule] = [_page(f"lines/{module}.py", name)]
-    return found
-
-
 def _steps() -> dict[str, list[RulePage]]:
-    """By `rules.steps`, `rules.activations` and the version in `coverage`."""
-    version = _constant("coverage.py", "_VERSION")
-    families = {
-        kind: family
-        for family, kinds in _constant("rules/steps.py", "_KINDS").items()
-        for kind in kinds.split()
-    }
-    functions: Mapping[str, str] = _constant("rules/activations.py", "FUNCTIONS")
-    pages = {kind: _page(f"rules/{family}.py", f"{kind}Rule") for kind, family in families.items()}
+    pages = {kind: _placed(STEPS, kind) for kind in STEPS}
     applied = pages.pop("Activation")
-    found = {f"{kind.lower()}/{version}": [page] for kind, page in pages.items()}
-    for name, place in functions.items():
-        module, _, function = place.partition(".")
-        page = _page(f"rules/{module}.py", function)
-        found[f"activation.{name}/{version}"] = [page, applied]
-    return found
+    found = {f"{kind.lower()}/{VERSION}": [page] for kind, page in pages.items()}
+    functions = {name: [_placed(FUNCTIONS, name), applied] for name in FUNCTIONS}
+    return {**found, **{f"activation.{name}/{VERSION}": page for name, page in functions.items()}}
 
 
 def _norms() -> dict[str, list[RulePage]]:
@@ -96,21 +81,18 @@ def _norms() -> dict[str, list[RulePage]]:
     return found
 
 
-def _losses() -> dict[str, list[RulePage]]:
-    """By the table of kinds."""
-    found: dict[str, list[RulePage]] = {}
-    for kind, place in KINDS.items():
-        module, _, name = place.partition(".")
-        found[f"loss.{kind}"] = [_page(f"losses/{module}.py", name)]
-    return found
-
-
 def _called(node: ast.AST) -> Iterator[str]:
     """Names of what is called, as functions or as methods."""
     for call in ast.walk(node):
         match call:
             case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
                 yield name
+
+
+def _placed(registry: Registry, name: str) -> RulePage:
+    """The page of what a registry has under a name."""
+    module, _, member = registry.places[name].partition(".")
+    return _page(f"{registry.package}/{module}.py", member)
 
 
 def _page(file: str, name: str) -> RulePage:
@@ -133,26 +115,6 @@ def _definitions(file: str) -> Iterator[_Definition]:
     for node in ast.walk(_tree(file)):
         if isinstance(node, _Definition):
             yield node
-
-
-def _constant(file: str, name: str) -> Any:
-    """A literal that a module gives a name to."""
-    return ast.literal_eval(_assigned(file, name))
-
-
-def _assigned(file: str, name: str) -> ast.expr:
-    """What a module gives a name to."""
-    for node in _tree(file).body:
-        match node:
-            case ast.AnnAssign(target=ast.Name(id=found), value=ast.expr() as value):
-                pass
-            case ast.Assign(targets=[ast.Name(id=found)], value=value):
-                pass
-            case _:
-                continue
-        if found == name:
-            return value
-    raise LookupError(f"lipcert/core/{file} has no {name}")
 
 
 @cache

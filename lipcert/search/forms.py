@@ -13,7 +13,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.forms.centred import LARGEST_SQUARED
-from lipcert.core.forms.form import Form
+from lipcert.core.forms.chain import Form
 from lipcert.core.interval import Array, Interval, norm_up
 from lipcert.core.line import Line
 from lipcert.core.lines.balls import NearFact

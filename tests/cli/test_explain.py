@@ -13,8 +13,8 @@ from lipcert.core.coverage import rule_of
 from lipcert.core.line import RULES
 from lipcert.core.losses import KINDS
 from lipcert.core.program import Activation, Dense
-from lipcert.core.rules.activations import FUNCTIONS
-from lipcert.core.rules.steps import FAMILIES, rule_class
+from lipcert.core.rules import FUNCTIONS, STEPS
+from lipcert.core.rules.steps import rule_class
 from lipcert.diagnostics import CODES
 from lipcert.errors import UsageError
 from lipcert.explain import all_keys, code_pages, core_pages, explain
@@ -42,7 +42,7 @@ def test_every_rule_that_a_certificate_names_has_a_page() -> None:
     """By the core itself, whose sources the pages are read from."""
     pages = core_pages()
     names = {rule_of(Activation(name)) for name in FUNCTIONS}
-    names |= {f"{kind.lower()}/1" for kind in FAMILIES if kind != "Activation"}
+    names |= {f"{kind.lower()}/1" for kind in STEPS if kind != "Activation"}
     assert {name for name in pages if "/" in name} == {*RULES, *names}
     methods = ("dense", "windows", "explicit", "absolute", "torus")
     assert {name for name in pages if name.startswith("norm.")} == {f"norm.{m}" for m in methods}

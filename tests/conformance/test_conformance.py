@@ -13,8 +13,8 @@ from lipcert.core.check import Choices, check
 from lipcert.core.line import RULES
 from lipcert.core.losses import KINDS
 from lipcert.core.main import EXIT_CODES
+from lipcert.core.rules import STEPS
 from lipcert.core.rules.activations import FUNCTIONS
-from lipcert.core.rules.steps import FAMILIES
 from tests.conformance import run
 
 HERE = Path(__file__).parent
@@ -117,7 +117,7 @@ def test_every_rule_step_function_and_loss_is_there():
     assert {line["rule"] for line in lines} == RULES.keys()
     steps = {line["step"].partition("/")[0] for line in lines if "step" in line}
     functions = {f"activation.{name}" for name in FUNCTIONS}
-    assert steps == functions | {kind.lower() for kind in FAMILIES} - {"activation"}
+    assert steps == functions | {kind.lower() for kind in STEPS} - {"activation"}
     losses = [item["data"] for c in said for item in c["assumptions"] if item["id"] == "A-LOSS"]
     assert {loss["kind"] for loss in losses} == {*KINDS, "joint"}
 

@@ -29,7 +29,7 @@ from lipcert.core.certificate import (
     Tool,
     read_certificate,
 )
-from lipcert.core.line import RULES, Line, line_class
+from lipcert.core.line import RULES, Line
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall, NearFact
@@ -220,7 +220,7 @@ def test_another_grammar_is_refused(schema: str) -> None:
 
 
 CERTIFICATES = values_of(
-    Certificate, {**SCALARS, Line[Any]: st.one_of([values_of(line_class(rule)) for rule in RULES])}
+    Certificate, {**SCALARS, Line[Any]: st.one_of([values_of(RULES[rule]) for rule in RULES])}
 )
 
 
@@ -239,7 +239,7 @@ def test_a_line_has_the_members_of_its_rule() -> None:
         for rule in RULES:
             root = document()
             at(root, ("lines", place))["rule"] = rule
-            if own != {item.name for item in fields(line_class(rule))}:
+            if own != {item.name for item in fields(RULES[rule])}:
                 with pytest.raises(CertificateFormatError, match=rf"lines\[{place}\]"):
                     read_certificate(write_canonical(root))
 

@@ -14,7 +14,7 @@ from typing import Final, final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, round_down, round_up, sqrt_up
-from lipcert.core.forms.form import Form
+from lipcert.core.forms.chain import Form
 from lipcert.core.interval import Array, Interval, exact, norm_up, up
 from lipcert.core.norms.claim import MAX_SIZE, room_for
 from lipcert.core.program import Program, Shape

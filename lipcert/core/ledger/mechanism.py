@@ -11,13 +11,13 @@ layer's input and cotangent (`layer_clipping`), and gradient clipping the gradie
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from importlib import import_module
 from typing import Any, ClassVar, Final, Literal, Self, final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.ledger import declared
+from lipcert.core.registry import Registry
 
 MECHANISM: Final = "A-MECHANISM"
 
@@ -94,32 +94,15 @@ class Unchanged(Mechanism):
     fills_scope = True
 
 
-@final
-class _Mechanisms(Mapping[str, type[Mechanism]]):
-    """The class of each kind, loaded when it is asked for."""
-
-    _places: Final = {
-        "none": "mechanism.Unchanged",
-        "clipless": "held_weights.Clipless",
-        "weight-clipping": "held_weights.WeightClipping",
-        "fixed-weight-norm": "held_weights.FixedWeightNorm",
-        "backprop-clipping": "layer_clipping.BackpropClipping",
-        "gradient-clipping": "gradient_clipping.GradientClipping",
-    }
-
-    def __getitem__(self, kind: str) -> type[Mechanism]:
-        module, _, name = self._places[kind].partition(".")
-        found: type[Mechanism] = getattr(import_module(f"lipcert.core.ledger.{module}"), name)
-        return found
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
-
-    def __len__(self) -> int:
-        return len(self._places)
-
-
-MECHANISMS: Final[Mapping[str, type[Mechanism]]] = _Mechanisms()
+MECHANISMS: Final[Mapping[str, type[Mechanism]]] = Registry("ledger", {
+    "mechanism.Unchanged": "none",
+    "held_weights.Clipless": "clipless",
+    "held_weights.WeightClipping": "weight-clipping",
+    "held_weights.FixedWeightNorm": "fixed-weight-norm",
+    "layer_clipping.BackpropClipping": "backprop-clipping",
+    "gradient_clipping.GradientClipping": "gradient-clipping",
+})  # fmt: skip
+"""the class of each kind"""
 
 
 def names_of(mechanism: type[Mechanism]) -> dict[str, bool]:

@@ -10,8 +10,7 @@ import numpy as np
 
 from lipcert.core.codec import Bound
 from lipcert.core.coverage import tensors_read
-from lipcert.core.forms.chain import chain_form
-from lipcert.core.forms.form import Form
+from lipcert.core.forms.chain import Form, chain_form
 from lipcert.core.interval import Interval, hull
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.proof import Proof

@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Final
 
-KINDS: Final[Mapping[str, str]] = MappingProxyType({
-    "cross-entropy": "softmax.CrossEntropy",
-    "bce": "entries.BinaryCrossEntropy",
-    "mse": "entries.SquaredError",
-    "mae": "entries.AbsoluteError",
-    "huber": "entries.Huber",
-    "focal": "focal.Focal",
-    "nll": "margins.NegativeLogLikelihood",
-    "multiclass-hinge": "margins.MulticlassHinge",
-    "multi-margin": "margins.MultiMargin",
-    "kr": "margins.KantorovichRubinstein",
-    "hkr": "margins.HingeKantorovichRubinstein",
-    "cosine": "entries.Cosine",
+from lipcert.core.registry import Registry
+
+KINDS: Final = Registry("losses", {
+    "softmax.CrossEntropy": "cross-entropy",
+    "entries.BinaryCrossEntropy": "bce",
+    "entries.SquaredError": "mse",
+    "entries.AbsoluteError": "mae",
+    "entries.Huber": "huber",
+    "focal.Focal": "focal",
+    "margins.NegativeLogLikelihood": "nll",
+    "margins.MulticlassHinge": "multiclass-hinge",
+    "margins.MultiMargin": "multi-margin",
+    "margins.KantorovichRubinstein": "kr",
+    "margins.HingeKantorovichRubinstein": "hkr",
+    "entries.Cosine": "cosine",
 })  # fmt: skip
-"""by the name that users and certificates give it: module and class"""
+"""the class of each, by the name that users and certificates give it"""

@@ -7,50 +7,22 @@ a check rests on the rules of the steps in its program, and on no others.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from typing import Any, Final
+from typing import Any
 
 from lipcert.core.budget import spend
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Op, Program, Shape, Step
+from lipcert.core.rules import STEPS
 from lipcert.core.rules.base import Rule, Weights
 from lipcert.core.rules.facts import Fact
-
-_KINDS: Final = {
-    "activations": "Activation",
-    "attention": "Attention",
-    "averages": "AveragePool",
-    "clips": "CotangentClip InputClip",
-    "centring": "Centre DivideByNorm",
-    "concat": "Concat",
-    "convolution": "Conv",
-    "dense": "Dense",
-    "embedding": "Embedding",
-    "factors": "BatchNorm PRelu",
-    "lengths": "LpPool ReduceLogSumExp ReduceNorm",
-    "masks": "Compare MaskedMean",
-    "moves": "Move",
-    "normalize": "Normalize",
-    "products": "Divide MatMul Multiply",
-    "responses": "LocalResponse",
-    "scales": "Scale Shift",
-    "selections": "MaxPool ReduceMax Sort",
-    "softmax": "Softmax",
-    "sums": "Add ReduceSum",
-}
-"""the kinds of steps of each module of this package, which has a class `<kind>Rule` for each"""
-FAMILIES: Final = {kind: family for family, kinds in _KINDS.items() for kind in kinds.split()}
-"""the module of each kind"""
 
 
 def rule_class(kind: type[Op]) -> type[Rule[Any]]:
     """The rule of a kind of step; Unsupported where there is none."""
-    family = FAMILIES.get(kind.__name__)
-    if family is None:
+    if kind.__name__ not in STEPS:
         raise Unsupported(f"there is no rule for {kind.__name__}")
-    module = import_module(f"lipcert.core.rules.{family}")
-    found: type[Rule[Any]] = getattr(module, f"{kind.__name__}Rule")
+    found: type[Rule[Any]] = STEPS[kind.__name__]
     return found
 
 

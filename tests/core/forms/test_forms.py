@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, reach, side_by_side
-from lipcert.core.forms.chain import at_the_bottom, chain_form
-from lipcert.core.forms.form import Form
+from lipcert.core.forms.chain import Form, at_the_bottom, chain_form
 from lipcert.core.forms.links import links_of
 from lipcert.core.interval import Interval, exact
 from lipcert.core.norms.claim import Definite

@@ -8,9 +8,8 @@ import math
 import numpy as np
 import pytest
 
-from lipcert.core.forms.chain import at_the_bottom, chain_form
+from lipcert.core.forms.chain import Form, at_the_bottom, chain_form
 from lipcert.core.forms.extremes import ordering_of
-from lipcert.core.forms.form import Form
 from lipcert.core.forms.links import links_of
 from lipcert.core.interval import Interval
 from lipcert.core.norms.float_engine import definite_float

@@ -38,11 +38,12 @@ from lipcert.core.program import (
     Step,
     Window,
 )
-from lipcert.core.rules.activations import FUNCTIONS
+from lipcert.core.rules import FUNCTIONS
+from lipcert.core.rules import STEPS as RULES
 from lipcert.core.rules.base import Constraint, Rule, Weights
 from lipcert.core.rules.constrained import Constrained
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
-from lipcert.core.rules.steps import FAMILIES, rule_at, rule_class, step_fact
+from lipcert.core.rules.steps import rule_at, rule_class, step_fact
 from tests.core.rules.attack import holds
 from tests.core.rules.cases import KINDS, POINT, STEPS, rule
 from tests.core.rules.evaluate import run, spectral, tensors_of
@@ -400,13 +401,13 @@ def test_moves_that_read_apart_are_perpendicular() -> None:
 def test_every_kind_of_step_has_one_rule(kind: type) -> None:
     found = rule_class(kind)
     assert found.__name__ == f"{kind.__name__}Rule"
-    assert found.__module__.endswith(f".{FAMILIES[kind.__name__]}")
+    assert found is RULES[kind.__name__]
     assert not found.__abstractmethods__
     assert kind.__name__ in KINDS
 
 
 def test_there_are_no_other_rules() -> None:
-    assert {kind.__name__ for kind in STEPS} == FAMILIES.keys() == KINDS.keys()
+    assert {kind.__name__ for kind in STEPS} == RULES.keys() == KINDS.keys()
 
 
 def test_a_step_without_a_rule_is_refused() -> None:
@@ -435,7 +436,8 @@ def test_a_check_loads_the_families_of_its_steps() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = set(done.stdout.split())
     assert "lipcert.core.rules.dense" in loaded
-    others = {*FAMILIES.values(), *(name.partition(".")[0] for name in FUNCTIONS.values())}
+    places = [*RULES.places.values(), *FUNCTIONS.places.values()]
+    others = {place.partition(".")[0] for place in places}
     assert not {f"lipcert.core.rules.{name}" for name in others - {"dense"}} & loaded
 
 

@@ -1,0 +1,47 @@
+"""Registries: members of the core's modules by name, each loaded when it is asked for.
+
+So a check rests on the modules of what its certificate and its model name, and on no others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from typing import Any, final
+
+
+def member(package: str, place: str) -> Any:
+    """What stands at "module.name" in a package of the core."""
+    module, _, name = place.partition(".")
+    return getattr(import_module(f"lipcert.core.{package}.{module}"), name)
+
+
+@final
+class Registry(Mapping[str, Any]):
+    """Members of the modules of one package, by the names that files and settings give them.
+
+    rows: one name or several with blanks between, by the place of what they name: "module.member",
+    or "module" where `spelt` makes the member of the name. places: of each name.
+    """
+
+    def __init__(
+        self, package: str, rows: Mapping[str, str], spelt: Callable[[str], str] = str
+    ) -> None:
+        self.package = package
+        self.places = {
+            name: place if "." in place else f"{place}.{spelt(name)}"
+            for place, names in rows.items()
+            for name in names.split()
+        }
+
+    def __getitem__(self, name: str) -> Any:
+        return member(self.package, self.places[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.places
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
