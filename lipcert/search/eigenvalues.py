@@ -26,6 +26,10 @@ _FIRST_LOOK: Final = 12
 _MOST_LANCZOS: Final = 600
 _MOST_STEPS: Final = 96
 _BETWEEN_LOOKS: Final = 6
+_HOPE: Final = 2.0
+"""how many times what the last steps added the next ones may add"""
+_FEWER: Final = 0.75
+"""part of a stack from which on the others are left behind"""
 
 
 def spectral_norm(matrix: Matrices) -> float:
@@ -79,65 +83,74 @@ def strips_norm(strips: Sequence[Strip], columns: int) -> float:
         return float(np.ldexp(np.sqrt(largest_eigenvalue(gram, columns)), exponent))
 
 
-def estimated_squares(stack: Matrices, accuracy: float) -> Array:
-    """‖Z‖₂² of every matrix of a stack [k, m, n] of moderate numbers, roughly this accurate."""
-    tall: Any = stack if stack.shape[1] >= stack.shape[2] else stack.swapaxes(1, 2)
-    count, length, side = tall.shape
-    if side <= _TINY or (length >= _LONG * side and side <= _SHORT):
-        return estimated_eigenvalues(tall.conj().swapaxes(1, 2) @ tall, accuracy)
+def estimated_squares(stack: Matrices, accuracy: float, least: float | None = None) -> Array:
+    """‖Z‖₂² of every matrix of a stack [k, m, n] of moderate numbers, roughly this accurate.
 
-    def image(vectors: Any) -> Any:
+    least: if given, only values of at least this and near the largest one are that accurate.
+    """
+    tall: Any = stack if stack.shape[1] >= stack.shape[2] else stack.swapaxes(1, 2)
+    _, length, side = tall.shape
+    if side <= _TINY or (length >= _LONG * side and side <= _SHORT):
+        return estimated_eigenvalues(tall.conj().swapaxes(1, 2) @ tall, accuracy, least)
+
+    def image(tall: Any, vectors: Any) -> Any:
         through = (tall @ vectors[..., None])[..., 0]
         return (through.conj()[:, None] @ tall).conj()[:, 0]
 
-    return _ritz_values(image, (count, side), tall.dtype, accuracy)
+    return _ritz_values(image, tall, accuracy, least)
 
 
-def estimated_eigenvalues(grams: Matrices, accuracy: float) -> Array:
+def estimated_eigenvalues(grams: Matrices, accuracy: float, least: float | None = None) -> Array:
     """The largest one of every matrix of a stack [k, n, n] without negative ones, as accurate."""
     if grams.shape[1] <= _TINY:
         return eigenvalues(grams)[:, -1]
 
-    def image(vectors: Any) -> Any:
+    def image(grams: Any, vectors: Any) -> Any:
         return (grams @ vectors[..., None])[..., 0]
 
-    return _ritz_values(image, grams.shape[:2], grams.dtype, accuracy)
+    return _ritz_values(image, grams, accuracy, least)
 
 
 def _ritz_values(
-    operators: Callable[[Any], Any], shape: tuple[int, ...], kind: Any, accuracy: float
+    image: Callable[[Any, Any], Any], stack: Any, accuracy: float, least: float | None
 ) -> Array:
     """Of a Krylov space of each operator, that grows until the largest value settles.
 
-    Where it is exhausted, the recurrence goes on with the zero vector and the value 0.
+    Lanczos vectors are not held, as in `largest_eigenvalue`. Where the space is exhausted, the
+    recurrence goes on with the zero vector and the value 0.
     """
-    count, side = shape
+    count, side = len(stack), stack.shape[2]
     steps = min(side, _MOST_STEPS)
-    basis = np.zeros((count, steps, side), dtype=kind)
     start = np.random.default_rng(0).standard_normal(side)
-    basis[:, 0] = start / np.linalg.norm(start)
+    vector = np.tile((start / np.linalg.norm(start)).astype(stack.dtype), (count, 1))
+    before, length = np.zeros_like(vector), np.zeros(count)
     tridiagonal = np.zeros((count, steps, steps))
-    known = np.zeros(count)
+    found, open_ = np.zeros(count), np.arange(count)
     for step in range(steps):
-        vector = np.ascontiguousarray(basis[:, step])
-        image = operators(vector)
-        tridiagonal[:, step, step] = (vector.conj() * image).sum(axis=1).real
+        new = image(stack, vector)
+        diagonal = (vector.conj() * new).sum(axis=1).real
+        tridiagonal[:, step, step] = diagonal
         if (step + 1) % _BETWEEN_LOOKS == 0 or step + 1 == steps:
             ritz = eigenvalues(tridiagonal[:, : step + 1, : step + 1])[:, -1]
-            if (ritz - known <= accuracy * ritz).all():
-                return np.asarray(ritz, dtype=np.float64)
-            known = ritz
-        if step + 1 < steps:
-            used = basis[:, : step + 1]
-            for _ in range(2):
-                overlaps = used @ np.ascontiguousarray(image.conj())[..., None]
-                image -= (overlaps.conj().swapaxes(1, 2) @ used)[:, 0]
-            length = np.linalg.norm(image, axis=1)
-            noise = 100.0 * np.finfo(image.dtype).eps * tridiagonal.max(axis=(1, 2))
-            length[length <= noise] = 0.0
-            basis[:, step + 1] = image / np.where(length > 0.0, length, np.inf)[:, None]
-            tridiagonal[:, step, step + 1] = tridiagonal[:, step + 1, step] = length
-    return np.asarray(known, dtype=np.float64)
+            gains = ritz - found[open_]
+            found[open_] = ritz
+            going = gains > accuracy * ritz
+            if least is not None:
+                going &= ritz + _HOPE * gains >= max(least, float(found.max()))
+            if not going.any() or step + 1 == steps:
+                break
+            if least is not None and going.mean() <= _FEWER:
+                rows = (stack, vector, new, before, length, diagonal, tridiagonal, open_)
+                stack, vector, new, before, length, diagonal, tridiagonal, open_ = (
+                    each[going] for each in rows
+                )
+        new -= diagonal[:, None] * vector
+        new -= length[:, None] * before
+        length = np.linalg.norm(new, axis=1)
+        length[length <= 100.0 * np.finfo(new.dtype).eps * tridiagonal.max(axis=(1, 2))] = 0.0
+        before, vector = vector, new / np.where(length > 0.0, length, np.inf)[:, None]
+        tridiagonal[:, step, step + 1] = tridiagonal[:, step + 1, step] = length
+    return found
 
 
 def _over_power(matrix: Matrices, exponent: int) -> Matrices:

@@ -21,6 +21,7 @@ from lipcert.core.norms.symbol import GramSymbol, Symbol, symbol_of
 from lipcert.core.norms.torus import MAX_COUNT
 from lipcert.search.eigenvalues import (
     Array,
+    Matrices,
     estimated_eigenvalues,
     estimated_squares,
     spectral_norm,
@@ -43,6 +44,8 @@ _PART: Final = 8
 """of the frequencies of another torus, the part that is looked at"""
 _AT_ONCE: Final = 1 << 20
 _ROUGH, _FINE = 1e-3, 1e-5
+_AWAY: Final = 10.0
+"""how many times as much as it is accurate an estimate may be from the largest"""
 
 
 @final
@@ -70,11 +73,11 @@ def torus_norm(convolution: Convolution) -> TorusNorm | None:
     exponent = int(np.frexp(np.abs(kernel).max())[1])
     lengths = tuple(axis.length for axis in extended)
     points = min(math.prod(tori[0].shape) if tori else 1, _FEW)
-    symbol = _Symbol(symbol_of(np.ldexp(kernel, -exponent), lengths, points), lengths)
+    symbol = _Symbol.of(np.ldexp(kernel, -exponent), lengths, points)
     torus, numbers, squares = _chosen(symbol, tori or [_Torus((), ())])
-    square = symbol.peak(torus, numbers[np.argsort(-squares)[:_PROMISING]])
+    peak = symbol.peak(torus, numbers[_highest(squares, _PROMISING, _ROUGH)])
     with np.errstate(over="ignore"):
-        norm = float(np.ldexp(np.sqrt(square), exponent))
+        norm = float(np.ldexp(peak, exponent))
     return TorusNorm(norm, torus.twists, torus.counts)
 
 
@@ -140,41 +143,47 @@ class _Torus:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Symbol:
-    """Estimates of norms of P(w) = Σ_j K_j·exp(i·Σ_a j_a·w_a). lengths: as of `form`."""
+    """Estimates of norms of P(w) = Σ_j K_j·exp(i·Σ_a j_a·w_a). lengths: as of `fine`.
 
-    form: Symbol | GramSymbol
+    rough: P or PP* in single precision, where that will do.
+    """
+
+    rough: Symbol | GramSymbol
+    fine: Symbol
     lengths: tuple[int, ...]
 
-    def at(self, angles: Array) -> npt.NDArray[np.complex128]:
-        """P or PP* at frequencies, in all groups: [n · groups, ...]."""
-        return self.form.matrices(np.exp(1j * (angles @ self.form.exponents.T)))
+    @classmethod
+    def of(cls, kernel: Array, lengths: tuple[int, ...], points: int) -> _Symbol:
+        """A kernel as of `Symbol`, for a look at this many frequencies."""
+        single = kernel.astype(np.float32) if min(kernel.shape[2:]) > 1 else kernel
+        return cls(symbol_of(single, lengths, points), Symbol(kernel, lengths), lengths)
 
-    def squares(self, torus: _Torus, numbers: IndexArray, accuracy: float) -> Array:
-        """Estimates of ‖P(w)‖² from below, the largest of all groups: [n]."""
-        step = max(1, _AT_ONCE // self.form.size)
+    def squares(
+        self, torus: _Torus, numbers: IndexArray, accuracy: float, least: float = 0.0
+    ) -> Array:
+        """Estimates of ‖P(w)‖² from below, the largest of all groups: [n].
+
+        Those below `least`, or far from the largest, are less accurate.
+        """
+        form = self.rough if accuracy >= _ROUGH else self.fine
+        estimated = estimated_eigenvalues if isinstance(form, GramSymbol) else estimated_squares
+        step = max(1, _AT_ONCE // form.size)
         found = [np.zeros(0)]
         for start in range(0, len(numbers), step):
-            angles = torus.angles(numbers[start : start + step])
-            squares = self._estimates(self.at(angles), accuracy)
-            found.append(squares.reshape(len(angles), -1).max(axis=1))
+            some = numbers[start : start + step]
+            squares = estimated(_matrices(form, torus, some), accuracy, least)
+            found.append(squares.reshape(len(some), -1).max(axis=1))
+            least = max(least, float(squares.max()))
         return np.concatenate(found)
 
     def peak(self, torus: _Torus, numbers: IndexArray) -> float:
-        """max ‖P(w)‖² over a few frequencies: of those that come closest, almost exactly."""
-        numbers = numbers[np.argsort(-self.squares(torus, numbers, _FINE))[:_PEAKS]]
-        stack = self.at(torus.angles(numbers))
+        """max ‖P(w)‖ over a few frequencies: of those that come closest, almost exactly."""
+        squares = self.squares(torus, numbers, _FINE)
+        numbers = numbers[_highest(squares, _PEAKS, _FINE)]
+        stack = _matrices(self.fine, torus, numbers)
         if len(stack) > _PEAKS:
-            stack = stack[np.argsort(-self._estimates(stack, _FINE))[:_PEAKS]]
-        norm = max(map(spectral_norm, stack))
-        return norm if isinstance(self.form, GramSymbol) else norm**2
-
-    def _estimates(self, stack: npt.NDArray[np.complex128], accuracy: float) -> Array:
-        """Of ‖P‖² by P or PP*, in single precision where that will do."""
-        rough = accuracy >= _ROUGH and min(stack.shape[1:]) > 1
-        matrices = stack.astype(np.complex64) if rough else stack
-        if isinstance(self.form, GramSymbol):
-            return estimated_eigenvalues(matrices, accuracy)
-        return estimated_squares(matrices, accuracy)
+            stack = stack[np.argsort(-estimated_squares(stack, _FINE, 0.0))[:_PEAKS]]
+        return max(map(spectral_norm, stack))
 
     def look(self, torus: _Torus) -> tuple[IndexArray, Array]:
         """Numbers of frequencies, and estimates there: all, or around the peaks among many."""
@@ -230,6 +239,19 @@ def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> tuple[_Torus, IndexArray
     seen = symbol.look(other)
     better = float(seen[1].max()) < float(squares.max())
     return (other, *seen) if better else (first, numbers, squares)
+
+
+def _highest(squares: Array, most: int, accuracy: float) -> IndexArray:
+    """Of estimates that are this accurate, which may be the largest: not too many, in order."""
+    order = np.argsort(-squares)[:most]
+    return order[squares[order] >= (1.0 - _AWAY * accuracy) * squares.max()]
+
+
+def _matrices(form: Symbol | GramSymbol, torus: _Torus, numbers: IndexArray) -> Matrices:
+    """P or PP* at frequencies, in all groups: [n · groups, ...]."""
+    powers = np.exp(1j * (torus.angles(numbers) @ form.exponents.T))
+    entries = form.even if isinstance(form, GramSymbol) else form.kernel
+    return form.matrices(powers.astype(np.result_type(entries, np.complex64)))
 
 
 def _distances(angles: Array, peaks: Array) -> Array:

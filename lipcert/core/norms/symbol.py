@@ -111,23 +111,22 @@ class GramSymbol:
     @classmethod
     def of(cls, symbol: Symbol) -> GramSymbol:
         """From products of the kernel by itself, shifted."""
-        kernel = _wide(symbol.kernel)
-        J, groups, c, d = kernel.shape
+        J, groups, c, d = _wide(symbol.kernel).shape
+        rows = np.ascontiguousarray(np.moveaxis(_wide(symbol.kernel), 0, 2))
         numbers = np.arange(J).reshape(symbol.lengths)
         exponents = _product(range(1 - length, length) for length in symbol.lengths)
         exponents = exponents[len(exponents) // 2 :]  # the middle one is 0, and before are the −δ
         T, axes = exponents.shape
-        even, odd = np.zeros((T, groups, c, c)), np.zeros((T, groups, c, c))
+        even, odd = np.zeros((2, T, groups, c, c), rows.dtype)
         for number, exponent in enumerate(exponents.tolist()):
             spend()
             ahead = numbers[tuple(map(_from, exponent))].ravel()
             behind = numbers[tuple(_from(-shift) for shift in exponent)].ravel()
-            A = sum(
-                kernel[j] @ kernel[k].swapaxes(1, 2) for j, k in zip(ahead, behind, strict=True)
-            )
+            left, right = (rows[:, :, j].reshape(groups, c, -1) for j in (ahead, behind))
+            A = left @ right.swapaxes(1, 2)
             even[number] = A + A.swapaxes(1, 2) if number else A
             odd[number] = A - A.swapaxes(1, 2) if number else 0.0
-        largest = max(Fraction(norm_up(kernel[:, group])) for group in range(groups))
+        largest = max(map(Fraction, map(norm_up, rows)))
         square = J * largest**2
         error = 2 * gamma(J * d + 1 + 5 * axes + T) * square + 16 * c * c * J * d * T * ETA
         return cls(even, odd, exponents, square, error)
@@ -196,6 +195,6 @@ def _from(shift: int) -> slice:
 
 
 def _complex(real: Array, imaginary: Array) -> ComplexArray:
-    result = np.empty(real.shape, dtype=np.complex128)
+    result = np.empty(real.shape, dtype=np.result_type(real, np.complex64))
     result.real, result.imag = real, imaginary
     return result
