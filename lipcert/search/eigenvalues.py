@@ -140,7 +140,7 @@ def _ritz_values(
             if not going.any() or step + 1 == steps:
                 break
             if least is not None and going.mean() <= _FEWER:
-                rows = (stack, vector, new, before, length, diagonal, tridiagonal, open_)
+                rows: Any = (stack, vector, new, before, length, diagonal, tridiagonal, open_)
                 stack, vector, new, before, length, diagonal, tridiagonal, open_ = (
                     each[going] for each in rows
                 )

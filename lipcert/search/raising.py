@@ -20,7 +20,7 @@ import numpy.typing as npt
 from lipcert.core.lines.gains import GainFact, constants_of, copies_of
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms.convolution import Kernel
-from lipcert.core.norms.lines import axes_of, phases_of
+from lipcert.core.norms.lines import Axis, axes_of, phases_of
 from lipcert.core.norms.raised_kernels import kernel_of, raised_kernel, tap_of_all
 from lipcert.core.program import Step
 from lipcert.search.eigenvalues import estimated_squares
@@ -59,7 +59,7 @@ def gains(
     """
     *run, above = steps
     kernel = kernel_of(run, proof.program.shapes)
-    if kernel is None:
+    if kernel is None or _looks(kernel, patience) < _LEAST_LOOKS:
         return
     constants = constants_of(run, proof)
     copies = copies_of(above.shape, len(kernel.frame.kernel), kernel.frame.groups)
@@ -98,16 +98,15 @@ def numbers_to_raise(
     norm: of x. copies: of τ in z. known: of the ReLU; on a torus, where no window reads padding, it
     is larger.
     """
-    problem = _Problem.of(kernel, constants, norm, copies)
+    looks = _looks(kernel, patience)
+    problem = _Problem.of(kernel, constants, norm, copies) if looks >= _LEAST_LOOKS else None
     if problem is None:
         return None
     frame = kernel.frame
     inside = [float((frame.reads(axis) >= 0).mean()) for axis in range(len(frame.size))]
     known /= math.prod(inside)
-    most = _MOST_LOOKS if len(problem.powers) == 1 else _MOST_AT_FREQUENCIES
-    looks = int(patience * min(_WORK / problem.work, most))
     p, q, reached = problem.start()
-    if looks < _LEAST_LOOKS or reached >= _WORTH * known:
+    if reached >= _WORTH * known:
         return None
     tau = (0.3 if constants.any() else 1e-6) * norm / copies**0.5
     point = np.log(np.concatenate([p, q, [tau]]))
@@ -127,6 +126,19 @@ def numbers_to_raise(
         point = here.point
     p, q, tau = problem.numbers(point)
     return tuple(p.tolist()), tuple(q.tolist()), (tau,)
+
+
+def _looks(kernel: Kernel, patience: float) -> int:
+    """How many are allowed: entrywise work costs as much as a hundred multiplications."""
+    axes, frame = axes_of(kernel.frame), kernel.frame
+    shifts, points = math.prod(axis.length for axis in axes), len(_powers(axes))
+    outputs = len(frame.kernel) // frame.groups
+    inputs = (frame.kernel.shape[1] + 1) * math.prod(axis.phases for axis in axes)
+    small, times = min(outputs, inputs), (4 if points > 1 else 1) * points
+    products = 4 * outputs * inputs * small + 10 * small**3
+    work = frame.groups * (times * products + 400 * shifts * outputs * inputs)
+    most = _MOST_LOOKS if points == 1 else _MOST_AT_FREQUENCIES
+    return int(patience * min(_WORK / work, most))
 
 
 @final
@@ -169,17 +181,9 @@ class _Problem:
         axes = axes_of(layout)
         where = phases_of(layout, axes)[:, :, 0].astype(np.int64)
         fixed = phases_of(replace(layout, kernel=values.reshape(layout.kernel.shape)), axes)
-        powers = _powers([axis.length for axis in axes])
+        powers = _powers(axes)
         numbers = np.where(where == 0, entries + 1, where - 1)
         return cls(fixed, numbers, entries, constants.reshape(wide[:2]), powers, norm, copies)
-
-    @property
-    def work(self) -> float:
-        """Multiplications of a look; entrywise work costs as much as a hundred."""
-        shifts, groups, outputs, inputs = self.fixed.shape
-        small, times = min(outputs, inputs), (4 if len(self.powers) > 1 else 1) * len(self.powers)
-        products = 4 * outputs * inputs * small + 10 * small**3
-        return float(groups * (times * products + 400 * shifts * outputs * inputs))
 
     @cached_property
     def scale(self) -> float:
@@ -278,9 +282,9 @@ class _Problem:
         return largest, np.ascontiguousarray(turned.real).reshape(raised.shape)
 
 
-def _powers(lengths: Sequence[int]) -> Any:
+def _powers(axes: Sequence[Axis]) -> Any:
     """exp(i·Σ_a j_a·w_a) as [frequencies, shifts], half of the last axis; 1 without frequencies."""
-    extended = [length for length in lengths if length > 1]
+    extended = [axis.length for axis in axes if axis.length > 1]
     powers: Any = np.ones((1, 1))
     for number, length in enumerate(extended, 1):
         count = _PER_SHIFT * length

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Any, Final, final
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +155,7 @@ class _Symbol:
     @classmethod
     def of(cls, kernel: Array, lengths: tuple[int, ...], points: int) -> _Symbol:
         """A kernel as of `Symbol`, for a look at this many frequencies."""
-        single = kernel.astype(np.float32) if min(kernel.shape[2:]) > 1 else kernel
+        single: Any = kernel.astype(np.float32) if min(kernel.shape[2:]) > 1 else kernel
         return cls(symbol_of(single, lengths, points), Symbol(kernel, lengths), lengths)
 
     def squares(
@@ -244,7 +244,8 @@ def _chosen(symbol: _Symbol, tori: Sequence[_Torus]) -> tuple[_Torus, IndexArray
 def _highest(squares: Array, most: int, accuracy: float) -> IndexArray:
     """Of estimates that are this accurate, which may be the largest: not too many, in order."""
     order = np.argsort(-squares)[:most]
-    return order[squares[order] >= (1.0 - _AWAY * accuracy) * squares.max()]
+    near: IndexArray = order[squares[order] >= (1.0 - _AWAY * accuracy) * squares.max()]
+    return near
 
 
 def _matrices(form: Symbol | GramSymbol, torus: _Torus, numbers: IndexArray) -> Matrices:

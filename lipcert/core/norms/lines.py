@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import final
 
 import numpy as np
+import numpy.typing as npt
 
 from lipcert.core.interval import Array
 from lipcert.core.norms.convolution import Convolution
@@ -43,9 +44,8 @@ class Axis:
     @classmethod
     def of(cls, convolution: Convolution, axis: int) -> Axis:
         """Taps that read the input somewhere and are not all zero, and outputs that read any."""
-        reads, live = convolution.reads(axis), _live_kernel(convolution)
-        others = tuple(a for a in range(live.ndim) if a != axis + 2)
-        used = np.flatnonzero(live.any(axis=others))
+        reads, live = convolution.reads(axis), _live_taps(convolution)
+        used = np.flatnonzero(live.any(axis=tuple(a for a in range(live.ndim) if a != axis)))
         stride, dilation = (
             n[axis] for n in (convolution.window.strides, convolution.window.dilations)
         )
@@ -105,13 +105,13 @@ def _determines(keys: IndexArray, values: IndexArray) -> bool:
     return not ((keys[1:] == keys[:-1]) & (values[1:] != values[:-1])).any()
 
 
-def _live_kernel(convolution: Convolution) -> Array:
-    """The kernel with zeros at taps that read nothing along some axis: the same map."""
-    kernel = convolution.kernel.copy()
+def _live_taps(convolution: Convolution) -> npt.NDArray[np.bool_]:
+    """Which taps are not 0, and read something along every axis: the others add nothing to T."""
+    live = np.asarray(convolution.kernel.any(axis=(0, 1)))
     for axis in range(len(convolution.size)):
         unread = ~(convolution.reads(axis) >= 0).any(axis=0)
-        np.moveaxis(kernel, axis + 2, 0)[unread] = 0.0
-    return kernel
+        np.moveaxis(live, axis, 0)[unread] = False
+    return live
 
 
 def axes_of(convolution: Convolution) -> list[Axis]:
@@ -123,6 +123,8 @@ def phases_of(convolution: Convolution, axes: list[Axis]) -> Array:
     """The kernel as [shifts, groups, outputs of a group, inputs · phases of all axes]."""
     kernel = np.ascontiguousarray(np.moveaxis(convolution.kernel, (0, 1), (-2, -1)))
     for number, axis in enumerate(axes):
+        if axis.phases == 1 and len(axis.taps) == axis.length == kernel.shape[number]:
+            continue  # each tap is a shift
         moved = np.moveaxis(kernel, number, 0)
         split = np.zeros((axis.length, axis.phases, *moved.shape[1:]))
         split[axis.shift, axis.phase] = moved[list(axis.taps)]
