@@ -34,7 +34,7 @@ from lipcert.core.losses.margins import (
     NegativeLogLikelihood,
 )
 from lipcert.core.losses.softmax import CrossEntropy
-from lipcert.core.losses.tokens import scores_of
+from lipcert.core.losses.tokens import of_token, scores_of, token_share
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import FloatArray, IndexArray, Shape
 from lipcert.errors import UsageError
@@ -172,12 +172,13 @@ def worst_gradients(loss: Loss, logits: FloatArray) -> FloatArray | None:
     scores = scores_of(loss, logits.shape[1:])
     if scores is None or scores.classes * logits.size > _MANY:
         return None
-    own = _worst(loss.of_token, scores.apart(logits.reshape(len(logits), -1)))
+    own = _worst(of_token(loss), scores.apart(logits.reshape(len(logits), -1)))
     if own is None:
         return None
     longest = own[np.argmax(np.sum(own**2, axis=2), axis=0), np.arange(own.shape[1])]
     found = np.stack([scores.together(rows) for rows in (longest, *own)])
-    shared: FloatArray = found.reshape(len(found), *logits.shape) / loss.share(scores.tokens)
+    share = token_share(loss, scores.tokens)
+    shared: FloatArray = found.reshape(len(found), *logits.shape) / share
     return shared
 
 
@@ -245,8 +246,8 @@ def _at(loss: Loss, shape: Shape, z: FloatArray, y: FloatArray | IndexArray) -> 
     if scores is None:
         raise TypeError(f"outputs of shape {shape} hold no scores of tokens")
     labels = y.reshape(-1)
-    own = _gradient(loss.of_token, scores.apart(z), np.maximum(labels, 0))
-    own *= (labels >= 0)[:, np.newaxis] / loss.share(scores.tokens)
+    own = _gradient(of_token(loss), scores.apart(z), np.maximum(labels, 0))
+    own *= (labels >= 0)[:, np.newaxis] / token_share(loss, scores.tokens)
     return np.asarray(scores.together(own))
 
 

@@ -31,7 +31,7 @@ from lipcert.core.losses.margins import (
     NegativeLogLikelihood,
 )
 from lipcert.core.losses.softmax import CrossEntropy
-from lipcert.core.losses.tokens import scores_of
+from lipcert.core.losses.tokens import of_token, scores_of, token_share
 from lipcert.core.program import Shape
 from lipcert.errors import NoVerdictError
 from lipcert.measure.lowering.functions import SOFTPLUS_GUARD, with_clipped_cotangent
@@ -65,9 +65,9 @@ def _at(loss: Loss, shape: Shape, z: Tensor, y: Tensor) -> Tensor:
     if scores is None:
         raise NoVerdictError(f"outputs of shape {shape} hold no scores of tokens")
     labels = y.reshape(-1)
-    own = _loss(loss.of_token, scores.apart(z), labels.clamp(min=0))
+    own = _loss(of_token(loss), scores.apart(z), labels.clamp(min=0))
     own = torch.where(labels >= 0, own, torch.zeros_like(own))
-    return own.reshape(-1, scores.tokens).sum(dim=1) / loss.share(scores.tokens)
+    return own.reshape(-1, scores.tokens).sum(dim=1) / token_share(loss, scores.tokens)
 
 
 @singledispatch

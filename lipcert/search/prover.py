@@ -35,7 +35,7 @@ from lipcert.core.lines.chains import (
 )
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
-from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
+from lipcert.core.lines.moved_balls import MovedBall, ZeroFact, is_proved_for
 from lipcert.core.lines.norms import NormLine, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
 from lipcert.core.lines.pulls import LossPull, ValuePull
@@ -121,7 +121,7 @@ class Derived:
             known, proof.number, line = self.forms.get(number), number, planned
             if known is not None:
                 slopes = slopes_at(proof, known.use, known.start, known.steps)
-                known = known if known.allows(slopes) else None
+                known = known if is_proved_for(known, slopes) else None
             if isinstance(line, NormLine):
                 found: Any = line.stated
             elif known is None:
@@ -392,8 +392,8 @@ class Prover:
             self._add_near(BallFact(value=stop, ball=ball, form=form))
         if start == proof.program.input or not proof.facts[start].norm <= LARGEST_SQUARED:
             return
-        if form is None or not proof.forms[form].allows(
-            slopes_between(steps, proof.facts, proof.images(steps, start))
+        if form is None or not is_proved_for(
+            proof.forms[form], slopes_between(steps, proof.facts, proof.images(steps, start))
         ):
             form = self._form(replace(line, use=CHORDS))
         if form is not None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lipcert.core import arithmetic as ar
-from lipcert.core.exponential import exp_bounds, exp_near, log_bounds
+from lipcert.core.exponential import exp_bounds, exp_near
+from lipcert.core.logarithm import log_bounds
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 POSITIVE = st.floats(min_value=0.0, exclude_min=True, allow_infinity=False)

@@ -103,8 +103,8 @@ FORMS = [
 PULLS = [
     _of("pulls:LossPull.evaluate", "self.of != LOSS or self.value != program.output", "False",
         by.a_loss_of_another_value),
-    _of("pulls:LossPull.evaluate", "found.clipped(premises.loss_clip)",
-        "found.clipped(0.9 * premises.loss_clip)", by.a_clipped_loss),
+    _of("pulls:LossPull.evaluate", "clipped(found, premises.loss_clip)",
+        "clipped(found, 0.9 * premises.loss_clip)", by.a_clipped_loss),
     _of("pulls:ValuePull.evaluate", "self.value == proof.program.output", "False",
         by.the_output_without_a_loss),
     _of("pulls:PullLine.keep", "self.value in cotangents", "False",

@@ -61,7 +61,7 @@ LOSSES = [
     Mutation("rules.facts:Cotangent.times", "multiply_up(self.norm, factor)", "self.norm", HEADS),
     by("losses.tokens:token_cotangent", "multiply_up(root_up(scores.tokens), each.norm)",
         "each.norm", test_tokens.attained, "sum", 9.0, "last"),
-    by("losses.base:ClassLoss.share", 'self.per_token == "mean"', "self.per_token",
+    by("losses.tokens:token_share", 'loss.per_token == "mean"', "loss.per_token",
         test_tokens.attained, "sum", 9.0, "first"),
     by("losses.tokens:token_cotangent", "each.times(divide_up(1.0, divisor))",
         "each.times(0.9 / divisor)", test_tokens.at_a_head, "cross-entropy"),
@@ -165,7 +165,7 @@ ARITHMETIC = [
     by("interval:norm_up", "return round_up(", "return 0.9 * round_up(",
         test_facts.test_box_norm_counts_what_is_repeated),
     by("exponential:exp_quotients", "(above, one)", "(below, one)", test_arithmetic.test_exp),
-    by("exponential:log_bounds", "high + above", "low + below", test_arithmetic.test_log),
+    by("logarithm:log_bounds", "high + above", "low + below", test_arithmetic.test_log),
 ]  # fmt: skip
 
 DERIVATION = [
@@ -181,9 +181,9 @@ DERIVATION = [
         "(self.cotangent_clip, layer.cotangent_clip)",
         "(self.cotangent_clip, *(item.cotangent_clip for item in self.layers))",
         test_clipped_soundness.test_nothing_exceeds_its_bound, count=8),
-    by("lines.proof:input_facts", "add_up(squares, multiply_up(own, own))",
+    by("lines.several_inputs:facts_of_several", "add_up(squares, multiply_up(own, own))",
         "max(squares, multiply_up(own, own))", oracles.inputs_of_two_norms),
-    by("rules.facts:Cotangent.clipped", "norm=min(self.norm, radius)",
+    by("rules.clips:clipped", "norm=min(cotangent.norm, radius)",
         "norm=0.9 * min(self.norm, radius)", line_oracles.a_clipped_loss),
     by("claims:group_bounds", "total_sensitivity(norms)", "max(norms)", oracles.a_group_of_two),
     by("claims:clipped_group", "divide_up(norm, sqrt_down(float(groups)))",

@@ -23,8 +23,9 @@ import numpy.typing as npt
 
 from lipcert.core.accounting.pair import Losses
 from lipcert.core.arithmetic import add_up, round_up
-from lipcert.core.exponential import exp_bounds, log_bounds
+from lipcert.core.exponential import exp_bounds
 from lipcert.core.interval import Array
+from lipcert.core.logarithm import log_bounds
 
 _Complex: TypeAlias = npt.NDArray[np.complex128]
 _ROOT_BITS: Final = 96

@@ -8,7 +8,8 @@ from fractions import Fraction
 
 from lipcert.core.accounting.curve import NormalTail, Removed, bits_for
 from lipcert.core.arithmetic import sqrt_up
-from lipcert.core.exponential import exp_bounds, log_bounds
+from lipcert.core.exponential import exp_bounds
+from lipcert.core.logarithm import log_bounds
 
 
 def gaussian_epsilon(multiplier: float, releases: int, delta: Fraction) -> float | None:

@@ -14,7 +14,8 @@ from fractions import Fraction
 from typing import Final
 
 from lipcert.core.arithmetic import round_up
-from lipcert.core.exponential import exp_bounds, log_bounds
+from lipcert.core.exponential import exp_bounds
+from lipcert.core.logarithm import log_bounds
 
 _ORDERS: Final = (*range(1, 65), 72, 80, 96, 112, 128, 160, 192, 256, 512, 1024)
 _PARTS: Final = 10

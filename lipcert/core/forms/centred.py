@@ -6,7 +6,7 @@ Of several inputs, c is allowed where each of them is, and all of them together.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final, final
@@ -35,16 +35,6 @@ class Ball:
     def point(self) -> Fact:
         """A fact of the centre alone."""
         return Fact.of(self.centre.shape, norm_up(self.centre), exact(self.centre))
-
-
-def side_by_side(balls: Sequence[Ball], shape: Shape) -> Ball:
-    """The ball of inputs that one input of this shape holds one after another.
-
-    Proof: the square of a distance is the sum of those of the parts.
-    """
-    centre = np.concatenate([ball.centre.reshape(-1) for ball in balls]).reshape(shape)
-    square = sum((Fraction(ball.radius) ** 2 for ball in balls), start=Fraction(0))
-    return Ball(centre, sqrt_up(square))
 
 
 def is_allowed(centre: Array, program: Program, known: Mapping[str, Fact]) -> bool:

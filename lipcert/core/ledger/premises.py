@@ -230,7 +230,9 @@ class Premises(Stated):
         if self.run is not None:
             yield self.run.entry()
             if scope.kind == "point" and self.clip is None:
-                yield self._steps()
+                from lipcert.core.ledger.run import weights_of_steps  # noqa: PLC0415  for a run
+
+                yield weights_of_steps(self.mechanism, self.stepwise)
         if privacy is not None and privacy.status == "declared":
             text = "The accountant that found epsilon is right: the checker did not find as small"
             yield declared("A-EPSILON", f"{text} a one.")
@@ -258,18 +260,6 @@ class Premises(Stated):
         if self.loss_assumed:
             text += "; nobody stated it"
         return declared("A-LOSS", f"{text}.")
-
-    def _steps(self) -> Assumption:
-        """Why bounds at the weights of the file say something of all steps of the run.
-
-        Bounds for a set of weights need no reason, nor does a clip of the gradient, of which alone
-        `claims.group_bounds` then makes use.
-        """
-        if self.stepwise is not None and self.mechanism.weights == "stepwise":
-            from lipcert.core.ledger.run import stepwise  # noqa: PLC0415  for a run only
-
-            return stepwise(self.stepwise)
-        return declared("A-POINT", "At every step of the run the weights are those of the file.")
 
     def _neighbours(self) -> Assumption:
         text = f"Data sets are neighbours if {_RELATIONS[self.relation]}."

@@ -9,6 +9,7 @@ from typing import Final, final
 from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.codec import Bound
 from lipcert.core.ledger import SAMPLING, STEPWISE, declared
+from lipcert.core.ledger.mechanism import Mechanism
 
 _SCHEMES: Final = {
     "poisson": "every example is in every batch with probability B/N, independently",
@@ -86,8 +87,14 @@ class _Stepwise:
     noise_multiplier: Bound
 
 
-def stepwise(multiplier: float) -> Assumption:
-    """What stands in for weights that stay: every step is noised by bounds of its own."""
+def weights_of_steps(mechanism: Mechanism, multiplier: float | None) -> Assumption:
+    """Why bounds at the weights of the file say something of all steps of a run.
+
+    Bounds for a set of weights need no reason, nor does a clip of the gradient, of which alone
+    `claims.group_bounds` then makes use.
+    """
+    if multiplier is None or mechanism.weights != "stepwise":
+        return declared("A-POINT", "At every step of the run the weights are those of the file.")
     text = (
         "Before every step the bounds are proved anew for the weights that it starts from, which "
         f"earlier steps alone determine, and its noise has a multiplier of at least {multiplier!r} "

@@ -14,7 +14,6 @@ from lipcert.core.forms.centred import (
     enclosing_ball,
     fact_around,
     is_allowed,
-    side_by_side,
 )
 from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
@@ -53,10 +52,9 @@ class InputBall(Line[Ball]):
         if len(self.shares) == 1:
             ball = enclosing_ball(known[program.input], shape, Fraction(self.shares[0]))
         elif program.parts and len(self.shares) == len(program.parts):
-            rows = zip(program.parts, self.shares, strict=True)
-            balls = [enclosing_ball(known[p.name], p.shape, Fraction(s)) for p, s in rows]
-            own = [ball for ball in balls if ball is not None]
-            ball = side_by_side(own, shape) if len(own) == len(balls) else None
+            from lipcert.core.lines.several_inputs import ball_of_several  # noqa: PLC0415
+
+            ball = ball_of_several(program, known, self.shares)
         else:
             raise NotProved("it has neither one share nor one for each input")
         if ball is None or not is_allowed(ball.centre, program, known):

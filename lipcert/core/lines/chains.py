@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Final, Literal, TypeAlias, final
 
-import numpy as np
-
 from lipcert.core.codec import Bound
 from lipcert.core.coverage import tensors_read
 from lipcert.core.forms.chain import Form, chain_form
@@ -39,13 +37,6 @@ class Chain:
     slopes: Mapping[str, Interval]
     form: Form
     use: str
-
-    def allows(self, slopes: Mapping[str, Interval] | None) -> bool:
-        """Whether the slopes of its steps are among those that the form is proved for."""
-        return slopes is not None and all(
-            np.all(self.slopes[name].lo <= found.lo) and np.all(found.hi <= self.slopes[name].hi)
-            for name, found in slopes.items()
-        )
 
 
 @final

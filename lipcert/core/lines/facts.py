@@ -43,7 +43,7 @@ class InputFact(FactLine):
     rule: Literal["fact/input"] = "fact/input"
 
     def evaluate(self, proof: Proof) -> Fact:
-        """What `inputs.input_facts` says of it."""
+        """What `proof.input_facts` says of it."""
         if self.value != proof.program.input:
             raise NotProved("it is not the input of the network")
         return proof.known[self.value]

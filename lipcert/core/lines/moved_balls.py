@@ -4,8 +4,11 @@ or from the image of 0."""
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Literal, final
+
+import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.forms.centred import LARGEST_SQUARED
@@ -62,10 +65,18 @@ class ZeroFact(NearFact):
     def middle(self, proof: Proof, chain: Chain) -> tuple[Interval, float]:
         """The image of 0, and the norm of the value at the start."""
         images, radius = proof.images(chain.steps, chain.start), proof.facts[chain.start].norm
-        if chain.use != CHORDS and not chain.allows(
-            slopes_between(chain.steps, proof.facts, images)
+        if chain.use != CHORDS and not is_proved_for(
+            chain, slopes_between(chain.steps, proof.facts, images)
         ):
             raise NotProved("the form is not proved for the slopes of chords from 0")
         if not radius <= LARGEST_SQUARED:
             raise NotProved("the value at the start of the form is not bounded")
         return images[chain.stop].box, radius
+
+
+def is_proved_for(chain: Chain, slopes: Mapping[str, Interval] | None) -> bool:
+    """Whether the slopes of its steps are among those that the form of a chain is proved for."""
+    return slopes is not None and all(
+        np.all(chain.slopes[name].lo <= found.lo) and np.all(found.hi <= chain.slopes[name].hi)
+        for name, found in slopes.items()
+    )

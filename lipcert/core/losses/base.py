@@ -13,14 +13,13 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields, replace
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from typing import (
     Annotated,
     Any,
     ClassVar,
     Final,
-    Self,
     TypeAlias,
     cast,
     get_args,
@@ -108,15 +107,6 @@ class ClassLoss(Loss):
             object.__setattr__(self, "class_axis", "last")
         if self.per_token is None and self.class_axis is not None:
             raise Unsupported("class-axis: it is that of a loss per token")
-
-    @property
-    def of_token(self) -> Self:
-        """The loss of a single token, or itself where it is not a loss per token."""
-        return self if self.per_token is None else replace(self, per_token=None, class_axis=None)
-
-    def share(self, tokens: int) -> float:
-        """What the loss of each of so many tokens is divided by."""
-        return float(tokens) if self.per_token == "mean" else 1.0
 
 
 def loss_class(kind: str) -> type[Loss]:

@@ -7,7 +7,8 @@ from fractions import Fraction
 from typing import ClassVar, Final, final
 
 from lipcert.core.arithmetic import multiply_up, round_up
-from lipcert.core.exponential import exp_bounds, log_bounds
+from lipcert.core.exponential import exp_bounds
+from lipcert.core.logarithm import log_bounds
 from lipcert.core.losses.base import ClassLoss, NotNegative
 from lipcert.core.losses.search import CELLS, largest_on
 from lipcert.core.losses.softmax import softmax_domain

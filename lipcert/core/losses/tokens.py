@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -67,6 +67,16 @@ def scores_of(loss: Loss, shape: Shape) -> Scores | None:
     return Scores((), math.prod(shape), is_last=axis == len(shape) - 1)
 
 
+def of_token(loss: ClassLoss) -> ClassLoss:
+    """The loss of one token."""
+    return loss if loss.per_token is None else replace(loss, per_token=None, class_axis=None)
+
+
+def token_share(loss: ClassLoss, tokens: int) -> float:
+    """What the loss of a token is divided by, of so many."""
+    return float(tokens) if loss.per_token == "mean" else 1.0
+
+
 def token_cotangent(loss: ClassLoss, logits: Fact, shape: Shape) -> Cotangent:
     """The gradient of a loss per token: that of each token at its own scores, side by side.
 
@@ -84,10 +94,10 @@ def token_cotangent(loss: ClassLoss, logits: Fact, shape: Shape) -> Cotangent:
     box = logits.box
     ends = (np.full((1, 1), end) for end in (np.min(box.lo), np.max(box.hi)))
     fact = Fact.of((1, scores.classes), min(runs.get(axis, math.inf), logits.norm), Interval(*ends))
-    each = loss.of_token.bound(fact, scores.classes)
+    each = of_token(loss).bound(fact, scores.classes)
     if scores.tokens == 1:
         return each
-    divisor = loss.share(scores.tokens)
+    divisor = token_share(loss, scores.tokens)
     row = each.times(divide_up(1.0, divisor))
     norm = divide_up(multiply_up(root_up(scores.tokens), each.norm), divisor)
     return Cotangent(norm, rows=(scores.classes, row) if scores.is_last else None)

@@ -9,14 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
 from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.values import Constant, Data, Value, check_size
 from lipcert.core.program import Op, Place, Shape, Step
-from lipcert.core.reader.records import Attribute, Model, Node, Tensor, shown
+from lipcert.core.reader.records import Model, Node, Tensor, shown
 
 
 def refused(node: Node, error: Unsupported) -> Unsupported:
@@ -126,17 +126,18 @@ class Call:
         """Whether an attribute is present."""
         return name in self.node.attributes
 
-    def _read(self, name: str, kind: str) -> Attribute | None:
+    def _read(self, name: str, kind: str, default: Any = None) -> Any:
         self._unread.discard(name)
         found = self.node.attributes.get(name)
-        if found is not None and found.kind != kind:
+        if found is None:
+            return default
+        if found.kind != kind:
             raise Unsupported(f"its attribute {shown(name)} is of the kind {found.kind}")
-        return found
+        return found.value
 
     def integer(self, name: str, default: int) -> int:
         """An attribute that is an integer."""
-        found = self._read(name, "INT")
-        return default if found is None else int(found.value)  # type: ignore[arg-type]
+        return int(self._read(name, "INT", default))
 
     def real(self, name: str, default: float, *, finite: bool = True) -> float:
         """An attribute that is a number, and a finite one but for constants.
@@ -144,31 +145,29 @@ class Call:
         ONNX declares defaults as float32 numbers, so that a node that states its default and one
         that leaves it out compute the same.
         """
-        found = self._read(name, "FLOAT")
-        number = float(np.float32(default) if found is None else found.value)  # type: ignore[arg-type]
-        if finite and not math.isfinite(number) and found is not None:
+        number = float(self._read(name, "FLOAT", np.float32(default)))
+        if finite and not math.isfinite(number) and self.given(name):
             raise Unsupported(f"its attribute {shown(name)} is not finite")
         return number
 
     def text(self, name: str, default: str) -> str:
         """An attribute that is a word."""
-        found = self._read(name, "STRING")
-        return default if found is None else bytes(found.value).decode("ascii")  # type: ignore[arg-type]
+        return bytes(self._read(name, "STRING", default.encode())).decode("ascii")
 
     def integers(self, name: str) -> list[int] | None:
         """An attribute that is a list of integers."""
         found = self._read(name, "INTS")
-        return None if found is None else [int(item) for item in found.value]  # type: ignore[union-attr]
+        return None if found is None else list(found)
 
     def reals(self, name: str) -> list[float] | None:
         """An attribute that is a list of numbers."""
         found = self._read(name, "FLOATS")
-        return None if found is None else [float(item) for item in found.value]  # type: ignore[union-attr]
+        return None if found is None else list(found)
 
     def tensor(self, name: str) -> Tensor | None:
         """An attribute that is a tensor."""
-        found = self._read(name, "TENSOR")
-        return None if found is None else found.value  # type: ignore[return-value]
+        found: Tensor | None = self._read(name, "TENSOR")
+        return found
 
     def check_read(self) -> None:
         """Refuse a node with an attribute that its rule did not read."""

@@ -32,6 +32,7 @@ from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_f
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.spelling import reduced_axes, without_axes
+from lipcert.core.lower.sums import negative, sum_of
 from lipcert.core.lower.values import (
     FIXED,
     SAME,
@@ -122,9 +123,7 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
     sources, acts = _origin(operation, first, second)
     terms: tuple[Constant, ...] = ()
     if sources and operation in {"Add", "Sub"} and acts is None and first.shape == second.shape:
-        from lipcert.core.lower.sums import sum_of  # noqa: PLC0415  for sums of such alone
-
-        terms = sum_of((first, second if operation == "Add" else second.negative()))
+        terms = sum_of((first, second if operation == "Add" else negative(second)))
     return Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms)
 
 
@@ -169,7 +168,7 @@ def _origin(operation: str, first: Constant, second: Constant) -> tuple[Mapping[
     c − w = c + (−w).
     """
     if operation == "Sub":
-        operation, second = "Add", second.negative()
+        operation, second = "Add", negative(second)
     source, other = (first, second) if first.sources else (second, first)
     is_linear = operation == "Mul" or (operation == "Div" and source is first)
     is_large = np.broadcast_shapes(source.shape, other.shape) == source.shape
@@ -190,7 +189,7 @@ def _negative(call: Call) -> Value:
     constant.check_fixed()
     if constant.lo.dtype.kind in "bu":
         raise Unsupported("a number without a sign")
-    return constant.negative()
+    return negative(constant)
 
 
 def _root(call: Call) -> Value:

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 
 from lipcert.core.arithmetic import round_down, round_up
-from lipcert.core.exponential import log_bounds
+from lipcert.core.logarithm import log_bounds
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.entry_ops import check_alike, times
 from lipcert.core.lower.errors import Unsupported

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -11,7 +12,7 @@ import numpy as np
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.moves import broadcast, indices, moved
 from lipcert.core.lower.values import Constant, Data, Value, is_finite
-from lipcert.core.program import Add, Operand, Place, Scale, Shape, Shift
+from lipcert.core.program import Add, Operand, Place, Scale, Shape, Shift, then
 
 _MOST_TERMS: Final = 8
 
@@ -50,9 +51,17 @@ def combined(call: Call, values: Sequence[Value], signs: Sequence[int]) -> Data:
     for value, sign in zip(values, signs, strict=True):
         if isinstance(value, Constant):
             for term in value.terms or (value,):
-                offset = (term if sign > 0 else term.negative()).operand(len(shape))
+                offset = (term if sign > 0 else negative(term)).operand(len(shape))
                 total = call.step(Shift(offset), total, shape=shape, place=place)
     return total
+
+
+def negative(constant: Constant) -> Constant:
+    """The same entries with the other sign."""
+    low = -constant.hi
+    high = low if constant.lo is constant.hi else -constant.lo
+    acts, terms = then(constant.acts, np.negative), tuple(map(negative, constant.terms))
+    return replace(constant, lo=low, hi=high, acts=acts, terms=terms)
 
 
 def sum_of(parts: Sequence[Constant]) -> tuple[Constant, ...]:

@@ -166,14 +166,6 @@ class Constant:
         acts = then(self.acts, act)
         return Constant(low, high, self._spread(copies), place, varies, acts, terms)
 
-    def negative(self) -> Constant:
-        """The same entries with the other sign."""
-        low = -self.hi
-        high = low if self.lo is self.hi else -self.lo
-        acts = then(self.acts, np.negative)
-        terms = tuple(item.negative() for item in self.terms)
-        return Constant(low, high, self.sources, self.place, self.varies, acts, terms)
-
     def _spread(self, copies: int) -> Mapping[str, float]:
         if not self.sources or copies == 1:
             return self.sources

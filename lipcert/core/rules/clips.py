@@ -59,3 +59,19 @@ class CotangentClipRule(Rule[CotangentClip]):
         sums = radius if self.op.by_channel else math.inf
         norm = min(cotangent.norm, radius)
         return replace(cotangent, norm=norm, sums=min(cotangent.sums, sums))
+
+
+def clipped(cotangent: Cotangent, radius: float) -> Cotangent:
+    """A gradient times min(1, radius/‖·‖).
+
+    Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member;
+    no entry, part or row of a gradient is longer than it, and all are shortened alike.
+    """
+    label, rows = cotangent.label, cotangent.rows
+    return replace(
+        cotangent,
+        norm=min(cotangent.norm, radius),
+        label=None if label is None else min(label, radius),
+        parts=tuple((size, clipped(part, radius)) for size, part in cotangent.parts),
+        rows=None if rows is None else (rows[0], clipped(rows[1], radius)),
+    )

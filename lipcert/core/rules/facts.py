@@ -168,20 +168,6 @@ class Cotangent:
         """The lesser of peaks and norm: no entry of a run is larger than its norm."""
         return min(self.peaks, self.norm)
 
-    def clipped(self, radius: float) -> Cotangent:
-        """The gradient times min(1, radius/‖·‖).
-
-        Proof: a clipped member of a hull that holds 0 is a shorter multiple of it, hence a member;
-        no entry, part or row of a gradient is longer than it, and all are shortened alike.
-        """
-        return replace(
-            self,
-            norm=min(self.norm, radius),
-            label=None if self.label is None else min(self.label, radius),
-            parts=tuple((size, part.clipped(radius)) for size, part in self.parts),
-            rows=None if self.rows is None else (self.rows[0], self.rows[1].clipped(radius)),
-        )
-
 
 def token_axis(shape: Shape) -> int:
     """Of the axes before the last, the last that is longer than 1; −2 if none is."""

@@ -1,0 +1,59 @@
+"""Several inputs: what is assumed of all together, and the example in the middle of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
+from lipcert.core.forms.centred import Ball, enclosing_ball
+from lipcert.core.interval import Interval
+from lipcert.core.ledger.premises import Premises
+from lipcert.core.lines.proof import input_box, input_fact
+from lipcert.core.program import Program, Shape
+from lipcert.core.rules.facts import Fact
+
+
+def facts_of_several(program: Program, premises: Premises) -> dict[str, Fact]:
+    """What A-INPUT says of each input, and of the one that holds them one after another.
+
+    Proof of the whole: its box is theirs side by side, and ‖x‖² the sum of their squares.
+    """
+    shape = program.shapes[program.input]
+    found, squares = {}, 0.0
+    for part in premises.input_parts:
+        norm = math.inf if part.norm is None else part.norm
+        found[part.name] = input_fact(part.shape, norm, input_box(part.shape, part.box))
+        own = found[part.name].norm
+        squares = add_up(squares, multiply_up(own, own))
+    boxes = [found[part.name].box.broadcast(part.shape) for part in program.parts]
+    low, high = (
+        np.concatenate([end.reshape(1, -1) for end in ends], axis=1)
+        for ends in ([box.lo for box in boxes], [box.hi for box in boxes])
+    )
+    norm = math.inf if squares == math.inf else sqrt_up(squares)
+    norm = norm if premises.input_norm is None else min(norm, premises.input_norm)
+    return {program.input: input_fact(shape, norm, Interval(low, high)), **found}
+
+
+def ball_of_several(
+    program: Program, known: Mapping[str, Fact], shares: Sequence[float]
+) -> Ball | None:
+    """The balls of several inputs, by one share for each, as one of them all."""
+    rows = zip(program.parts, shares, strict=True)
+    balls = [enclosing_ball(known[p.name], p.shape, Fraction(s)) for p, s in rows]
+    own = [ball for ball in balls if ball is not None]
+    return side_by_side(own, program.shapes[program.input]) if len(own) == len(balls) else None
+
+
+def side_by_side(balls: Sequence[Ball], shape: Shape) -> Ball:
+    """The ball of inputs that one input of this shape holds one after another.
+
+    Proof: the square of a distance is the sum of those of the parts.
+    """
+    centre = np.concatenate([ball.centre.reshape(-1) for ball in balls]).reshape(shape)
+    square = sum((Fraction(ball.radius) ** 2 for ball in balls), start=Fraction(0))
+    return Ball(centre, sqrt_up(square))

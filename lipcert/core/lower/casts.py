@@ -1,0 +1,31 @@
+"""Ops that pass real numbers on as they are."""
+
+from __future__ import annotations
+
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.operators import REALS
+from lipcert.core.lower.values import Data, Value
+
+
+def same(call: Call) -> Value:
+    """Identity, Dropout at inference, and types of data, which are all real here."""
+    kind = call.node.op_type
+    if kind == "Dropout":
+        call.real("ratio", 0.5), call.integer("seed", 0)
+        if call.has(2) and call.constant(2).lo.any():
+            raise Unsupported("dropout in training mode")
+        if call.version >= 12 and call.has(1):
+            call.number(1)
+    value = call.value(0)
+    if isinstance(value, Data) and not value.is_real:
+        if kind != "Cast":
+            return value
+        from lipcert.core.lower.truth import cast_whole  # noqa: PLC0415  for such values only
+
+        return cast_whole(call)
+    if kind == "Cast" and call.integer("to", 0) not in REALS:
+        raise Unsupported("it rounds to whole numbers, or to fewer of them")
+    if kind == "Cast":
+        call.integer("saturate", 1), call.text("round_mode", "up")
+    return value
