@@ -18,6 +18,7 @@ from lipcert.analysis.pipeline import reported, require_arguments
 from lipcert.analysis.premises import delta_of
 from lipcert.analysis.records import Analysis
 from lipcert.analysis.release import check_complete, check_single, measured_groups, plan_of
+from lipcert.core.accounting.account import derived_epsilon
 from lipcert.core.budget import Limits
 from lipcert.core.certificate import (
     SEMANTICS,
@@ -43,7 +44,6 @@ from lipcert.core.digest import structural_digest
 from lipcert.core.ledger.premises import Circumstances
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms import ENGINES
-from lipcert.core.spending import derived_epsilon
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import CertificationError, NoVerdictError, UsageError

@@ -24,7 +24,7 @@ from lipcert.core.certificate import (
     GroupClaim,
     read_certificate,
 )
-from lipcert.core.claims import group_bounds, output_faults
+from lipcert.core.claims import group_bounds, joint_multiplier, output_faults
 from lipcert.core.coverage import (
     drops,
     eval_layers,
@@ -251,9 +251,12 @@ def _privacy(state: _State) -> Iterator[str]:
         yield "epsilon is claimed without a run, or a run is described without it"
     if claim is None or run is None:
         return
-    from lipcert.core.spending import epsilon_faults  # noqa: PLC0415  only where ε is claimed
+    from lipcert.core.accounting.account import epsilon_faults  # noqa: PLC0415  only for an ε
 
-    yield from epsilon_faults(claim, run, state.premises, state.groups)
+    premises, multiplier = state.premises, joint_multiplier(state.groups)
+    if premises.stepwise is not None:
+        multiplier = min(multiplier, premises.stepwise)
+    yield from epsilon_faults(claim, run, multiplier, premises.relation)
 
 
 def _ledger(state: _State) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
+from lipcert.core.accounting.account import derived_epsilon
 from lipcert.core.certificate import (
     SEMANTICS,
     Certificate,
@@ -32,7 +33,6 @@ from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.lines.runs import RunNorm
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
-from lipcert.core.spending import derived_epsilon
 from lipcert.search.evidence import Evidence
 from lipcert.search.prover import Derived, derive
 from lipcert.text.certificate import assumptions_of

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from lipcert.analysis.certificate import certify
+from lipcert.core.accounting.account import derived_epsilon
 from lipcert.core.certificate import Certificate
 from lipcert.core.claims import group_bounds, joint_multiplier, output_faults
 from lipcert.core.coverage import drops, tensors
@@ -21,7 +22,6 @@ from lipcert.core.lines.norms import NormLine
 from lipcert.core.lines.proof import OUTPUT, Proof
 from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
-from lipcert.core.spending import derived_epsilon
 from lipcert.errors import LipCertError
 from lipcert.importer.load import load_model
 from lipcert.settings.settings import Settings

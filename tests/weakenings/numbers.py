@@ -80,7 +80,7 @@ LOSSES = [
     by("losses.base:is_vector", "<= 1", "<= 2", test_kinds.test_class_scores_need_one_axis, 0),
     by("losses.base:read_loss", '"true": True, "false": False', '"true": True, "false": True',
         oracles.half_of_a_squared_error),
-    by("losses.search:largest_on", "-parts[0][0]", "-parts[-1][0]",
+    by("losses.softmax_ball:largest_on", "-parts[0][0]", "-parts[-1][0]",
         test_attained.test_focal_norm_against_high_precision, 2.0),
     by("losses.softmax:AnyLogits.largest_square", " + (1 - share) ** 2", "",
         test_softmax_error.test_simplex_without_smoothing_is_root_two),

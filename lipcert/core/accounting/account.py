@@ -16,8 +16,12 @@ Each has a file of its own, which is loaded where it is needed.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final
+
+from lipcert.core.certificate import PrivacyClaim
+from lipcert.core.ledger.run import Run
 
 _RELATIONS: Final = frozenset({"add-remove", "zero-out", "replace-one"})
 _UNAMPLIFIED: Final = frozenset({"shuffle", "full-batch"})
@@ -76,3 +80,27 @@ def _poisson(
     from lipcert.core.accounting.renyi import poisson_renyi_epsilon  # noqa: PLC0415
 
     return poisson_renyi_epsilon(multiplier, rate, releases, delta)
+
+
+def derived_epsilon(claim: PrivacyClaim, run: Run, multiplier: float, relation: str) -> float:
+    """≥ the ε of a run of releases with this noise multiplier at most; inf: none is derived.
+
+    The groups of a step are released from one sample, as one Gaussian mechanism. Where an example
+    enters one batch of an epoch, its participations are what counts.
+    """
+    releases = run.participations if run.is_by_epoch else run.steps
+    rate = Fraction(run.batch_size, run.dataset_size)
+    found = epsilon_upper(run.scheme, multiplier, rate, releases, claim.delta, relation)
+    return math.inf if found is None else found
+
+
+def epsilon_faults(
+    claim: PrivacyClaim, run: Run, multiplier: float, relation: str
+) -> Iterator[str]:
+    """What is wrong with the ε that is claimed of a run of such releases."""
+    if not 0 < claim.delta < 1 or claim.status not in {"recomputed", "declared"}:
+        yield "delta is not between 0 and 1, or the status of epsilon is not known"
+        return
+    derived = derived_epsilon(claim, run, multiplier, relation)
+    if claim.status == "recomputed" and not claim.epsilon >= derived:
+        yield f"epsilon is claimed to be {claim.epsilon!r}, {derived!r} is derived"

@@ -10,8 +10,8 @@ from lipcert.core.arithmetic import multiply_up, round_up
 from lipcert.core.exponential import exp_bounds
 from lipcert.core.logarithm import log_bounds
 from lipcert.core.losses.base import ClassLoss, NotNegative
-from lipcert.core.losses.search import CELLS, largest_on
 from lipcert.core.losses.softmax import softmax_domain
+from lipcert.core.losses.softmax_ball import CELLS, largest_on
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
 _SPLITS: Final = 2000

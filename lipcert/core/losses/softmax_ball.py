@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias, TypeVar, final
 
 from lipcert.core.arithmetic import round_up, sqrt_up
 from lipcert.core.exponential import exp_bounds, exp_near
-from lipcert.core.losses.search import CELLS, largest_on
 from lipcert.core.losses.softmax_error import BITS, SoftmaxDomain, square_at
 
+CELLS: Final = 1 << 25
+_SPLITS: Final = 400
+NumberT = TypeVar("NumberT", int, float)
 _ROUGHLY_ROOT_2: Final = Fraction(3, 2)
 _UNIT: Final = 1 << BITS
 _FINEST: Final = CELLS >> 21
@@ -142,3 +145,29 @@ def _root(numerator: int, denominator: int) -> int:
 
 def _ceil(numerator: int, denominator: int) -> int:
     return -(-numerator // denominator)
+
+
+def largest_on(
+    bound: Callable[[int, int], NumberT], least: NumberT, splits: int = _SPLITS, finest: int = 1
+) -> NumberT:
+    """The largest bound of the parts of a partition of [0, CELLS], or `least` if that is more.
+
+    bound: of a function, from above, on cells in a row. Where the search looks first is of no
+    consequence.
+    Proof: the parts always cover the interval, so the largest of their bounds holds everywhere.
+    The part that has it is halved, until it has `finest` cells, or no more than `least`, or
+    patience ends.
+    """
+
+    def part(low: int, high: int) -> tuple[NumberT, int, int]:
+        return -bound(low, high), low, high
+
+    parts = [part(0, CELLS)]
+    for _ in range(splits):
+        negative, low, high = parts[0]
+        if high - low <= finest or -negative <= least:
+            break
+        middle = (low + high) // 2
+        heapq.heapreplace(parts, part(low, middle))
+        heapq.heappush(parts, part(middle, high))
+    return max(-parts[0][0], least)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from lipcert.core.lower.call import Call
+from lipcert.core.lower.conv_ops import pads_of, sizes_of
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.windows import pads_of, sizes_of
 from lipcert.core.program import Shape, Window
 
 

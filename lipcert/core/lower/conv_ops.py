@@ -1,12 +1,11 @@
-"""Convolutions with constant kernels."""
+"""Convolutions with constant kernels, and the windows of convolutions and pools."""
 
 from __future__ import annotations
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value
-from lipcert.core.lower.windows import windows
-from lipcert.core.program import Conv, Operand
+from lipcert.core.program import Conv, Operand, Shape, Window
 
 
 def images(call: Call) -> Data:
@@ -57,3 +56,58 @@ def conv(call: Call) -> Value:
     from lipcert.core.lower.stacks import of_several_images  # noqa: PLC0415  for such alone
 
     return of_several_images(call, op, value, weight, (outputs, *spatial))
+
+
+def sizes_of(call: Call, name: str, rank: int, lowest: int) -> Shape:
+    """An attribute of one number for each axis."""
+    given = call.integers(name)
+    result = (max(lowest, 0),) * rank if given is None else tuple(given)
+    if len(result) != rank or min(result, default=lowest) < lowest:
+        raise Unsupported(f"{name} do not fit")
+    return result
+
+
+def pads_of(call: Call, rank: int) -> tuple[Shape, Shape]:
+    """The padding before and behind each axis."""
+    given = call.integers("pads")
+    pads = (0,) * (2 * rank) if given is None else tuple(given)
+    if len(pads) != 2 * rank or min(pads, default=0) < 0:
+        raise Unsupported("pads are negative or do not fit")
+    return pads[:rank], pads[rank:]
+
+
+def windows(call: Call, sizes: Shape, taps: Shape) -> tuple[Window, Shape]:
+    """The windows over these sizes, and the padding at the ends that the file asks for."""
+    rank = len(sizes)
+    if len(taps) != rank or min(taps, default=1) < 1:
+        raise Unsupported("the kernel does not fit the input")
+    strides, dilations = sizes_of(call, "strides", rank, 1), sizes_of(call, "dilations", rank, 1)
+    begin, end = pads_of(call, rank)
+    mode, ceil = call.text("auto_pad", "NOTSET"), call.integer("ceil_mode", 0)
+    reach = [dilation * (tap - 1) + 1 for tap, dilation in zip(taps, dilations, strict=True)]
+    if mode in {"SAME_UPPER", "SAME_LOWER"}:
+        if call.node.op_type != "Conv" and max(dilations, default=1) > 1:
+            raise Unsupported("a dilated pool with automatic padding, which has two readings")
+        total = [
+            (-(-size // stride) - 1) * stride + span - size
+            for size, stride, span in zip(sizes, strides, reach, strict=True)
+        ]
+        if min(total, default=0) < -1:  # onnxruntime cuts here, before the first window too
+            raise Unsupported("automatic padding where windows leave entries out has two readings")
+        total = [max(item, 0) for item in total]
+        small, large = tuple(t // 2 for t in total), tuple(t - t // 2 for t in total)
+        begin, end = (small, large) if mode == "SAME_UPPER" else (large, small)
+    elif mode == "VALID":
+        begin = end = (0,) * rank
+    elif mode != "NOTSET":
+        raise Unsupported("auto_pad is not known")
+    outputs = []
+    for axis, size in enumerate(sizes):
+        room = size + begin[axis] + end[axis] - reach[axis]
+        if room < 0:
+            raise Unsupported("a window is larger than the padded input")
+        count = (-(-room // strides[axis]) if ceil else room // strides[axis]) + 1
+        if ceil and (count - 1) * strides[axis] >= size + begin[axis]:
+            count -= 1  # it would begin in the padding at the end
+        outputs.append(count)
+    return Window(taps, strides, dilations, begin, tuple(outputs)), end

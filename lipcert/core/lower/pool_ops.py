@@ -7,11 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.conv_ops import images, norm_order
+from lipcert.core.lower.conv_ops import images, norm_order, windows
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import indices, moved
 from lipcert.core.lower.values import Data, Value, check_size
-from lipcert.core.lower.windows import windows
 from lipcert.core.program import AveragePool, LpPool, MaxPool, Op, Shape, Window
 
 

@@ -8,9 +8,9 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
+from lipcert.core.accounting.account import derived_epsilon
 from lipcert.core.certificate import Certificate, GroupClaim
 from lipcert.core.ledger.premises import Premises
-from lipcert.core.spending import derived_epsilon
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from lipcert.core import check, clips, digest, spending
+from lipcert.core import check, clips, digest
+from lipcert.core.accounting import account
 from lipcert.core.certificate import PrivacyClaim
 from lipcert.core.interval import Interval
 from lipcert.core.ledger.layer_clipping import BackpropClipping
@@ -40,7 +41,7 @@ def reused(memory: Memory) -> Iterator[None]:
             (clips, "with_clips", _clipped),
             (norms, "norm_holds", _norm),
             (chains, "chain_form", _form),
-            (spending, "derived_epsilon", _run),
+            (account, "derived_epsilon", _run),
         ):
             patch.setattr(owner, name, _remembered(getattr(owner, name), key, memory))
         yield
