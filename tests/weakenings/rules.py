@@ -22,6 +22,7 @@ from tests.weakenings.mutation import Kill, Mutation, by, by_seeds
 LAW = test_laws.test_nothing_leaves_the_fact_or_is_steeper
 GRADIENTS = test_laws.test_no_gradient_of_an_operand_is_larger
 IMAGES = test_activations.test_images_and_slopes_hold_what_they_should_and_little_more
+TOKENS = test_laws.test_no_gradient_of_an_operand_is_larger_than_tokens_allow
 CONSTANT = test_laws.test_the_constant_of_a_linear_step_is_the_norm_of_its_jacobian
 
 
@@ -173,6 +174,32 @@ SHARED = [
         "1.0", test_weights.test_members_of_a_frobenius_ball, "Conv", count=25),
     by_seeds("rules.base:Rule.operand_gradients", "multiply_up(reach, cotangent.norm)", "reach",
         GRADIENTS, "Shift"),
+    by_seeds("rules.base:Rule.tokens_pulled", "multiply_up(self.lipschitz(index), total)", "total",
+        LAW, "Scale"),
+    by_seeds("rules.dense:DenseRule.is_apart", "axis < -1", "True", LAW, "Dense"),
+    by_seeds("rules.normalize:NormalizeRule.is_apart", "not in", "in", LAW, "Normalize"),
+    by_seeds("rules.sums:ReduceSumRule.is_apart", "not in", "in", LAW, "ReduceSum", count=40),
+    by_seeds("rules.masks:MaskedMeanRule.tokens_pulled", "cotangent.norm", "0.2 * cotangent.norm",
+        LAW, "MaskedMean", count=40),
+    by_seeds("rules.moves:MoveRule.tokens_pulled", "_stays_in(line, rows, -1)", "True", LAW, "Move",
+        count=40),
+    by_seeds("rules.moves:MoveRule.pulled", "root_up(int(most))", "1.0", LAW, "Move", count=40),
+    by_seeds("rules.attention:AttentionRule.tokens_pulled", "multiply_up(self._ahead, ",
+        "multiply_up(0.5 * self._ahead, ",
+        test_attention.test_no_ascent_exceeds_what_tokens_receive, count=16),
+    by("rules.attention:AttentionRule.tokens_pulled", "min(heads, ", "min(0.9 * heads, ",
+        test_attention.test_heads_that_pick_different_tokens_attain_what_values_receive),
+    by("rules.attention:AttentionRule._chances", "tokens * most", "most",
+        test_attention.test_heads_that_pick_different_tokens_attain_what_values_receive),
+    by("lines.pulls:received", "reduce(add_up, ", "reduce(max, ",
+        test_steps.test_tokens_of_several_readers_add_up),
+    by_seeds("rules.facts:Cotangent.summed", "root_up(met)", "1.0", TOKENS, "Dense"),
+    by_seeds("rules.facts:Cotangent.summed", "operand[self.tokens[0]] != 1", "False", TOKENS,
+        "Shift"),
+    by_seeds("rules.scales:ScaleRule.operand_gradients", "multiply_up(self.x.max_abs, summed)",
+        "summed", TOKENS, "Scale"),
+    by("rules.window_reads:longest_window", "root_up(entries)", "1.0",
+        test_convolution.test_one_window_of_equal_entries_attains_what_their_largest_allows),
     by_seeds("rules.base:Entrywise.lipschitz", "np.max(", "np.min(", LAW, "PRelu"),
     by("rules.curves:Curve.over", "np.minimum(low, value.lo)", "low", IMAGES, ("gelu", ())),
     by("rules.relu:Relu.image", "clip(box, 0.0", "clip(box, 0.1", IMAGES, ("relu", ())),

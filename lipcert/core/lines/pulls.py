@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from typing import ClassVar, Literal, final
 
 import numpy as np
@@ -106,8 +107,10 @@ def received(
     transposed Jacobian times the cotangent of the step's output; the rules bound all generalised
     Jacobians. What comes from entries that no other `Move` reads is 0 at all others, so that these
     shares are perpendicular. A value that nothing reads has cotangent 0. What it receives through
-    one step is no longer than a line before says, where that step reads it once.
+    one step is no longer than a line before says, where that step reads it once. Tokens add up, and
+    all is no longer than their sum.
     """
+    shares: list[Cotangent] = []
     found: Cotangent | None = None
     readers = [step for step in own.readers.get(value, ()) if step.output not in but]
     square = 0.0
@@ -117,17 +120,27 @@ def received(
         places = [index for index, name in enumerate(step.inputs) if name == value]
         for index in places:
             spend()
-            share = rule.pulled(index, own.cotangents[step.output])
+            above = own.cotangents[step.output]
+            share = replace(rule.pulled(index, above), tokens=rule.tokens_pulled(index, above))
             if len(places) == 1:
                 known = own.edges.get((value, step.output), math.inf)
                 share = replace(share, norm=min(share.norm, known))
+            shares.append(share)
             if apart and isinstance(step.op, Move):
                 square = add_up(square, multiply_up(share.norm, share.norm))
                 share = Cotangent(0.0)
             found = share if found is None else found.plus(share)
     if found is None:
         return Cotangent(0.0)
-    return found.plus(Cotangent(sqrt_up(square))) if apart else found
+    if apart:
+        found = found.plus(Cotangent(sqrt_up(square)))
+    axes, shape = {share.tokens[0] for share in shares if share.tokens}, own.program.shapes[value]
+    if not axes:
+        return found
+    total, axis = min(
+        (reduce(add_up, (share.by_token(axis, shape) for share in shares)), axis) for axis in axes
+    )
+    return replace(found, norm=min(found.norm, total), tokens=(axis, total))
 
 
 def reads_apart(readers: Sequence[Step], size: int) -> bool:

@@ -14,7 +14,7 @@ from lipcert.core.interval import Array, Interval, clip, down, exact, up
 from lipcert.core.program import Attention, Shape
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.enclosures import exp
-from lipcert.core.rules.facts import Fact, longest_run, token_axis
+from lipcert.core.rules.facts import Cotangent, Fact, longest_run, token_axis
 
 _CELLS: Final = 16
 """parts of the lengths of tokens, each bounded by its ends"""
@@ -67,21 +67,51 @@ class AttentionRule(Rule[Attention]):
         0. What is hidden by a value jumps: no constant.
         Attained: V by scores that make all queries pick one token.
         """
-        (q, k, v, *_), shapes = self.inputs, self.shapes
+        (q, k, *_), shapes = self.inputs, self.shapes
         if index > 2 or not shapes[0][:-2] == shapes[1][:-2] == shapes[2][:-2]:
             return math.inf
         if index < 2 and shapes[1][-1] == 1:  # one token: P is 1
             return 0.0
-        values = multiply_up(abs(self.op.scale), _deviation(v, v.row_spread, shapes[2], -1))
         if index == 0:
-            return multiply_up(values, _deviation(k, k.column_spread, shapes[1], -2))
+            return multiply_up(self._ahead, _deviation(k, k.column_spread, shapes[1], -2))
         chances = self._chances(self._reach)
         columns = sqrt_up(chances.column)
         if index == 2:
             return min(columns, sqrt_up(chances.squares))
         share = sqrt_up(min(chances.largest, 0.5))
         reach = min(multiply_up(q.row_norm, columns), multiply_up(q.norm, share))
-        return multiply_up(values, reach)
+        return multiply_up(self._ahead, reach)
+
+    @property
+    def _ahead(self) -> float:
+        """scale·σ_v."""
+        values = self.inputs[2]
+        deviation = _deviation(values, values.row_spread, self.shapes[2], -1)
+        return multiply_up(abs(self.op.scale), deviation)
+
+    def tokens_pulled(self, index: int, cotangent: Cotangent) -> tuple[int, float] | None:
+        """Σ_i ‖g_i‖ times scale·σ_v·σ_k for Q, scale·σ_v·ρ_q·min(√H, √β) for K, min(√H, √α) for V.
+
+        Here H is the number of heads, α bounds m_i·Σ_j P_ij² and β bounds m_i·max_j P_ij of every
+        query i, which sees m_i tokens; g_i, and what a token receives, are of all heads.
+        Proof: what arrives is the sum of what each i alone sends, and norms add.
+        Q: to itself alone, in each head at most that constant times ‖g_i^h‖.
+        V: to token j of head h P_ij^h·g_i^h. Σ_j √Σ_h (P_ij^h‖g_i^h‖)² ≤ Σ_h Σ_j P_ij^h‖g_i^h‖ =
+        Σ_h ‖g_i^h‖ ≤ √H‖g_i‖; or, by Cauchy–Schwarz over the tokens that i sees in some head,
+        ≤ √m_i·√Σ_h ‖g_i^h‖²Σ_j (P_ij^h)².
+        K: scale·P_ij c_ij·q_i, c_ij = g_iᵀ(v_j − y_i), in place of P_ij g_i, where Σ_j P_ij|c_ij| ≤
+        √(Σ_j P_ij c_ij²) ≤ σ_v‖g_i‖, and Σ_j (P_ij c_ij)² ≤ max P_ij·(σ_v‖g_i‖)².
+        Attained: V by one head, or by as many heads as tokens, each of which picks another.
+        """
+        if self.lipschitz(2) == math.inf or index > 2:
+            return None
+        total, gain = cotangent.by_token(-2, self.shape), self.lipschitz(index)
+        if index and gain:
+            chances, heads = self._chances(self._reach), float(math.prod(self.shape[:-2]))
+            gain = sqrt_up(min(heads, chances.flat if index == 2 else chances.steep))
+            if index == 1:
+                gain = multiply_up(gain, multiply_up(self._ahead, self.inputs[0].row_norm))
+        return -1 if index == 1 else -2, multiply_up(gain, total)
 
     def damped(self, keys: float, values: float, longest: float) -> tuple[float, float, float]:
         """Those constants for Q, K and V where token j counts s_j times, s_j² ≤ 1 − t_j².
@@ -144,8 +174,8 @@ class AttentionRule(Rule[Attention]):
         hides; the others add the squares of what they may get.
         """
         if self._hides:
-            queries = float(self.shapes[0][-2])
-            return _Chances(queries, queries, 1.0)
+            queries, keys = float(self.shapes[0][-2]), float(self.shapes[1][-1])
+            return _Chances(queries, queries, 1.0, keys, keys)
         mask, (seen, rivals) = self._mask, self._rivals
         chances = np.where(seen, _shares(rivals, reach), 0.0)
         main = seen & (mask.hi >= np.max(mask.lo, axis=-1, keepdims=True) - _ALL_BUT_HIDDEN)
@@ -157,10 +187,15 @@ class AttentionRule(Rule[Attention]):
         squares = fourfold * (exact(4.0) * number).reciprocal()
         rest = exact(np.where(main, 0.0, chances))
         squares = squares + (rest * rest).sum((rest.lo.ndim - 1,))
+        most = np.minimum(squares.hi, 1.0)
+        in_any = np.any(seen.reshape(-1, *seen.shape[-2:]), axis=0)
+        tokens = np.sum(in_any, axis=-1, keepdims=True, dtype=np.float64)
         return _Chances(
             self._added(chances),
-            self._added(np.minimum(squares.hi, 1.0)),
+            self._added(most),
             float(np.max(chances, initial=0.0)),
+            float(np.max(up(tokens * most), initial=0.0)),
+            float(np.max(up(tokens * chances), initial=0.0)),
         )
 
     @property
@@ -197,11 +232,14 @@ def _shares(rivals: Array, reach: float) -> Array:
 @final
 @dataclass(frozen=True, slots=True)
 class _Chances:
-    """Of every matrix P of a head: bounds of column sums, of ‖P‖_F², and of entries."""
+    """Of every matrix P of a head: bounds of column sums, of ‖P‖_F², and of entries; and, for
+    every query, of the number of tokens that it sees times Σ_j P_ij², or times P_ij."""
 
     column: float
     squares: float
     largest: float
+    flat: float
+    steep: float
 
 
 def _deviation(tokens: Fact, spread: float, shape: Shape, axis: int) -> float:

@@ -121,6 +121,23 @@ class Rule(ABC, Generic[OpT]):
         """
         return Cotangent(multiply_up(self.lipschitz(index), cotangent.norm))
 
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Whether the output at each place along an axis, counted from the last, depends on what
+        the input at `index` has at that place alone, so that the Jacobian has one block for each.
+        """
+        del index, axis
+        return False
+
+    def tokens_pulled(self, index: int, cotangent: Cotangent) -> tuple[int, float] | None:
+        """The tokens of what `pulled` says of; None where nothing is known.
+
+        Proof: no block of the Jacobian has a larger norm than the whole.
+        """
+        if cotangent.tokens is None or not self.is_apart(index, cotangent.tokens[0]):
+            return None
+        axis, total = cotangent.tokens
+        return axis, multiply_up(self.lipschitz(index), total)
+
     def slopes(self) -> Interval | None:
         """The derivative of each entry, broadcastable to the shape; None: it is not diagonal."""
         return None
@@ -167,3 +184,8 @@ class Entrywise(Rule[OpT]):
         """The steepest slope: the norm of a diagonal matrix."""
         del index
         return float(np.max(self.slopes().magnitude(), initial=0.0))
+
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Always, since no entry depends on another."""
+        del index, axis
+        return True

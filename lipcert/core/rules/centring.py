@@ -49,6 +49,11 @@ class CentreRule(Rule[Centre]):
         del index
         return 0.0 if block_size(self.op.axes, self.before) == 1 else 1.0
 
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Along axes on which blocks have length 1."""
+        del index
+        return axis % len(self.shape) not in {own % len(self.shape) for own in self.op.axes}
+
 
 class DivideByNormRule(Rule[DivideByNorm]):
     """x/max(share·‖x‖₂, floor) for every block x."""
@@ -83,6 +88,11 @@ class DivideByNormRule(Rule[DivideByNorm]):
         """
         del index
         return divide_up(1.0, self.op.floor) if self.op.floor > 0.0 else math.inf
+
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Along axes on which blocks have length 1."""
+        del index
+        return axis % len(self.shape) not in {own % len(self.shape) for own in self.op.axes}
 
     def longest_part(self, operand: Shape) -> float:
         """The radius of a block that holds all that one entry of the operand meets."""

@@ -46,6 +46,11 @@ class CotangentClipRule(Rule[CotangentClip]):
         del index
         return 1.0
 
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Always: gradients become shorter at all places alike."""
+        del index, axis
+        return True
+
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
         """min(l, radius), by channel also for the sums; a hull stays one.
 

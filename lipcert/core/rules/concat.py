@@ -44,6 +44,11 @@ class ConcatRule(Rule[Concat]):
         del index
         return 1.0
 
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Along all axes; along that of the seams, but for the numbers of the places."""
+        del index, axis
+        return True
+
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
         """l, or the part of it at this value, where the parts known of l are those of the values.
 

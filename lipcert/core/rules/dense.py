@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up
-from lipcert.core.interval import Interval, exact, norm_up, symmetric
+from lipcert.core.interval import Interval, exact, norm_up, symmetric, up
 from lipcert.core.program import Dense, Operand
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.facts import (
@@ -72,19 +72,38 @@ class DenseRule(Rule[Dense]):
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
         """‖W‖·l; also the hull's vertices, at each of P positions, √P times. Peaks: the longest
-        column of W times l.
+        column of W times l; also the widest column, from its least entry to its largest, times the
+        scale of the hull, likewise.
 
         Proof: ‖Wᵀg‖ is a convex function of g, hence largest at a vertex of the hull; the squares
-        of what goes back at the positions add up. An entry of Wᵀg_p is a column times g_p.
+        of what goes back at the positions add up. An entry of Wᵀg_p is a column times g_p, and at
+        a vertex an entry of the column less a mean of its entries.
         """
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
-        row = cotangent.along(self.shape)
+        weight, row = self.weights.entries(self.op.weight), cotangent.along(self.shape)
+        longest = float(np.max(lengths_up(weight.transposed().magnitude()), initial=0.0))
+        peaks = multiply_up(longest, cotangent.norm)
         if row is not None and row.hull is not None and row.hull.classes == self.shape[-1]:
-            longest = pair_norm(self.weights.entries(self.op.weight), row.hull)
-            norm = min(norm, multiply_up(root_up(math.prod(self.shape[:-1])), longest))
-        columns = self.weights.entries(self.op.weight).transposed().magnitude()
-        longest = float(np.max(lengths_up(columns), initial=0.0))
-        return Cotangent(norm, peaks=multiply_up(longest, cotangent.norm))
+            copies, hull = root_up(math.prod(self.shape[:-1])), row.hull
+            norm = min(norm, multiply_up(copies, pair_norm(weight, hull)))
+            widest = up(np.max(weight.hi, axis=0) - np.min(weight.lo, axis=0))
+            peak = multiply_up(float(np.max(widest, initial=0.0)), hull.scale)
+            peaks = min(peaks, multiply_up(copies, peak))
+        return Cotangent(norm, peaks=peaks)
+
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Along all axes but the last."""
+        del index
+        return axis < -1
+
+    def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
+        """Those of `reaches`; also the sums of the cotangents over positions, of the weight times
+        the longest run: it is Σ_p g_p x_pᵀ."""
+        bias = (*(1,) * (len(self.shape) - 1), self.shape[-1])
+        summed = cotangent.summed(self.shape, bias)
+        for operand, found in super().operand_gradients(cotangent):
+            longest = self.x.row_norm if operand is self.op.weight else 1.0
+            yield operand, min(found, multiply_up(longest, summed))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """Weight: the norm of the matrix of all x_p, at most X. Bias: √P, disjoint ones.

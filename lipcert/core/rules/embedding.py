@@ -10,7 +10,7 @@ import numpy as np
 from lipcert.core.interval import Interval
 from lipcert.core.program import Embedding, Operand
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.facts import Fact, root_up
+from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 
 class EmbeddingRule(Rule[Embedding]):
@@ -34,6 +34,16 @@ class EmbeddingRule(Rule[Embedding]):
         """None: the numbers only name rows, and neighbours among them have nothing in common."""
         del index
         return math.inf
+
+    def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
+        """√P·l, and the sum of the cotangents at all positions, as if they named one row.
+
+        Proof: rows of the table receive sums of some of them, and ‖·‖₂ of several is at most their
+        sum.
+        """
+        row = (*(1,) * len(self.before), self.shape[-1])
+        for operand, found in super().operand_gradients(cotangent):
+            yield operand, min(found, cotangent.summed(self.shape, row))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """√P: all positions may name one row, whose gradient is then the sum of all cotangents.

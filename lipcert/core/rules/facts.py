@@ -127,7 +127,8 @@ class Cotangent:
     j along the last axis. label: T, where the gradient is −t at one entry of the value with
     0 ≤ t ≤ T, and 0 at all others. parts: the gradients at so many entries each, one after another
     in row-major order, that make up the whole; empty where not known. rows: a number of entries,
-    and what holds of the gradient at every so many of them, cut likewise.
+    and what holds of the gradient at every so many of them, cut likewise. tokens: an axis, counted
+    from the last, and ≥ Σ_i ‖the gradient at place i along it‖₂.
     """
 
     norm: float
@@ -137,6 +138,28 @@ class Cotangent:
     label: float | None = None
     parts: tuple[tuple[int, Cotangent], ...] = ()
     rows: tuple[int, Cotangent] | None = None
+    tokens: tuple[int, float] | None = None
+
+    def by_token(self, axis: int, shape: Shape) -> float:
+        """≥ Σ_i ‖the gradient at place i along an axis‖₂.
+
+        Proof: known, or at most √n times the norm (Cauchy–Schwarz).
+        """
+        by_norm = multiply_up(root_up(shape[axis]), self.norm)
+        return min(by_norm, self.tokens[1]) if self.tokens and self.tokens[0] == axis else by_norm
+
+    def summed(self, shape: Shape, operand: Shape) -> float:
+        """≥ the norm of the gradient summed over the axes along which an operand has length 1,
+        with factors of magnitude at most 1; inf where its tokens are not among what is summed.
+
+        Proof: of m entries at a place the sum is at most √m‖g_i‖ long (Cauchy–Schwarz), and the
+        places add up.
+        """
+        if self.tokens is None or operand[self.tokens[0]] != 1:
+            return math.inf
+        axis, total = self.tokens
+        met = math.prod(shape) // max(math.prod(operand), 1) // max(shape[axis], 1)
+        return multiply_up(root_up(met), total)
 
     def along(self, shape: Shape) -> Cotangent | None:
         """What holds of the gradient at every run along the last axis of the value, if anything."""
@@ -157,6 +180,7 @@ class Cotangent:
             None if self.label is None else multiply_up(self.label, factor),
             tuple((size, part.times(factor)) for size, part in self.parts),
             None if self.rows is None else (self.rows[0], self.rows[1].times(factor)),
+            None if self.tokens is None else (self.tokens[0], multiply_up(self.tokens[1], factor)),
         )
 
     def plus(self, other: Cotangent) -> Cotangent:

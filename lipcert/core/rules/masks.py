@@ -10,7 +10,7 @@ from lipcert.core.interval import Interval
 from lipcert.core.program import Compare, MaskedMean
 from lipcert.core.rules.base import Rule
 from lipcert.core.rules.broadcasting import copies
-from lipcert.core.rules.facts import Fact
+from lipcert.core.rules.facts import Cotangent, Fact
 
 
 class CompareRule(Rule[Compare]):
@@ -53,6 +53,18 @@ class MaskedMeanRule(Rule[MaskedMean]):
         Attained: by a mask that shows one entry.
         """
         return 1.0 if index == 0 and self._is_mean else math.inf
+
+    def tokens_pulled(self, index: int, cotangent: Cotangent) -> tuple[int, float] | None:
+        """Along the only axis over which the mean is taken.
+
+        Proof: at place i along it w_i∘g goes back, for the weights w_i ≥ 0 that an entry of y gives
+        there, which add up to at most 1: Σ_i ‖w_i∘g‖ ≤ Σ_i max w_i·‖g‖, if they are all the same.
+        """
+        long = [axis for axis in self.op.axes if self.before[axis] > 1]
+        mask = self.shapes[1]
+        if index or len(long) != 1 or math.prod(mask) != mask[long[0]]:
+            return None
+        return long[0] - len(self.shape), cotangent.norm
 
     @property
     def _is_mean(self) -> bool:

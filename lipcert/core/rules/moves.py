@@ -62,13 +62,47 @@ class MoveRule(Rule[Move]):
         return root_up(int(np.max(np.bincount(used), initial=0)))
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
-        """L·l; with what else is known of it where nothing but the shape changes."""
-        norm = multiply_up(self.lipschitz(index), cotangent.norm)
+        """L·l; with what else is known of it where nothing but the shape changes. Sums: √r times
+        those of tokens of which no one takes more than r entries of a channel.
+
+        Proof: what y has at a place sends to a channel numbers that add up, in magnitude, to √r
+        times the norm of those of its entries at most; and norms add.
+        """
+        norm, sums = multiply_up(self.lipschitz(index), cotangent.norm), math.inf
+        if cotangent.tokens is not None and len(self.before) > 2:
+            rows, (_, total) = self._by_place(cotangent), cotangent.tokens
+            channels = np.maximum(rows, 0) // math.prod(self.before[2:]) % self.before[1]
+            channels += self.before[1] * np.arange(len(rows))[:, np.newaxis]
+            most = np.max(np.bincount(channels[rows >= 0]), initial=0)
+            sums = multiply_up(root_up(int(most)), total)
         if not keeps_order(self.op, self.before):
-            return Cotangent(norm)
+            return Cotangent(norm, sums=sums)
         same = self.shape[-1:] == self.before[-1:]
         peaks = cotangent.peaks if same else math.inf
-        return replace(cotangent, norm=norm, sums=math.inf, peaks=peaks)
+        return replace(cotangent, norm=norm, sums=sums, peaks=peaks)
+
+    def tokens_pulled(self, index: int, cotangent: Cotangent) -> tuple[int, float] | None:
+        """Along an axis of x at one place of which lies all that y takes at a place along its own,
+        or, where no tokens of y are known, all that y takes.
+
+        Proof: what y has at a place sends to one place of x a gradient no longer than L times its
+        own, and several to one add up.
+        """
+        before, rows = self.before, self._by_place(cotangent)
+        total = cotangent.tokens[1] if cotangent.tokens else cotangent.norm
+        for found in range(-1, -len(before) - 1, -1):
+            numbers = np.arange(before[found]).reshape(-1, *(1,) * (-found - 1))
+            line = np.broadcast_to(numbers, before).ravel()
+            if before[found] > 1 and _stays_in(line, rows, -1):
+                return found, multiply_up(self.lipschitz(index), total)
+        return None
+
+    def _by_place(self, cotangent: Cotangent) -> _Indices:
+        """The sources of what y has at each place of its tokens; of all where none are known."""
+        sources = self.op.sources[np.newaxis]
+        if cotangent.tokens is not None:
+            sources = np.moveaxis(self.op.sources, cotangent.tokens[0], 0)
+        return sources.reshape(len(sources), -1)
 
     def longest_part(self, operand: Shape) -> float:
         """√m times the longest run of x, if what each entry of the operand meets lies in one.

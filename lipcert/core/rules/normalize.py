@@ -51,6 +51,11 @@ class NormalizeRule(Rule[Normalize]):
             return 0.0
         return divide_up(1.0, sqrt_down(epsilon)) if epsilon > 0.0 else math.inf
 
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Along axes on which blocks have length 1."""
+        del index
+        return axis % len(self.shape) not in {own % len(self.shape) for own in self.op.axes}
+
     def longest_part(self, operand: Shape) -> float:
         """√n for n entries of a block that holds all that one entry of the operand meets.
 

@@ -38,6 +38,11 @@ class MultiplyRule(Rule[Multiply]):
         other = self.inputs[1 - index]
         return min(other.norm, longest_met(other.box, self.shapes[index], self.shape))
 
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Along all axes where nothing is repeated."""
+        del axis
+        return self.shapes[index] == self.shape
+
 
 class DivideRule(Rule[Divide]):
     """y = a/b entry by entry."""

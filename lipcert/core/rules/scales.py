@@ -54,7 +54,8 @@ class ScaleRule(Entrywise[Scale]):
 
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
         """The longest part of x that one factor multiplies, times the norm; also ‖x‖ times the
-        peaks, where each entry of a run along the last axis has a factor of its own.
+        peaks, where each entry of a run along the last axis has a factor of its own; and the sum
+        of the cotangents that a factor meets, times the largest entry of x.
 
         Proof: the gradient is a sum of x_r∘g_r over runs, some side by side, no longer than
         Σ ‖x_r‖·max|g_r|, and Cauchy–Schwarz.
@@ -65,7 +66,8 @@ class ScaleRule(Entrywise[Scale]):
         found = multiply_up(reach, cotangent.norm)
         if factor.shape[-1:] == self.shape[-1:]:
             found = min(found, multiply_up(self.x.norm, cotangent.peak))
-        yield factor, found
+        summed = cotangent.summed(self.shape, factor.shape)
+        yield factor, min(found, multiply_up(self.x.max_abs, summed))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """The longest part of x that one factor multiplies: disjoint columns. Attained always."""
@@ -112,6 +114,16 @@ class ShiftRule(Rule[Shift]):
         del index
         peaks = cotangent.peaks
         return Cotangent(cotangent.norm, cotangent.hull, peaks=peaks, rows=cotangent.rows)
+
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Always, since no entry depends on another."""
+        del index, axis
+        return True
+
+    def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:
+        """√m·l, and the sum of the cotangents that an offset meets."""
+        for operand, found in super().operand_gradients(cotangent):
+            yield operand, min(found, cotangent.summed(self.shape, operand.shape))
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:
         """√m for an offset that is added at m places: disjoint columns of ones. Attained always."""

@@ -45,6 +45,12 @@ class ReduceSumRule(Rule[ReduceSum]):
         norm, peaks = (multiply_up(longest, length) for length in (cotangent.norm, cotangent.peak))
         return Cotangent(norm, peaks=peaks)
 
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Along axes that are not summed."""
+        del index
+        rank = len(self.shape)
+        return axis % rank not in {own % rank for own in self.op.axes}
+
     @property
     def _count(self) -> int:
         return math.prod(self.before[axis] for axis in self.op.axes)
@@ -71,6 +77,11 @@ class AddRule(Rule[Add]):
     def lipschitz(self, index: int) -> float:
         """√m for a value that is repeated m times: disjoint columns of ones. Attained always."""
         return root_up(copies(self.shapes[index], self.shape))
+
+    def is_apart(self, index: int, axis: int) -> bool:
+        """Along all axes where nothing is repeated."""
+        del axis
+        return self.shapes[index] == self.shape
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
         """L·l, with hull and rows where the value is added as it is."""

@@ -30,15 +30,18 @@ def longest_window(rule: Rule[Conv], axes: tuple[Axis, ...]) -> float:
     convolution x(p·stride + t·dilation − before), of a transposed one the q with
     q·stride + t·dilation − before = p. Different taps meet different entries, so
     ‖r_c(p)‖ ≤ ‖x‖ and ‖Σ_p g_c(p)·r_c(p)‖ ≤ ‖g_c‖₁·‖x‖; squares add over c. If an entry of z
-    occurs m times in r_c(p) at most, ‖r_c(p)‖ ≤ √m‖z‖. Attained: at one position and one tap.
+    occurs m times in r_c(p) at most, ‖r_c(p)‖ ≤ √m‖z‖. Of t entries it has at most √t times the
+    largest. Attained: at one position and one tap.
     """
     behind, x = rule.behind, rule.x
-    if behind is None or not isinstance(behind.op, Move):
+    if rule.op.transposed:
         return x.norm
-    if rule.op.transposed or rule.before[0] != 1:
-        return x.norm
+    entries = math.prod(rule.op.weight.shape[1:])
+    longest = min(x.norm, multiply_up(root_up(entries), x.max_abs))
+    if behind is None or not isinstance(behind.op, Move) or rule.before[0] != 1:
+        return longest
     repeated = _most_in_a_window(behind.op, rule.before, axes)
-    return min(x.norm, multiply_up(repeated, behind.x.norm))
+    return min(longest, multiply_up(repeated, behind.x.norm))
 
 
 def _most_in_a_window(move: Move, before: Shape, axes: tuple[Axis, ...]) -> float:

@@ -13,7 +13,7 @@ from lipcert.core.interval import exact
 from lipcert.core.program import Attention, Operand
 from lipcert.core.rules.attention import AttentionRule
 from lipcert.core.rules.base import Weights
-from lipcert.core.rules.facts import Fact
+from lipcert.core.rules.facts import Cotangent, Fact
 from tests.core.rules.cases import output, stretch
 
 INF = math.inf
@@ -129,6 +129,59 @@ def test_no_ascent_exceeds_the_constants_of_attention(seed: int) -> None:
                 break
             (-norm).backward()
             ascent.step()
+
+
+@pytest.mark.sample(seed=4)
+@pytest.mark.parametrize("seed", range(16))
+def test_no_ascent_exceeds_what_tokens_receive(seed: int) -> None:
+    """Ascent on the sum of the norms of what all tokens receive, each of all heads, from a single
+    query: more heads than tokens or fewer, masks of each head, scores that differ much or little.
+    """
+    rng, place = np.random.default_rng(seed), seed % 3
+    torch.manual_seed(seed)
+    heads, n, m, d = (int(size) for size in rng.integers(1, 5, size=4))
+    scale, mask = float(rng.choice([0.3, 1.0, 8.0])), np.zeros((heads, n, m))
+    if seed % 2:
+        mask[rng.random(mask.shape) < 0.5] = -INF
+        mask[..., 0] = 0.0
+    radii = [float(r) for r in rng.choice([0.3, 1.0, 3.0], size=3)]
+    frees = [torch.randn(heads, k, d, dtype=torch.float64) for k in (n, m, m)]
+    above = torch.randn(heads, d, dtype=torch.float64)
+    shapes = ((heads, n, d), (heads, d, m), (heads, m, d))
+    facts = [Fact.of(shapes[0], row_norm=radii[0]), Fact.of(shapes[1], column_norm=radii[1]),
+             Fact.of(shapes[2], row_norm=radii[2])]  # fmt: skip
+    op = Attention(scale, Operand(mask, mask) if seed % 2 else None)
+    asked = AttentionRule(op=op, inputs=facts, shapes=shapes, output="y", shape=shapes[0],
+                          weights=Weights({}))  # fmt: skip
+    axis, limit = asked.tokens_pulled(place, Cotangent(1.0, tokens=(-2, 1.0))) or (0, INF)
+    assert axis == (-1 if place == 1 else -2)
+    for leaf in (*frees, above):
+        leaf.requires_grad_()
+    ascent = torch.optim.Adam([*frees, above], lr=0.1)
+    for _ in range(50):
+        q, k, v = (
+            r * t / t.norm(dim=-1, keepdim=True).clamp_min(1.0)
+            for r, t in zip(radii, frees, strict=True)
+        )
+        y = torch.softmax(scale * q @ k.mT + torch.tensor(mask), dim=-1) @ v
+        sent = (y[:, -1] * above / above.norm()).sum()
+        (received,) = torch.autograd.grad(sent, [(q, k, v)[place]], create_graph=True)
+        total = (received.square().sum((0, 2)) + 1e-30).sqrt().sum()
+        assert float(total.detach()) <= limit * (1 + 1e-9) + 1e-12
+        ascent.zero_grad()
+        (-total).backward()
+        ascent.step()
+
+
+def test_heads_that_pick_different_tokens_attain_what_values_receive() -> None:
+    """One query of three heads, each of which sees another token."""
+    mask = np.where(np.eye(3).reshape(3, 1, 3) > 0, 0.0, -INF)
+    shapes = ((3, 1, 2), (3, 2, 3), (3, 3, 2))
+    asked = AttentionRule(op=Attention(1.0, Operand(mask, mask)),
+                          inputs=[Fact.of(shape) for shape in shapes], shapes=shapes, output="y",
+                          shape=shapes[0], weights=Weights({}))  # fmt: skip
+    found = asked.tokens_pulled(2, Cotangent(1.0))
+    assert found == (-2, pytest.approx(math.sqrt(3)))
 
 
 def damped(scale: float, keys: float, values: float, shapes: Any, *facts: Fact) -> Any:

@@ -123,6 +123,15 @@ def test_behind_any_move(seed: int) -> None:
     assert _steepest(case.op, weight, inside, case.shape) <= found[name] * (1 + 1e-9)
 
 
+def test_one_window_of_equal_entries_attains_what_their_largest_allows() -> None:
+    """Of an image of which the norm is far larger: three entries of 0.5 under one output."""
+    op, _ = _one_by_three("wrap")
+    asked = rule(op, [Fact.of((1, 1, 6), box=exact(np.full((1, 1, 1), 0.5)))], [(1, 1, 6)],
+                 (1, 2, 4))  # fmt: skip
+    found = dict(asked.gradients(Cotangent(9.0, sums=2.0)))
+    assert found["w"] == pytest.approx(2.0 * 0.5 * math.sqrt(3.0))
+
+
 def _one_by_three(padding: str, strides: int = 1) -> tuple[Conv, Move]:
     """Three taps over four entries, padded by one at both ends."""
     window = Window((3,), (strides,), (1,), (0,), ((6 - 3) // strides + 1,))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from lipcert.core.program import DivideByNorm, FloatArray, Operand, Scale, operands
-from lipcert.core.rules.base import Weights
+from lipcert.core.rules.base import Rule, Weights
 from lipcert.core.rules.facts import Cotangent, Fact
 from tests.core.rules.attack import SLACK, holds, members
 from tests.core.rules.cases import KINDS, Case, facts, ones, rule
@@ -62,12 +63,47 @@ def test_nothing_leaves_the_fact_or_is_steeper(kind: str, seed: int) -> None:
             if torch.isfinite(jacobian).all():
                 true = spectral(jacobian)
                 assert true <= asked.lipschitz(index) * (1 + SLACK) + 1e-12
+                _attack_tokens(rng, case, asked, index, jacobian)
                 gradient = torch.randn(len(jacobian), dtype=torch.float64)
                 peaks = _peaks(gradient, case.shape)
                 received = asked.pulled(index, Cotangent(float(gradient.norm()), peaks=peaks))
                 below = jacobian.T @ gradient
                 assert below.norm() <= received.norm * (1 + SLACK) + 1e-9
                 assert _peaks(below, case.shapes[index]) <= received.peak * (1 + SLACK) + 1e-9
+
+
+def _attack_tokens(
+    rng: np.random.Generator, case: Case, asked: Rule[Any], index: int, jacobian: torch.Tensor
+) -> None:
+    """Cotangents along any axis, or none that is known: at all places, and at a single one."""
+    if not min(case.shape, default=1):
+        return
+    for axis in range(-len(case.shape), 1):
+        for is_lone in (False, True):
+            gradient = torch.tensor(rng.normal(size=case.shape))
+            if is_lone and axis:
+                rows = gradient.movedim(axis, 0)
+                rows *= torch.eye(len(rows))[rng.integers(len(rows))].reshape(
+                    -1, *[1] * (rows.ndim - 1)
+                )
+            tokens = (axis, _by_token(gradient, axis)) if axis else None
+            above = Cotangent(float(gradient.norm()), tokens=tokens)
+            below = (jacobian.T @ gradient.reshape(-1)).reshape(tuple(case.shapes[index]))
+            found = asked.tokens_pulled(index, above)
+            if found is not None:
+                assert _by_token(below, found[0]) <= found[1] * (1 + SLACK) + 1e-9
+            if below.ndim > 2:
+                sums = below.abs().movedim(1, 0).flatten(1).sum(1).norm()
+                assert sums <= asked.pulled(index, above).sums * (1 + SLACK) + 1e-9
+
+
+def _by_token(gradient: torch.Tensor, axis: int) -> float:
+    """The sum of the norms of what lies at each place along an axis."""
+    return (
+        float(gradient.movedim(axis, 0).flatten(1).norm(dim=1).sum())
+        if gradient.ndim > 1
+        else float(gradient.abs().sum())
+    )
 
 
 def _peaks(gradient: torch.Tensor, shape: Sequence[int]) -> float:
@@ -155,6 +191,35 @@ def test_equal_runs_under_flat_cotangents_attain_what_peaks_allow() -> None:
                  shape).gradients(Cotangent(6.0, peaks=2.0))  # fmt: skip
     true = float(np.linalg.norm((x * g).sum(axis=(0, 1))))
     assert true * (1 - 1e-12) <= dict(found)["s"] <= true * (1 + 1e-12)
+
+
+@pytest.mark.sample(seed=4)
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("kind", ["Dense", "Scale", "Shift", "Embedding", "Conv"])
+def test_no_gradient_of_an_operand_is_larger_than_tokens_allow(kind: str, seed: int) -> None:
+    """At all places along any axis, at a single one, and with one sign; of convolutions by the sums
+    of channels."""
+    rng = np.random.default_rng(seed)
+    for case, inputs, point in _attacks(kind, rng):
+        asked = rule(case.op, inputs, case.shapes, case.shape)
+        fixed = {
+            operand: torch.tensor(operand.lo, requires_grad=True) for operand in operands(case.op)
+        }
+        y = apply(case.op, [torch.tensor(x) for x in point], case.shape, fixed)
+        for axis in range(-y.ndim, 0):
+            gradient = torch.tensor(rng.normal(size=case.shape))
+            if seed % 3 == 0:
+                gradient = gradient.abs()
+            if seed % 2:
+                gradient.movedim(axis, 0)[1:] = 0.0
+            found = torch.autograd.grad(y, list(fixed.values()), gradient, retain_graph=True)
+            sums = gradient.abs().movedim(1, 0).flatten(1).sum(1).norm() if y.ndim > 2 else math.inf
+            above = Cotangent(
+                float(gradient.norm()), sums=float(sums), tokens=(axis, _by_token(gradient, axis))
+            )
+            limits = dict(asked.operand_gradients(above))
+            for operand, true in zip(fixed, found, strict=True):
+                assert true.norm() <= limits[operand] * (1 + SLACK) + 1e-12
 
 
 def _reach(

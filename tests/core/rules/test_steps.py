@@ -397,6 +397,25 @@ def test_moves_that_read_apart_are_perpendicular() -> None:
     assert norm(halves, {("x", "h1"): 1.0}) == pytest.approx(math.sqrt(10.0))
 
 
+def test_tokens_of_several_readers_add_up() -> None:
+    """Two of a row each, the same one or not, and one of which the norm alone is known."""
+    shapes: dict[str, Shape] = {"x": (2, 2), "a": (2,), "b": (2,), "all": (2, 2)}
+    rows = [Step(Move(np.arange(2)), ("x",), name, (2,), 0) for name in "ab"]
+    other = Step(Move(np.arange(2) + 2), ("x",), "b", (2,), 0)
+    whole = Step(Move(np.arange(4).reshape(2, 2)), ("x",), "all", (2, 2), 0)
+    above = {"a": Cotangent(3.0), "b": Cotangent(4.0), "all": Cotangent(2.0)}
+
+    def found(*readers: Step) -> Cotangent:
+        program = Program("x", "a", shapes, readers, place=Place(0), covered=())
+        own = Pass(program, {"x": readers}, Table("a cotangent", above), Table("an edge"))
+        return received(own, "x", {"x": Fact.of((2, 2), 1.0)}, Weights({}))
+
+    apart, alike, more = found(rows[0], other), found(*rows), found(*rows, whole)
+    assert (apart.tokens, alike.tokens) == ((-2, 7.0), (-2, 7.0))
+    assert (apart.norm, alike.norm, more.norm) == pytest.approx((5.0, 7.0, 9.0))
+    assert more.tokens == (-2, pytest.approx(7.0 + math.sqrt(8.0)))
+
+
 @pytest.mark.parametrize("kind", STEPS, ids=lambda kind: kind.__name__)
 def test_every_kind_of_step_has_one_rule(kind: type) -> None:
     found = rule_class(kind)
