@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from lipcert.core.lower.call import Call
-from lipcert.core.lower.conv_ops import images, norm_order
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
 from lipcert.core.lower.layout_ops import check_apart, normal_axes
@@ -16,7 +15,6 @@ from lipcert.core.lower.moves import indices, moved
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.values import Array, Constant, Data, Value
 from lipcert.core.program import (
-    LocalResponse,
     Normalize,
     Op,
     ReduceLogSumExp,
@@ -30,20 +28,8 @@ from lipcert.core.program import (
 )
 
 
-def global_pool(call: Call) -> Value:
-    """A pool over all positions of each channel."""
-    value = images(call)
-    axes = tuple(range(2, len(value.shape)))
-    match call.node.op_type:
-        case "GlobalAveragePool":
-            return _reduced(call, value, ReduceSum(axes, mean=True), axes)
-        case "GlobalMaxPool":
-            return _reduced(call, value, ReduceMax(axes, minimum=False), axes)
-        case _:
-            return _reduced(call, value, ReduceNorm(axes, norm_order(call), 0.0), axes)
-
-
-def _reduced(call: Call, value: Data, op: Op, axes: Shape) -> Data:
+def reduced_by(call: Call, value: Data, op: Op, axes: Shape) -> Data:
+    """A reduction over these axes, which keep the length 1."""
     check_apart(value, axes)
     if not axes:
         raise Unsupported("a reduction over no axis")
@@ -71,7 +57,7 @@ def reduction(call: Call) -> Value:
             op = ReduceNorm(axes, 1 if kind == "ReduceL1" else 2, 0.0)
     if kind == "ReduceSumSquare":
         value = activated(call, value, "power", 2.0)
-    return without_axes(call, _reduced(call, value, op, axes), axes, keeps=keeps)
+    return without_axes(call, reduced_by(call, value, op, axes), axes, keeps=keeps)
 
 
 def _over_nothing(call: Call, value: Data) -> Data:
@@ -82,17 +68,6 @@ def _over_nothing(call: Call, value: Data) -> Data:
         case "ReduceSumSquare":
             return activated(call, value, "power", 2.0)
     return value
-
-
-def local_response(call: Call) -> Value:
-    """LRN, along the channels of an image or a row."""
-    value, size = images(call), call.integer("size", 0)
-    strength, power = call.real("alpha", 1e-4), call.real("beta", 0.75)
-    floor = call.real("bias", 1.0)
-    if size < 1 or size % 2 == 0 or min(strength, power) < 0.0 or floor <= 0.0:
-        raise Unsupported("its size is even, or its alpha, beta or bias is out of range")
-    op = LocalResponse(size, strength, power, floor)
-    return call.step(op, value, shape=value.shape, place=value.place)
 
 
 def softmax(call: Call) -> Value:
@@ -111,7 +86,8 @@ def softmax(call: Call) -> Value:
     return moved(call, result, indices(value.shape), value.place)
 
 
-def _normalized(call: Call, value: Data, axes: Sequence[int], *, centred: bool = True) -> Data:
+def normalized(call: Call, value: Data, axes: Sequence[int], *, centred: bool = True) -> Data:
+    """A normalization over these axes, without factors."""
     epsilon = call.real("epsilon", 1e-5)
     if epsilon < 0.0 or not axes:
         raise Unsupported("epsilon is negative, or there is no axis")
@@ -121,32 +97,17 @@ def _normalized(call: Call, value: Data, axes: Sequence[int], *, centred: bool =
 
 
 def normalization(call: Call) -> Value:
-    """Normalizations of layers, instances and groups, with their factors and offsets."""
-    value, kind = call.data(), call.node.op_type
+    """Normalizations of layers, with their factors and offsets."""
+    value = call.data()
     rank = len(value.shape)
-    if kind in {"LayerNormalization", "RMSNormalization"}:
-        (first,) = normal_axes([call.integer("axis", -1)], rank)
-        call.integer("stash_type", 1)
-        axes = range(first, rank)
-        result = _normalized(call, value, axes, centred=kind == "LayerNormalization")
-        return _affine(call, result, value.shape[first:])
-    value = images(call)
-    channels = value.shape[1]
-    shape = (channels, *(1,) * (rank - 2))
-    if kind == "InstanceNormalization":
-        result = _normalized(call, value, range(2, rank))
-        return _affine(call, result, shape)
-    groups = call.integer("num_groups", 0)
+    (first,) = normal_axes([call.integer("axis", -1)], rank)
     call.integer("stash_type", 1)
-    if groups < 1 or channels % groups:
-        raise Unsupported("the groups do not divide the channels")
-    parts = (value.shape[0], groups, math.prod(value.shape[1:]) // groups)
-    split = moved(call, value, indices(parts), value.place)
-    result = moved(call, _normalized(call, split, (2,)), indices(value.shape), value.place)
-    return _affine(call, result, shape, repeats=1 if call.version >= 21 else channels // groups)
+    centred = call.node.op_type == "LayerNormalization"
+    result = normalized(call, value, range(first, rank), centred=centred)
+    return affine(call, result, value.shape[first:])
 
 
-def _affine(call: Call, value: Data, shape: Shape, repeats: int = 1) -> Data:
+def affine(call: Call, value: Data, shape: Shape, repeats: int = 1) -> Data:
     """Times scale, plus shift, each of this trailing shape."""
     for place, op in ((1, Scale), (2, Shift)):
         if call.has(place):

@@ -32,7 +32,7 @@ from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_f
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.spelling import reduced_axes, without_axes
-from lipcert.core.lower.sums import negative, sum_of
+from lipcert.core.lower.sums import negative
 from lipcert.core.lower.values import (
     FIXED,
     SAME,
@@ -61,6 +61,7 @@ _LARGEST: Final = 1 << 900
 _MOST_FACTORS: Final = 4096
 _MOST_WHOLE: Final = 1 << 22
 _MOST_PRODUCTS: Final = 1 << 33
+_MOST_TERMS: Final = 8
 _HALVES: Final = frozenset({"float16", "bfloat16"})
 _HALF_CODES: Final = frozenset({10, 16})
 
@@ -513,3 +514,28 @@ CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
     "Sqrt": _root,
     "Where": _where,
 }  # fmt: skip
+
+
+def sum_of(parts: Sequence[Constant]) -> tuple[Constant, ...]:
+    """The terms of a sum of parts of one shape, some of which come from tensors of the file."""
+    terms = [term for part in parts for term in part.terms or (part,)]
+    terms = [item for item in terms if item.sources or item.lo.any() or item.hi.any()]
+    is_plain = all(
+        item.is_float and not item.marks.any() and is_finite(item.lo) and is_finite(item.hi)
+        for item in terms
+    )
+    is_sum = len(terms) <= _MOST_TERMS and any(item.sources for item in terms)
+    return tuple(terms) if is_plain and is_sum else ()
+
+
+def terms_beside(parts: Sequence[Constant], axis: int) -> tuple[Constant, ...]:
+    """The terms of parts put one after another: each with zeros before and behind it."""
+    if len(parts) > _MOST_TERMS:
+        return ()
+    ends = np.cumsum([part.shape[axis] for part in parts])
+    padded = []
+    for part, end in zip(parts, ends, strict=True):
+        widths = [(0, 0)] * len(part.shape)
+        widths[axis] = (end - part.shape[axis], ends[-1] - end)
+        padded.append(part.rearranged(partial(np.pad, pad_width=widths), part.place))
+    return sum_of(padded)

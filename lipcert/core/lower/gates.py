@@ -9,8 +9,8 @@ import numpy as np
 
 from lipcert.core.arithmetic import sqrt_down, sqrt_up
 from lipcert.core.interval import Interval, exact
-from lipcert.core.lower.rewriter import ONE, Rewriter, as_interval, product
-from lipcert.core.program import Activation, Add, Multiply, Operand, Step
+from lipcert.core.lower.rewriter import ONE, Rewriter, as_interval, as_operand, number_in, product
+from lipcert.core.program import Activation, Add, Multiply, Op, Operand, Scale, Step
 
 _ROOT_TWO = Interval(np.asarray(sqrt_down(2)), np.asarray(sqrt_up(2)))
 
@@ -32,8 +32,20 @@ def gate(rewriter: Rewriter, step: Step) -> list[Step] | None:
                 factor = product(as_interval(own), as_interval(other))
                 last = product(ops[-1], factor) if isinstance(ops[-1], Interval) else factor
                 kept = ops[:-1] if isinstance(ops[-1], Interval) else ops
-                return rewriter.chain(step, x, *kept, last)
+                return _chain(rewriter, step, x, *kept, last)
     return None
+
+
+def _chain(rewriter: Rewriter, step: Step, start: str, *ops: Op | Interval) -> list[Step]:
+    """Steps of one shape that end in the value of `step`; a number is a scaling by it."""
+    made: list[Step] = []
+    value, kept = start, [op for op in ops if not isinstance(op, Interval) or number_in(op) != 1]
+    for place, op in enumerate(kept):
+        name = step.output if place == len(kept) - 1 else rewriter.sink.fresh(step.output)
+        real: Op = Scale(as_operand(op, len(step.shape))) if isinstance(op, Interval) else op
+        made.append(Step(real, (value,), name, step.shape, step.node))
+        value = name
+    return made
 
 
 def _spellings(rewriter: Rewriter, name: str) -> list[tuple[Operand | None, str]]:

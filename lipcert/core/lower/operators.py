@@ -48,18 +48,18 @@ LAYOUT: Final = Registry("lower", {
 }, _spelt)  # fmt: skip
 """operators that treat constants as they treat values"""
 DATA: Final = Registry("lower", {
-    "axis_ops.global_pool": "GlobalAveragePool GlobalLpPool GlobalMaxPool",
-    "axis_ops.local_response": "LRN",
-    "axis_ops.normalization": "GroupNormalization InstanceNormalization LayerNormalization "
-    "RMSNormalization",
+    "axis_ops.normalization": "LayerNormalization RMSNormalization",
     "axis_ops.reduction": "ReduceL1 ReduceL2 ReduceLogSumExp ReduceMax ReduceMean ReduceMin "
     "ReduceSum ReduceSumSquare",
     "axis_ops.softmax": "LogSoftmax Softmax",
     "batch_norm.batch_norm": "BatchNormalization",
+    "casts.same": "Cast",
     "conv_ops.conv": "Conv ConvTranspose",
     "gemm": "Gemm",
+    "image_ops.global_pool": "GlobalAveragePool GlobalLpPool GlobalMaxPool",
+    "image_ops.image_normalization": "GroupNormalization InstanceNormalization",
+    "image_ops.local_response": "LRN",
     "joining": "Concat",
-    "casts.same": "Cast",
     "linear_ops.matmul": "MatMul",
     "pair_ops.choice": "Where",
     "pair_ops.extremum": "Max Min",

@@ -36,7 +36,8 @@ ONE = exact(1.0)
 _Kind = TypeVar("_Kind", bound=Op)
 
 
-def _number(factor: Interval) -> Fraction | None:
+def number_in(factor: Interval) -> Fraction | None:
+    """The number of an interval that holds one alone."""
     same = factor.lo.reshape(-1)[0] == factor.hi.reshape(-1)[0]
     return Fraction(float(factor.lo.reshape(-1)[0])) if same else None
 
@@ -45,7 +46,7 @@ def product(*factors: Interval) -> Interval:
     """The product of numbers known as intervals, exact where it is a float64."""
     result = ONE
     for factor in factors:
-        left, right = _number(result), _number(factor)
+        left, right = number_in(result), number_in(factor)
         rounded = float(result.lo.reshape(-1)[0] * factor.lo.reshape(-1)[0])
         if left is not None and right is not None and Fraction(rounded) == left * right:
             result = exact(rounded)
@@ -157,17 +158,6 @@ class Rewriter:
         for operand in operands:
             self.sink.untracked.update({} if operand is None else operand.sources)
 
-    def chain(self, step: Step, start: str, *ops: Op | Interval) -> list[Step]:
-        """Steps of one shape that end in the value of `step`; a number is a scaling by it."""
-        made: list[Step] = []
-        value, kept = start, [op for op in ops if not isinstance(op, Interval) or _number(op) != 1]
-        for place, op in enumerate(kept):
-            name = step.output if place == len(kept) - 1 else self.sink.fresh(step.output)
-            real: Op = Scale(as_operand(op, len(step.shape))) if isinstance(op, Interval) else op
-            made.append(Step(real, (value,), name, step.shape, step.node))
-            value = name
-        return made
-
 
 def as_interval(operand: Operand | None) -> Interval:
     """The one number of an operand; 1 where there is none."""
@@ -179,7 +169,7 @@ def as_interval(operand: Operand | None) -> Interval:
 def as_operand(factor: Interval, rank: int) -> Operand:
     """A number, for a value of this rank."""
     low = factor.lo.reshape((1,) * rank)
-    return Operand(low, low if _number(factor) is not None else factor.hi.reshape((1,) * rank))
+    return Operand(low, low if number_in(factor) is not None else factor.hi.reshape((1,) * rank))
 
 
 Rule = Callable[[Rewriter, Step], "list[Step] | None"]

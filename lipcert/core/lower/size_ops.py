@@ -58,7 +58,7 @@ def joined(call: Call) -> Value:
     sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
     terms: tuple[Constant, ...] = ()
     if len(parts) > 1 and sources:
-        from lipcert.core.lower.sums import terms_beside  # noqa: PLC0415  for such alone
+        from lipcert.core.lower.constant_ops import terms_beside  # noqa: PLC0415  for such alone
 
         terms = terms_beside(parts, axis)
     return Constant(low, high, sources, parts[0].place, varies, terms=terms)

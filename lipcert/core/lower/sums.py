@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
-from typing import Final
 
 import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.moves import broadcast, indices, moved
-from lipcert.core.lower.values import Constant, Data, Value, is_finite
+from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Add, Operand, Place, Scale, Shape, Shift, then
-
-_MOST_TERMS: Final = 8
 
 
 def _plain(number: float, rank: int) -> Operand:
@@ -62,28 +58,3 @@ def negative(constant: Constant) -> Constant:
     high = low if constant.lo is constant.hi else -constant.lo
     acts, terms = then(constant.acts, np.negative), tuple(map(negative, constant.terms))
     return replace(constant, lo=low, hi=high, acts=acts, terms=terms)
-
-
-def sum_of(parts: Sequence[Constant]) -> tuple[Constant, ...]:
-    """The terms of a sum of parts of one shape, some of which come from tensors of the file."""
-    terms = [term for part in parts for term in part.terms or (part,)]
-    terms = [item for item in terms if item.sources or item.lo.any() or item.hi.any()]
-    is_plain = all(
-        item.is_float and not item.marks.any() and is_finite(item.lo) and is_finite(item.hi)
-        for item in terms
-    )
-    is_sum = len(terms) <= _MOST_TERMS and any(item.sources for item in terms)
-    return tuple(terms) if is_plain and is_sum else ()
-
-
-def terms_beside(parts: Sequence[Constant], axis: int) -> tuple[Constant, ...]:
-    """The terms of parts put one after another: each with zeros before and behind it."""
-    if len(parts) > _MOST_TERMS:
-        return ()
-    ends = np.cumsum([part.shape[axis] for part in parts])
-    padded = []
-    for part, end in zip(parts, ends, strict=True):
-        widths = [(0, 0)] * len(part.shape)
-        widths[axis] = (end - part.shape[axis], ends[-1] - end)
-        padded.append(part.rearranged(partial(np.pad, pad_width=widths), part.place))
-    return sum_of(padded)

@@ -22,8 +22,6 @@ _EXP_ERROR: Final = 2.0**-46
 _ERF_REACH: Final = 5.25
 _ERF_ERROR: Final = 2.0**-42
 _ERF_TERMS: Final = 150
-_HALVINGS: Final = 5
-_FAR: Final = 2.0**200
 
 
 def near(digits: str) -> Interval:
@@ -64,11 +62,6 @@ def _exp(x: Array) -> Array:
     return np.asarray(np.ldexp(value, shift.astype(np.int64)))
 
 
-def expm1(x: Interval) -> Interval:
-    """e^x − 1 for x ≤ 0, where it lies in [−1, 0] and above x."""
-    return between(clip(exp(x) - _ONE, -1.0, 0.0), x)
-
-
 def log(x: Interval) -> Interval:
     """ln x, which rises; −inf at and below 0.
 
@@ -95,15 +88,6 @@ def tanh(x: Interval) -> Interval:
     """1 − 2/(1 + e^2x), between 0 and x."""
     near_one = _ONE - exact(2.0) * (_ONE + exp(exact(2.0) * x)).reciprocal()
     return between(clip(near_one, -1.0, 1.0), x)
-
-
-def softplus(x: Interval) -> Interval:
-    """ln(1 + e^x) = max(x, 0) + ln(1 + e^−|x|), which rises, and is at least max(x, 0)."""
-    low, high = (
-        exact(np.maximum(points, 0.0)) + log(_ONE + exp(exact(-np.abs(points))))
-        for points in (x.lo, x.hi)
-    )
-    return Interval(np.maximum(low.lo, np.maximum(x.lo, 0.0)), high.hi)
 
 
 def erf(x: Interval) -> Interval:
@@ -135,27 +119,3 @@ def _erf(x: Array) -> Interval:
         np.where(x > _ERF_REACH, last, np.where(x < -_ERF_REACH, -1.0, value.lo)),
         np.where(x > _ERF_REACH, 1.0, np.where(x < -_ERF_REACH, -last, value.hi)),
     )
-
-
-def inverse_tangent(x: Interval) -> Interval:
-    """arctan x, which rises.
-
-    Proof: arctan x = 2·arctan(x/(1 + √(1 + x²))), five times, after which the angle is at most
-    π/64, its tangent below 0.05, and arctan y = y·(1 − y²/3 + … − y¹⁰/11 + s·y¹²) for some
-    0 ≤ s ≤ 1/13, as the series alternates. Beyond ±2^200 up to ±π/2.
-    """
-    ends = []
-    for points in (x.lo, x.hi):
-        y = exact(np.clip(points, -_FAR, _FAR))
-        for _ in range(_HALVINGS):
-            square = _ONE + y * y
-            y = y * (_ONE + Interval(down(np.sqrt(square.lo)), up(np.sqrt(square.hi)))).reciprocal()
-        square = clip(y * y, 0.0, 0.0025)
-        series = Interval(np.zeros(()), np.asarray(1.0 / 12.0))
-        for odd in (11.0, 9.0, 7.0, 5.0, 3.0, 1.0):
-            series = exact(odd).reciprocal() - square * series
-        ends.append(exact(2.0**_HALVINGS) * y * series)
-    edge = float(HALF_PI.hi)
-    low = np.where(x.lo < -_FAR, -edge, ends[0].lo)
-    high = np.where(x.hi > _FAR, edge, ends[1].hi)
-    return between(clip(Interval(low, high), -edge, edge), x)

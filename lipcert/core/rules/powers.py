@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from lipcert.core.interval import Interval, clip, down, exact, up
+from lipcert.core.interval import Interval, between, clip, down, exact, up
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.rules import enclosures
 from lipcert.core.rules.curves import Curve, Function, Piece, always
@@ -40,6 +40,11 @@ def celu(alpha: float) -> Function:
     return _exponential_below(1.0, alpha, alpha)
 
 
+def expm1(x: Interval) -> Interval:
+    """e^x − 1 for x ≤ 0, where it lies in [−1, 0] and above x."""
+    return between(clip(exp(x) - _ONE, -1.0, 0.0), x)
+
+
 def _exponential_below(gain: float, scale: float, width: float) -> Function:
     """gain·x for x ≥ 0, gain·scale·(e^(x/width) − 1) below, for width > 0."""
     if not all(map(math.isfinite, (gain, scale, width))):
@@ -50,7 +55,7 @@ def _exponential_below(gain: float, scale: float, width: float) -> Function:
     inverse = exact(width).reciprocal()
 
     def at(x: Interval) -> Interval:
-        return above * clip(x, 0.0, _INF) + below * enclosures.expm1(clip(x, -_INF, 0.0) * inverse)
+        return above * clip(x, 0.0, _INF) + below * expm1(clip(x, -_INF, 0.0) * inverse)
 
     slope = Curve(lambda x: below * inverse * clip(exp(x * inverse), 0.0, 1.0))
     return Function(

@@ -1,0 +1,55 @@
+"""Ops on whole images, which have their channels on axis 1."""
+
+from __future__ import annotations
+
+import math
+
+from lipcert.core.lower.axis_ops import affine, normalized, reduced_by
+from lipcert.core.lower.call import Call
+from lipcert.core.lower.conv_ops import images, norm_order
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.moves import indices, moved
+from lipcert.core.lower.values import Value
+from lipcert.core.program import LocalResponse, ReduceMax, ReduceNorm, ReduceSum
+
+
+def global_pool(call: Call) -> Value:
+    """A pool over all positions of each channel."""
+    value = images(call)
+    axes = tuple(range(2, len(value.shape)))
+    match call.node.op_type:
+        case "GlobalAveragePool":
+            return reduced_by(call, value, ReduceSum(axes, mean=True), axes)
+        case "GlobalMaxPool":
+            return reduced_by(call, value, ReduceMax(axes, minimum=False), axes)
+        case _:
+            return reduced_by(call, value, ReduceNorm(axes, norm_order(call), 0.0), axes)
+
+
+def local_response(call: Call) -> Value:
+    """LRN, along the channels of an image or a row."""
+    value, size = images(call), call.integer("size", 0)
+    strength, power = call.real("alpha", 1e-4), call.real("beta", 0.75)
+    floor = call.real("bias", 1.0)
+    if size < 1 or size % 2 == 0 or min(strength, power) < 0.0 or floor <= 0.0:
+        raise Unsupported("its size is even, or its alpha, beta or bias is out of range")
+    op = LocalResponse(size, strength, power, floor)
+    return call.step(op, value, shape=value.shape, place=value.place)
+
+
+def image_normalization(call: Call) -> Value:
+    """Normalizations of instances and groups, with their factors and offsets."""
+    value = images(call)
+    channels, rank = value.shape[1], len(value.shape)
+    shape = (channels, *(1,) * (rank - 2))
+    if call.node.op_type == "InstanceNormalization":
+        result = normalized(call, value, range(2, rank))
+        return affine(call, result, shape)
+    groups = call.integer("num_groups", 0)
+    call.integer("stash_type", 1)
+    if groups < 1 or channels % groups:
+        raise Unsupported("the groups do not divide the channels")
+    parts = (value.shape[0], groups, math.prod(value.shape[1:]) // groups)
+    split = moved(call, value, indices(parts), value.place)
+    result = moved(call, normalized(call, split, (2,)), indices(value.shape), value.place)
+    return affine(call, result, shape, repeats=1 if call.version >= 21 else channels // groups)
