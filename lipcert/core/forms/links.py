@@ -25,8 +25,6 @@ _KNOWN: Final = 2.0**-44
 _COMPUTED: Final = 2.0**-20
 """relative widths of slopes that are known: with a multiplier; and without, as of a scale that is a
 root or a quotient, of which float32 arithmetic has another number"""
-ROUNDING: Final = 2.0**-51
-"""more than two roundings, relative to an entry"""
 
 
 @final
@@ -170,32 +168,27 @@ def link_of(step: p.Step, shape: p.Shape, slopes: Mapping[str, Interval]) -> Lin
     """The Jacobian of a step that reads a value of this shape, in row-major order."""
     match step.op:
         case p.Activation() | p.PRelu():
-            return _diagonal(slopes[step.output], shape) if step.output in slopes else None
+            return diagonal(slopes[step.output], shape) if step.output in slopes else None
         case p.Scale(factor):
-            return _diagonal(Interval(factor.lo, factor.hi), shape)
-        case p.BatchNorm(scale, _, _, inverse):
-            factors = Interval(scale.lo, scale.hi) * Interval(inverse.lo, inverse.hi)
-            per_channel = (-1, *[1] * (len(shape) - 2))
-            ends = factors.lo.reshape(per_channel), factors.hi.reshape(per_channel)
-            return _diagonal(Interval(*ends), shape)
+            return diagonal(Interval(factor.lo, factor.hi), shape)
         case p.Shift():
-            return _diagonal(exact(1.0), shape)
+            return diagonal(exact(1.0), shape)
         case p.Dense(weight):
             return matrix_within(Interval(weight.lo, weight.hi))
-        case _ if math.prod(shape) * math.prod(step.shape) > MAX_ENTRIES:
+        case op if (
+            not isinstance(op, p.BatchNorm)
+            and math.prod(shape) * math.prod(step.shape) > MAX_ENTRIES
+        ):
             return None
-        case p.Conv() | p.AveragePool():
-            from lipcert.core.forms.windows import over_windows  # noqa: PLC0415  for these only
+        case p.BatchNorm() | p.Conv() | p.AveragePool() | p.Move() | p.ReduceSum() | p.Centre():
+            from lipcert.core.forms.jacobians import jacobian_of  # noqa: PLC0415  for these only
 
-            return over_windows(step.op, shape, step.shape)
-        case p.Move() | p.ReduceSum() | p.Centre():
-            from lipcert.core.forms.moves import of_entries  # noqa: PLC0415  for these only
-
-            return of_entries(step.op, shape, step.shape)
+            return jacobian_of(step.op, shape, step.shape)
     return None
 
 
-def _diagonal(slopes: Interval, shape: p.Shape) -> Diagonal | None:
+def diagonal(slopes: Interval, shape: p.Shape) -> Diagonal | None:
+    """The slopes, where all of them are finite."""
     whole = slopes.broadcast(shape)
     flat = Interval(whole.lo.ravel(), whole.hi.ravel())
     known = np.isfinite(flat.lo).all() and np.isfinite(flat.hi).all()
@@ -210,9 +203,3 @@ def matrix_within(entries: Interval) -> Matrix | None:
         return Matrix(entries.lo, None)
     centre = 0.5 * entries.lo + 0.5 * entries.hi
     return Matrix(centre, np.maximum(up(entries.hi - centre), up(centre - entries.lo)))
-
-
-def divided(total: Array, counts: Array) -> Matrix:
-    """Entries 0 or 1, divided by counts: one rounding each."""
-    centre = total / counts
-    return Matrix(centre, centre * ROUNDING)
