@@ -103,24 +103,22 @@ FLAT, STEPS = torch.rand(2, 8), torch.rand(2, 3, 8)
 REFUSED = {
     "LSTM": (lambda: Last(nn.LSTM), STEPS, "LC004"),
     "GRU": (lambda: Last(nn.GRU), STEPS, "LC004"),
-    "RNN": (lambda: Last(nn.RNN), STEPS, "LC319"),
     "noise in forward": (lambda: Around(lambda h: h + torch.randn_like(h)), FLAT, "LC003"),
     "rounding": (lambda: Around(torch.round), FLAT, "LC005"),
     "across the batch": (lambda: Around(lambda h: h - h.mean(0)), FLAT, "LC007"),
-    "weight_norm": (
-        lambda: Around(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))), FLAT, "LC319"
-    ),
-    "spectral_norm": (
-        lambda: Around(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))), FLAT, "LC016"
-    ),
-}  # fmt: skip
+}
 BOUNDED = {
     "unrolled": (Unrolled, STEPS),
     "adapters": (LowRank, FLAT),
     "graphs": (Graphs, (torch.rand(2, 6, 5), torch.rand(2, 6, 6))),
     "pairs": (Pairs, (FLAT, FLAT)),
     "soft routing": (Experts, FLAT),
-}
+    "RNN": (lambda: Last(nn.RNN), STEPS),
+    "weight_norm": (lambda: Around(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))), FLAT),
+    "spectral_norm": (
+        lambda: Around(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))), FLAT
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.sample(1)

@@ -204,6 +204,11 @@ def left_out(found: Bounded) -> tuple[Diagnostic, ...]:
     if not found.groups:
         return ()
     operations, numbers = _LEAST * work(found.program), numbers_held(found.program)
+    if found.graph.computed:
+        names = ", ".join(map(repr, found.graph.computed[:4]))
+        message = f"no gradients were measured beside the bounds: weights are computed from {names}"
+        remedy = "train plain weights, as torch.nn.utils.parametrize.remove_parametrizations leaves"
+        return (Diagnostic("LC411", Level.INFO, "", message, remedy),)
     if operations > _WORK_OF_LEAST:
         why = (
             f"{_LEAST} of them take {operations:.1e} operations, and {_WORK_OF_LEAST:.0e} are spent"

@@ -30,6 +30,7 @@ from lipcert.core.program import (
     Normalize,
     Program,
     Step,
+    operands,
 )
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.search.prover import Derived
@@ -51,6 +52,16 @@ _SHARED: Final = Why(
     "the file stores it once with numbers that no rule takes for trained ones, as an optimiser "
     "does with a scale and a running variance that are both 1",
     f"export with {EXPORT}, which keeps them apart",
+)
+_COMPUTED: Final = Why(
+    "the file computes numbers from it, and how much these change with it is not known",
+    "train plain weights (torch.nn.utils.parametrize.remove_parametrizations), and export with "
+    f"{EXPORT}",
+)
+_NUMBER: Final = Why(
+    "it enters as a plain number, for which there is no rule: a limit, an exponent, a slope inside "
+    "of an activation, or a factor of other trained numbers",
+    "--freeze it, or make it a buffer, if it is not trained; or take one number for each entry",
 )
 _NO_INPUT: Final = Why("no norm of the input is declared", "give --input-norm")
 _DOMAIN: Final = "state an input domain (--input-norm, --input-box)"
@@ -141,15 +152,24 @@ class Absence:
                 read = self.value(name)
                 if read is not None:
                     return read
+            if any(self._is_computed(step, name) for name in tensors):
+                return _COMPUTED
+        if self.program.untracked.intersection(tensors):
+            return _NUMBER
         return _SHARED if self._plain.intersection(tensors) else _OVERFLOW
+
+    def _is_computed(self, step: Step, tensor: str) -> bool:
+        return any(
+            operand.sources.get(tensor, 0.0) == math.inf and tensor not in operand.slopes
+            for operand in operands(step.op)
+        )
 
     @cached_property
     def _plain(self) -> frozenset[str]:
         """The tensors that enter as plain numbers, also where they are operands elsewhere."""
         norms = [step.op for step in self.program.steps if isinstance(step.op, BatchNorm)]
-        return self.program.untracked.union(*(op.mean.sources for op in norms)).union(
-            *(op.inverse.sources for op in norms)
-        )
+        fixed = (item.sources for op in norms for item in (op.mean, op.inverse))
+        return frozenset[str]().union(*fixed)
 
     def lipschitz(self) -> Why:
         """Why the network has no Lipschitz constant."""

@@ -245,6 +245,7 @@ class RecordedTensors:
             ends = list(dict.fromkeys([*list(recorded)[:1], *list(recorded)[-1:]]))
             yield from (recorded[name].tensors() for name in ends)
 
+        self.graph.check_shown()
         return matched(self.graph, self.trace.manifest.parameters, snapshots)
 
     def first_name(self, name: str) -> str:

@@ -54,13 +54,15 @@ class Operand:
     of a gradient grows by at most g on the way back); inf that it depends on it in another way.
     With `PLUS` among them it is such a function plus numbers that do not depend on it: what holds
     of gradients is the same, but the norm of the initializer does not bound that of the operand.
-    acts: on the source, up to axes of length 1.
+    acts: on the source, up to axes of length 1. slopes: bounds, at the numbers of the file alone,
+    of the norm of the Jacobian ∂operand/∂initializer, for some of those with inf.
     """
 
     lo: FloatArray
     hi: FloatArray
     sources: Mapping[str, float] = field(default_factory=dict)
     acts: Acts = None
+    slopes: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def shape(self) -> Shape:

@@ -76,7 +76,11 @@ class Network:
 
     @classmethod
     def of(cls, graph: Graph) -> Self:
-        """The steps of a graph with the numbers of its operands."""
+        """The steps of a graph with the numbers of its operands.
+
+        NoVerdictError as `Graph.check_shown` says.
+        """
+        graph.check_shown()
         shapes = {graph.input_name: (1, *graph.input_shape)}
         steps: list[p.Step] = []
         views: dict[str, Mapping[str, View]] = {}

@@ -21,6 +21,8 @@ import numpy.typing as npt
 
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray, IndexArray, Move, Shape
+from lipcert.diagnostics import EXPORT
+from lipcert.errors import NoVerdictError
 from lipcert.graph.geometry import Geometry, geometry_of
 
 PlaceArray = npt.NDArray[np.int32]
@@ -128,13 +130,16 @@ class Parameter:
     """A tensor of the file that training may update.
 
     `folded`: the file shows that this tensor is not what is trained, because an exporter folded
-    trained parameters (BatchNorm into a convolution, say) into it.
+    trained parameters (BatchNorm into a convolution, say) into it. `computed`: steps compute with
+    numbers that the file computes from it, as a weight over its norm. It has bounds, but no operand
+    shows these uses, so that its gradients cannot be measured.
     """
 
     name: str
     shape: Shape
     trainable: bool = True
     folded: bool = False
+    computed: bool = False
 
     @property
     def size(self) -> int:
@@ -335,6 +340,22 @@ class Graph:
     def trained_uses(self) -> Iterator[Use]:
         """All uses of trained parameters."""
         return (use for use in self.uses() if self.parameters[use.parameter].trainable)
+
+    @property
+    def computed(self) -> list[str]:
+        """The trained parameters of which operands do not show all uses."""
+        return [name for name, item in self.parameters.items() if item.computed and item.trainable]
+
+    def check_shown(self) -> None:
+        """NoVerdictError where gradients of a trained parameter cannot be measured."""
+        if self.computed:
+            names = ", ".join(map(repr, self.computed[:4]))
+            raise NoVerdictError(
+                f"[LC319] the file computes weights from {names}, "
+                "which have bounds, but whose gradients are not measured; train plain weights "
+                "(torch.nn.utils.parametrize.remove_parametrizations), and export with "
+                f"{EXPORT}"
+            )
 
     @property
     def drops(self) -> bool:

@@ -129,15 +129,9 @@ def assemble(
         listed = ", ".join(map(repr, trained.lost[:8]))
         reason = f"the trained parameters {listed} are used as constants"
         raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
-    graph = graph_of(program, found.model, trained.parameters)
-    made = {
-        name: replace(item, folded=not as_exported)
-        for name, item in graph.parameters.items()
-        if name not in trained.parameters
-    }
+    graph = graph_of(program, found.model, trained.parameters, as_exported=as_exported)
     graph = replace(
         graph,
-        parameters={**trained.parameters, **made},
         eval_layers=eval_layers(file, *targets),
         fixed=trained.fixed,
     )
@@ -374,7 +368,7 @@ def _fold_notes(marks: Marks, computed: frozenset[str], graph: Graph) -> Iterato
     missing, unseen = marks.missing, marks.unseen
     trained = {name: item.folded for name, item in graph.parameters.items() if item.trainable}
     folded = sorted(name for name, is_folded in trained.items() if is_folded)
-    listed = folded or sorted(computed & trained.keys())
+    listed = folded or (sorted(computed & trained.keys()) if marks.as_exported else [])
     if not missing and not listed:
         return
     message, remedy = (_UNSEEN, _WHOLE) if unseen.intersection(folded) else (_COMPUTED, _PLAIN)

@@ -81,15 +81,21 @@ class Operands:
     """The operands of a program: views of parameters, constants, and what is neither.
 
     parameters: all that operands may show. An operand that is computed from parameters in another
-    way than by moving, repeating and scaling the entries of one is a parameter of its own, `folded`
-    and named by its value in the program and its place in the step; a constant where these are
-    frozen.
+    way than by moving, repeating and scaling the entries of one is a constant, and marks them as
+    `computed`; as_exported: it is a parameter of its own, named by its value in the program and its
+    place in the step.
     """
 
     def __init__(
-        self, program: p.Program, model: Model, parameters: Mapping[str, Parameter]
+        self,
+        program: p.Program,
+        model: Model,
+        parameters: Mapping[str, Parameter],
+        *,
+        as_exported: bool = False,
     ) -> None:
         self.parameters = dict(parameters)
+        self._as_exported = as_exported
         self._model = model
         self._stored = tensors(model)
         self._views: dict[Slot, View] = {}
@@ -98,14 +104,19 @@ class Operands:
             view = view_of(operand, self._stored) if shown else None
             if view is not None and view.inverted and slot[1] != "factor":
                 view = None
-            if view is not None or any(parameters[name].trainable for name in shown):
-                self._views[slot] = view or self._computed(program, slot, operand)
+            if view is not None:
+                self._views[slot] = view
+            elif self._as_exported and any(parameters[name].trainable for name in shown):
+                self._views[slot] = self._own(program, slot, operand)
+            else:
+                for name in shown:
+                    self.parameters[name] = replace(self.parameters[name], computed=True)
 
-    def _computed(self, program: p.Program, slot: Slot, operand: p.Operand) -> View:
+    def _own(self, program: p.Program, slot: Slot, operand: p.Operand) -> View:
         name = f"{program.steps[slot[0]].output}.{slot[1]}"
         while name in self.parameters:
             name += "'"
-        self.parameters[name] = Parameter(name, operand.shape, folded=True)
+        self.parameters[name] = Parameter(name, operand.shape)
         return View(name, None)
 
     def stored(self, operand: p.Operand) -> FloatArray | None:
@@ -152,13 +163,18 @@ def operands_of(program: p.Program) -> Iterator[tuple[Slot, p.Operand]]:
                 yield (number, item.name), operand
 
 
-def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Parameter]) -> Graph:
+def graph_of(
+    program: p.Program,
+    model: Model,
+    parameters: Mapping[str, Parameter],
+    *,
+    as_exported: bool = False,
+) -> Graph:
     """The graph of a program; `parameters` are named by initializers of the model.
 
-    The graph has those of them that an operand shows, in the order of use, and `folded` ones for
-    operands that show none but are computed from some (`Operands`).
+    The graph has all of them, as `Operands` says, those that an operand shows in the order of use.
     """
-    operands = Operands(program, model, parameters)
+    operands = Operands(program, model, parameters, as_exported=as_exported)
     readers = Counter(name for step in program.steps for name in step.inputs)
     nodes: list[Node] = []
     for number, step in enumerate(program.steps):
@@ -171,7 +187,7 @@ def graph_of(program: p.Program, model: Model, parameters: Mapping[str, Paramete
         nodes.append(node)
     used = dict.fromkeys(use.parameter for node in nodes for use in node.uses())
     shape = example(program.shapes[program.input])
-    shown = {name: operands.parameters[name] for name in used}
+    shown = {name: operands.parameters[name] for name in (*used, *operands.parameters)}
     made = {part.name: part.name for part in program.parts}
     if program.heads:
         made[program.output] = JOINED

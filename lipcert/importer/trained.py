@@ -9,7 +9,7 @@ its uses are operands of steps, or numbers for which the core knows no bound.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Final, final
 
@@ -81,19 +81,27 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
     stored = tensors(model)
     uses = _Uses(program, model)
     literals = not notes.signed or bool(marks.missing) or marks.as_exported
-    mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks)
+    own = frozenset() if notes.signed else _of_module(model, notes, marks.nodes) | found.reduced
+    followed = frozenset[str]() if marks.as_exported else _followed(found, own, marks)
+    mixed = frozenset() if marks.as_exported else _mixed(found, stored, marks, followed)
     limits = set[str]().union(
         *(item.tensors for item in marks.nodes if item.node.op_type in _LIMITS)
     )
     odd = uses.odd(stored)
     formulas = set(_formula_numbers(program, stored))
-    own = frozenset() if notes.signed else _of_module(model, notes, marks.nodes) | found.reduced
     plain = uses.plain | program.untracked  # such a number is fixed, also where others are trained
     parameters: dict[str, Parameter] = {}
     numbers: list[str] = []
     fixed: dict[str, str] = {}
-    for name in (*uses.spoken, *sorted(program.untracked - uses.spoken.keys())):
+    inner = sorted(followed - uses.spoken.keys())
+    for name in (*uses.spoken, *inner, *sorted(program.untracked - {*uses.spoken, *inner})):
         tensor = stored.get(name)
+        if name in followed:
+            is_folded = name in mixed or name in uses.plain
+            dims = found.model.initializers[name].dims
+            parameters[name] = Parameter(name, dims, folded=is_folded, computed=True)
+        if name in followed or (followed and name in found.names):
+            continue
         if tensor is not None and name in notes.frozen and name in uses.spoken:
             parameters[name] = Parameter(name, tensor.dims, trainable=False)
         if tensor is None or notes.is_statistic(name):
@@ -114,12 +122,26 @@ def trained_of(program: Program, found: Computed, marks: Marks) -> Trained:
             parameters[name] = Parameter(name, tensor.dims, folded=is_folded)
         elif tensor.size == 1 and not is_literal:
             numbers.append(name)
-    for name in uses.spoken.keys() - parameters.keys() - notes.frozen:
+    known = parameters.keys() | (found.names if followed else frozenset())
+    for name in uses.spoken.keys() - known - notes.frozen:
         if name in stored and (stored[name].size > 1 or name in notes.folded):
             fixed[name] = notes.told(name)
     lost = (uses.plain | program.untracked) & notes.targets - parameters.keys()
     fixed = dict(sorted(fixed.items()))
     return Trained(parameters, tuple(sorted(lost)), tuple(sorted(numbers)), fixed)
+
+
+def _followed(found: Computed, own: Set[str], marks: Marks) -> frozenset[str]:
+    """The parameters that the file computes tensors from, where it shows what it computes.
+
+    own: single numbers of modules. Another one may be a number of a formula where no notes say what
+    is trained; then nothing is followed.
+    """
+    stored = found.model.initializers
+    names = (found.absorbed & stored.keys()) - found.names
+    several = {name for name in names if stored[name].size > 1}
+    is_known = all(name in own or marks.provenance.is_known(name) for name in names - several)
+    return frozenset(names if is_known and not marks.missing else ())
 
 
 def _of_module(model: Model, notes: Provenance, noted: Sequence[NotedNode]) -> frozenset[str]:
@@ -239,11 +261,13 @@ def noted_nodes(model: Model, program: Program) -> Iterator[NotedNode]:
             behind.update(dict.fromkeys(node.outputs, own))
 
 
-def _mixed(found: Computed, stored: Mapping[str, Tensor], marks: Marks) -> frozenset[str]:
+def _mixed(
+    found: Computed, stored: Mapping[str, Tensor], marks: Marks, followed: Set[str]
+) -> frozenset[str]:
     """The tensors that are not what is trained, or into which others may have been computed."""
     notes, missing = marks.provenance, marks.missing
     everything = frozenset(name for name in stored if not notes.is_statistic(name))
-    mixed = set(found.absorbed)
+    mixed = set() if followed else set(found.absorbed)
     touched = [item for item in marks.nodes if notes.is_folded(item.node, missing)]
     mixed.update(*(item.tensors for item in touched))
     mentioned = {name for item in marks.nodes for name in notes.mentioned(item.node)}
@@ -251,7 +275,8 @@ def _mixed(found: Computed, stored: Mapping[str, Tensor], marks: Marks) -> froze
         mixed |= everything  # it is unknown where they went
     elif missing:
         mixed |= everything - notes.targets
-    return frozenset(mixed | marks.unseen | _unread(notes, marks.nodes))
+    mixed |= marks.unseen | _unread(notes, marks.nodes)
+    return frozenset(mixed | found.absorbed if mixed & found.names else mixed)
 
 
 def _unread(provenance: Provenance, nodes: Sequence[NotedNode]) -> set[str]:

@@ -203,7 +203,9 @@ def trained_network(
     where the two disagree.
     """
     refuse_active(unwrapped(module), masks=masks)
-    return imported_network(module, example, path, settings, exists=exists)
+    found = imported_network(module, example, path, settings, exists=exists)
+    found.graph.check_shown()
+    return found
 
 
 def imported_network(

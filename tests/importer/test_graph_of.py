@@ -154,14 +154,15 @@ def test_a_trained_divisor_stays_one(tmp_path):
     assert graph.parameters == {"d": Parameter("d", (3, 1, 1))}
 
 
-def test_a_reciprocal_that_is_no_factor_is_folded(tmp_path):
+def test_a_reciprocal_that_is_no_factor_is_computed(tmp_path):
     tensors = {"w": 1.0 + np.abs(weights(4, 5))}
     nodes = [node("Reciprocal", ("w",), ("v",)), node("Gemm", ("x", "v"), transB=1)]
     graph = check(saved(model(nodes, ("N", 5), tensors), tmp_path))
-    assert graph.parameters == {"y.weight": Parameter("y.weight", (4, 5), folded=True)}
+    assert graph.parameters == {"w": Parameter("w", (4, 5), computed=True)}
+    assert not list(graph.uses())
 
 
-def test_a_weight_that_is_computed_is_folded(tmp_path):
+def test_what_a_weight_is_computed_from_is_no_view(tmp_path):
     tensors = {"v": weights(4, 5), "g": weights(4, 1)}
     nodes = [
         node("ReduceL2", ("v",), ("length",), axes=[1]),
@@ -170,7 +171,10 @@ def test_a_weight_that_is_computed_is_folded(tmp_path):
         node("Gemm", ("x", "w"), transB=1),
     ]
     graph = check(saved(model(nodes, ("N", 5), tensors), tmp_path))
-    assert graph.parameters == {"y.weight": Parameter("y.weight", (4, 5), folded=True)}
+    shapes = {name: array.shape for name, array in tensors.items()}
+    assert graph.parameters == {
+        n: Parameter(n, shape, computed=True) for n, shape in shapes.items()
+    }
 
 
 def test_steps_that_read_the_first_axis(tmp_path):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from lipcert.core.interval import Interval, exact
@@ -10,6 +12,7 @@ from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import images
 from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.functions import steepest
 from lipcert.core.lower.values import Value
 from lipcert.core.program import BatchNorm, Operand
 
@@ -33,6 +36,11 @@ def batch_norm(call: Call) -> Value:
         raise Unsupported("a variance is not positive")
     root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
     inverse = root.reciprocal()
-    sources = dict.fromkeys(variance.sources, np.inf)
-    op = BatchNorm(scale, shift, mean, Operand(inverse.lo, inverse.hi, sources))
+    made = Operand(inverse.lo, inverse.hi, dict.fromkeys(variance.sources, np.inf))
+    if variance.sources:
+        from lipcert.core.lower.slopes import chained  # noqa: PLC0415  for such alone
+
+        slope = steepest(total, "power", -0.5)
+        made = replace(made, slopes=chained((call.constant(4), slope)))
+    op = BatchNorm(scale, shift, mean, made)
     return call.step(op, value, shape=value.shape, place=value.place)

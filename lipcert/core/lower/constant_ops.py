@@ -13,8 +13,8 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.arithmetic import multiply_up
-from lipcert.core.interval import Interval, absolute, exact
+from lipcert.core.arithmetic import divide_up, multiply_up, sqrt_up
+from lipcert.core.interval import Interval, absolute, exact, norm_up
 from lipcert.core.interval import down as below
 from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
@@ -27,10 +27,11 @@ from lipcert.core.lower.exact_constants import (
     whole,
     within,
 )
-from lipcert.core.lower.functions import applied, image_of
+from lipcert.core.lower.functions import applied, image_of, steepest
 from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
+from lipcert.core.lower.slopes import chained, met, repeated
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.sums import negative
 from lipcert.core.lower.values import (
@@ -77,12 +78,16 @@ def _is_finite(known: Interval) -> bool:
 def _by_ends(
     constants: Sequence[Constant], act: Callable[..., Array], varies: Array | None = None
 ) -> Constant:
-    """A function that increases in all its arguments, on intervals, entry by entry."""
+    """A function that increases in all its arguments, on intervals, entry by entry.
+
+    Every entry is one of those of the arguments there, so that no derivative is above 1.
+    """
     _, place = broadcast(constants)
     low = np.asarray(act(*(item.lo for item in constants)))
     is_exact = all(item.lo is item.hi for item in constants)
     high = low if is_exact else np.asarray(act(*(item.hi for item in constants)))
-    return Constant(low, high, sum_of_sources(*constants), place, varies)
+    slopes = chained(*((item, repeated(item, low.shape)) for item in constants))
+    return Constant(low, high, sum_of_sources(*constants), place, varies, slopes=slopes)
 
 
 # real numbers ---------------------------------------------------------------------------------
@@ -92,13 +97,18 @@ def _arithmetic(call: Call) -> Value:
     """Add, Sub, Mul, Div of two constants; Sum of any number.
 
     A single number is taken for a plain one, so that a product is linear in the other factor, and a
-    sum is affine in the other term.
+    sum is affine in the other term: unless it is computed from that, as a norm is.
     """
     operation, found = call.node.op_type, [call.constant(place) for place in range(len(call))]
     if operation == "Sum":
         return reduce(partial(_computed, "Add"), found)
     for source, single in ((0, 1),) if operation == "Div" else ((0, 1), (1, 0)):
-        if found[source].sources and found[single].lo.size == 1 < found[source].lo.size:
+        is_apart = found[source].sources.keys().isdisjoint(found[single].sources)
+        if (
+            is_apart
+            and found[source].sources
+            and found[single].lo.size == 1 < found[source].lo.size
+        ):
             call.sink.untracked.update(found[single].sources)
             found[single] = replace(found[single], sources={})
     first, second = found
@@ -125,7 +135,27 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
     terms: tuple[Constant, ...] = ()
     if sources and operation in {"Add", "Sub"} and acts is None and first.shape == second.shape:
         terms = sum_of((first, second if operation == "Add" else negative(second)))
-    return Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms)
+    slopes: Mapping[str, float] = {}
+    if any(gain == math.inf for gain in sources.values()):
+        slopes = _slopes(operation, first, second, shape)
+    return Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms, slopes=slopes)
+
+
+def _slopes(
+    operation: str, first: Constant, second: Constant, shape: tuple[int, ...]
+) -> Mapping[str, float]:
+    """Of a sum or a product of two constants that are repeated to a shape.
+
+    Proof: d(a + b) = da + db; d(a·b) = b·da + a·db, and a/b is the product of a and 1/b.
+    """
+    if operation in {"Add", "Sub"}:
+        return chained((first, repeated(first, shape)), (second, repeated(second, shape)))
+    factor, steep = interval(second), 1.0
+    if operation == "Div":
+        factor, steep = quotient(second), steepest(factor, "reciprocal")
+    by_first = met(first.shape, factor.magnitude(), shape)
+    by_second = multiply_up(met(second.shape, interval(first).magnitude(), shape), steep)
+    return chained((first, by_first), (second, by_second))
 
 
 def _exact_result(
@@ -199,7 +229,8 @@ def _root(call: Call) -> Value:
     if (known.lo < 0.0).any():
         raise Unsupported("a root of a negative number")
     found = _square_root(known)
-    return Constant(found.lo, found.hi, sum_of_sources(constant), constant.place)
+    slopes = chained((constant, steepest(known, "sqrt"))) if constant.sources else {}
+    return Constant(found.lo, found.hi, sum_of_sources(constant), constant.place, slopes=slopes)
 
 
 def has_halves(model: Model) -> bool:
@@ -258,12 +289,12 @@ def _cast(call: Call) -> Value:
     low = constant.lo.astype(kind).astype(np.float64)
     high = low if constant.lo is constant.hi else constant.hi.astype(kind).astype(np.float64)
     same = np.array_equal(low, constant.lo) and np.array_equal(high, constant.hi)
-    sources, acts = constant.sources, constant.acts
+    sources, acts, slopes = constant.sources, constant.acts, constant.slopes
     if not same:
-        sources, acts = sum_of_sources(constant), None
+        sources, acts, slopes = sum_of_sources(constant), None, chained((constant, 1.0))
     if not constant.is_float and not same and constant.varies is not None:
         constant.check_fixed()
-    return Constant(low, high, sources, constant.place, varies, acts)
+    return Constant(low, high, sources, constant.place, varies, acts, slopes=slopes)
 
 
 def _as_whole(call: Call, constant: Constant, dtype: np.dtype[Any]) -> Constant:
@@ -313,7 +344,8 @@ def cast_like(call: Call) -> Value:
     if halves:
         raise Unsupported("it may round a constant to a half-precision number")
     found = or_rounded(Interval(value.lo, value.hi))
-    return Constant(found.lo, found.hi, sum_of_sources(value), value.place)
+    slopes = chained((value, 1.0))
+    return Constant(found.lo, found.hi, sum_of_sources(value), value.place, slopes=slopes)
 
 
 # other ----------------------------------------------------------------------------------------
@@ -408,7 +440,17 @@ def _product(call: Call) -> Value:
         zeros = np.zeros(shape)
         return Constant(zeros, zeros, {}, first.place)
     low, high = found.lo.reshape(shape), found.hi.reshape(shape)
-    return Constant(low, high, sum_of_sources(first, second), first.place)
+    slopes = chained((first, _size(b, stack)), (second, _size(a, stack)))
+    return Constant(low, high, sum_of_sources(first, second), first.place, slopes=slopes)
+
+
+def _size(matrices: Interval, stack: tuple[int, ...]) -> float:
+    """≥ the norm of A ↦ A·B or B·A for stacked matrices B, repeated along a stack, of any A.
+
+    Proof: ‖A·B‖ ≤ ‖A‖·‖B‖ for each of them, and the squares of these norms are added up.
+    """
+    copies = math.prod(stack) // max(math.prod(matrices.shape[:-2]), 1)
+    return multiply_up(sqrt_up(float(copies)), norm_up(matrices.magnitude()))
 
 
 def _reduction(call: Call) -> Value:
@@ -432,8 +474,28 @@ def _reduction(call: Call) -> Value:
     else:
         known = _reduced_reals(kind, interval(constant), axes)
         high = known.lo if np.array_equal(known.lo, known.hi) else known.hi
-        reduced = Constant(known.lo, high, sum_of_sources(constant), constant.place)
+        slopes = chained((constant, _reduced_slope(kind, known, constant, axes)))
+        reduced = Constant(known.lo, high, sum_of_sources(constant), constant.place, slopes=slopes)
     return without_axes(call, reduced, axes, keeps=keeps)
+
+
+def _reduced_slope(kind: str, found: Interval, constant: Constant, axes: tuple[int, ...]) -> float:
+    """Of a reduction to what was found; inf where no bound is known.
+
+    Proof: of a sum of n terms, or of their magnitudes, it is √n at most, of a norm or of one of
+    them 1, of a sum of squares twice the norm.
+    """
+    count = math.prod(constant.shape[axis] for axis in axes)
+    match kind:
+        case "ReduceSum" | "ReduceL1":
+            return sqrt_up(float(count))
+        case "ReduceMean":
+            return divide_up(sqrt_up(float(count)), float(count))
+        case "ReduceL2" | "ReduceMax" | "ReduceMin":
+            return 1.0
+        case "ReduceSumSquare":
+            return 2.0 * sqrt_up(float(np.max(found.hi, initial=0.0)))
+    return math.inf
 
 
 _CHOICES: Final[Mapping[str, Callable[..., Any]]] = {"ReduceMax": np.max, "ReduceMin": np.min}

@@ -27,6 +27,15 @@ def image_of(known: Interval, name: str, *numbers: float) -> Interval:
     return function(name, numbers).image(known)
 
 
+def steepest(known: Interval, name: str, *numbers: float) -> float:
+    """The largest derivative of a function of numbers in intervals; inf where none is known."""
+    try:
+        derivative = function(name, numbers).derivative(known)
+    except Unsupported:
+        return math.inf
+    return float(np.max(derivative.magnitude(), initial=0.0))
+
+
 def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
     """A function of every entry of data, or the image of a constant."""
     if isinstance(value, Data):
@@ -34,9 +43,16 @@ def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
     value.check_fixed()
     if not value.is_float:
         raise Unsupported("a function of whole numbers")
-    image = image_of(Interval(value.lo, value.hi), name, *numbers)
+    known = Interval(value.lo, value.hi)
+    image = image_of(known, name, *numbers)
     high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
-    return Constant(image.lo, high, dict.fromkeys(value.sources, math.inf), value.place)
+    sources = dict.fromkeys(value.sources, math.inf)
+    if not sources:
+        return Constant(image.lo, high, sources, value.place)
+    from lipcert.core.lower.slopes import chained  # noqa: PLC0415  for such alone
+
+    slopes = chained((value, steepest(known, name, *numbers)))
+    return Constant(image.lo, high, sources, value.place, slopes=slopes)
 
 
 def _function(name: str, **defaults: float) -> Callable[[Call], Value]:

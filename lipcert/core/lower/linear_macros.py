@@ -11,7 +11,7 @@ import numpy as np
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.lower.rewriter import Rewriter, as_interval, as_operand, product
-from lipcert.core.program import Conv, Dense, Move, Operand, Scale, Shift, Step, then
+from lipcert.core.program import Conv, Dense, Move, Scale, Shift, Step, then
 
 
 def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
@@ -29,7 +29,7 @@ def bias(rewriter: Rewriter, step: Step) -> list[Step] | None:
         return None
     low = offset.lo.reshape(-1)
     high = low if offset.is_exact else offset.hi.reshape(-1)
-    op = replace(found[0], bias=Operand(low, high, offset.sources, offset.acts))
+    op = replace(found[0], bias=replace(offset, lo=low, hi=high))
     return [replace(step, op=op, inputs=found[1].inputs)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -50,7 +51,12 @@ def choice(call: Call) -> Value:
         _, place = broadcast((mask, value))
         low = np.where(flags, value.lo, 0.0)
         high = low if value.lo is value.hi else np.where(flags, value.hi, 0.0)
-        parts.append(Constant(low, high, sum_of_sources(value), place))
+        part = Constant(low, high, sum_of_sources(value), place)
+        if value.sources:
+            from lipcert.core.lower.slopes import chained, repeated  # noqa: PLC0415  for such alone
+
+            part = replace(part, slopes=chained((value, repeated(value, low.shape))))
+        parts.append(part)
     return combined(call, parts, (1, 1))
 
 

@@ -57,8 +57,12 @@ def joined(call: Call) -> Value:
     varies = np.concatenate([part.marks for part in parts], axis)
     sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
     terms: tuple[Constant, ...] = ()
+    slopes = parts[0].slopes
     if len(parts) > 1 and sources:
         from lipcert.core.lower.constant_ops import terms_beside  # noqa: PLC0415  for such alone
 
         terms = terms_beside(parts, axis)
-    return Constant(low, high, sources, parts[0].place, varies, terms=terms)
+        from lipcert.core.lower.slopes import chained  # noqa: PLC0415
+
+        slopes = chained(*((part, 1.0) for part in parts))
+    return Constant(low, high, sources, parts[0].place, varies, terms=terms, slopes=slopes)

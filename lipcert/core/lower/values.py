@@ -82,6 +82,7 @@ class Constant:
     Of whole numbers and truth values lo is hi. sources: as of an `Operand`. acts: on the source.
     varies: how each entry depends on N and its example: `SAME`, `TIMES`, `UNKNOWN`, or p > 0
     (None: all are `SAME`). terms: constants of this shape of which it is the sum; none: not known.
+    slopes: as of an `Operand`.
     """
 
     lo: Array
@@ -91,6 +92,7 @@ class Constant:
     varies: npt.NDArray[np.int64] | None = None
     acts: Acts = None
     terms: tuple[Constant, ...] = ()
+    slopes: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.is_float and (is_undefined(self.lo) or is_undefined(self.hi)):
@@ -152,7 +154,7 @@ class Constant:
         shape = (1,) * (rank - len(self.shape)) + self.shape
         low = self.lo.reshape(shape)
         high = low if self.lo is self.hi else self.hi.reshape(shape)
-        return Operand(low, high, self.sources, self.acts)
+        return Operand(low, high, self.sources, self.acts, self.slopes)
 
     def rearranged(self, act: Arrange, place: Place | None, copies: int = 1) -> Constant:
         """The entries as `act` arranges them, none of them more than `copies` times.
@@ -164,13 +166,15 @@ class Constant:
         varies = None if self.varies is None else act(self.varies)
         terms = tuple(item.rearranged(act, place, copies) for item in self.terms)
         acts = then(self.acts, act)
-        return Constant(low, high, self._spread(copies), place, varies, acts, terms)
+        sources, slopes = (_spread(own, copies) for own in (self.sources, self.slopes))
+        return Constant(low, high, sources, place, varies, acts, terms, slopes)
 
-    def _spread(self, copies: int) -> Mapping[str, float]:
-        if not self.sources or copies == 1:
-            return self.sources
-        gain = sqrt_up(float(copies))
-        return {name: multiply_up(own, gain) for name, own in self.sources.items()}
+
+def _spread(gains: Mapping[str, float], copies: int) -> Mapping[str, float]:
+    if not gains or copies == 1:
+        return gains
+    gain = sqrt_up(float(copies))
+    return {name: multiply_up(own, gain) for name, own in gains.items()}
 
 
 Value: TypeAlias = Data | Constant

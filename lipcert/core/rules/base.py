@@ -49,6 +49,15 @@ class Weights:
         """≥ the norm of every row of a table: the longest of the largest magnitudes."""
         return float(np.max(lengths_up(self.entries(table).magnitude()), initial=0.0))
 
+    def gain(self, operand: Operand, name: str) -> float:
+        """≥ ‖∂operand/∂initializer‖, of an initializer that it is computed from.
+
+        Proof: the norm of a linear function is that of its Jacobian; of another function there may
+        be a slope at the numbers of the file, which are all the weights in scope here.
+        """
+        linear = operand.sources[name]
+        return linear if linear < math.inf else operand.slopes.get(name, math.inf)
+
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
         """≥ that of the linear part of the step that computes `output`, between two shapes.
 
@@ -159,7 +168,8 @@ class Rule(ABC, Generic[OpT]):
         Proof: from operand to initializer a gradient grows by at most the gain.
         """
         for operand, gradient in self.operand_gradients(cotangent):
-            for name, gain in operand.sources.items():
+            for name in operand.sources:
+                gain = self.weights.gain(operand, name)
                 yield name, multiply_up(gain, min(gradient, first))
             first = math.inf
 

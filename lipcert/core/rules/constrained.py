@@ -63,6 +63,10 @@ class Constrained(Weights):
         factor = 1.0 if kind == "spectral" else stretch(op, before, after)
         return multiply_up(factor, radius)
 
+    def gain(self, operand: Operand, name: str) -> float:
+        """Of linear functions alone: slopes are those at the numbers of the file."""
+        return operand.sources[name]
+
     def _is_fixed(self, operand: Operand) -> bool:
         return self.trained.isdisjoint(operand.sources)
 

@@ -63,7 +63,11 @@ class ParameterUses:
 
 
 def uses_of(graph: Graph) -> Mapping[str, ParameterUses]:
-    """All trained parameters of a graph, also those that no operand shows."""
+    """All trained parameters of a graph, also those that no operand shows.
+
+    NoVerdictError where the file computes numbers from one (`Graph.check_shown`).
+    """
+    graph.check_shown()
     found: dict[str, list[Use]] = {
         name: [] for name, parameter in graph.parameters.items() if parameter.trainable
     }
