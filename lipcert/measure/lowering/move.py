@@ -71,6 +71,19 @@ class Grid:
             pads,
         )
 
+    def transposed(self, size: int) -> tuple[Shape, tuple[int, ...]] | None:
+        """Axes of a value of this size, and their order in the digits, which then are a view of it
+        in whatever order it lies in memory; None where they repeat an entry or leave one out."""
+        order = sorted(range(len(self.digits)), key=lambda place: -self.digits[place].stride)
+        rest = size
+        for digit in (self.digits[place] for place in order):
+            if digit.selects or digit.stride * digit.length != rest:
+                return None
+            rest = digit.stride
+        lengths = tuple(self.digits[place].length for place in order)
+        axes = tuple(order.index(place) + 1 for place in range(len(order)))
+        return (lengths, axes) if rest == 1 else None
+
 
 def _separated(
     sources: IndexArray,
@@ -136,6 +149,10 @@ def move(op: Move, node: Node, like: Tensor) -> Function:
     grid = _GRIDS[node]
     if grid is None:
         return _gathered(op.sources, node, like)
+    transposed = grid.transposed(size)
+    if transposed is not None:
+        lengths, axes = transposed
+        return lambda x, _: _laid_out(grid, x[0].reshape(x[0].shape[0], *lengths).permute(0, *axes))
     places = {
         axis: torch.tensor(digit.places).to(like.device)
         for axis, digit in enumerate(grid.digits, 1)
@@ -170,7 +187,12 @@ def _on_grid(grid: Grid, size: int, x: Tensor, places: Mapping[int, Tensor]) -> 
     )
     for axis, own in places.items():
         value = value.index_select(axis, own)
-    value = value.reshape(count, *grid.inner)
+    return _laid_out(grid, value)
+
+
+def _laid_out(grid: Grid, digits: Tensor) -> Tensor:
+    """The axes that the digits are joined to, with their zeros around."""
+    value = digits.reshape(digits.shape[0], *grid.inner)
     if not any(map(any, grid.pads)):
         return value
     return functional.pad(value, [width for pad in reversed(grid.pads) for width in pad])
@@ -182,13 +204,16 @@ def concat(axis: int) -> Function:
 
 
 def sort(axis: int) -> Function:
-    """Pairs as torch.maximum and torch.minimum have them, which share cotangents at ties."""
+    """Pairs as torch.maximum and torch.minimum have them, which share cotangents at ties, and whose
+    own backward passes take several times as long."""
 
     def ordered(inputs: Sequence[Tensor], _: Tensors) -> Tensor:
         (x,) = inputs
         if x.shape[axis] != 2:
             return torch.sort(x, dim=axis).values
         first, second = x.unbind(axis)
-        return torch.stack((torch.minimum(first, second), torch.maximum(first, second)), dim=axis)
+        swaps = torch.heaviside((first - second).detach(), x.new_full((), 0.5))
+        ordered = torch.lerp(first, second, swaps), torch.lerp(second, first, swaps)
+        return torch.stack(ordered, dim=axis)
 
     return ordered
