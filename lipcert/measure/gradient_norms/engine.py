@@ -21,6 +21,7 @@ from typing import Final, TypeAlias, final
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 from lipcert.graph.ir import Graph, Node, is_arrangement
 from lipcert.measure.arithmetic import Arithmetic, exact_products
@@ -160,6 +161,9 @@ _LOOSE: Final = 2.0**-7
 Losses: TypeAlias = Callable[[Tensor], Tensor]
 Hook: TypeAlias = Callable[[str, NodePlan | None, Tensor | None, Tensor], None]
 """takes the name of a value, the plan and the input of its node, and its cotangent"""
+Reached: TypeAlias = tuple[NodePlan, Tensor | None, GradientEdge]
+"""the plan of a node with trained operands, its input where it is needed, and its output's place
+among what is differentiated"""
 
 
 @final
@@ -205,14 +209,13 @@ class Passed:
 class Begun:
     """A pass forward. x: of which examples. output: [examples, *output_shape], with its history.
 
-    recording, caught: fill as a pass backward reaches the nodes with trained operands. losses:
-    [examples], of the output, where they were computed already.
+    reached: in the order of the pass. losses: [examples], of the output, where they were computed
+    already.
     """
 
     x: Tensor
     output: Tensor
-    recording: Recording
-    caught: list[Caught]
+    reached: list[Reached]
     losses: Tensor | None = None
 
 
@@ -271,13 +274,20 @@ class NormEngine:
 
     def begun(self, x: Tensor) -> Begun:
         """The pass forward of `caught`."""
-        recording, caught = self._recording(x), list[Caught]()
+        reached: list[Reached] = []
+
+        def keep(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+            plan = self._plan.nodes.get(node.name)
+            if plan is None:
+                return output
+            output = _of_its_own(inputs, output)
+            value = inputs[0].detach() if plan.keeps_value else None
+            reached.append((plan, value, get_gradient_edge(output)))
+            return output
+
         with torch.enable_grad():
-            placed = channels_last(x.detach()) if self._channels_last else x.detach()
-            output = self.network.forward(
-                placed, self._tap(None, self._catching(recording, caught))
-            )
-        return Begun(x, output, recording, caught)
+            output = self.network.forward(self._laid_out(x), keep)
+        return Begun(x, output, reached)
 
     def caught(self, x: Tensor, losses_of: Losses, begun: Begun | None = None) -> Passed:
         """What every trained node read and received, and the gradient norms of these very tensors.
@@ -292,14 +302,20 @@ class NormEngine:
         begun = self.begun(x) if begun is None else begun
         with torch.enable_grad():
             losses = losses_of(begun.output) if begun.losses is None else begun.losses
-            _differentiate(losses, len(x))
+            total = _total(losses, len(x))
+        edges, recording = [edge for _, _, edge in begun.reached], self._recording(x)
+        found = torch.autograd.grad(total, edges, allow_unused=True) if total.requires_grad else ()
         with exact_arithmetic(self.network):
-            begun.recording.finish()
-        if self._must_repeat(begun.recording):
+            caught = tuple(
+                recording.caught(plan, value, cotangent, keeps=self._keeps)
+                for (plan, value, _), cotangent in zip(begun.reached, found, strict=False)
+                if cotangent is not None
+            )
+            recording.finish()
+        begun.reached.clear()
+        if self._must_repeat(recording):
             return self.caught(x, losses_of)
-        caught = tuple(reversed(begun.caught))
-        begun.caught.clear()
-        return Passed(losses.detach(), begun.recording.parameters, caught)
+        return Passed(losses.detach(), recording.parameters, caught)
 
     def _recording(self, x: Tensor) -> Recording:
         return Recording(self._plan, self._chooser, len(x), x.device, not self._defers)
@@ -320,28 +336,30 @@ class NormEngine:
     ) -> Tensor:
         """One pass forward and backward, measured in a recording: the losses."""
         hook = self._measuring(recording)
-        x = channels_last(x.detach()) if self._channels_last else x.detach()
+        x = self._laid_out(x)
         if self._watch_values:
             with exact_products(x.device):
                 recording.value(self.network.graph.input_name, x)
         with torch.enable_grad():
             losses = losses_of(self.network.forward(x, self._tap(recording, hook)))
-            _differentiate(losses, len(x))
+            total = _total(losses, len(x))
+            if total.requires_grad:
+                torch.autograd.backward([total])
         return losses
 
-    def _tap(self, recording: Recording | None, hook: Hook) -> Tap:
+    def _laid_out(self, x: Tensor) -> Tensor:
+        return channels_last(x.detach()) if self._channels_last else x.detach()
+
+    def _tap(self, recording: Recording, hook: Hook) -> Tap:
         """Measures values, starts autograd where it is first needed, and hooks cotangents."""
-        watches = self._watch_values and recording is not None
+        watches = self._watch_values
 
         def tap(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-            if any(output is given for given in inputs):
-                output = output.view_as(output)  # a tensor of its own, so that it has its own hook
             plan = self._plan.nodes.get(node.name)
-            if watches and recording is not None:
+            if watches:
                 self._see(recording, node, output)
-            if plan is not None and not output.requires_grad:
-                output = output.detach().requires_grad_()
-            if output.requires_grad and (plan is not None or watches):
+            if plan is not None or (watches and output.requires_grad):
+                output = _of_its_own(inputs, output)
                 value = inputs[0].detach() if plan is not None and plan.keeps_value else None
                 _on_cotangent(output, _once(hook, node.output, plan, value))
             return output
@@ -366,18 +384,6 @@ class NormEngine:
                 recording.cotangent(name, cotangent)
                 if plan is not None:
                     recording.parameters_of(plan, value, cotangent)
-
-        return hook
-
-    def _catching(self, recording: Recording, caught: list[Caught]) -> Hook:
-        """Measures as a pass goes back, and keeps what sums of the gradients are made of."""
-
-        def hook(name: str, plan: NodePlan | None, value: Tensor | None, cotangent: Tensor) -> None:
-            del name
-            if plan is not None:
-                with exact_arithmetic(self.network):
-                    own = cotangent.detach()
-                    caught.append(recording.caught(plan, value, own, keeps=self._keeps))
 
         return hook
 
@@ -430,11 +436,17 @@ def _once(
     return lambda cotangent: hook(name, plan, held.pop(), cotangent)
 
 
-def _differentiate(losses: Tensor, examples: int) -> None:
+def _of_its_own(inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """The output as a tensor that is differentiated by, and is none of the inputs."""
+    if any(output is given for given in inputs):
+        output = output.view_as(output)
+    return output if output.requires_grad else output.detach().requires_grad_()
+
+
+def _total(losses: Tensor, examples: int) -> Tensor:
     if losses.shape != (examples,):
         raise ValueError(f"{tuple(losses.shape)} losses for {examples} examples")
-    if losses.requires_grad:
-        torch.autograd.backward([losses.sum()])
+    return losses.sum()
 
 
 def _on_cotangent(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
