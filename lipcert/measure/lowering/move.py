@@ -72,12 +72,12 @@ class Grid:
         )
 
     def transposed(self, size: int) -> tuple[Shape, tuple[int, ...]] | None:
-        """Axes of a value of this size, and their order in the digits, which then are a view of it
-        in whatever order it lies in memory; None where they repeat an entry or leave one out."""
+        """Axes of a value of this size, and their order in the digits, which are views of it then,
+        in whatever order it lies in memory; None for digits that are no axes of it."""
         order = sorted(range(len(self.digits)), key=lambda place: -self.digits[place].stride)
         rest = size
         for digit in (self.digits[place] for place in order):
-            if digit.selects or digit.stride * digit.length != rest:
+            if digit.stride * digit.length != rest:
                 return None
             rest = digit.stride
         lengths = tuple(self.digits[place].length for place in order)
@@ -149,16 +149,18 @@ def move(op: Move, node: Node, like: Tensor) -> Function:
     grid = _GRIDS[node]
     if grid is None:
         return _gathered(op.sources, node, like)
-    transposed = grid.transposed(size)
-    if transposed is not None:
-        lengths, axes = transposed
-        return lambda x, _: _laid_out(grid, x[0].reshape(x[0].shape[0], *lengths).permute(0, *axes))
     places = {
         axis: torch.tensor(digit.places).to(like.device)
         for axis, digit in enumerate(grid.digits, 1)
         if digit.selects
     }
-    return lambda x, _: _on_grid(grid, size, x[0], places)
+    transposed = grid.transposed(size)
+    if transposed is None:
+        return lambda x, _: _on_grid(grid, _strided(grid, size, x[0]), places)
+    lengths, axes = transposed
+    return lambda x, _: _on_grid(
+        grid, x[0].reshape(x[0].shape[0], *lengths).permute(0, *axes), places
+    )
 
 
 def _gathered(sources: IndexArray, node: Node, like: Tensor) -> Function:
@@ -179,20 +181,19 @@ def _reshaped(x: Tensor, shape: Shape) -> Tensor:
     return found.view_as(found) if found is x else found
 
 
-def _on_grid(grid: Grid, size: int, x: Tensor, places: Mapping[int, Tensor]) -> Tensor:
+def _strided(grid: Grid, size: int, x: Tensor) -> Tensor:
     count, digits = x.shape[0], grid.digits
     flat = x.reshape(count, size).contiguous()[:, grid.first :]
-    value = flat.as_strided(
+    return flat.as_strided(
         (count, *(digit.length for digit in digits)), (size, *(digit.stride for digit in digits))
     )
+
+
+def _on_grid(grid: Grid, value: Tensor, places: Mapping[int, Tensor]) -> Tensor:
+    """value: [examples, *digits]"""
     for axis, own in places.items():
         value = value.index_select(axis, own)
-    return _laid_out(grid, value)
-
-
-def _laid_out(grid: Grid, digits: Tensor) -> Tensor:
-    """The axes that the digits are joined to, with their zeros around."""
-    value = digits.reshape(digits.shape[0], *grid.inner)
+    value = value.reshape(value.shape[0], *grid.inner)
     if not any(map(any, grid.pads)):
         return value
     return functional.pad(value, [width for pad in reversed(grid.pads) for width in pad])
@@ -212,8 +213,8 @@ def sort(axis: int) -> Function:
         if x.shape[axis] != 2:
             return torch.sort(x, dim=axis).values
         first, second = x.unbind(axis)
-        swaps = torch.heaviside((first - second).detach(), x.new_full((), 0.5))
-        ordered = torch.lerp(first, second, swaps), torch.lerp(second, first, swaps)
-        return torch.stack(ordered, dim=axis)
+        with torch.no_grad():
+            swaps = ((first > second).to(x.dtype) + (first >= second)) * 0.5
+        return torch.lerp(x, x.flip(axis), swaps.unsqueeze(axis))
 
     return ordered
