@@ -20,8 +20,9 @@ of the additions, however inexact the pass itself was.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Final, Self, final
 
 import torch
@@ -302,6 +303,12 @@ class Asked:
     losses: Tensor | None = None
 
 
+_AT_ONCE: Final = {"cpu": 2**24}
+"""bytes of values: more examples are measured in parts, which takes less memory and, as caches hold
+more of a part, no more time"""
+_ELSEWHERE: Final = 2**30
+
+
 @final
 class ClippedGradients:
     """Of one network under one rule."""
@@ -311,7 +318,9 @@ class ClippedGradients:
         self._live = live
         self._rule = rule
         self._engine = NormEngine(network, defer=True, keeps=rule.weight_decay > 0.0)
-        self._begun: Begun | None = None
+        self._begun: tuple[Tensor, Sequence[Begun]] | None = None
+        values = sum(math.prod(node.shape) for node in network.graph.nodes) * network.dtype.itemsize
+        self._most = _AT_ONCE.get(network.device.type, _ELSEWHERE) // max(1, values) or 1
         self._group_of = {
             name: index for index, group in enumerate(rule.groups) for name in group.parameters
         }
@@ -323,8 +332,9 @@ class ClippedGradients:
 
     def forward(self, x: Tensor) -> Tensor:
         """The output for x, from a pass that `gradients` of this very tensor ends."""
-        self._begun = self._engine.begun(x)
-        return self._begun.output
+        parts = [self._engine.begun(part) for part in x.split(self._most)]
+        self._begun = (x, parts)
+        return torch.cat([part.output.detach() for part in parts])
 
     @property
     def follows(self) -> bool:
@@ -334,37 +344,45 @@ class ClippedGradients:
     def asked(self, x: Tensor, labels: Tensor) -> Asked:
         """`gradients` of the pass that has begun, if that is one of x, whenever it is called."""
         begun, self._begun = self._begun, None
-        if begun is None or begun.x is not x or not len(x):
+        if begun is None or begun[0] is not x or not len(x):
             return Asked(lambda: self.summed(x, labels).gradients)
+        own = zip(begun[1], labels.split(self._most), strict=True)
         with torch.enable_grad():
-            losses = self._rule.losses(begun.output, labels)
-        begun = replace(begun, losses=losses)
-        return Asked(lambda: self.summed(x, labels, begun).gradients, losses.detach())
+            losses = [self._rule.losses(part.output, rows) for part, rows in own]
+        parts = [replace(part, losses=some) for part, some in zip(begun[1], losses, strict=True)]
+        return Asked(
+            lambda: self.summed(x, labels, parts).gradients,
+            torch.cat([some.detach() for some in losses]),
+        )
 
     def gradients(self, x: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
         """The sums alone; 0 for a batch of no examples."""
         return self.summed(x, labels).gradients
 
-    def summed(self, x: Tensor, labels: Tensor, begun: Begun | None = None) -> ClippedSum:
+    def summed(self, x: Tensor, labels: Tensor, begun: Sequence[Begun] = ()) -> ClippedSum:
         """x: [examples, *input_shape]; labels: as `checked_labels` returns them, on its device.
 
-        begun: a pass of x at the present weights.
+        begun: passes at the present weights of x, split as `forward` does.
         """
-        network = self._live.present() if begun is None else self._engine.network
+        network = self._engine.network if begun else self._live.present()
         gradients: dict[str, Tensor] = {}
-        if not len(x):
-            nobody = torch.zeros(0, dtype=network.dtype, device=x.device)
-            factors, losses = nobody.expand(len(self._rule.groups), 0).T, nobody
-        else:
-            passed = self._engine.caught(x, lambda z: self._rule.losses(z, labels), begun)
-            losses = passed.losses
+        nobody = torch.zeros(0, len(self._rule.groups), dtype=network.dtype, device=x.device)
+        factors, losses = [nobody], [nobody[:, 0]]
+        parts = zip(x.split(self._most), labels.split(self._most), strict=True)
+        for place, (some, own) in enumerate(parts if len(x) else ()):
+            part = begun[place] if begun else None
+            passed = self._engine.caught(some, partial(self._losses, own), part)
+            losses.append(passed.losses)
             with exact_arithmetic(network):
-                factors = clip_factors(network, self._rule, passed)
-                self._add(network, passed, factors, gradients)
+                factors.append(clip_factors(network, self._rule, passed))
+                self._add(network, passed, factors[-1], gradients)
         for name in self._group_of:
             if name not in gradients:
                 gradients[name] = torch.zeros_like(network.parameters[name])
-        return ClippedSum(gradients, factors, losses)
+        return ClippedSum(gradients, torch.cat(factors), torch.cat(losses))
+
+    def _losses(self, labels: Tensor, logits: Tensor) -> Tensor:
+        return self._rule.losses(logits, labels)
 
     def _add(
         self,
