@@ -60,7 +60,7 @@ def standard_normal(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
     found = np.empty((len(raw), 2), dtype=np.float32)
     for start in range(0, len(raw), _AT_ONCE):
         bits, pairs = raw[start : start + _AT_ONCE], found[start : start + _AT_ONCE]
-        uniform = bits.astype(np.float64)
+        uniform = as_float64(bits)
         uniform += 1.0
         uniform *= 2.0**-64
         squares = np.log(uniform, out=uniform)
@@ -71,6 +71,16 @@ def standard_normal(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
         np.multiply(lengths, np.cos(angles), out=pairs[:, 0])
         np.multiply(lengths, np.sin(angles), out=pairs[:, 1])
     return found.reshape(-1)
+
+
+def as_float64(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """The nearest float64 numbers, as a conversion has them that branches at each first bit: halves
+    are converted exactly, as signed numbers, and their sum is rounded once."""
+    high, low = bits >> np.uint64(32), bits & np.uint64(2**32 - 1)
+    found = high.view(np.int64).astype(np.float64)
+    found *= 2.0**32
+    found += low.view(np.int64)
+    return found
 
 
 @final
@@ -227,8 +237,7 @@ class Release:
         step = self.ledger.spend()
         gradients = with_gradients(self.trained)
         self.world.total(gradients.values(), step)
-        for gradient in gradients.values():
-            gradient.div_(self.divisor)
+        torch._foreach_div_(list(gradients.values()), self.divisor)
         return gradients
 
     def _add_noise(

@@ -30,7 +30,7 @@ from lipcert.training import (
     make_private,
 )
 from lipcert.training import network as networks
-from lipcert.training.release import NoiseSource, standard_normal
+from lipcert.training.release import NoiseSource, as_float64, standard_normal
 from tests.training.runs import BATCH, CLASSES, DELTA, EXAMPLES, FEATURES, Small, clipless, data
 from tests.training.world_worker import rank_run, ranked
 
@@ -290,6 +290,10 @@ def test_numbers_of_bits_are_normal_and_independent() -> None:
     tail = int((np.abs(drawn) > 4.0).sum())
     p.append(stats.binomtest(tail, len(drawn), 2.0 * stats.norm.sf(4.0)).pvalue)
     assert min(p) * len(p) > 1e-3
+    powers = np.uint64(1) << np.arange(64, dtype=np.uint64)
+    halves = powers >> np.uint64(53)
+    bits = np.concatenate([powers, ~powers, powers + halves, powers + np.uint64(3) * halves])
+    assert np.array_equal(as_float64(bits), bits.astype(np.float64))
     ends = standard_normal(np.array([0, 1, 2**64 - 1], dtype=np.uint64))
     assert np.isfinite(ends).all()
     assert ends[0] == pytest.approx(math.sqrt(128.0 * math.log(2.0)))

@@ -159,8 +159,6 @@ _LOOSE: Final = 2.0**-7
 
 
 Losses: TypeAlias = Callable[[Tensor], Tensor]
-Hook: TypeAlias = Callable[[str, NodePlan | None, Tensor | None, Tensor], None]
-"""takes the name of a value, the plan and the input of its node, and its cotangent"""
 Reached: TypeAlias = tuple[NodePlan, Tensor | None, GradientEdge]
 """the plan of a node with trained operands, its input where it is needed, and its output's place
 among what is differentiated"""
@@ -197,9 +195,8 @@ class Caught:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed:
-    """losses: [examples]. squares: of ∂ℓ_i/∂θ by name of the trained parameter."""
+    """squares: of ∂ℓ_i/∂θ by name of the trained parameter."""
 
-    losses: Tensor
     squares: Mapping[str, Squares]
     caught: tuple[Caught, ...]
 
@@ -207,13 +204,10 @@ class Passed:
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
-    """A pass forward. x: of which examples. output: [examples, *output_shape], with its history.
-
-    reached: in the order of the pass. losses: [examples], of the output, where they were computed
-    already.
+    """A pass forward. output: [examples, *output_shape], with its history. reached: in the order of
+    the pass. losses: [examples], of the output, where they were computed already.
     """
 
-    x: Tensor
     output: Tensor
     reached: list[Reached]
     losses: Tensor | None = None
@@ -262,7 +256,15 @@ class NormEngine:
         recording = self._recording(x)
         if not len(x):
             return self._nothing(recording)
-        losses = self._run(x, losses_of, recording)
+        x = self._laid_out(x)
+        if self._watch_values:
+            with exact_products(x.device):
+                recording.value(self.network.graph.input_name, x)
+        with torch.enable_grad():
+            losses = losses_of(self.network.forward(x, self._tap(recording)))
+            total = _total(losses, len(x))
+            if total.requires_grad:
+                torch.autograd.backward([total])
         with exact_products(x.device):
             recording.finish()
         if self._must_repeat(recording):
@@ -287,7 +289,7 @@ class NormEngine:
 
         with torch.enable_grad():
             output = self.network.forward(self._laid_out(x), keep)
-        return Begun(x, output, reached)
+        return Begun(output, reached)
 
     def caught(self, x: Tensor, losses_of: Losses, begun: Begun | None = None) -> Passed:
         """What every trained node read and received, and the gradient norms of these very tensors.
@@ -315,7 +317,7 @@ class NormEngine:
         begun.reached.clear()
         if self._must_repeat(recording):
             return self.caught(x, losses_of)
-        return Passed(losses.detach(), recording.parameters, caught)
+        return Passed(recording.parameters, caught)
 
     def _recording(self, x: Tensor) -> Recording:
         return Recording(self._plan, self._chooser, len(x), x.device, not self._defers)
@@ -328,29 +330,10 @@ class NormEngine:
         self._defers = False
         return True
 
-    def _run(
-        self,
-        x: Tensor,
-        losses_of: Losses,
-        recording: Recording,
-    ) -> Tensor:
-        """One pass forward and backward, measured in a recording: the losses."""
-        hook = self._measuring(recording)
-        x = self._laid_out(x)
-        if self._watch_values:
-            with exact_products(x.device):
-                recording.value(self.network.graph.input_name, x)
-        with torch.enable_grad():
-            losses = losses_of(self.network.forward(x, self._tap(recording, hook)))
-            total = _total(losses, len(x))
-            if total.requires_grad:
-                torch.autograd.backward([total])
-        return losses
-
     def _laid_out(self, x: Tensor) -> Tensor:
         return channels_last(x.detach()) if self._channels_last else x.detach()
 
-    def _tap(self, recording: Recording, hook: Hook) -> Tap:
+    def _tap(self, recording: Recording) -> Tap:
         """Measures values, starts autograd where it is first needed, and hooks cotangents."""
         watches = self._watch_values
 
@@ -360,8 +343,10 @@ class NormEngine:
                 self._see(recording, node, output)
             if plan is not None or (watches and output.requires_grad):
                 output = _of_its_own(inputs, output)
-                value = inputs[0].detach() if plan is not None and plan.keeps_value else None
-                _on_cotangent(output, _once(hook, node.output, plan, value))
+                held = [inputs[0].detach() if plan is not None and plan.keeps_value else None]
+                output.register_hook(  # type: ignore[no-untyped-call]
+                    lambda cotangent: self._arrives(recording, node, held.pop(), cotangent)
+                )
             return output
 
         return tap
@@ -373,19 +358,18 @@ class NormEngine:
         with exact_products(output.device):
             recording.value(node.output, output)
 
-    def _measuring(self, recording: Recording) -> Hook:
-        """Combines a cotangent with the value of its node."""
-
-        def hook(name: str, plan: NodePlan | None, value: Tensor | None, cotangent: Tensor) -> None:
-            with exact_products(cotangent.device):
-                known = recording.cotangents.get(self._moved_on.get(name, ""))
-                if known is not None:
-                    recording.cotangents[name] = known
-                recording.cotangent(name, cotangent)
-                if plan is not None:
-                    recording.parameters_of(plan, value, cotangent)
-
-        return hook
+    def _arrives(
+        self, recording: Recording, node: Node, value: Tensor | None, cotangent: Tensor
+    ) -> None:
+        """Combines a cotangent with the value of its node, which is let go then."""
+        name, plan = node.output, self._plan.nodes.get(node.name)
+        with exact_products(cotangent.device):
+            known = recording.cotangents.get(self._moved_on.get(name, ""))
+            if known is not None:
+                recording.cotangents[name] = known
+            recording.cotangent(name, cotangent)
+            if plan is not None:
+                recording.parameters_of(plan, value, cotangent)
 
     def _nothing(self, recording: Recording) -> BatchNorms:
         """The norms of no examples."""
@@ -428,14 +412,6 @@ def _moved_on(graph: Graph, rearranging: frozenset[str]) -> Mapping[str, str]:
     }
 
 
-def _once(
-    hook: Hook, name: str, plan: NodePlan | None, value: Tensor | None
-) -> Callable[[Tensor], None]:
-    """The hook of one node, which lets the value go when it has run."""
-    held = [value]
-    return lambda cotangent: hook(name, plan, held.pop(), cotangent)
-
-
 def _of_its_own(inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
     """The output as a tensor that is differentiated by, and is none of the inputs."""
     if any(output is given for given in inputs):
@@ -447,10 +423,6 @@ def _total(losses: Tensor, examples: int) -> Tensor:
     if losses.shape != (examples,):
         raise ValueError(f"{tuple(losses.shape)} losses for {examples} examples")
     return losses.sum()
-
-
-def _on_cotangent(tensor: Tensor, hook: Callable[[Tensor], None]) -> None:
-    tensor.register_hook(hook)  # type: ignore[no-untyped-call]
 
 
 def _measured(*families: Mapping[str, Squares]) -> list[Mapping[str, Measured]]:

@@ -63,13 +63,10 @@ class Pair:
         """The examples from start to stop."""
         if start == 0 and stop >= len(self):
             return self
-        return self._at(slice(start, stop))
+        return self.picked(slice(start, stop))
 
-    def picked(self, where: Tensor) -> Pair:
-        """The examples at given indices."""
-        return self._at(where)
-
-    def _at(self, where: slice | Tensor) -> Pair:
+    def picked(self, where: slice | Tensor) -> Pair:
+        """The examples at given indices, or of a slice."""
         squares = (self.a_squares.at(where), self.b_squares.at(where))
         return Pair(self.a[where], self.b[where], *squares)
 

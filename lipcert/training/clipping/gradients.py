@@ -89,11 +89,6 @@ class LiveNetwork:
         return cls(network, tuple(copied), _derived(network))
 
     @property
-    def graph(self) -> Graph:
-        """The graph that the network computes."""
-        return self._network.graph
-
-    @property
     def is_shared(self) -> bool:
         """Whether all tensors are the live ones, so that there is nothing to update."""
         return not (self._copied or self._derived)
@@ -283,14 +278,11 @@ def in_parameter(operand: Operand, gradient: Tensor, shape: tuple[int, ...]) -> 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClippedSum:
     """gradients: by the graph's names, each in the parameter's shape. factors: [examples, groups];
-    0 for examples that are left out because their gradient is not finite. losses: [examples].
-
-    Everything but the gradients describes single examples: no noise covers it.
+    0 for examples that are left out because their gradient is not finite: no noise covers them.
     """
 
     gradients: Mapping[str, Tensor]
     factors: Tensor
-    losses: Tensor
 
 
 @final
@@ -331,8 +323,8 @@ class ClippedGradients:
         return cls(LiveNetwork.of(run.graph, tensors), ClipRule.of(run, weight_decay))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output for x, from a pass that `gradients` of this very tensor ends."""
-        parts = [self._engine.begun(part) for part in x.split(self._most)]
+        """The output for x, from a pass that `asked` of this very tensor ends."""
+        parts = [self._engine.begun(part) for part in torch.split(x, self._most)]
         self._begun = (x, parts)
         return torch.cat([part.output.detach() for part in parts])
 
@@ -342,11 +334,11 @@ class ClippedGradients:
         return self._live.is_shared
 
     def asked(self, x: Tensor, labels: Tensor) -> Asked:
-        """`gradients` of the pass that has begun, if that is one of x, whenever it is called."""
+        """The sums of the pass that has begun, if that is one of x, whenever they are called."""
         begun, self._begun = self._begun, None
         if begun is None or begun[0] is not x or not len(x):
             return Asked(lambda: self.summed(x, labels).gradients)
-        own = zip(begun[1], labels.split(self._most), strict=True)
+        own = zip(begun[1], torch.split(labels, self._most), strict=True)
         with torch.enable_grad():
             losses = [self._rule.losses(part.output, rows) for part, rows in own]
         parts = [replace(part, losses=some) for part, some in zip(begun[1], losses, strict=True)]
@@ -355,10 +347,6 @@ class ClippedGradients:
             torch.cat([some.detach() for some in losses]),
         )
 
-    def gradients(self, x: Tensor, labels: Tensor) -> Mapping[str, Tensor]:
-        """The sums alone; 0 for a batch of no examples."""
-        return self.summed(x, labels).gradients
-
     def summed(self, x: Tensor, labels: Tensor, begun: Sequence[Begun] = ()) -> ClippedSum:
         """x: [examples, *input_shape]; labels: as `checked_labels` returns them, on its device.
 
@@ -366,23 +354,18 @@ class ClippedGradients:
         """
         network = self._engine.network if begun else self._live.present()
         gradients: dict[str, Tensor] = {}
-        nobody = torch.zeros(0, len(self._rule.groups), dtype=network.dtype, device=x.device)
-        factors, losses = [nobody], [nobody[:, 0]]
-        parts = zip(x.split(self._most), labels.split(self._most), strict=True)
+        factors = [torch.zeros(0, len(self._rule.groups), dtype=network.dtype, device=x.device)]
+        parts = zip(torch.split(x, self._most), torch.split(labels, self._most), strict=True)
         for place, (some, own) in enumerate(parts if len(x) else ()):
             part = begun[place] if begun else None
-            passed = self._engine.caught(some, partial(self._losses, own), part)
-            losses.append(passed.losses)
+            passed = self._engine.caught(some, partial(self._rule.losses, labels=own), part)
             with exact_arithmetic(network):
                 factors.append(clip_factors(network, self._rule, passed))
                 self._add(network, passed, factors[-1], gradients)
         for name in self._group_of:
             if name not in gradients:
                 gradients[name] = torch.zeros_like(network.parameters[name])
-        return ClippedSum(gradients, torch.cat(factors), torch.cat(losses))
-
-    def _losses(self, labels: Tensor, logits: Tensor) -> Tensor:
-        return self._rule.losses(logits, labels)
+        return ClippedSum(gradients, torch.cat(factors))
 
     def _add(
         self,

@@ -16,6 +16,7 @@ from lipcert.measure.lowering import lowered
 from lipcert.measure.lowering.functions import FUNCTIONS
 from lipcert.measure.lowering.network import obstacle
 from tests.measure.lowering.cases import CASES
+from tests.networks import chain
 from tests.ops import (
     Activation,
     AveragePool,
@@ -26,6 +27,7 @@ from tests.ops import (
     ReduceMean,
     ReduceNorm,
     ReduceSum,
+    Sort,
     evaluated,
 )
 
@@ -194,3 +196,18 @@ def test_powers_of_negative_numbers():
         found = lowered(node, [torch.tensor(x)], {}).numpy()
         np.testing.assert_allclose(found, evaluated(node, x), rtol=1e-14)
     assert math.isnan(lowered(Activation("power", (0.5,))((3,)), [torch.tensor(x)], {})[0, 0])
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+def test_pairs_in_order_have_the_gradients_of_maximum_and_minimum(order) -> None:
+    """Equal entries get half of both cotangents each."""
+    x = torch.randn(3, 2, 4, 5, generator=torch.Generator().manual_seed(0)).double()
+    x[:, 1, :2] = x[:, 0, :2]
+    x = x.to(memory_format=order).requires_grad_()
+    node = chain((2, 4, 5), Sort(0)).nodes[0]
+    found = lowered(node, [x], {})
+    expected = torch.stack((torch.minimum(*x.unbind(1)), torch.maximum(*x.unbind(1))), 1)
+    assert torch.equal(found, expected)
+    cotangent = torch.randn_like(expected)
+    pairs = (torch.autograd.grad(item, x, cotangent)[0] for item in (found, expected))
+    torch.testing.assert_close(*pairs)

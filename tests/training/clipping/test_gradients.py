@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Graph, Operand, Parameter
 from lipcert.measure.gradient_norms import NormEngine
 from lipcert.settings.settings import Settings
-from lipcert.training.clipping import ClippedGradients, ClipRule, LiveNetwork
+from lipcert.training.clipping import ClippedGradients, ClipRule, LiveNetwork, gradients
 from lipcert.training.clipping.gradients import clip_factors
 from tests.measure.gradient_norms.test_engine import view, weights
 from tests.models.shipped import NAMES, module, path_of
@@ -137,7 +138,6 @@ def test_no_examples() -> None:
     graph = mlp()
     found = summed(graph, oracle.by_parameter(graph, 1.0, 0.1), *oracle.batch(graph, 0))
     assert found.factors.shape == (0, 4)
-    assert found.losses.shape == (0,)
     assert not any(gradient.any() for gradient in found.gradients.values())
     assert summed(graph, oracle.flat(graph, 1.0), *oracle.batch(graph, 0)).factors.shape == (0, 1)
 
@@ -247,7 +247,7 @@ def test_the_clip_holds(exponent: int, decay: float) -> None:
         sums = ClippedGradients(live, rule)
         for i in range(20):
             one = slice(i, i + 1)
-            found = sums.gradients(x[one].to(dtype) * 10.0**exponent, y[one])
+            found = sums.summed(x[one].to(dtype) * 10.0**exponent, y[one]).gradients
             for group, radius in zip(rule.groups, rule.radii, strict=True):
                 assert oracle.length(found, group.parameters) <= radius * (1.0 + slack)
 
@@ -309,7 +309,7 @@ def test_weights_that_are_not_finite_cannot_decay() -> None:
     sums = ClippedGradients(LiveNetwork.of(graph, tensors), oracle.flat(graph, 1.0, 0.1))
     tensors["v"][0, 0] = float("nan")
     with pytest.raises(NoVerdictError, match=r"weights of 'all' hold NaN"):
-        sums.gradients(*oracle.batch(graph, 2))
+        sums.summed(*oracle.batch(graph, 2))
 
 
 def test_the_gradient_of_the_loss_may_be_clipped_before() -> None:
@@ -335,7 +335,7 @@ def test_an_output_that_depends_on_nothing_trained() -> None:
     live = LiveNetwork.of(graph, {"n": torch.ones(2).double()})
     for decay, expected in ((0.0, 0.0), (0.5, 1.5)):
         rule = oracle.flat(graph, 10.0, decay)
-        found = ClippedGradients(live, rule).gradients(*oracle.batch(graph, 3))
+        found = ClippedGradients(live, rule).summed(*oracle.batch(graph, 3)).gradients
         assert found["n"].tolist() == [expected, expected]
 
 
@@ -364,6 +364,27 @@ def test_the_radius_is_what_the_noise_was_set_for(scope: str, decay: str) -> Non
     assert torch.equal(sums.summed(x, labels).factors, same.factors)
 
 
+@pytest.mark.parametrize("decay", DECAYS)
+def test_a_batch_is_measured_in_parts(decay: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether it is forward already or not; one example cannot be measured."""
+    graph = shipped("digits_cnn")
+    rule = oracle.by_parameter(graph, 0.1, decay, CrossEntropy())
+    x, _ = oracle.batch(graph, 7)
+    x[4] = np.nan
+    labels = torch.tensor([1, 2, 3, 4, 5, 6, 7])
+    whole = summed(graph, rule, x, labels)
+    size = 8 * sum(math.prod(node.shape) for node in graph.nodes)
+    monkeypatch.setattr(gradients, "_AT_ONCE", {"cpu": 2 * size})
+    live = LiveNetwork.of(graph, oracle.tensors_of(graph, torch.float64))
+    sums = ClippedGradients(live, rule)
+    torch.testing.assert_close(sums.forward(x), live.present().forward(x), equal_nan=True)
+    asked = sums.asked(x, labels)
+    torch.testing.assert_close(asked.losses, rule.losses(sums.forward(x), labels), equal_nan=True)
+    torch.testing.assert_close(sums.summed(x, labels).factors, whole.factors)
+    for found in (asked.gradients(), sums.summed(x, labels).gradients):
+        torch.testing.assert_close(found, dict(whole.gradients))
+
+
 def test_a_negative_decay_is_refused() -> None:
     with pytest.raises(UsageError, match="weight-decay"):
         oracle.flat(mlp(), 1.0, -0.1)
@@ -388,7 +409,8 @@ def test_under_autocast_the_clip_still_holds() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         for i in range(5):
             one = slice(i, i + 1)
-            found = ClippedGradients(live, rule).gradients(10.0 * x[one].float(), torch.tensor([i]))
+            sums = ClippedGradients(live, rule)
+            found = sums.summed(10.0 * x[one].float(), torch.tensor([i])).gradients
             names = list(found)
             assert 0.4 <= oracle.length(found, names) <= 0.5 * (1.0 + 1e-6)
             assert all(gradient.dtype is torch.float32 for gradient in found.values())
