@@ -199,7 +199,7 @@ def to_the_border(parameter: torch.Tensor, *, is_matrix: bool) -> None:
 @pytest.mark.nightly
 def test_what_the_scale_of_scores_and_of_branches_costs(tmp_path):
     bounds = [grad_norm(clipless_transformer(2, scale=a), tmp_path) for a in (0.25, 1.0, 4.0)]
-    assert bounds[0] < 0.5 * bounds[1] < 0.1 * bounds[2]
+    assert bounds[0] < 0.6 * bounds[1] < 0.2 * bounds[2]
     module = clipless_transformer(2)
     for part in module.modules():
         if isinstance(part, ScaledResidual):
