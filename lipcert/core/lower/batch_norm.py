@@ -12,7 +12,6 @@ from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import images
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.functions import steepest
 from lipcert.core.lower.values import Value
 from lipcert.core.program import BatchNorm, Operand
 
@@ -38,7 +37,7 @@ def batch_norm(call: Call) -> Value:
     inverse = root.reciprocal()
     made = Operand(inverse.lo, inverse.hi, dict.fromkeys(variance.sources, np.inf))
     if variance.sources:
-        from lipcert.core.lower.slopes import chained  # noqa: PLC0415  for such alone
+        from lipcert.core.lower.slopes import chained, steepest  # noqa: PLC0415  for such alone
 
         slope = steepest(total, "power", -0.5)
         made = replace(made, slopes=chained((call.constant(4), slope)))

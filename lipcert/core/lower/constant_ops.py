@@ -27,11 +27,11 @@ from lipcert.core.lower.exact_constants import (
     whole,
     within,
 )
-from lipcert.core.lower.functions import applied, image_of, steepest
+from lipcert.core.lower.functions import applied
 from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
-from lipcert.core.lower.slopes import chained, met, repeated
+from lipcert.core.lower.slopes import chained, image_of, met, repeated, steepest
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.sums import negative
 from lipcert.core.lower.values import (

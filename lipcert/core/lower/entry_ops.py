@@ -9,7 +9,7 @@ from typing import Final
 from lipcert.core.interval import Interval
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.functions import activated, steepest
+from lipcert.core.lower.functions import activated
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import quotient, sum_of_sources
 from lipcert.core.lower.sums import combined, expanded, scaled
@@ -65,7 +65,7 @@ def _ratio(call: Call) -> Value:
         sources = sum_of_sources(second)
         factor = Constant(inverse.lo, inverse.hi, sources, second.place, acts=acts)
         if sources:
-            from lipcert.core.lower.slopes import chained  # noqa: PLC0415  for such alone
+            from lipcert.core.lower.slopes import chained, steepest  # noqa: PLC0415  for such alone
 
             slope = steepest(Interval(second.lo, second.hi), "reciprocal")
             factor = replace(factor, slopes=chained((second, slope)))

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Final
 
-import numpy as np
-
-from lipcert.core.interval import Interval
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.values import Constant, Data, Value
+from lipcert.core.lower.values import Data, Value
 from lipcert.core.program import Activation
 from lipcert.core.rules.activations import function
 
@@ -22,37 +18,13 @@ def activated(call: Call, value: Data, name: str, *numbers: float) -> Data:
     return call.step(Activation(name, numbers), value, shape=value.shape, place=value.place)
 
 
-def image_of(known: Interval, name: str, *numbers: float) -> Interval:
-    """Where a function of numbers in intervals lies."""
-    return function(name, numbers).image(known)
-
-
-def steepest(known: Interval, name: str, *numbers: float) -> float:
-    """The largest derivative of a function of numbers in intervals; inf where none is known."""
-    try:
-        derivative = function(name, numbers).derivative(known)
-    except Unsupported:
-        return math.inf
-    return float(np.max(derivative.magnitude(), initial=0.0))
-
-
 def applied(call: Call, value: Value, name: str, *numbers: float) -> Value:
     """A function of every entry of data, or the image of a constant."""
     if isinstance(value, Data):
         return activated(call, value, name, *numbers)
-    value.check_fixed()
-    if not value.is_float:
-        raise Unsupported("a function of whole numbers")
-    known = Interval(value.lo, value.hi)
-    image = image_of(known, name, *numbers)
-    high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
-    sources = dict.fromkeys(value.sources, math.inf)
-    if not sources:
-        return Constant(image.lo, high, sources, value.place)
-    from lipcert.core.lower.slopes import chained  # noqa: PLC0415  for such alone
+    from lipcert.core.lower.slopes import image_of_constant  # noqa: PLC0415  for such alone
 
-    slopes = chained((value, steepest(known, name, *numbers)))
-    return Constant(image.lo, high, sources, value.place, slopes=slopes)
+    return image_of_constant(value, name, *numbers)
 
 
 def _function(name: str, **defaults: float) -> Callable[[Call], Value]:

@@ -1,6 +1,6 @@
-"""Slopes: how much constants change with the tensors of the file that they are computed from.
+"""Functions of constants, and how much they change with the tensors that they are computed from.
 
-All that is returned here holds at the numbers of the file, and says nothing of others. Where a
+What is said of slopes holds at the numbers of the file, and says nothing of others. Where a
 function has no derivative it is one of Clarke, which is what frameworks return: of |x|, of a
 maximum, of a norm at 0. Proof: the chain rule, and ‖Σ_k J_k‖ ≤ Σ_k ‖J_k‖ for a tensor that enters
 in several ways; norms of Jacobians are those of linear maps between Euclidean spaces.
@@ -14,9 +14,38 @@ from collections.abc import Mapping
 import numpy as np
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
-from lipcert.core.interval import exact
+from lipcert.core.interval import Interval, exact
+from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Array, Constant
 from lipcert.core.program import PLUS, Shape
+from lipcert.core.rules.activations import function
+
+
+def image_of(known: Interval, name: str, *numbers: float) -> Interval:
+    """Where a function of numbers in intervals lies."""
+    return function(name, numbers).image(known)
+
+
+def steepest(known: Interval, name: str, *numbers: float) -> float:
+    """The largest derivative of a function of numbers in intervals; inf where none is known."""
+    try:
+        derivative = function(name, numbers).derivative(known)
+    except Unsupported:
+        return math.inf
+    return float(np.max(derivative.magnitude(), initial=0.0))
+
+
+def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
+    """A function of every entry of a constant."""
+    value.check_fixed()
+    if not value.is_float:
+        raise Unsupported("a function of whole numbers")
+    known = Interval(value.lo, value.hi)
+    image = image_of(known, name, *numbers)
+    high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
+    sources = dict.fromkeys(value.sources, math.inf)
+    slopes = chained((value, steepest(known, name, *numbers))) if sources else {}
+    return Constant(image.lo, high, sources, value.place, slopes=slopes)
 
 
 def chained(*parts: tuple[Constant, float]) -> Mapping[str, float]:
