@@ -32,12 +32,17 @@ from lipcert.losses import worst_gradients
 from lipcert.search.operand_gradients import operand_gradients
 from lipcert.search.pullbacks import Array, Pull, cotangents, pulls, squares, work
 
-_MOST_STARTS: Final = 16
-_LEAST_STARTS: Final = 4
-_ROUNDS: Final = 12
+_MOST_STARTS: Final = 64
+_LEAST_STARTS: Final = 8
+_MOST_ROUNDS: Final = 40
+_LEAST_ROUNDS: Final = 12
+_RENEWAL: Final = 8
+"""rounds, after which the lower half of the examples begins again"""
+_NEAR: Final = 0.3
+"""of the way to the end of the domain, how far from the upper half at most"""
 _MOST_CLASSES: Final = 256
-_USUAL_WORK: Final = 2.7e7
-_LARGEST_WORK: Final = 1e8
+_USUAL_WORK: Final = 4e8
+_LARGEST_WORK: Final = 1.2e9
 _DIFFERENCE: Final = 1e-6
 _ROUNDING: Final = 1e-9
 _INWARD: Final = 1e-12
@@ -73,15 +78,16 @@ def find_witness(
     facts: of the input and, of several, of each. clip: the norm to which training clips the
     gradient at the output.
     """
-    operations = _ROUNDS * work(program)
-    if operations * _LEAST_STARTS > _LARGEST_WORK or not math.isfinite(facts[program.input].norm):
+    once = work(program) * _LEAST_STARTS
+    if once * _LEAST_ROUNDS > _LARGEST_WORK or not math.isfinite(facts[program.input].norm):
         return NO_WITNESS
-    starts = min(max(int(_USUAL_WORK / operations), _LEAST_STARTS), _MOST_STARTS)
+    rounds = min(max(int(_USUAL_WORK / once), _LEAST_ROUNDS), _MOST_ROUNDS)
+    starts = min(max(int(_USUAL_WORK / once / rounds), 1) * _LEAST_STARTS, _MOST_STARTS)
     nowhere = np.zeros((starts, *program.shapes[program.output]))
     if worst_gradients(loss, nowhere) is None:
         return NO_WITNESS
     domain = Domain.of(program, facts)
-    search = _Search(program, loss, clip, domain, plain_operands(program, trained), starts)
+    search = _Search(program, loss, clip, domain, plain_operands(program, trained), starts, rounds)
     with np.errstate(all="ignore"):
         return search.best()
 
@@ -205,6 +211,14 @@ class _Point:
         """The squared norm of the gradient of each example."""
         return sum(self.shares.values(), start=np.zeros(len(self.at_output)))
 
+    def of(self, only: npt.NDArray[np.int64]) -> _Point:
+        """With the share of one step for each example, counted from 0, or all of them for −1."""
+        kept = {
+            name: np.where((only < 0) | (only == number), share, 0.0)
+            for number, (name, share) in enumerate(self.shares.items())
+        }
+        return replace(self, shares=kept)
+
 
 @final
 @dataclass(frozen=True, slots=True, eq=False)
@@ -217,17 +231,39 @@ class _Search:
     domain: Domain
     plain: frozenset[Operand]
     starts: int
+    rounds: int
 
     def best(self) -> Witness:
-        """The best example of the ascent, and its Jacobian."""
-        x, labels = self._starts()
-        largest, at, label = -1.0, x[0], 0
-        for _ in range(_ROUNDS):
-            point = self._point(x, labels)
+        """The best example of the ascent, and its Jacobian.
+
+        An example goes from where it is to the farthest point uphill, or less far where it did not
+        rise. At first every other one climbs for the gradient of a single step.
+        """
+        random = np.random.default_rng(0)
+        x, labels = self._starts(random)
+        only = random.integers(max(len(self.plain), 1), size=len(x))
+        only[::2] = -1
+        ahead, uphill, largest, at, label = x, x, -1.0, x[0], 0
+        heights, reach = np.full(len(x), -1.0), np.ones(len(x))
+        for turn in range(self.rounds):
+            point = self._point(ahead, labels)
             leader = int(np.argmax(np.nan_to_num(point.squares, nan=-1.0)))
             if point.squares[leader] > largest:
-                largest, at, label = point.squares[leader], x[leader], int(labels[leader])
-            x = self.domain.farthest(self._uphill(point, labels))
+                largest, at, label = point.squares[leader], ahead[leader], int(labels[leader])
+            point = point.of(only)
+            found = np.nan_to_num(point.squares, nan=-1.0)
+            risen = found > heights
+            x, uphill, heights = (
+                _chosen(risen, *pair)
+                for pair in ((ahead, x), (self._uphill(point, labels), uphill), (found, heights))
+            )
+            reach = np.where(risen, np.minimum(2.0 * reach + 0.1, 1.0), reach / 3.0)
+            if turn % _RENEWAL == _RENEWAL - 1:
+                heights[only >= 0] = -1.0
+                only[:] = -1
+                self._renew(x, labels, heights, reach, random)
+            way = self.domain.farthest(uphill) - x
+            ahead = self.domain.projected(x + _rows_times(reach, way))
         example = self.domain.admitted(at)
         if example is None:
             return NO_WITNESS
@@ -235,15 +271,39 @@ class _Search:
         jacobian = self._jacobian_norm(point.jacobians)
         return Witness(_lessened(math.sqrt(point.squares[0])), _lessened(jacobian))
 
-    def _starts(self) -> tuple[Array, _Labels]:
-        """Dense and signed directions; for each, the label that is most wrong."""
-        random = np.random.default_rng(0)
-        shape = (self.starts // 2, *self.program.shapes[self.program.input])
-        directions = np.concatenate([random.random(shape), random.standard_normal(shape)])
-        x = self.domain.farthest(directions)
+    def _starts(self, random: np.random.Generator) -> tuple[Array, _Labels]:
+        """Dense, signed and corner directions; for each, the label that is most wrong."""
+        shape = (self.starts // 4, *self.program.shapes[self.program.input])
+        dense = random.random(shape)
+        corners = np.where(
+            random.random(shape) < _rows_times(random.random(shape[0]), dense), 1, -1
+        )
+        signed = random.standard_normal(shape)
+        x = self.domain.farthest(np.concatenate([dense, signed, corners, -dense]))
         gradients = self._loss_gradients(evaluate_batch(self.program, x)[self.program.output])
         lengths = np.sum(gradients**2, axis=tuple(range(2, gradients.ndim)))
         return x, np.argmax(np.nan_to_num(lengths, nan=-1.0), axis=0)
+
+    def _renew(
+        self,
+        x: Array,
+        labels: _Labels,
+        heights: Array,
+        reach: Array,
+        random: np.random.Generator,
+    ) -> None:
+        """The lower half of the examples begins near the upper one, with its labels or any."""
+        order = np.argsort(heights)
+        low, high = order[: len(x) // 2], order[len(x) // 2 :]
+        way = self.domain.farthest(random.standard_normal(x[high].shape)) - x[high]
+        shares = _NEAR * random.random(len(high))
+        x[low] = self.domain.projected(x[high] + _rows_times(shares, way))
+        classes = len(
+            self._loss_gradients(np.zeros((1, *self.program.shapes[self.program.output])))
+        )
+        others = random.integers(classes, size=len(low))
+        labels[low] = np.where(random.random(len(low)) < 0.5, labels[high], others)
+        heights[low], reach[low] = -1.0, 0.0
 
     def _point(self, x: Array, labels: _Labels) -> _Point:
         program = self.program
@@ -320,6 +380,10 @@ def _length(values: Array) -> float:
 
 def _least(squares_: Array) -> Array:
     return np.maximum(squares_, np.finfo(np.float64).tiny)
+
+
+def _chosen(which: npt.NDArray[np.bool_], new: Array, old: Array) -> Array:
+    return np.where(which.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 def _rows_times(factors: Array, array: Array) -> Array:

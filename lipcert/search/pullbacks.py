@@ -348,20 +348,22 @@ _PIECE: Final = 1 << 15
 """numbers whose slopes are enclosed at once, which takes many times their memory"""
 _ENCLOSED: Final = 1000.0
 """operations of a value and a slope that have to be enclosed"""
+_PER_TAP: Final = 5e3
+"""operations that take as long as what is done for each tap of a convolution"""
 
 
 def work(program: p.Program) -> float:
-    """Floating-point operations, roughly, of the gradients of one example."""
+    """Operations, roughly, of the gradients of one example; five of a matrix count as one."""
     total = 1.0
     for step in program.steps:
         total += (16.0 if is_quick(step.op) else _ENCLOSED) * math.prod(step.shape)
         match step.op:
             case p.Dense(weight):
-                total += 6.0 * weight.lo.size * math.prod(step.shape[:-1])
+                total += 1.2 * weight.lo.size * math.prod(step.shape[:-1])
             case p.Conv(weight, window=window, transposed=transposed):
                 before = program.shapes[step.inputs[0]]
                 positions = math.prod(before[2:]) if transposed else math.prod(window.outputs)
-                total += 6.0 * weight.lo.size * positions
+                total += 6.0 * weight.lo.size * positions + _PER_TAP * math.prod(window.taps)
             case p.MatMul():
                 total += 6.0 * math.prod(step.shape) * program.shapes[step.inputs[0]][-1]
             case p.Attention():

@@ -18,6 +18,7 @@ from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Program
 from lipcert.losses import make_loss, parameters
+from lipcert.search import lower_bounds
 from lipcert.search.evidence import Evidence
 from lipcert.search.lower_bounds import NO_WITNESS, Witness, aligned_program, find_witness
 from lipcert.search.prover import derive
@@ -207,12 +208,13 @@ def test_a_clip_of_the_loss_gradient_is_part_of_the_run():
     assert free.grad_norm == pytest.approx(2**0.5 * 9.0, rel=1e-6)
 
 
-def test_nothing_is_said_where_nothing_is_known():
+def test_nothing_is_said_where_nothing_is_known(monkeypatch):
     assert chain(4, np.eye(4), norm=1.0).found() is not NO_WITNESS
     assert chain(4, np.eye(4)).found() is NO_WITNESS
     cosine = make_loss("cosine", cosine_floor=1.0)
     assert chain(4, np.eye(4), loss=cosine, norm=1.0).found() is NO_WITNESS
-    assert chain(900, np.zeros((900, 900)), norm=1.0).found() is NO_WITNESS
+    monkeypatch.setattr(lower_bounds, "_LARGEST_WORK", 1.0)
+    assert chain(4, np.eye(4), norm=1.0).found() is NO_WITNESS
 
 
 def test_it_is_deterministic():
@@ -236,3 +238,34 @@ def test_the_gradient_of_a_zero_network_is_zero():
 def test_none_is_searched_where_classes_are_too_many():
     proto = model([node("MatMul", "x w")], ["N", 2], {"w": RNG.standard_normal((2, 1100))})
     assert Case(proto, norm=1.0).found() == NO_WITNESS
+
+
+@pytest.mark.parametrize("seed", [1, 4, 5])
+def test_an_ascent_reaches_what_a_grid_of_examples_does(seed):
+    """All labels at 3,125 examples; where steps went on downhill, 0.79 to 0.85 were reached."""
+    random = np.random.default_rng(seed)
+    layers = []
+    for before, after in itertools.pairwise((5, 20, 20, 20, 20, 20, 5)):
+        weight = 1.5 * random.standard_normal((after, before)) / before**0.5
+        layers += [(weight, 0.5 * random.standard_normal(after)), "Relu"]
+    case = chain(5, *layers[:-1], box=(0.0, 1.0))
+    grid = np.array(list(itertools.product(np.linspace(0.0, 1.0, 5), repeat=5)))
+    assert case.found().grad_norm >= 0.95 * largest_gradient(layers[::2], grid)
+
+
+def largest_gradient(layers, x):
+    """Over examples and labels of cross-entropy, of a perceptron with ReLU."""
+    values = [x]
+    for weight, bias in layers[:-1]:
+        values.append(np.maximum(values[-1] @ weight.T + bias, 0.0))
+    logits = values[-1] @ layers[-1][0].T + layers[-1][1]
+    shares = np.exp(logits - logits.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    largest = 0.0
+    for label in range(logits.shape[1]):
+        cotangent, total = shares - np.eye(logits.shape[1])[label], np.zeros(len(x))
+        for (weight, _), value in zip(layers[::-1], values[::-1], strict=True):
+            total += (cotangent**2).sum(axis=1) * (1.0 + (value**2).sum(axis=1))
+            cotangent = (cotangent @ weight) * (value > 0.0)
+        largest = max(largest, float(total.max()))
+    return largest**0.5
