@@ -177,7 +177,7 @@ def _sources(program: Program) -> Iterator[str]:
 def _arrays(
     graph: Graph, left_out: frozenset[str], program: Program
 ) -> Iterator[tuple[str, FloatArray]]:
-    """The operands that show a whole parameter, in the order of use, less biases left out."""
+    """What operands show of whole parameters, in the order of use, less biases left out."""
     put_in = {
         step.output
         for step in program.steps
@@ -188,8 +188,8 @@ def _arrays(
         name, array = use.parameter, use.operand.array
         if name in left_out and use.slot == "bias" and use.node.output in put_in:
             continue
-        if array.size == graph.parameters[name].size:
-            yield name, array
+        if array.size == graph.parameters[name].size and use.operand.plus is None:
+            yield name, array if use.operand.scale == 1.0 else array / use.operand.scale
 
 
 def _key(array: FloatArray) -> bytes:

@@ -50,6 +50,7 @@ from lipcert.importer.computed import TensorView, numbers_of
 from lipcert.importer.metadata import Provenance, is_anonymous, rules_of, statistic_owner
 from lipcert.importer.model import ImportedModel
 from lipcert.importer.nodes import Call, call_of
+from lipcert.importer.origins import moved
 
 _STATE_NAME: Final = re.compile(r"^\w+(\.\w+)*$")
 TURNED: Final = Attribute("INTS", (1, 0))
@@ -220,10 +221,12 @@ class _Work:
     initializers: dict[str, Tensor] = field(init=False)
     names: set[str] = field(default_factory=set)
     scattered: set[str] = field(default_factory=set)
+    _moved: Mapping[str, str] = field(init=False)
     _taken: set[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.initializers = dict(self.model.initializers)
+        self._moved = moved(self.provenance, self.model.initializers)
         self._taken = {name for node in self.model.nodes for name in node.outputs}
         self._taken.update(item.name for item in self.model.inputs)
 
@@ -231,7 +234,12 @@ class _Work:
         """A node, with its tensors named after the parameters that they hold."""
         is_plain = all(rule.startswith(_DROPPED_BIAS) for rule in rules)
         if call is not None and is_plain:
-            inputs = list(node.inputs)
+            shown = self._moved.keys() & set(call.tensors)
+            inputs = [self._moved[item] if item in shown else item for item in node.inputs]
+            for tensor in shown.intersection(node.inputs):
+                self.initializers[self._moved[tensor]] = self.model.initializers[tensor]
+                self.names.add(self._moved[tensor])
+            node = replace(node, inputs=tuple(inputs))
             for position, placeholder in self._slots(node, call):
                 name = self._bound(node, call, position, placeholder, dropped=bool(rules))
                 if name is not None:

@@ -44,11 +44,15 @@ from lipcert.importer.nodes import FX_NODE, Call, NotedNode, call_of, label, out
 
 _NUMBER: Final = re.compile(r"_\d+$")
 """what tells the results of several calls of one kind apart"""
-_SAME: Final = re.compile(
-    "alias|clone|contiguous|detach_?|dropout|expand|expand_as|flatten|lift_fresh_copy|permute|"
-    "reshape|select|slice|split|split_with_sizes|squeeze|stack|to|_to_copy|transpose|type_as|"
-    "unflatten|unsqueeze|view"
+_ONCE: Final = re.compile(
+    "alias|clone|contiguous|detach_?|flatten|lift_fresh_copy|permute|reshape|select|slice|split|"
+    "split_with_sizes|squeeze|to|_to_copy|transpose|type_as|unflatten|unsqueeze|view"
 )
+"""calls that move numbers, none of them to several places"""
+_ROWS: Final = re.compile("embedding")
+_INNER: Final = re.compile("val")
+"""what the nodes of one call compute for another one of the same call"""
+_SAME: Final = re.compile(f"{_ONCE.pattern}|dropout|expand|expand_as|stack")
 """calls that leave numbers as they are"""
 _ALONE: Final = re.compile(
     f"{_SAME.pattern}|abs|amax|avg_pool[12]d|celu|elu|exp|gelu|hard(sigmoid|swish|tanh)|leaky_relu|"
@@ -56,8 +60,8 @@ _ALONE: Final = re.compile(
     "softmax|softplus|softsign|sqrt|sum|tanh"
 )
 """calls that read one tensor"""
-_MADE: Final = re.compile("arange|full|ones|scalar_tensor(_default)?|zeros")
-"""calls that read none"""
+_MADE: Final = re.compile("arange|full|ones|scalar_tensor(_default)?|sym_size_int|zeros")
+"""calls that read none, or only its sizes"""
 _ITEM: Final = re.compile("getitem")
 """one of several results of a call, for which no node is made"""
 _OF_SIZES: Final = frozenset({"operator.eq", "operator.floordiv", "operator.mod"})
@@ -91,7 +95,8 @@ def unseen(
     everything = notes.targets | floats.keys() - notes.listed
     results = {name for item in readers for name in output_names(item.node)}
     calls = [call for item in readers if (call := call_of(item.node)) is not None]
-    known = results.union(notes.inputs, (call.result for call in calls))
+    there = {*moved(notes, floats), *(stored.keys() - floats.keys())}
+    known = results.union(notes.inputs, (call.result for call in calls), there)
     found: set[str] = set()
     for item in readers:
         if call_of(item.node) is None:
@@ -119,6 +124,35 @@ def unseen(
         if gone:
             found |= {name for other in others for name in _moved(notes, floats, other)}
     return frozenset(found)
+
+
+def moved(notes: Provenance, stored: Mapping[str, Tensor]) -> Mapping[str, str]:
+    """Tensors that hold entries of one parameter each, none twice, which stands nowhere else.
+
+    So the gradient by the parameter is that by the tensor, with zeros for the entries left out. By
+    rule 1, where all that went into the tensor besides are moves, rows, and numbers that are not
+    trained; rows of a table that differ are different ones.
+    """
+    made = {
+        name: notes.sources(name)
+        for name in notes.folded.keys() & stored.keys()
+        if stored[name].is_float and name not in notes.listed
+    }
+    uses = Counter(source for sources in made.values() for source in sources)
+    found = {}
+    for name, sources in made.items():
+        own = next(iter(sources), "")
+        others = {name, *notes.folded[name]} - {own, *notes.parameters, *notes.buffers.values()}
+        kinds = (_ONCE, _ROWS, _MADE, _INNER)
+        is_result = _is(_ONCE, name) or _is(_ROWS, name)
+        is_alone = is_result and len(sources) == 1 == uses[own] and own not in notes.stored
+        if not is_alone or not all(any(_is(kind, other) for kind in kinds) for other in others):
+            continue
+        rows = stored[name].values().reshape(-1, (stored[name].dims or (1,))[-1])
+        has_rows = any(_is(_ROWS, other) for other in others)
+        if not has_rows or len(np.unique(rows, axis=0)) == len(rows):
+            found[name] = own
+    return found
 
 
 def _computed(
