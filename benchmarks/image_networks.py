@@ -101,8 +101,9 @@ class ImageNetwork:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.run(x, self.layer, torch.relu)
 
-    def squares(self, x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    def squares(self, k: int, x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
         """‖gradient‖² of the tensors of a layer, of each example."""
+        del k
         if x.dim() == 2:
             return (cotangent**2).sum(1) * ((x**2).sum(1) + float(self.spec.pooled))
         read = F.unfold(x, 3, padding=1, stride=self.spec.stride)

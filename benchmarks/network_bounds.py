@@ -23,6 +23,7 @@ from typing import Any
 import torch
 from sklearn.datasets import load_digits
 
+from benchmarks.encoders import ENCODERS, Encoder, EncoderSpec, trained_encoder, written
 from benchmarks.image_networks import (
     IMAGES,
     ImageNetwork,
@@ -32,7 +33,9 @@ from benchmarks.image_networks import (
     trained_images,
 )
 from lipcert.analysis.bounded import Bounded
+from lipcert.analysis.bounded import bounded as bounds_of
 from lipcert.graph.ir import Graph, Operand
+from lipcert.settings.settings import Settings
 from tests.networks import Step, chain, dag, proved, reshaped
 from tests.ops import Activation, Add, Dense, Maker, Sort
 
@@ -81,8 +84,9 @@ class Network:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.run(x, self.layer, torch.relu)
 
-    def squares(self, x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
+    def squares(self, k: int, x: torch.Tensor, cotangent: torch.Tensor) -> torch.Tensor:
         """‖gradient‖² of the tensors of a layer, of each example."""
+        del k
         return (cotangent**2).sum(1) * ((x**2).sum(1) + float(not self.spec.sorts))
 
     def layer(self, number: int, x: torch.Tensor) -> torch.Tensor:
@@ -120,8 +124,9 @@ def orthogonal(w: torch.Tensor) -> torch.Tensor:
     return u @ v
 
 
-AnyNetwork = Network | ImageNetwork
-SPECS: tuple[Spec | ImageSpec, ...] = (
+AnyNetwork = Network | ImageNetwork | Encoder
+AnySpec = Spec | ImageSpec | EncoderSpec
+SPECS: tuple[AnySpec, ...] = (
     Spec("mlp_plain", SHALLOW, lambda w: w),
     Spec("mlp_spec", SHALLOW, spectral(1.0), temperature=0.05, epochs=120, rate=3e-3),
     Spec("mlp_fro", SHALLOW, frobenius(3.0)),
@@ -132,6 +137,7 @@ SPECS: tuple[Spec | ImageSpec, ...] = (
     Spec("residual", RESIDUAL, spectral(1.0), temperature=0.05, rate=3e-3, blocks=4),
     Spec("residual_untrained", RESIDUAL, spectral(1.0), epochs=1, rate=0.0, blocks=4),
     *IMAGES,
+    *ENCODERS,
 )
 
 
@@ -208,19 +214,25 @@ def graph_of(network: Network) -> Graph:
 
 
 def bounded(network: AnyNetwork, tier: str) -> Bounded:
+    settings: dict[str, Any] = {
+        "input_norm": network.radius,
+        "input_box": (0.0, 1.0),
+        "loss": "cross-entropy",
+        "temperature": network.spec.temperature,
+        "tier": tier,
+    }
+    if isinstance(network, Encoder):
+        return bounds_of(written(network), Settings(**settings))
     graph = image_graph(network) if isinstance(network, ImageNetwork) else graph_of(network)
-    return proved(
-        graph,
-        input_norm=network.radius,
-        input_box=(0.0, 1.0),
-        loss="cross-entropy",
-        temperature=network.spec.temperature,
-        tier=tier,
-    )
+    return proved(graph, **settings)
 
 
-def product_of_norms(network: Network) -> float:
-    """Of the gradient of all parameters, by norms of layers only."""
+def product_of_norms(network: AnyNetwork) -> float:
+    """Of the gradient of all parameters, by norms of layers only; of an encoder there is none."""
+    if isinstance(network, Encoder):
+        return math.nan
+    if isinstance(network, ImageNetwork):
+        return image_product(network)
     norms = [float(torch.linalg.matrix_norm(w, 2)) for w in network.weights]
     shifts = [float(bias.norm()) for bias in network.biases]
     last = len(norms) - 1
@@ -279,7 +291,7 @@ def squared_gradients(
         loss * network.spec.temperature, [*shifts.values()], create_graph=kept
     )
     squares = [
-        network.squares(inputs[k], cotangent)
+        network.squares(k, inputs[k], cotangent)
         for k, cotangent in zip(shifts, cotangents, strict=True)
     ]
     found = torch.stack(squares, 1)
@@ -384,17 +396,28 @@ def attained_by_images(network: ImageNetwork, count: int, steps: int) -> float:
     return largest**0.5
 
 
-def row(spec: Spec | ImageSpec, quick: bool, tier: str) -> str:
-    network: AnyNetwork = trained_images(spec) if isinstance(spec, ImageSpec) else trained(spec)
+def trained_of(spec: AnySpec) -> AnyNetwork:
+    match spec:
+        case ImageSpec():
+            return trained_images(spec)
+        case EncoderSpec():
+            return trained_encoder(spec)
+        case _:
+            return trained(spec)
+
+
+def row(spec: AnySpec, quick: bool, tier: str) -> str:
+    network = trained_of(spec)
     accuracy = float((network(network.images).argmax(1) == digits()[1]).double().mean())
     start = time.process_time()
     bounds = bounded(network, tier)
     elapsed = 1e3 * (time.process_time() - start)
     bound = math.hypot(*bounds.grad_norms.values()) * spec.temperature
-    is_image = isinstance(network, ImageNetwork)
-    product = image_product(network) if is_image else product_of_norms(network)
+    product = product_of_norms(network)
     if isinstance(network, ImageNetwork):
         reached = attained_by_images(network, *((8, 20) if quick else (60, 60)))
+    elif isinstance(network, Encoder):
+        reached = attained(network, *((16, 4) if quick else (40, 10)))
     else:
         reached = attained(network, *((64, 4) if quick else (400, 20)))
     if reached > bound:

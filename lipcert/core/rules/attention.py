@@ -68,7 +68,7 @@ class AttentionRule(Rule[Attention]):
         Attained: V by scores that make all queries pick one token.
         """
         (q, k, *_), shapes = self.inputs, self.shapes
-        if index > 2 or not shapes[0][:-2] == shapes[1][:-2] == shapes[2][:-2]:
+        if index > 2 or not self._has_heads:
             return math.inf
         if index < 2 and shapes[1][-1] == 1:  # one token: P is 1
             return 0.0
@@ -81,6 +81,12 @@ class AttentionRule(Rule[Attention]):
         share = sqrt_up(min(chances.largest, 0.5))
         reach = min(multiply_up(q.row_norm, columns), multiply_up(q.norm, share))
         return multiply_up(self._ahead, reach)
+
+    @property
+    def _has_heads(self) -> bool:
+        """Whether the leading axes are equal, so that heads are independent."""
+        queries, keys, values = self.shapes[:3]
+        return queries[:-2] == keys[:-2] == values[:-2]
 
     @property
     def _ahead(self) -> float:
@@ -103,10 +109,12 @@ class AttentionRule(Rule[Attention]):
         √(Σ_j P_ij c_ij²) ≤ σ_v‖g_i‖, and Σ_j (P_ij c_ij)² ≤ max P_ij·(σ_v‖g_i‖)².
         Attained: V by one head, or by as many heads as tokens, each of which picks another.
         """
-        if self.lipschitz(2) == math.inf or index > 2:
+        if index > 2 or not self._has_heads:
             return None
-        total, gain = cotangent.by_token(-2, self.shape), self.lipschitz(index)
-        if index and gain:
+        total = cotangent.by_token(-2, self.shape)
+        if index == 0:
+            gain = self.lipschitz(0)
+        else:
             chances, heads = self._chances(self._reach), float(math.prod(self.shape[:-2]))
             gain = sqrt_up(min(heads, chances.flat if index == 2 else chances.steep))
             if index == 1:
