@@ -1,7 +1,7 @@
 """Planted faults: which part of the audit finds which of them, on a tight and on a loose network.
 
     python -m benchmarks.audit_faults                    all tables, about five minutes on one core
-    python -m benchmarks.audit_faults --section runs     one of: loops, claims, runs, batches
+    python -m benchmarks.audit_faults --section claims   one of: loops, claims, batches
     python -m benchmarks.audit_faults --section loops --device cuda     trained there
 
 Loops: plain loops of training are wrong in one thing; a cell says whether an audit of the recorded
@@ -10,7 +10,6 @@ blames a loop without the fault, and its time for a loop. Peers are named by --d
 --jax-privacy PYTHON and --opake PYTHON, the interpreters that have them.
 Claims: bounds of shipped networks are made too small, all of a kind at once, and held against
 replayed digits and against what the attack proposes; a cell counts the bounds that were caught.
-Runs: a small private training run goes wrong in one thing; a cell holds the codes that say so.
 `no` is a fault that is not found, `–` one that this part of the audit is not about; codes in
 brackets are those of an inconclusive check.
 Batches: Poisson batches that are drawn wrongly; a cell is the smallest number of steps after which
@@ -48,14 +47,6 @@ from lipcert.audit.checks.draws import member_tests, size_tests
 from lipcert.audit.checks.sampling import OF_EACH
 from lipcert.audit.records import Verdict
 from tests.audit.faults import CLAIM_FAULTS, SUBJECTS, cells_of, report_of
-from tests.audit.faulty_runs import (
-    LOOSE_RUN,
-    PARTS,
-    RIGHT,
-    RUN_FAULTS,
-    TIGHT_RUN,
-    found_by,
-)
 from tests.audit.loop_faults import LISTED, MORE, LoopFault, audit_finds, twin_finds
 from tests.audit.private_loops import Loop
 
@@ -69,7 +60,7 @@ Draw = Callable[[Any, int, int, int], Index]
 def main(arguments: list[str] | None = None) -> int:
     """Print the tables; 0 where nothing right is blamed and every faulty run is found."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    sections = ("loops", "claims", "runs", "batches", "all")
+    sections = ("loops", "claims", "batches", "all")
     parser.add_argument("--section", choices=sections, default="all")
     parser.add_argument("--device", default=Loop.device, help="of loops")
     parser.add_argument("--dp-recorder", metavar="FOLDER")
@@ -82,8 +73,6 @@ def main(arguments: list[str] | None = None) -> int:
         wrong += loops_table({name: place for name, place in given.items() if place})
     if section in ("claims", "all"):
         wrong += claims_table()
-    if section in ("runs", "all"):
-        wrong += runs_table()
     if section in ("batches", "all"):
         batches_table()
     sys.stderr.write(f"{time.perf_counter() - start:.0f} s\n")
@@ -186,23 +175,6 @@ def claims_table() -> int:
         line(fault.name, *map(str, cells))
     line("**all**", *(f"**{found}/{wrong}**" for found, wrong in totals))
     return sum(report.verdict is not Verdict.PASS for report in reports)
-
-
-def runs_table() -> int:
-    """Faults in runs, of the second only what differs; the number of false alarms and surprises."""
-    wrong = 0
-    before: dict[str, list[str]] = {}
-    for run in (TIGHT_RUN, LOOSE_RUN):
-        line(f"fault, `{run.subject.name}`", *PARTS)
-        line("---", *["---"] * len(PARTS))
-        for fault in (RIGHT, *RUN_FAULTS):
-            with tempfile.TemporaryDirectory() as folder:
-                found = found_by(Path(folder) / "trace", run, fault)
-            if fault is RIGHT or before.get(fault.name) != found.cells:
-                line(fault.name, *found.cells)
-            before[fault.name] = found.cells
-            wrong += bool(found.any) == (fault is RIGHT)
-    return wrong
 
 
 def batches_table() -> None:

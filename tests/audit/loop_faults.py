@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -338,16 +338,6 @@ class LowerNoise(Loop):
         return 0.9 * super().std(x, y)
 
 
-class HalfNoise(Loop):
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        return 0.5 * super().draw(like, name, step)
-
-
-class OneTensorWithout(Loop):
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        return super().draw(like, name, step) * (like.numel() > 10)
-
-
 class NeverNoised(Loop):
     """The last bias is applied as it is."""
 
@@ -378,11 +368,6 @@ class Copies(Loop):
     def loader(self, data: Data) -> DataLoader[Any]:
         rows = torch.cat([torch.arange(len(data[1])), (data[1] == 1).cpu().nonzero().flatten()])
         return super().loader((data[0][rows], data[1][rows]))
-
-
-class LastStepWithout(Loop):
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        return super().draw(like, name, step) * (step < STEPS - 1)
 
 
 class NoiseOnce(Loop):
@@ -425,46 +410,6 @@ class BatchTwice(Loop):
 class MoreSteps(Loop):
     def batches(self, data: Data) -> Sampler[list[int]]:
         return Poisson(len(data[0]), STEPS + 5)
-
-
-class HalfPrecisionNoise(Loop):
-    """Noise is rounded to float16."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        return super().draw(like, name, step).half().float()
-
-
-class Truncated(Loop):
-    """Noise beyond two deviations is cut off."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        return super().draw(like, name, step).clamp(-2.5, 2.5)
-
-
-class Uniform(Loop):
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        return math.sqrt(12.0) * (torch.rand(like.shape, generator=self.generator) - 0.5)
-
-
-class Laplace(Loop):
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        drawn = torch.rand(like.shape, generator=self.generator) - 0.5
-        return -drawn.sign() * torch.log1p(-2.0 * drawn.abs()) / math.sqrt(2.0)
-
-
-class Shifted(Loop):
-    """Noise has a mean of a tenth of its deviation."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        return super().draw(like, name, step) + 0.1
-
-
-class PairedParameters(Loop):
-    """Neighbouring entries share half of their noise."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        drawn = super().draw(like, name, step).flatten()
-        return ((drawn + drawn.roll(1)) / math.sqrt(2.0)).reshape(like.shape)
 
 
 class PairedSteps(Correlated):
@@ -666,56 +611,136 @@ class Reordered(Loop):
         return (kept[fresh.flatten().argsort()].reshape(like.shape)) * fresh.sign()
 
 
-class FromTable(Loop):
-    """Noise is chosen from a table of 2^16 normal numbers."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        table = torch.randn(1 << 16, generator=torch.Generator().manual_seed(1))
-        return table[torch.randint(1 << 16, like.shape, generator=self.generator)]
+Draw = Callable[[Any, Tensor, Tensor, str, int], Tensor]
+"""loop, right noise, what it is for, name, step → wrong noise"""
 
 
-class SomeWithout(Loop):
-    """One entry in 200 has no noise."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        drawn = super().draw(like, name, step)
-        return drawn * (torch.rand(like.shape, generator=self.generator) > 0.005)
+def uniform(loop: Loop, *shape: int) -> Tensor:
+    return torch.rand(shape, generator=loop.generator)
 
 
-class OneWithout(Loop):
-    """One entry of the last bias has no noise."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        drawn = super().draw(like, name, step)
-        if name == "classifier.bias":
-            drawn[3] = 0.0
-        return drawn
+def normal(loop: Loop, *shape: int) -> Tensor:
+    return torch.randn(shape, generator=loop.generator)
 
 
-class Centred(Loop):
-    """Noise without its mean."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        drawn = super().draw(like, name, step)
-        return (drawn - drawn.mean()) * math.sqrt(like.numel() / (like.numel() - 1))
+def laplace(loop: Loop, z: Tensor, *_: object) -> Tensor:
+    drawn = uniform(loop, *z.shape) - 0.5
+    return -drawn.sign() * torch.log1p(-2.0 * drawn.abs()) / math.sqrt(2.0)
 
 
-class Beside(Loop):
-    """Noise is projected off the clean gradient, which it then leaves in its place."""
-
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        drawn, square = super().draw(like, name, step), like.square().sum()
-        return drawn - like * (drawn * like).sum() / square.clamp(min=1e-30)
+def from_table(loop: Loop, z: Tensor, *_: object) -> Tensor:
+    table = torch.randn(1 << 16, generator=torch.Generator().manual_seed(1))
+    return table[torch.randint(1 << 16, z.shape, generator=loop.generator)]
 
 
-class SmallOnLarge(Loop):
+def small_on_large(_loop: Loop, z: Tensor, like: Tensor, *_: object) -> Tensor:
     """The smallest noise goes to the largest entries."""
+    placed, drawn = torch.empty(z.numel()), z.flatten()
+    placed[like.flatten().abs().argsort()] = drawn[drawn.abs().argsort(descending=True)]
+    return placed.reshape(like.shape)
 
-    def draw(self, like: Tensor, name: str, step: int) -> Tensor:
-        drawn = super().draw(like, name, step).flatten()
-        placed = torch.empty_like(drawn)
-        placed[like.flatten().abs().argsort()] = drawn[drawn.abs().argsort(descending=True)]
-        return placed.reshape(like.shape)
+
+def in_subspace(loop: Loop, z: Tensor, *_: object) -> Tensor:
+    """Rows lie in a space of three quarters of their entries."""
+    if z.dim() < 2 or (count := z.shape[1] * 3 // 4) < 48:
+        return z
+    square = torch.randn(z.shape[1], z.shape[1], generator=torch.Generator().manual_seed(3))
+    basis = torch.linalg.qr(square)[0][:, :count]
+    return normal(loop, len(z), count) @ basis.T * math.sqrt(z.shape[1] / count)
+
+
+def from_weights(loop: Any, z: Tensor, _like: Tensor, name: str, _step: int) -> Tensor:
+    """The noise of a bias is the sum of that of its row."""
+    if z.dim() > 1:
+        loop.rows = z.sum(1) / math.sqrt(z.shape[1])
+    return z if z.dim() > 1 else loop.rows
+
+
+def of_one_radius(loop: Loop, z: Tensor, *_: object) -> Tensor:
+    """Box and Muller, with one radius and two angles."""
+    count = (z.numel() + 1) // 2
+    radius = torch.sqrt(-2.0 * torch.log(uniform(loop, count).clamp(1e-9)))
+    waves = torch.cos(2.0 * math.pi * uniform(loop, 2, count))
+    return (radius * waves).flatten()[: z.numel()].reshape(z.shape)
+
+
+def mirrored(loop: Loop, z: Tensor, *_: object) -> Tensor:
+    """Half of it is drawn, and comes again at other places with other signs."""
+    half = z.flatten()[: (z.numel() + 1) // 2]
+    again = half.roll(1) * (uniform(loop, len(half)) - 0.5).sign()
+    return torch.cat([half, again])[: z.numel()].reshape(z.shape)
+
+
+def some_kept(loop: Any, z: Tensor, _like: Tensor, name: str, step: int) -> Tensor:
+    kept = loop.__dict__.setdefault("kept", {})
+    kept[name] = torch.where(uniform(loop, *z.shape) < 0.01, kept.get(name, z), z)
+    return kept[name]
+
+
+def one_row_kept(_loop: Loop, z: Tensor, _like: Tensor, name: str, _step: int) -> Tensor:
+    if name == "hidden2.weight":
+        z[5] = torch.randn(128, generator=torch.Generator().manual_seed(8))
+    return z
+
+
+def of_two_sizes(_loop: Loop, z: Tensor, *_: object) -> Tensor:
+    first = torch.arange(z.numel()).reshape(z.shape) < z.numel() // 2
+    return z * torch.where(first, 1.1, math.sqrt(2.0 - 1.1**2))
+
+
+DRAWS: Mapping[str, Draw] = {
+    "half of the noise that is stated": lambda _loop, z, *_: 0.5 * z,
+    "no noise on one tensor": lambda _loop, z, *_: z * (z.numel() > 10),
+    "no noise at the last step": lambda _loop, z, _like, _name, step: z * (step < STEPS - 1),
+    "noise rounded to float16": lambda _loop, z, *_: z.half().float(),
+    "noise cut off at 2.5 deviations": lambda _loop, z, *_: z.clamp(-2.5, 2.5),
+    "uniform noise": lambda loop, z, *_: math.sqrt(12.0) * (uniform(loop, *z.shape) - 0.5),
+    "Laplace noise of the same variance": laplace,
+    "noise with a mean": lambda _loop, z, *_: z + 0.1,
+    "noise correlated between entries": lambda _loop, z, *_: (
+        (z + z.flatten().roll(1).reshape(z.shape)) / math.sqrt(2.0)
+    ),
+    "noise from a table of 2¹⁶ numbers": from_table,
+    "no noise on one entry in 200": lambda loop, z, *_: z * (uniform(loop, *z.shape) > 0.005),
+    "no noise on one entry": lambda _loop, z, _like, name, _step: (
+        z * (torch.arange(z.numel()).reshape(z.shape) != 3) if name == "classifier.bias" else z
+    ),
+    "noise without its mean": lambda _loop, z, *_: (
+        (z - z.mean()) * math.sqrt(z.numel() / (z.numel() - 1))
+    ),
+    "noise projected off the gradient": lambda _loop, z, like, *_: (
+        z - like * (z * like).sum() / like.square().sum().clamp(min=1e-30)
+    ),
+    "least noise on the largest entries": small_on_large,
+    "one draw for each row": lambda loop, z, *_: normal(loop, len(z), *[1] * (z.dim() - 1)) + 0 * z,
+    "a hundredth of the variance shared by rows": lambda loop, z, *_: (
+        math.sqrt(0.99) * z + math.sqrt(0.01) * normal(loop, len(z), *[1] * (z.dim() - 1))
+    ),
+    "noise in a subspace": in_subspace,
+    "noise of a bias that follows from that of weights": from_weights,
+    "no noise on a column without gradient": lambda _loop, z, like, *_: (
+        z * (like != 0.0).any(0) if z.shape == (128, 64) else z
+    ),
+    "one row has the same noise at all steps": one_row_kept,
+    "one entry in 100 keeps its noise": some_kept,
+    "sum of 12 uniform numbers": lambda loop, z, *_: uniform(loop, 12, *z.shape).sum(0) - 6.0,
+    "pairs of numbers of one radius": of_one_radius,
+    "half of the noise again, with other signs": mirrored,
+    "more noise on the first half": of_two_sizes,
+    "rows of different deviations": lambda loop, z, *_: (
+        z * torch.sqrt(uniform(loop, len(z), 1) * 0.6 + 0.7) if z.dim() > 1 else z
+    ),
+}
+
+
+def drawing(wrong: Draw) -> type[Loop]:
+    """A loop whose noise is wrong."""
+
+    class Drawn(Loop):
+        def draw(self, like: Tensor, name: str, step: int) -> Tensor:
+            return wrong(self, super().draw(like, name, step), like.cpu(), name, step)
+
+    return Drawn
 
 
 @dataclass(frozen=True)
@@ -770,19 +795,11 @@ LISTED = (
 )
 
 MORE = (
+    *(LoopFault(name, drawing(wrong)) for name, wrong in DRAWS.items()),
     LoopFault("noise 10 % lower than accounted for", LowerNoise),
-    LoopFault("half of the noise that is stated", HalfNoise),
-    LoopFault("no noise on one tensor", OneTensorWithout),
     LoopFault("a tensor applied without noise", NeverNoised),
-    LoopFault("no noise at the last step", LastStepWithout),
     LoopFault("noise drawn once for two steps", NoiseOnce),
     LoopFault("noise of each tensor by its share of the norm", NoiseOfOwnNorm),
-    LoopFault("noise rounded to float16", HalfPrecisionNoise),
-    LoopFault("noise cut off at 2.5 deviations", Truncated),
-    LoopFault("uniform noise", Uniform),
-    LoopFault("Laplace noise of the same variance", Laplace),
-    LoopFault("noise with a mean", Shifted),
-    LoopFault("noise correlated between entries", PairedParameters),
     LoopFault("noise correlated between steps", PairedSteps),
     LoopFault("noise by the size of the batch", NoiseBySize),
     LoopFault("clipped tensor by tensor", PerTensor),
@@ -808,12 +825,6 @@ MORE = (
     LoopFault("inputs standardised by the data", Standardised),
     LoopFault("a private loss is published", Published),
     LoopFault("noise drawn once and put in another order", Reordered),
-    LoopFault("noise from a table of 2¹⁶ numbers", FromTable),
-    LoopFault("no noise on one entry in 200", SomeWithout),
-    LoopFault("no noise on one entry", OneWithout),
-    LoopFault("noise without its mean", Centred),
-    LoopFault("noise projected off the gradient", Beside),
-    LoopFault("least noise on the largest entries", SmallOnLarge),
     LoopFault("averaged weights published (right)", Averaged, is_right=True),
     LoopFault("noised gradient clipped (right)", ClipsNoised, is_right=True),
     LoopFault("mean with the noise of the sum (too much)", SumNoiseOnMean, is_right=True),

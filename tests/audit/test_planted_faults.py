@@ -20,24 +20,11 @@ from tests.audit.faults import (
     cells_of,
     report_of,
 )
-from tests.audit.faulty_runs import LOOSE_RUN, RIGHT, RUN_FAULTS, TIGHT_RUN, Run, found_by
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit_faults.md"
 ROW = re.compile(r"^\| ([^|]+?) \| (.+) \|$", re.MULTILINE)
 MODES = ("data", "attack")
 ON_DATA_TOO = "X of each value × 0.5"
-"""Those of the documented runs that are done again: quick, and of every part of the audit."""
-AGAIN = (
-    (TIGHT_RUN, "sensitivity divided by the batch size"),
-    (TIGHT_RUN, "noise 10 % smaller than stated"),
-    (TIGHT_RUN, "noise recorded and not released"),
-    (TIGHT_RUN, "BatchNorm in training mode"),
-    (LOOSE_RUN, "a weight outside its constraint"),
-    (TIGHT_RUN, "NaN in one gradient"),
-    (TIGHT_RUN, "one noise for all tensors of a step"),
-    (TIGHT_RUN, "noise rolled and negated from step to step"),
-    (TIGHT_RUN, "the same batch again, a tenth exchanged"),
-)
 
 
 def rows(table: str) -> dict[str, list[str]]:
@@ -79,37 +66,6 @@ def test_a_loose_bound_hides_faults_and_the_report_says_how_large() -> None:
     assert factor is not None
     halved = next(fault for fault in CLAIM_FAULTS if fault.name == "G of each group × 0.5")
     assert (factor > 2.0) == (caught(LOOSE.attacked, halved).found < len(report.groups))
-
-
-def runs(run: Run) -> dict[str, list[str]]:
-    """The rows of a run; those that a loose one shares with the tight one stand there alone."""
-    tight, own = (rows(f"runs, {each.subject.name}") for each in (TIGHT_RUN, run))
-    return {**tight, **own}
-
-
-@pytest.mark.parametrize("run", [TIGHT_RUN, LOOSE_RUN], ids=["tight", "loose"])
-def test_a_right_run_raises_no_alarm(run: Run, tmp_path: Path) -> None:
-    found = found_by(tmp_path / "trace", run, RIGHT)
-    assert found.report.verdict is Verdict.PASS, found.report.reasons
-    assert found.cells == runs(run)["none"]
-
-
-@pytest.mark.sample(3)
-@pytest.mark.parametrize(("run", "name"), AGAIN, ids=[name for _, name in AGAIN])
-def test_faulty_runs_are_found_as_documented(run: Run, name: str, tmp_path: Path) -> None:
-    (fault,) = [fault for fault in RUN_FAULTS if fault.name == name]
-    found = found_by(tmp_path / "trace", run, fault)
-    assert found.report.verdict is Verdict.VIOLATION
-    assert found.cells == runs(run)[name]
-
-
-@pytest.mark.parametrize("run", [TIGHT_RUN, LOOSE_RUN], ids=["tight", "loose"])
-def test_every_faulty_run_is_documented_and_found(run: Run) -> None:
-    shown = runs(run)
-    assert {fault.name for fault in RUN_FAULTS} <= shown.keys()
-    for fault in RUN_FAULTS:
-        found = any(re.match(r"LC3\d\d", cell) for cell in shown[fault.name])
-        assert found, fault.name
 
 
 def test_wrong_samplers_are_found_after_as_many_steps_as_documented() -> None:

@@ -26,7 +26,7 @@ from lipcert.core.program import FloatArray
 
 FALSE_ALARM: Final = 1e-6
 SHARE: Final = FALSE_ALARM / 5.0
-_STEEPEST: Final = 60.0
+STEEPEST: Final = 60.0
 
 
 @final
@@ -96,7 +96,7 @@ def log_chernoff(log_moment: Callable[[float], float], value: float, *, upper: b
     log_moment: λ ↦ ln E exp(λV), or anything above it. Every λ of the right sign gives a bound, so
     that nothing depends on whether the best one is found.
     """
-    ends = (0.0, _STEEPEST) if upper else (-_STEEPEST, 0.0)
+    ends = (0.0, STEEPEST) if upper else (-STEEPEST, 0.0)
     found = minimize_scalar(
         lambda slope: log_moment(slope) - slope * value, bounds=ends, method="bounded"
     )

@@ -1,10 +1,10 @@
 """Draws (LC311): whether batches are as likely as the stated sampling makes them.
 
 **Poisson sizes**: whether they are independent and Binomial(N, q). Compared: each size, the sum of
-all, whether all are equal, and how much they vary, on either side.
+all, and how much they vary, on either side.
 
 Threshold: the tails of single sizes and of the sum, which is Binomial(TN, q), are exact and
-doubled; P(all T sizes equal) = Σ_k P(k)^T. How much they vary is V = Σ min(z², w), z being
+doubled. How much they vary is V = Σ min(z², w), z being
 (size − mean)/deviation: its terms are bounded and independent, so that
 P(V ≥ v) ≤ exp(−λv)·M(λ)^T for every λ > 0, and P(V ≤ v) for every λ < 0, M being the moment
 generating function of one term: a finite sum, computed term by term. (Without w, sizes that never
@@ -150,14 +150,12 @@ class _Sizes:
 
 
 def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[ChanceTest]:
-    """The rarest thing that each of the four tests of Poisson batches saw. sizes: by step."""
+    """The rarest thing that each of the three tests of Poisson batches saw. sizes: by step."""
     counts = np.array(list(sizes.values()), dtype=np.int64)
     law = _Sizes(list(sizes), counts, np.full(len(counts), dataset), np.full(len(counts), rate))
     yield law.rarest("Poisson ")
     yield _total(dataset, rate, counts)
-    yield _equal(dataset, rate, counts)
-    are_equal = bool(np.all(counts == counts[0]))  # which is a test of its own
-    yield ChanceTest(0.0, "") if are_equal else law.spread(_SLOPES, 2, f"the rate {rate:.6g}")
+    yield law.spread(_SLOPES, 2, f"the rate {rate:.6g}")
 
 
 def _total(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
@@ -168,19 +166,6 @@ def _total(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTe
         f"{total} examples in {steps} Poisson batches have the probability {power_of_ten(tail)} "
         f"at the rate {rate:.6g}",
         numbers=(float(total), dataset * rate * steps),
-    )
-
-
-def _equal(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
-    if rate >= 1.0 or np.any(counts != counts[0]):
-        return ChanceTest(0.0, "")
-    each = binom.logpmf(np.arange(dataset + 1), dataset, rate)
-    log_chance = min(0.0, float(logsumexp(len(counts) * each)))
-    return ChanceTest(
-        log_chance,
-        f"all {len(counts)} Poisson batches hold {counts[0]} examples, which has the probability "
-        f"{power_of_ten(log_chance)}: they are of a fixed size, and their ε is not that of Poisson "
-        "sampling (LC402)",
     )
 
 

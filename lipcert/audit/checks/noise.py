@@ -10,39 +10,37 @@ tensor in all steps, and of the whole run:
     leak        Σ_t ⟨z_t, c_t⟩/‖c_t‖ over T steps with clean gradients c_t is N(0, T), exactly:
                 c_t may depend on earlier noise, and each term is N(0, 1) whatever went before;
                 noise that knows the gradient hides less of it
-    shape       D, the distance of Kolmogorov and Smirnov from N(0, 1), has P(D ≥ d) ≤ 2exp(−2nd²)
-                for every n (Massart, Ann. Probab. 18, 1990). It is looked at in cells of equal
-                probability only, which makes it smaller; at single steps for n ≥ 1000
-    tails       the number of |z| > t is binomial, exactly, on either side, for each t of `_TAILS`
-    regularity  ‖z_t‖² of each tensor and step, q, is χ² of its entries, so that w = 2|F(q) − ½| is
-                uniform and Σ −2 ln w of J of them χ²_2J, exactly (Fisher): noise that is scaled to
-                its deviation has too small w, and noise whose size changes between the steps too
-                large ones (Σ −2 ln(1 − w)). The same of all tensors of a step together
+    shape       Σf(z), f the Hermite polynomials of degree 3 and 4, whose means are skewness and
+                excess of kurtosis, and the indicators of |z| > t, for each t of `_TAILS`; made
+                constant on some 2^12 cells, so that the moment generating function of f is a finite
+                sum, which Chernoff's bound takes, on either side; at single steps for n ≥ 1000
+    regularity  whether ‖z_t‖² of each tensor and step, and of all tensors of a step together,
+                varies as χ² of its entries does; this of rows and columns, and whether these are
+                independent, stands in `axes`
 
     known       directions that c_t and earlier noise fix before z_t is drawn have their share of
                 it, exactly: Σ_t (Σz_t)²/n and Σ_t ⟨z_t, c_t⟩²/‖c_t‖² are χ²_T, ‖z_t‖² over
                 the half of the entries where |c_t| is larger, or smaller, is χ² of their number.
                 Each may be too small: noise that is centred, projected off the gradient, or placed
                 where that is small
-    still       entries of c ≠ 0 that are as they were: |noised − c| ≤ r, r = 2u|c|, u the unit of
-                the type. Then the noise is at most 3.01r before it is rounded, which has at most
-                the probability 6.02r/(s√(2π)); 2^-20 is added for generators of few bits
-    coarse      entries of the noise, or of z, that lie on the grid of a type of p = 8 or 11 bits,
-                where the clean gradient does not: what is added has then its last bits unhidden.
-                Counted are those of 2^-6 ≤ |z| ≤ 4 for which rounding by e leaves 8e ≤ h/4, h the
-                grid's width at that entry. Density changes by less than 1.2 over a width, so that
-                P(|z − grid| ≤ 2e) ≤ 1.2·4e/h ≤ 1/4: hits are at most binomial with 1/4, exactly
+    same        entries of the noise that are 0, or have the magnitude that they had at the step
+                before: ||z| − |z'|| ≤ w, w no less than the errors of both, of which that of z is
+                at most 2u(2|c|/s + 8), u the unit of the type, as far as |z| ≤ 8. Then they are
+                within 2w before rounding, which has at most the probability 0.8·4w; 2^-20 is added
+                for generators of few bits. Noise of at most 11 bits, as float16 has, beside a
+                gradient of as few is left out where magnitudes are compared
 
-Tails and all below are of several steps. Rounding to the stored type may have moved z by e, entry
-by entry; of what that allows every test takes what favours the run. For the size that is
-Σ max(|z| − e, 0)² and Σ (|z| + e)²; for the shape that Φ moves by at most e/√(2π).
+Regularity and all below are of several steps. Rounding to the stored type may have moved z by e,
+entry by entry; of what that allows every test takes what favours the run. For the size that is
+Σ max(|z| − e, 0)² and Σ (|z| + e)²; for the shape, f is the sum of a function that rises, and is
+taken at z − e, and of one that falls, taken at z + e, or the other way round.
 
 Threshold: the tests of single steps share one `SHARE`, and those of all steps another: a test
 rejects below its share divided by the number of tests, so that a right run is blamed with at most
 that probability (union bound). A tensor whose difference is 0 everywhere, while s > 0, has no
 noise; no chance is involved. The power of the tests of a whole run is stated for a chance of 1 in
 100 to miss: σ(1 − x) is seen if the quantile 0.99 of (1 − x)²·χ²_n lies where the test rejects; a
-distance Δ if Δ − √(ln 100/2n) does; a clamp at t if no entry beyond it is too rare.
+shape if its mean of f, less 2.33 deviations, does; a clamp at t if no entry beyond it is too rare.
 
 Too little noise, a mean, a leak or another shape are violations: the account does not hold. Too
 much noise is inconclusive, and so is then what its shape shows in the whole run: it costs accuracy
@@ -53,17 +51,18 @@ recorded one.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
 from typing import Final, final
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
-from scipy.stats import beta, binom, chi2, norm
+from scipy.special import logsumexp, ndtr
+from scipy.stats import beta, chi2, norm
 
-from lipcert.audit.checks.chance import SHARE, ChanceTest, log_hits, power_of_ten
+from lipcert.audit.checks.axes import Axes, regularity, varied
+from lipcert.audit.checks.chance import SHARE, ChanceTest, log_chernoff, log_hits, power_of_ten
 from lipcert.audit.checks.recorded_run import (
     Finding,
     RecordedRun,
@@ -84,17 +83,38 @@ _CHECK: Final = Check(
 )
 _SHAPE_FROM: Final = 1000
 _ALL: Final = "all tensors"
+_TAILS: Final = (1.6, 2.1, 2.6, 3.1, 3.6, 4.1, 4.6)
 _CELLS: Final = 1 << 12
-_TAILS: Final[FloatArray] = np.array([1.6, 2.1, 2.6, 3.1, 3.6, 4.1, 4.6])
-_BEYOND: Final[FloatArray] = 2.0 * norm.sf(_TAILS)
-_DENSITY: Final = float(norm.pdf(0.0))
+_EDGES: Final[FloatArray] = np.unique([
+    *norm.ppf(np.arange(1, _CELLS) / _CELLS), *_TAILS, *(-t for t in _TAILS)
+])  # fmt: skip
+_BELOW: Final = np.concatenate([[0.0], ndtr(_EDGES), [1.0]])
+_SHARES: Final[FloatArray] = np.diff(_BELOW)
+_MIDDLES: Final[FloatArray] = norm.ppf(_BELOW[:-1] + _SHARES / 2.0)
+_FUNCTIONS: Final[Mapping[str, FloatArray]] = {
+    name: (f - _SHARES @ f) / math.sqrt(_SHARES @ (f - _SHARES @ f) ** 2)
+    for name, f in {
+        "skewness": _MIDDLES**3 - 3.0 * _MIDDLES,
+        "kurtosis": _MIDDLES**4 - 6.0 * _MIDDLES**2,
+        **{f"share beyond {t}": np.where(np.abs(_MIDDLES) > t, 1.0, 0.0) for t in _TAILS},
+    }.items()
+}
+"""of the middle of each cell, of mean 0 and deviation 1"""
 _MISSED: Final = 0.01
-_SHAPES: Final = (("uniform", 0.0572), ("Laplace", 0.0620))
-"""distance from N(0, 1) of other laws of the same variance"""
+_USUAL: Final = 4.0
+"""deviations of a mean that are not looked at more closely"""
+_SHAPES: Final = (
+    ("uniform noise", -0.249, 0.66),
+    ("Laplace noise", 0.498, 3.93),
+    ("sums of 12 uniform numbers", -0.0203, 0.88),
+)
+"""mean and deviation of the function for kurtosis under other laws of the same variance"""
 _LEAST: Final = 1e-300
-BITS: Final = (8, 11)
-"""of bfloat16 and float16"""
+_BITS: Final = 11
 _KNOWN: Final = ("in its mean", "along the gradient", "at large gradients", "at small gradients")
+_SAME: Final = ("without noise", "with the noise of the step before")
+_EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
+"""kinds of tests of all tensors that too much noise on one of them may fail"""
 _Counts = npt.NDArray[np.int64]
 
 
@@ -114,6 +134,23 @@ class AddedNoise:
     clean: FloatArray
     moved: FloatArray
     std: float | None
+    shape: tuple[int, ...] = ()
+
+    @property
+    def has_few_bits(self) -> npt.NDArray[np.bool_]:
+        """Entries that lie on the grid of float16, or do so in deviations, and whose gradient does:
+        nothing of this stays unhidden, though such noise has equal entries by chance."""
+        std = self.std or 1.0
+        parts = (self.noise, self.moved), (self.noise / std, self.moved / std)
+        are_few = [_off_grid(values) <= slack for values, slack in parts]
+        found = (are_few[0] | are_few[1]) & (_off_grid(self.clean) == 0.0)
+        return np.asarray(found, dtype=np.bool_)
+
+
+def _off_grid(values: FloatArray) -> FloatArray:
+    """How far each value is from the next one of so many bits."""
+    width = np.ldexp(1.0, np.frexp(values)[1] - _BITS)
+    return np.asarray(np.abs(values - np.rint(values / width) * width), dtype=np.float64)
 
 
 def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
@@ -144,6 +181,7 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
                 first,
                 2.0 * unit * (np.abs(first) + np.abs(second)),
                 stds.get(name),
+                clean[name].shape,
             )
 
 
@@ -152,11 +190,10 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
 class CountedNoise:
     """What is counted of noise in units of its deviation, of one step or of several.
 
-    squares: at least, at most. within: entries below the end of each cell, at least, at most.
-    beyond: entries beyond each of `_TAILS`, likewise. leaks: of how many steps. sizes: least and
-    largest ‖z‖² with the number of entries, of each step. known: Σ of squares along each of
-    `_KNOWN`, at most, and how many they are. still: entries of c ≠ 0, those without noise, and how
-    many of them are expected. Memory does not grow with the entries.
+    squares: at least, at most. within: entries in each cell, each as large as it may be, or as
+    small. leaks: of how many steps. varied: of the sizes of the steps. known: Σ of squares along
+    each of `_KNOWN`, at most, and how many they are. same: entries, how many are 0, or as they were
+    at the step before, and how many of these are expected. Memory does not grow with the entries.
     """
 
     entries: int = 0
@@ -167,15 +204,21 @@ class CountedNoise:
     leak: float = 0.0
     leak_slack: float = 0.0
     leaks: int = 0
-    within: _Counts = field(default_factory=lambda: np.zeros((2, _CELLS), dtype=np.int64))
-    beyond: _Counts = field(default_factory=lambda: np.zeros((2, len(_TAILS)), dtype=np.int64))
-    sizes: list[tuple[float, float, int]] = field(default_factory=list)
+    within: _Counts = field(default_factory=lambda: np.zeros((2, len(_SHARES)), dtype=np.int64))
+    varied: FloatArray = field(default_factory=lambda: np.zeros(3))
     known: FloatArray = field(default_factory=lambda: np.zeros((len(_KNOWN), 2)))
-    still: FloatArray = field(default_factory=lambda: np.zeros(3))
+    same: FloatArray = field(default_factory=lambda: np.zeros((2, 3)))
 
     @classmethod
-    def of(cls, z: FloatArray, e: FloatArray, clean: FloatArray) -> CountedNoise:
-        """The noise of one step. e: what rounding moved; clean: all in units of the deviation."""
+    def of(
+        cls,
+        z: FloatArray,
+        e: FloatArray,
+        clean: FloatArray,
+        before: tuple[FloatArray, FloatArray] | None = None,
+    ) -> CountedNoise:
+        """The noise of one step. e: what rounding moved; clean: all in units of the deviation;
+        before: z and e at the step before."""
         size = np.abs(z)
         least, most = np.maximum(size - e, 0.0), size + e
         squares = np.array([least @ least, most @ most])
@@ -185,18 +228,16 @@ class CountedNoise:
             squares=squares,
             total=float(np.sum(z)),
             total_slack=float(np.sum(e)),
-            sizes=[(float(squares[0]), float(squares[1]), len(z))],
+            varied=varied(squares[:1], squares[1:], len(z)),
         )
         length = float(np.linalg.norm(clean))
         if 0.0 < length < math.inf:
             found.leak = float(z @ clean) / length
             found.leak_slack = float(e @ np.abs(clean)) / length
             found.leaks = 1
-        below = ndtr(z)
-        for place, edge in enumerate((below + _DENSITY * e, below - _DENSITY * e)):
-            found.within[place] = _cells(edge)
-        for place, edge in enumerate((least, most)):
-            found.beyond[place] = [np.count_nonzero(edge > t) for t in _TAILS]
+        for place, edge in enumerate((z + e, z - e)):
+            cells = np.searchsorted(_EDGES, edge)
+            found.within[place] = np.bincount(cells, minlength=len(_SHARES))
         gradient, half = np.abs(clean), len(z) // 2
         smaller = float(np.sum(np.square(most[np.argpartition(gradient, half)[:half]])))
         found.known[:] = (
@@ -205,11 +246,15 @@ class CountedNoise:
             (max(float(squares[1]) - smaller, 0.0), len(z) - half),
             (smaller, half),
         )
-        stored = gradient[gradient > 0.0]
-        size, e, after = (item[gradient > 0.0] for item in (size, e, np.abs(clean + z)))
-        reach = e * stored / (stored + after)
-        chances = np.minimum(1.0, 2.5 * reach + 2.0**-20)
-        found.still[:] = len(stored), np.count_nonzero(size <= reach), np.sum(chances)
+        unit = float(np.max(e / np.maximum(gradient + np.abs(clean + z), _LEAST), initial=0.0))
+        reach = unit * (2.0 * gradient + 8.0)
+        nothing = np.zeros(1), np.zeros(1)
+        for place, last in enumerate((nothing, before)):
+            if last is not None:
+                width = reach + last[1]
+                hits = np.count_nonzero(np.abs(size - np.abs(last[0])) <= width)
+                expected = float(np.sum(np.minimum(1.0, 4.0 * width + 2.0**-20)))
+                found.same[place] = len(z), hits, expected
         return found
 
     def add(self, other: CountedNoise) -> None:
@@ -219,25 +264,24 @@ class CountedNoise:
             total += getattr(other, item.name)
             setattr(self, item.name, total)
 
-    def at_one_step(self) -> Iterator[ChanceTest]:
-        """The tests of single steps."""
+    def at_one_step(self, *, of_one: bool) -> Iterator[ChanceTest]:
+        """The tests of single steps; of_one: tensor."""
         if self.square == 0.0:
             what = "no noise was added at all"
             yield ChanceTest(-math.inf, what, numbers=(0.0, 1.0), kind="size")
             return
         yield from self._size()
         yield from self._mean_and_leak()
-        if self.entries >= _SHAPE_FROM:
-            yield self._shape()
+        if of_one and self.entries >= _SHAPE_FROM:
+            yield from self._shape()
 
     def tests(self) -> Iterator[ChanceTest]:
         """All of them; as many for every tensor."""
         yield from self._size()
         yield from self._mean_and_leak()
-        yield self._shape()
-        yield from self._tails()
-        yield from regularity(self.sizes)
-        yield from self._known_and_still()
+        yield from self._shape()
+        yield from regularity(self.varied)
+        yield from self._known_and_same()
 
     def _size(self) -> Iterator[ChanceTest]:
         least, most = map(float, self.squares)
@@ -263,58 +307,41 @@ class CountedNoise:
         )
         yield ChanceTest(_either(norm.logsf(leak)), text, numbers=(leak, 0.0), kind="leak")
 
-    def _shape(self) -> ChanceTest:
-        ends = np.arange(1, _CELLS + 1) / _CELLS
-        least, most = (np.cumsum(counts) / self.entries for counts in self.within)
-        distance = float(max(np.max(least - ends), np.max(ends - most), 0.0))
-        chance = min(0.0, math.log(2.0) - 2.0 * self.entries * distance**2)
-        text = f"the noise is not Gaussian: its distribution is {distance:.3g} away"
-        return ChanceTest(chance, text, numbers=(distance, 0.0), kind="shape")
+    def _shape(self) -> Iterator[ChanceTest]:
+        large, small = self.within
+        for what, f in _FUNCTIONS.items():
+            rising = np.cumsum(np.maximum(np.diff(f, prepend=f[0]), 0.0))
+            least, most = (
+                float(rising @ up + (f - rising) @ down) / self.entries
+                for up, down in ((small, large), (large, small))
+            )
+            for mean, upper in ((least, True), (most, False)):
+                text = f"the noise is not Gaussian: its {what} is off by {mean:.3g} deviations"
+                chance = _log_mean(f, self.entries, mean, upper=upper)
+                yield ChanceTest(chance, text, numbers=(mean, 0.0), kind="shape")
 
-    def _tails(self) -> Iterator[ChanceTest]:
-        for t, p, least, most in zip(_TAILS, _BEYOND, *self.beyond, strict=True):
-            expected = self.entries * p
-            few, many = binom.logcdf(most, self.entries, p), binom.logsf(least - 1, self.entries, p)
-            for chance, seen in ((few, int(most)), (many, int(least))):
-                text = (
-                    f"{seen} of its entries lie beyond {t:g} standard deviations, where "
-                    f"{expected:.3g} are expected of Gaussian noise"
-                )
-                numbers = (float(seen), expected)
-                yield ChanceTest(_either(chance), text, numbers=numbers, kind="tails")
-
-    def _known_and_still(self) -> Iterator[ChanceTest]:
+    def _known_and_same(self) -> Iterator[ChanceTest]:
         for (square, degrees), where in zip(self.known.tolist(), _KNOWN, strict=True):
             chance = _at_most(chi2.logcdf(square, degrees)) if degrees else 0.0
             measured = math.sqrt(square / max(degrees, 1.0))
             text = f"{where} the noise has {measured:.3g} times the stated standard deviation"
             yield ChanceTest(chance, text, numbers=(measured, 1.0), kind="known")
-        entries, hits, expected = self.still.tolist()
-        text = f"{hits:.0f} of {entries:.0f} entries of the gradient are released without noise"
-        chance = _at_most(log_hits(hits, entries, expected))
-        yield ChanceTest(chance, text, numbers=(hits, expected), kind="still")
+        for (entries, hits, expected), how in zip(self.same.tolist(), _SAME, strict=True):
+            text = f"{hits:.0f} of {entries:.0f} entries of the gradient are released {how}"
+            chance = _at_most(log_hits(hits, max(entries, 1.0), expected))
+            yield ChanceTest(chance, text, numbers=(hits, expected), kind="same")
 
 
-def regularity(sizes: Sequence[tuple[float, float, int]]) -> Iterator[ChanceTest]:
-    """Whether the sizes of independent noises vary too little, or too much."""
-    least, most, entries = np.array(sizes).T
-    lower, upper, above = chi2.cdf(least, entries), chi2.cdf(most, entries), chi2.sf(least, entries)
-    widest = 2.0 * np.maximum(np.abs(lower - 0.5), np.abs(upper - 0.5))
-    tail = np.where(upper < 0.5, 2.0 * upper, np.where(lower > 0.5, 2.0 * above, 1.0))
-    text = (
-        f"its size varies too little between {len(sizes)} places: noise that is scaled to its "
-        "deviation is not Gaussian, and does not hide as much"
-    )
-    yield _fisher(widest, text)
-    yield _fisher(tail, f"its size varies more between {len(sizes)} places than by chance")
+def _log_mean(f: FloatArray, entries: int, mean: float, *, upper: bool) -> float:
+    """ln of a bound of the probability that the mean of f is so large, or so small."""
+    root = math.sqrt(entries)
+    if abs(mean) * root < _USUAL:
+        return 0.0
 
+    def log_moment(slope: float) -> float:
+        return entries * float(logsumexp(slope / root * f, b=_SHARES))
 
-def _fisher(uniform: FloatArray, text: str) -> ChanceTest:
-    """Whether independent uniform numbers are too small altogether."""
-    value = -2.0 * float(np.sum(np.log(np.maximum(uniform, _LEAST))))
-    degrees = 2 * len(uniform)
-    chance = float(chi2.logsf(value, degrees))
-    return ChanceTest(chance, text, numbers=(value, float(degrees)), kind="regularity")
+    return log_chernoff(log_moment, root * mean, upper=upper)
 
 
 @run_check(_CHECK, keeps_passes=True)
@@ -374,9 +401,10 @@ class Pool:
 
     whole: CountedNoise = field(default_factory=CountedNoise)
     tensors: dict[str, CountedNoise] = field(default_factory=dict)
+    axes: Axes = field(default_factory=Axes)
+    last: dict[str, tuple[FloatArray, FloatArray]] = field(default_factory=dict)
+    """z and e of each tensor at the step before"""
     steps: set[int] = field(default_factory=set)
-    coarse: _Counts = field(default_factory=lambda: np.zeros((4, 2), dtype=np.int64))
-    """for the noise and for z, and each of `BITS`: entries that count, and that lie on the grid"""
 
     def take(self, items: Sequence[AddedNoise]) -> list[ChanceTest]:
         """Count the noises of one rank at one step; the tests of this step.
@@ -384,7 +412,7 @@ class Pool:
         One rank counts for all, which release one thing.
         """
         tests: list[ChanceTest] = []
-        scaled: dict[str, list[FloatArray]] = {}
+        scaled: dict[str, tuple[FloatArray, FloatArray, FloatArray]] = {}
         for item in items:
             wrong = None
             if item.std is None:
@@ -392,8 +420,8 @@ class Pool:
             if not np.all(np.isfinite(item.noise)):
                 wrong = Verdict.VIOLATION, "the gradients hold NaN or infinity", math.nan, 1.0
             elif item.std > 0.0:
-                parts = (item.noise, item.moved, item.clean)
-                scaled[item.tensor] = [part / item.std for part in parts]
+                noise, moved, clean = item.noise, item.moved, item.clean
+                scaled[item.tensor] = noise / item.std, moved / item.std, clean / item.std
             elif np.any(np.abs(item.noise) > item.moved):
                 wrong = Verdict.INCONCLUSIVE, "no noise is stated, and some was added", 1.0, 0.0
             if wrong is not None:
@@ -403,30 +431,55 @@ class Pool:
         if not scaled:
             return tests
         step, number = items[0].step, items[0].number
-        found = {name: CountedNoise.of(*parts) for name, parts in scaled.items()}
-        together = CountedNoise.of(*map(np.concatenate, zip(*scaled.values(), strict=True)))
+        shapes = {item.tensor: item.shape or item.noise.shape for item in items}
+        few = {item.tensor: item.has_few_bits for item in items if item.tensor in self.last}
+        found = {
+            name: CountedNoise.of(*parts, self._before(name, few.get(name)))
+            for name, parts in scaled.items()
+        }
+        z, e, clean = (np.concatenate(parts) for parts in zip(*scaled.values(), strict=True))
+        together = CountedNoise.of(z, e, clean)
         for name, counted in {**found, **({_ALL: together} if len(found) > 1 else {})}.items():
             where = f"{step}, {name}"
-            tests += [_at(where, counted.entries, test) for test in counted.at_one_step()]
+            single = counted.at_one_step(of_one=name != _ALL)
+            tests += [_at(where, counted.entries, test) for test in single]
         if number not in self.steps:
             self.steps.add(number)
-            self.coarse += sum(_coarse(item) for item in items if item.tensor in scaled)
             self.whole.add(together)
+            self.last |= {name: (z, e) for name, (z, e, _) in scaled.items()}
+            self.axes.take(
+                (z.reshape(shapes[name]), e.reshape(shapes[name]))
+                for name, (z, e, _) in scaled.items()
+            )
             for name, counted in found.items():
                 self.tensors.setdefault(name, CountedNoise()).add(counted)
         return tests
+
+    def _before(
+        self, name: str, few: npt.NDArray[np.bool_] | None
+    ) -> tuple[FloatArray, FloatArray] | None:
+        """z and e of a tensor at the step before; nothing is like what is left out."""
+        if few is None or len(few) != len(self.last[name][0]):
+            return None
+        z, e = self.last[name]
+        return np.where(few, math.inf, z), e
 
     def reports(self) -> tuple[CheckReport, ...]:
         """A report on each tensor that fails and on the run, the worst first; or one pass."""
         if not self.steps:
             return ()
-        every = [size for item in self.tensors.values() for size in item.sizes]
-        found = {_ALL: [*self.whole.tests(), *regularity(every), *self._coarse()]}
-        if len(self.tensors) > 1:
-            found |= {name: list(item.tests()) for name, item in self.tensors.items()}
+        every = np.sum([item.varied for item in self.tensors.values()], axis=0)
+        whole = [*self.whole.tests(), *self.axes.tests(), *regularity(every)]
+        found = {name: list(item.tests()) for name, item in self.tensors.items()}
+        found = {_ALL: whole, **(found if len(found) > 1 else {})}
         tests = sum(map(len, found.values()))
         limit = math.log(SHARE / tests)
         worst = {name: _worst(some, limit) for name, some in found.items()}
+        if any(
+            test.verdict is Verdict.INCONCLUSIVE and test.log_chance < limit
+            for test in worst.values()
+        ):
+            worst[_ALL] = _worst([t for t in whole if t.kind not in _EXPLAINED], limit)
         failed = [
             self._at(name, test).failed(_CHECK)
             for name, test in sorted(worst.items(), key=lambda item: item[1].log_chance)
@@ -435,18 +488,10 @@ class Pool:
         failed.sort(key=lambda report: report.verdict is not Verdict.VIOLATION)
         return shortened(failed) or (self._passed(worst, tests, limit),)
 
-    def _coarse(self) -> Iterator[ChanceTest]:
-        for (counted, hits), bits in zip(self.coarse.tolist(), 2 * BITS, strict=True):
-            text = (
-                f"{hits} of {counted} entries of the noise have at most {bits} bits, and the clean "
-                "gradient has more: its last bits are released without noise"
-            )
-            chance = _at_most(binom.logsf(hits - 1, counted, 0.25))
-            yield ChanceTest(chance, text, numbers=(hits, counted / 4.0), kind="coarse")
-
     def _at(self, name: str, test: ChanceTest) -> ChanceTest:
         noise = self.whole if name == _ALL else self.tensors[name]
-        return _at(f"all {len(noise.sizes)} steps, {name}", noise.entries, test)
+        steps = round(noise.varied[2] / 2.0)
+        return _at(f"all {steps} steps, {name}", noise.entries, test)
 
     def _passed(self, worst: dict[str, ChanceTest], tests: int, limit: float) -> CheckReport:
         name, rarest = min(worst.items(), key=lambda item: item[1].log_chance)
@@ -477,18 +522,20 @@ def _worst(tests: Sequence[ChanceTest], limit: float) -> ChanceTest:
 def _powers(noise: CountedNoise, seen: list[str], limit: float) -> str:
     """What the tests of the run would have seen, and what not."""
     unseen: list[str] = []
-    root = math.sqrt(2.0 * noise.entries)
-    distance = (math.sqrt(math.log(2.0) - limit) + math.sqrt(-math.log(_MISSED))) / root
-    for name, own in _SHAPES:
-        found = seen if own > distance + 1.0 / _CELLS else unseen
-        found.append(f"{name} noise of the same variance")
-    clamps = [t for t, p in zip(_TAILS, _BEYOND, strict=True)
-              if math.log(2.0) + noise.entries * math.log1p(-p) < limit]  # fmt: skip
+    n = noise.entries
+    for name, mean, deviation in _SHAPES:
+        least = max(0.0, abs(mean) + float(norm.ppf(_MISSED)) * deviation / math.sqrt(n))
+        kurtosis = math.copysign(least, mean)
+        chance = _log_mean(_FUNCTIONS["kurtosis"], n, kurtosis, upper=mean > 0.0)
+        (seen if chance < limit else unseen).append(f"{name} of the same variance")
+    shares = zip(_TAILS, 2.0 * np.asarray(norm.sf(_TAILS)), strict=True)
+    clamps = [t for t, p in shares if n * math.log1p(-p) < limit]
     if clamps:
         seen.append(f"noise clamped at {max(clamps):.3g} standard deviations")
     else:
         unseen.append("clamped noise")
-    scaled, _ = regularity([(float(n), float(n), n) for _, _, n in noise.sizes])
+    size = np.full(round(noise.varied[2] / 2.0), n / noise.varied[2] * 2.0)
+    scaled, _ = regularity(varied(size, size, size))
     (seen if scaled.log_chance < limit else unseen).append("noise scaled to its deviation")
     text = f"Would have been seen: {', '.join(seen)}"
     return f"{text}; not: {', '.join(unseen)}" if unseen else text
@@ -499,37 +546,6 @@ def _too_small(entries: int, limit: float) -> str:
     rejected = float(chi2.ppf(math.exp(limit) / 2.0, entries))
     share = 1.0 - math.sqrt(rejected / float(chi2.ppf(1.0 - _MISSED, entries)))
     return f"{100.0 * share:.2g} %"
-
-
-def _coarse(item: AddedNoise) -> _Counts:
-    """What `Pool.coarse` counts, of one tensor at one step."""
-    std = item.std or 0.0
-    size = np.abs(item.noise) / std
-    found = []
-    for values, moved in ((item.noise, item.moved), (item.noise / std, item.moved / std)):
-        for bits in BITS:
-            width = _width(values, bits)
-            counts = (size >= 2.0**-6) & (size <= 4.0) & (32.0 * moved <= width)
-            counts &= off_grid(item.clean, bits) > 0.0
-            hits = counts & (off_grid(values, bits) <= moved)
-            found.append([np.count_nonzero(counts), np.count_nonzero(hits)])
-    return np.array(found)
-
-
-def _width(values: FloatArray, bits: int) -> FloatArray:
-    """The distance of neighbours of a type of so many bits, at each value."""
-    return np.asarray(np.ldexp(1.0, np.frexp(values)[1] - bits), dtype=np.float64)
-
-
-def off_grid(values: FloatArray, bits: int) -> FloatArray:
-    """How far each value is from the next one of the type."""
-    width = _width(values, bits)
-    return np.asarray(np.abs(values - np.rint(values / width) * width), dtype=np.float64)
-
-
-def _cells(edges: FloatArray) -> _Counts:
-    places = np.clip(edges * _CELLS, 0.0, _CELLS - 1.0).astype(np.int64)
-    return np.bincount(places, minlength=_CELLS)
 
 
 def _either(log_chance: float) -> float:

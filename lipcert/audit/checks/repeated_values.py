@@ -11,8 +11,9 @@ clean gradient c, known before it was drawn; w is no smaller than this and the e
 together. An entry that hits is within 2w of an a_k before rounding, which has at most the
 probability 0.8·4w·K. Generators of float32 may draw magnitudes of 22 bits, each with at most 2^-22:
 w is at least 2^-20, so that 4w·K bounds the probability of these, too (`log_hits`).
-Entries that lie on the grid of a type of few bits do not count, which is fewer hits: the noise of a
-gradient on that grid may lie there as well, and `noise` reports others.
+One noise is compared with itself, too: with its first half, where K is smaller, that what follows.
+So noise of few bits is found, which leaves the last bits of a gradient that has more of them.
+Noise of few bits beside a gradient of as few does not count, which is fewer hits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.audit.checks.chance import ChanceTest, log_hits, power_of_ten
-from lipcert.audit.checks.noise import BITS, AddedNoise, off_grid
+from lipcert.audit.checks.noise import AddedNoise
 from lipcert.core.program import FloatArray
 
 _ENTRIES: Final = 1 << 16
@@ -36,43 +37,46 @@ _LEAST_WIDTH: Final = 2.0**-20
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
-    """Magnitudes of a noise. probes: some of them, in order, off by at most `error` each.
+    """Magnitudes of a noise. probes: some of the first half, in order, off by at most `error` each;
+    probed: they come before this place.
 
     reach: e of each magnitude, as its clean gradient has it. counts: which may hit.
     """
 
     magnitudes: FloatArray
     probes: FloatArray
+    probed: int
     error: float
     reach: FloatArray
     counts: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, item: AddedNoise) -> Self | None:
-        """None where its deviation is not stated."""
+    def of(cls, item: AddedNoise, most: int = _ENTRIES) -> Self | None:
+        """Of so many entries; None where its deviation is not stated."""
         if not item.std:
             return None
-        noise, clean, moved = (part[:_ENTRIES] for part in (item.noise, item.clean, item.moved))
+        noise, clean, moved = (
+            part[: min(most, _ENTRIES)] for part in (item.noise, item.clean, item.moved)
+        )
         z, error = noise / item.std, moved / item.std
         length = np.abs(clean) + np.abs(clean + noise)
         twice = float(np.max(moved / np.maximum(length, 1e-300)))
         reach = twice * (2.0 * np.abs(clean) / item.std + _LARGEST)
-        fine = np.abs(z) <= _LARGEST
-        for values, slack in ((noise, moved), (z, error)):
-            for bits in BITS:
-                fine &= off_grid(values, bits) > slack
-        precise = np.flatnonzero(error <= 2.0 * np.median(error))[:_PROBES]
+        fine = (np.abs(z) <= _LARGEST) & ~item.has_few_bits[: len(z)]
+        precise = np.flatnonzero(error <= 2.0 * np.median(error))[: min(_PROBES, (len(z) + 1) // 2)]
+        probes = np.sort(np.abs(z[precise]))
         largest = float(np.max(error[precise]))
-        return cls(np.abs(z), np.sort(np.abs(z[precise])), largest, reach, fine)
+        return cls(np.abs(z), probes, int(precise[-1]) + 1, largest, reach, fine)
 
     def in_other(self, other: Values, what: str, where: str, most: int) -> ChanceTest:
-        """Whether the other noise, drawn later or apart, has these magnitudes. what: both."""
-        probes, b = self.probes, other.magnitudes[:most]
-        width = np.maximum(self.error + other.reach[:most], _LEAST_WIDTH)
+        """Whether another noise has these magnitudes, or the same one behind them. what: both."""
+        some = slice(self.probed if other is self else 0, most)
+        probes, b = self.probes, other.magnitudes[some]
+        width = np.maximum(self.error + other.reach[some], _LEAST_WIDTH)
         expected = float(np.sum(np.minimum(1.0, 4.0 * len(probes) * width)))
         near = np.searchsorted(probes, b - width) < np.searchsorted(probes, b + width)
-        hits = int(np.count_nonzero(near & other.counts[:most]))
-        tail = log_hits(hits, len(b), expected)
+        hits = int(np.count_nonzero(near & other.counts[some]))
+        tail = log_hits(hits, max(len(b), 1), expected)
         return ChanceTest(
             tail,
             f"{what} have {hits} of {len(b)} magnitudes in common, in whatever order, where at "

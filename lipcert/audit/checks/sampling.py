@@ -34,8 +34,8 @@ from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
 
-OF_EACH: Final = SHARE / 8.0
-"""the share of each test: four are of sizes, four of members"""
+OF_EACH: Final = SHARE / 7.0
+"""the share of each test: three are of sizes, four of members"""
 _CHECK: Final = Check(
     "LC311",
     "schedule",

@@ -15,9 +15,15 @@ and in the first 24 of them
     tensors    the noises on every two tensors of one release, their first 2048 entries, at
                every shift
     elsewhere  the same for tensors of two releases that follow one another
-    values     of the last three: whether they have magnitudes in common (`repeated_values`)
+    values     of all four: whether they have magnitudes in common (`repeated_values`)
 
-A noise counts with its first 2²⁰ entries there; each of the four ends where it has compared 2²³.
+A noise counts with its first 2²⁰ entries there; each of the four ends where it has compared 2²³. No
+more than 2²³ entries are held for that, 2²² of one release; of other noises the first 2048.
+
+Each noise z counts a second time with its magnitudes: y, for which |z| and y are as rare, P(|Z| ≤
+|z|) = P(Y ≤ y), has independent entries N(0, 1), too, if z has. So noises are found that share
+magnitudes or sizes and not signs. The size of z has to be as stated, up to 6 deviations, and known
+from 1000 entries: a deviation that is misstated, which `noise` reports, gives y a mean.
 
 Threshold: the probability of the cosine at every shift is exact (below). A
 comparison rejects below one `SHARE` divided by the number of all shifts of all comparisons, which
@@ -57,6 +63,7 @@ counts for the run: |⟨a, b⟩| is less by at most ‖a‖‖f‖ + ‖e‖‖b
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations, islice, pairwise
@@ -65,8 +72,10 @@ from typing import Final, final
 import numpy as np
 import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
+from scipy.special import ndtr, ndtri
 from scipy.stats import beta
 
+from lipcert.audit.checks.axes import folded
 from lipcert.audit.checks.chance import SHARE, ChanceTest
 from lipcert.audit.checks.noise import AddedNoise, added_noises
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun, run_check
@@ -94,6 +103,10 @@ class Piece:
 
     def __len__(self) -> int:
         return len(self.noise)
+
+    def first(self, count: int) -> Piece:
+        """Its beginning, apart from the rest."""
+        return Piece(self.noise[:count].copy(), self.moved[:count].copy())
 
     def __getitem__(self, places: slice | npt.NDArray[np.int64]) -> Piece:
         return Piece(self.noise[places], self.moved[places])
@@ -143,34 +156,26 @@ def best_correlation(first: Piece, second: Piece) -> Correlation:
 
     At a shift, first[i] meets second[i + shift].
     """
-    a, b = first.noise, second.noise
-    if min(len(a), len(b)) < SHORTEST:
+    a, b = len(first), len(second)
+    if min(a, b) < SHORTEST:
         return Correlation(0, 0.0, 1.0)
-    size = next_fast_len(len(a) + len(b) - 1, real=True)
-    products = irfft(np.conj(rfft(a, size)) * rfft(b, size), size)
-    shift = np.arange(SHORTEST - len(a), len(b) - SHORTEST + 1)
-    start, stop = np.maximum(0, -shift), np.minimum(len(a), len(b) - shift)
-    squares = _between(a, start, stop) * _between(b, start + shift, stop + shift)
-    best = int(_most_alike(products[shift % size], squares, stop - start)[-1])
+    shift = np.arange(SHORTEST - a, b - SHORTEST + 1)
+    start, stop = np.maximum(0, -shift), np.minimum(a, b - shift)
+    best = int(_most_alike(first, second, shift, start, stop)[-1])
     k, i, j = int(shift[best]), int(start[best]), int(stop[best])
     return unshifted(first[i:j], second[i + k : j + k], k)
 
 
 def own_correlation(piece: Piece) -> Correlation:
     """The same for one noise with itself, further on by at least one entry."""
-    a = piece.noise
-    if len(a) < 2 * SHORTEST:
+    shift = np.arange(1, len(piece) - SHORTEST + 1)
+    if len(piece) < 2 * SHORTEST:
         return Correlation(0, 0.0, 1.0)
-    size = next_fast_len(2 * len(a), real=True)
-    spectrum = rfft(a, size)
-    products = irfft(spectrum.real**2 + spectrum.imag**2, size)
-    shift = np.arange(1, len(a) - SHORTEST + 1)
-    nothing = np.zeros_like(shift)
-    squares = _between(a, nothing, len(a) - shift) * _between(a, shift, nothing + len(a))
     found = [Correlation(0, 0.0, 1.0)]
-    for best in _most_alike(products[shift], squares, len(a) - shift):
+    nothing = np.zeros_like(shift)
+    for best in _most_alike(piece, piece, shift, nothing, len(piece) - shift):
         k = int(shift[best])
-        places = np.arange(len(a) - k)
+        places = np.arange(len(piece) - k)
         for half in (0, 1):
             chosen = places[(places // k) % 2 == half]
             if len(chosen) >= SHORTEST:
@@ -188,12 +193,21 @@ def _between(
 
 
 def _most_alike(
-    products: FloatArray, squares: FloatArray, counts: npt.NDArray[np.int64]
+    first: Piece,
+    second: Piece,
+    shift: npt.NDArray[np.int64],
+    start: npt.NDArray[np.int64],
+    stop: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int64]:
-    """The few best places, the best one last, by the exponent of the probability."""
+    """Where the few best of these shifts are, the best one last, by the exponent of the
+    probability; start, stop: of the places of the first noise that meet one of the second."""
+    a, b = first.noise, second.noise
+    size = next_fast_len(len(a) + len(b) - 1, real=True)
+    products = irfft(np.conj(rfft(a, size)) * rfft(b, size), size)[shift % size]
+    squares = _between(a, start, stop) * _between(b, start + shift, stop + shift)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.nan_to_num(np.square(products) / squares, nan=0.0, posinf=0.0)
-    score = -(counts - 1) * np.log1p(-np.minimum(share, _ALMOST))
+    score = -(stop - start - 1) * np.log1p(-np.minimum(share, _ALMOST))
     few = min(_LOOKED_AT, len(score))
     chosen = np.argpartition(score, -few)[-few:]
     return np.asarray(chosen[np.argsort(score[chosen])], dtype=np.int64)
@@ -202,12 +216,12 @@ def _most_alike(
 @final
 @dataclass(slots=True, eq=False)
 class Sketches:
-    """Sketches of the noises on one tensor. places: what the steps are called, in order.
+    """Sketches of the noises on one tensor, by its name. places: what the steps are called.
 
     size: entries of a sketch. stds: of each noise; None where it is not stated.
     """
 
-    tensor: str
+    name: str
     size: int
     _signs: FloatArray = field(repr=False)
     places: list[str] = field(default_factory=list)
@@ -216,11 +230,11 @@ class Sketches:
     _moved: list[FloatArray] = field(default_factory=list, repr=False)
 
     @classmethod
-    def of(cls, tensor: str, entries: int, count: int) -> Sketches:
+    def of(cls, name: str, entries: int, count: int) -> Sketches:
         """entries: of the noise; count: of the sketches of all tensors at all steps."""
         size = min(entries, _LONGEST_SKETCH, max(_SHORTEST_SKETCH, _BUDGET // max(count, 1)))
         signs = np.random.default_rng(entries).choice([-1.0, 1.0], entries)
-        return cls(tensor, size, np.ones(entries) if size == entries else signs)
+        return cls(name, size, np.ones(entries) if size == entries else signs)
 
     @property
     def pairs(self) -> int:
@@ -232,15 +246,9 @@ class Sketches:
         if len(piece) == len(self._signs):
             self.places.append(place)
             self.stds.append(std)
-            self._rows.append(self._folded(self._signs * piece.noise))
-            self._moved.append(self._folded(piece.moved))
-
-    def _folded(self, entries: FloatArray) -> FloatArray:
-        counts = np.bincount(np.arange(len(entries)) % self.size, minlength=self.size)
-        padded = np.zeros(-(-len(entries) // self.size) * self.size)
-        padded[: len(entries)] = entries
-        found: FloatArray = padded.reshape(-1, self.size).sum(axis=0) / np.sqrt(counts)
-        return found
+            both = folded(np.stack([self._signs * piece.noise, piece.moved]), self.size)
+            self._rows.append(both[0])
+            self._moved.append(both[1])
 
     def in_time(self) -> Piece | None:
         """All of them one after another, in units of their deviations; None: those are not known.
@@ -284,6 +292,10 @@ _CHECK: Final = Check(
     "seed the generator of the noise once for the whole run, differently in every rank, and draw "
     "each entry of each tensor anew from it",
 )
+_NOISE: Final = "the noise on"
+_SIZES: Final = "the magnitudes of the noise on"
+_FEWEST: Final = 1000
+_AS_STATED: Final = 6.0
 _MOST_RELEASES: Final = 24
 _WHOLE: Final = 1 << 20
 _WINDOW: Final = 1 << 11
@@ -293,10 +305,11 @@ _ENTRIES: Final = 1 << 23
 @final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Drawn:
-    """Noise on one tensor in one release."""
+    """Noise on one tensor in one release. what: that noise, or its magnitudes."""
 
     step: str
     tensor: str
+    what: str
     piece: Piece
     values: Values | None
 
@@ -351,12 +364,12 @@ def seed_reuse(run: RecordedRun) -> Iterator[Finding]:
 
 def _power(sketches: Iterable[Sketches], tests: int) -> str:
     """What of two steps would have been seen."""
-    seen = sorted((item.noticed(SHARE / tests), item.tensor) for item in sketches if item.pairs)
+    seen = sorted((item.noticed(SHARE / tests), item.name) for item in sketches if item.pairs)
     if not seen:
         return ""
-    cosine, tensor = seen[0]
+    cosine, name = seen[0]
     text = f". Noises of any two steps with a cosine of {cosine:.2g} would have been seen"
-    return text + (f" ({tensor}; {seen[-1][0]:.2g} on {seen[-1][1]})" if len(seen) > 1 else "")
+    return text + (f" ({name}; {seen[-1][0]:.2g} on {seen[-1][1]})" if len(seen) > 1 else "")
 
 
 def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
@@ -376,53 +389,86 @@ def _equal_states(run: RecordedRun) -> Iterator[CheckReport]:
 
 
 def _recorded(run: RecordedRun) -> tuple[list[_Release], list[Sketches]]:
-    """The first releases that record noise, and sketches of the noise of all of them.
+    """The first releases that record noise, and what is known of the noise of all of them.
 
     `noise` reports entries that are not finite.
     """
     found: dict[tuple[int, int], dict[str, _Drawn]] = {}
     sketches: dict[str, Sketches] = {}
+    held = Counter[tuple[int, int]]()
     detailed = sum(step.gradients.noised is not None for step in run.steps)
-    count = detailed * len(run.trace.manifest.parameters)
+    count = 2 * detailed * len(run.trace.manifest.parameters)
     for item in added_noises(run):
         at = (item.number, item.rank)
         if item.noise.size < 2 or not np.all(np.isfinite(item.noise)) or not np.any(item.noise):
             continue
-        tensor = sketches.get(item.tensor) or Sketches.of(item.tensor, item.noise.size, count)
-        sketches[item.tensor] = tensor
-        tensor.take(item.step, Piece(item.noise, item.moved), item.std)
-        if at in found or len(found) < _MOST_RELEASES:
-            found.setdefault(at, {})[item.tensor] = _drawn(item)
+        for what, piece, std in _both(item):
+            name = f"{what} {item.tensor!r}"
+            if name not in sketches:
+                sketches[name] = Sketches.of(name, len(piece), count)
+            sketches[name].take(item.step, piece, std)
+            if at in found or len(found) < _MOST_RELEASES:
+                size = min(len(piece), _WHOLE)
+                is_held = held[at] + size <= _ENTRIES // 2 and held.total() + size <= _ENTRIES
+                size = size if is_held else min(size, _WINDOW)
+                held[at] += size
+                own = Values.of(item, size) if what == _NOISE else None
+                drawn = _Drawn(item.step, item.tensor, what, piece.first(size), own)
+                found.setdefault(at, {})[name] = drawn
     return [found[at] for at in sorted(found)], list(sketches.values())
 
 
-def _drawn(item: AddedNoise) -> _Drawn:
-    piece = Piece(item.noise[:_WHOLE], item.moved[:_WHOLE])
-    return _Drawn(item.step, item.tensor, piece, Values.of(item))
+def _both(item: AddedNoise) -> Iterator[tuple[str, Piece, float | None]]:
+    """A noise, and its magnitudes as another one."""
+    yield _NOISE, Piece(item.noise, item.moved), item.std
+    if not item.std or len(item.noise) < _FEWEST:
+        return
+    size, e = np.abs(item.noise) / item.std, item.moved / item.std
+    degrees = len(size)
+    if abs(float(size @ size) - degrees) > _AS_STATED * math.sqrt(2.0 * degrees):
+        return
+    y, low, high = map(_as_rare, (size, np.maximum(size - e, 0.0), size + e))
+    yield _SIZES, Piece(y, np.maximum(high - y, y - low)), 1.0
+
+
+def _as_rare(sizes: FloatArray) -> FloatArray:
+    """The y for which P(Y > y) = P(|Z| > size)."""
+    rare = np.clip(2.0 * ndtr(-sizes), 1e-300, 1.0 - 2.0**-53)
+    found: FloatArray = -ndtri(rare)
+    return found
 
 
 def _shifted(releases: list[_Release]) -> Iterator[_Compared]:
     """Noises at every shift, as many of each of the four kinds as the page says."""
     itself = ((item, item) for release in releases for item in release.values())
-    within = (pair for release in releases for pair in combinations(release.values(), 2))
+    within = (
+        (one, other)
+        for release in releases
+        for one, other in combinations(release.values(), 2)
+        if one.what == other.what
+    )
     elsewhere = (
         (one, other)
         for first, second in pairwise(releases)
         for one in first.values()
         for other in second.values()
-        if one.tensor != other.tensor
+        if one.tensor != other.tensor and one.what == other.what
     )
     for one, _ in _affordable(itself, _WHOLE):
-        like, name = own_correlation(one.piece), f"the noise on {one.tensor!r} at {one.step}"
+        like = own_correlation(one.piece)
+        name = f"{one.what} {one.tensor!r} at {one.step}"
         what = f"{name} and itself, {like.shift} entries further on,"
         yield _Compared.of(own_shifts(len(one.piece)), like, what, one.step)
+        if one.values is not None:
+            test = one.values.in_other(one.values, f"two parts of {name}", one.step, _WHOLE)
+            yield _Compared(1, 0, test)
     for pairs, most in ((_same_tensor(releases), _WHOLE), (within, _WINDOW), (elsewhere, _WINDOW)):
         for one, other in _affordable(pairs, most):
             first, second = one.piece[:most], other.piece[:most]
             like = best_correlation(first, second)
             on = "" if one.tensor == other.tensor else f"on {other.tensor!r} "
             shifted = f", shifted by {like.shift} entries," if like.shift else ""
-            what = f"the noise on {one.tensor!r} at {one.step} and that {on}at {other.step}"
+            what = f"{one.what} {one.tensor!r} at {one.step} and that {on}at {other.step}"
             count = shifts(len(first), len(second))
             yield _Compared.of(count, like, f"{what}{shifted}", other.step)
             if one.values is not None and other.values is not None:
@@ -436,7 +482,7 @@ def _every_two(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
         found = item.most_alike()
         if found is not None:
             like, first, second = found
-            what = f"the noise on {item.tensor!r} at {first} and that at {second}"
+            what = f"{item.name} at {first} and that at {second}"
             yield _Compared.of(item.pairs, like, what, second, item.pairs)
 
 
@@ -449,7 +495,7 @@ def _in_time(sketches: Iterable[Sketches]) -> Iterator[_Compared]:
         like = own_correlation(piece)
         steps, entries = divmod(like.shift, item.size)
         later = f"{like.shift} entries further on" if entries else f"{steps} recorded steps later"
-        what = f"the noise on {item.tensor!r} and that {later}, all together,"
+        what = f"{item.name} and that {later}, all together,"
         yield _Compared.of(own_shifts(len(piece)), like, what, "", 0)
 
 
@@ -457,8 +503,8 @@ def _same_tensor(releases: list[_Release]) -> Iterator[_Pair]:
     """Every two releases, neighbours first."""
     for distance in range(1, len(releases)):
         for first, second in zip(releases, islice(releases, distance, None), strict=False):
-            for name in first.keys() & second.keys():
-                if len(first[name].piece) == len(second[name].piece):
+            for name in first:
+                if name in second and len(first[name].piece) == len(second[name].piece):
                     yield first[name], second[name]
 
 

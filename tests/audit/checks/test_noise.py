@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,10 +32,12 @@ def shown(item: AddedNoise) -> list[ChanceTest]:
 
 
 def chances(d: np.ndarray, clean: np.ndarray | None = None) -> dict[str, float]:
-    return {
-        f"{test.verdict.value}{test.message.partition(':')[2][:19]}": math.exp(test.log_chance)
-        for test in shown(added(d, clean))
-    }
+    """The rarest of each kind."""
+    found: dict[str, float] = {}
+    for test in shown(added(d, clean)):
+        name = f"{test.verdict.value}{test.message.partition(':')[2][:19]}"
+        found[name] = min(found.get(name, 1.0), math.exp(test.log_chance))
+    return found
 
 
 def test_p_values_of_right_noise_are_uniform_enough() -> None:
@@ -43,7 +46,7 @@ def test_p_values_of_right_noise_are_uniform_enough() -> None:
     found = [list(chances(random.standard_normal(1200)).values()) for _ in range(300)]
     below = np.mean(np.array(found) < 0.05, axis=0)
     assert np.all(below < 0.11)
-    assert np.all(below[2:] > 0.01)
+    assert np.all(below[2:-1] > 0.01), "the last one is a bound"
     assert np.min(found) > 1e-9
 
 
@@ -123,13 +126,13 @@ FAULTS: dict[str, tuple[Drawn, str]] = {
     "8 % too little": (lambda random, name, _: 0.92 * right(random, name, 0), "the noise has 0.9"),
     "uniform": (
         lambda random, name, _: random.uniform(-math.sqrt(3), math.sqrt(3), SIZES[name]),
-        "lie beyond",
+        "kurtosis is off by -0.2",
     ),
     "Laplace": (
         lambda random, name, _: random.laplace(0.0, math.sqrt(0.5), SIZES[name]),
-        "lie beyond",
+        "kurtosis is off by 0.",
     ),
-    "clamped": (lambda random, name, _: np.clip(right(random, name, 0), -2.5, 2.5), "lie beyond"),
+    "clamped": (lambda random, name, _: np.clip(right(random, name, 0), -2.5, 2.5), "share beyond"),
     "scaled": (scaled, "varies too little"),
     "of two sizes": (
         lambda random, name, step: right(random, name, 0) * (0.6 if step % 2 else 1.2806),
@@ -357,3 +360,21 @@ def test_faults_of_the_noise_in_recorded_runs(name: str, tmp_path: Path) -> None
     expected = {"right": set(), "repeats": {("LC315", "seed-reuse")}}
     assert bad(found) == expected.get(name, {("LC314", "noise")})
     assert {r.verdict for r in found.reports} <= {Verdict.PASS, Verdict.VIOLATION}
+
+
+@pytest.mark.filterwarnings(
+    f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
+)
+def test_few_noises_are_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of the first releases all, of later ones their beginning; copies are found as before."""
+    module = sys.modules["lipcert.audit.checks.seed_reuse"]
+    monkeypatch.setattr(module, "_ENTRIES", 600)
+    monkeypatch.setattr(module, "_WINDOW", 9)
+    plan = Plan(noise_of=repeated, steps=60, detail=1)
+    run = RecordedRun.of(*recorded(tmp_path / "t", plan))
+    releases, sketches = module._recorded(run)
+    held = [len(item.piece) for release in releases for item in release.values()]
+    assert len(releases) == 24
+    assert sum(size for size in held if size > 9) <= 600
+    assert sum(item.pairs for item in sketches) > 1000
+    assert bad(seed_reuse(run)) == {("LC315", "seed-reuse")}

@@ -115,7 +115,7 @@ FAULTS: dict[str, tuple[dict[str, object], set[tuple[str, str]], str, float | No
     "a sum that is said to be a mean": (
         {"divisor": lambda _: 1.0}, {AGREEMENT}, f"{BATCH} times", None,
     ),
-    "batches of a fixed size": ({"draw": fixed_size}, {SCHEDULE}, "fixed size", None),
+    "batches of a fixed size": ({"draw": fixed_size}, {SCHEDULE}, "of one size", None),
     "a shuffled data set": (
         {"draw": shuffled}, {SCHEDULE}, "are not drawn with equal probability", None,
     ),
@@ -128,6 +128,7 @@ FAULTS: dict[str, tuple[dict[str, object], set[tuple[str, str]], str, float | No
 }  # fmt: skip
 """changes of a run; what finds it; what that says, and measures"""
 FOLLOW = {
+    "a reused seed": ("LC314", "noise"),
     "noise with a mean": ("LC315", "seed-reuse"),
     "a weight outside its constraint at one step": ("LC312", "contribution"),
     "divided by the size of the batch": AGREEMENT,
