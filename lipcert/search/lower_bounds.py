@@ -84,10 +84,11 @@ def find_witness(
     rounds = min(max(int(_USUAL_WORK / once), _LEAST_ROUNDS), _MOST_ROUNDS)
     starts = min(max(int(_USUAL_WORK / once / rounds), 1) * _LEAST_STARTS, _MOST_STARTS)
     nowhere = np.zeros((starts, *program.shapes[program.output]))
-    if worst_gradients(loss, nowhere) is None:
+    of_labels = worst_gradients(loss, nowhere)
+    if of_labels is None:
         return NO_WITNESS
-    domain = Domain.of(program, facts)
-    search = _Search(program, loss, clip, domain, plain_operands(program, trained), starts, rounds)
+    domain, plain = Domain.of(program, facts), plain_operands(program, trained)
+    search = _Search(program, loss, clip, domain, plain, starts, rounds, len(of_labels))
     with np.errstate(all="ignore"):
         return search.best()
 
@@ -232,6 +233,7 @@ class _Search:
     plain: frozenset[Operand]
     starts: int
     rounds: int
+    labels: int
 
     def best(self) -> Witness:
         """The best example of the ascent, and its Jacobian.
@@ -243,9 +245,9 @@ class _Search:
         x, labels = self._starts(random)
         only = random.integers(max(len(self.plain), 1), size=len(x))
         only[::2] = -1
-        ahead, uphill, largest, at, label = x, x, -1.0, x[0], 0
+        ahead, uphill, largest, at, label = x.copy(), np.zeros_like(x), -1.0, x[0], 0
         heights, reach = np.full(len(x), -1.0), np.ones(len(x))
-        for turn in range(self.rounds):
+        for turn in range(1, self.rounds + 1):
             point = self._point(ahead, labels)
             leader = int(np.argmax(np.nan_to_num(point.squares, nan=-1.0)))
             if point.squares[leader] > largest:
@@ -253,15 +255,14 @@ class _Search:
             point = point.of(only)
             found = np.nan_to_num(point.squares, nan=-1.0)
             risen = found > heights
-            x, uphill, heights = (
-                _chosen(risen, *pair)
-                for pair in ((ahead, x), (self._uphill(point, labels), uphill), (found, heights))
-            )
+            x[risen], heights[risen] = ahead[risen], found[risen]
+            uphill[risen] = self._uphill(point, labels)[risen]
             reach = np.where(risen, np.minimum(2.0 * reach + 0.1, 1.0), reach / 3.0)
-            if turn % _RENEWAL == _RENEWAL - 1:
+            if turn % _RENEWAL == 0:
                 heights[only >= 0] = -1.0
                 only[:] = -1
-                self._renew(x, labels, heights, reach, random)
+                low = self._renew(x, labels, np.argsort(heights), random)
+                heights[low], reach[low] = -1.0, 0.0
             way = self.domain.farthest(uphill) - x
             ahead = self.domain.projected(x + _rows_times(reach, way))
         example = self.domain.admitted(at)
@@ -285,25 +286,16 @@ class _Search:
         return x, np.argmax(np.nan_to_num(lengths, nan=-1.0), axis=0)
 
     def _renew(
-        self,
-        x: Array,
-        labels: _Labels,
-        heights: Array,
-        reach: Array,
-        random: np.random.Generator,
-    ) -> None:
+        self, x: Array, labels: _Labels, order: _Labels, random: np.random.Generator
+    ) -> _Labels:
         """The lower half of the examples begins near the upper one, with its labels or any."""
-        order = np.argsort(heights)
-        low, high = order[: len(x) // 2], order[len(x) // 2 :]
+        low, high = np.split(order, 2)
         way = self.domain.farthest(random.standard_normal(x[high].shape)) - x[high]
         shares = _NEAR * random.random(len(high))
         x[low] = self.domain.projected(x[high] + _rows_times(shares, way))
-        classes = len(
-            self._loss_gradients(np.zeros((1, *self.program.shapes[self.program.output])))
-        )
-        others = random.integers(classes, size=len(low))
+        others = random.integers(self.labels, size=len(low))
         labels[low] = np.where(random.random(len(low)) < 0.5, labels[high], others)
-        heights[low], reach[low] = -1.0, 0.0
+        return low
 
     def _point(self, x: Array, labels: _Labels) -> _Point:
         program = self.program
@@ -380,10 +372,6 @@ def _length(values: Array) -> float:
 
 def _least(squares_: Array) -> Array:
     return np.maximum(squares_, np.finfo(np.float64).tiny)
-
-
-def _chosen(which: npt.NDArray[np.bool_], new: Array, old: Array) -> Array:
-    return np.where(which.reshape(-1, *[1] * (new.ndim - 1)), new, old)
 
 
 def _rows_times(factors: Array, array: Array) -> Array:
