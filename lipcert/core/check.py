@@ -181,7 +181,7 @@ def _identify(state: _State) -> Iterator[str]:
             return
         state.notes.append("the model was saved again: the files differ, but compute the same")
     outputs = claimed.read_outputs
-    if dict(claimed.opset) != dict(model.opset) or not set(outputs) <= set(model.outputs):
+    if dict(claimed.opset) != dict(model.opset) or not set(outputs) <= model.computed:
         yield "the operator sets or the output are not those of the model"
     parts = tuple(part.output for part in state.premises.loss_parts)
     if not outputs or outputs != (parts or outputs[:1]) or (claimed.output is None) != bool(parts):

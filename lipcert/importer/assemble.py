@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import PurePath
 from typing import Final, TypeAlias
@@ -90,6 +91,11 @@ _PROVED: Final = "every operator keeps the examples apart, for a batch of any si
 _PROVED_FIXED: Final = (
     "every operator keeps the examples apart, for a batch of the size in the file"
 )
+_WEIGHED: Final = frozenset(
+    {"Conv", "ConvTranspose", "GRU", "Gemm", "LSTM", "Loop", "MatMul", "RNN"}
+)
+"""operators whose weights are part of any network that ends behind them"""
+_CHOOSING: Final = frozenset({"ArgMax", "ArgMin", "Hardmax", "NonMaxSuppression", "TopK", "ZipMap"})
 _SILENT: Final = frozenset({"Cast", "Dropout", "Identity"})
 """operators that spell nothing"""
 
@@ -191,8 +197,24 @@ def _ends(file: Model, outputs: Sequence[str]) -> tuple[tuple[str, ...], list[In
         against = [list(operator_refusals(file, names)) for names in each]
         if all(against):  # where one output is free, what stands against others is no reason
             found += (item for items in against for item in items)
-        raise UnsupportedModelError(distinct([*training_refusals(file), *found]))
+        refusals = [*training_refusals(file), *found, *_earlier(file, targets)]
+        raise UnsupportedModelError(distinct(refusals))
     return targets, sources
+
+
+def _earlier(file: Model, outputs: Sequence[str]) -> Iterator[Refusal]:
+    """The value from which a tail that chooses, such as an `ArgMax`, computes the outputs."""
+    chooses = False
+    for node in reversed(needed_nodes(file, *outputs)):
+        if node.op_type in _WEIGHED:
+            return
+        chooses |= node.op_type in _CHOOSING
+        for name in filter(file.computed.__contains__, node.inputs if chooses else ()):
+            with suppress(Unsupported):
+                lower(file, name)
+                reason = f"the network before these nodes, which ends in {name!r}, can be read"
+                yield Refusal("LC012", "", "", reason, f"--output {name}")
+                return
 
 
 def _program(file: Model, model: Model, source: Input, outputs: Sequence[str]) -> Program:
@@ -212,7 +234,7 @@ def _program(file: Model, model: Model, source: Input, outputs: Sequence[str]) -
     found += operator_refusals(file, outputs)
     if error is not None and (error.node is None or not found):
         found.append(refused(error))
-    raise UnsupportedModelError(distinct(found))
+    raise UnsupportedModelError(distinct([*found, *_earlier(file, outputs)]))
 
 
 def _check_apart(model: Model, program: Program, source: Input) -> None:
@@ -323,7 +345,7 @@ def _chosen_outputs(model: Model, asked: Sequence[str]) -> tuple[str, ...]:
     outputs = model.outputs
     listed = ", ".join(repr(name) for name in outputs[:8])
     for output in asked:
-        if output not in outputs:
+        if output not in model.computed:
             raise UsageError(
                 f"output: the model has no output {output!r}; {_meant(output, outputs, listed)}"
             )

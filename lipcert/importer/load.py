@@ -60,9 +60,9 @@ def load_model(
 ) -> ImportedModel:
     """Import an ONNX file.
 
-    output: name of the output to follow, where there are several, or names of all those that a sum
-    of losses reads (`Settings.outputs`). as_exported: take the tensors of the file for the trained
-    parameters even where the exporter folded others into them.
+    output: name of the output to follow, where there are several, or of a value inside the network;
+    or names of all those that a sum of losses reads (`Settings.outputs`). as_exported: take the
+    tensors of the file for the trained parameters even where the exporter folded others into them.
     trusted: import the file in this process alone, without limits of memory and time.
     input_norm, input_box: the inputs that one example may have, as in `Settings`; where they are
     declared, the readings of the file are compared on some of them.

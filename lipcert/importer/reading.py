@@ -52,7 +52,7 @@ class Reading:
     def of(cls, path: Path, *outputs: str) -> Reading:
         """The program behind outputs of a file."""
         model, _ = stored_model(path)
-        names = outputs if set(outputs) <= set(model.outputs) else model.outputs[-1:]
+        names = outputs if set(outputs) <= model.computed else model.outputs[-1:]
         return cls(model, _lowered(model, *names), names)
 
     def at(self, tensors: Mapping[str, Tensor]) -> Reading:

@@ -293,7 +293,9 @@ class Settings(LossParameters, LossChoice):
     reduction: ReductionName = option("Whether a step releases a mean or a sum.", default="auto")
     batch_size: int | None = option("Public constant that the mean divides by.", "B")
     tier: TierName = option("How much work a bound may cost.", default="fast")
-    output: str | None = option("Output of the model to analyse, if it has several.", "NAME")
+    output: str | None = option(
+        "Output of the model to analyse, if it has several; or a value inside.", "NAME"
+    )
     as_exported: bool = option(AS_EXPORTED, default=False)
 
     def __post_init__(self) -> None:

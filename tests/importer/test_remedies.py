@@ -6,9 +6,13 @@ import numpy as np
 import pytest
 from onnx import helper
 
-from lipcert.errors import UnsupportedModelError
+from lipcert.analysis.certificate import certify
+from lipcert.core.check import Choices, check
+from lipcert.core.verdict import Verdict
+from lipcert.errors import UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchStatus
 from lipcert.importer.load import load_model
+from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_parameters import with_metadata
 
@@ -188,3 +192,27 @@ def test_the_remedy_of_a_note(tmp_path, case):
     imported = load_model(saved(repaired, tmp_path))
     assert code not in {item.code for item in imported.diagnostics}
     assert imported.batch.status is BatchStatus.PROVED
+
+
+def test_a_network_ends_before_a_tail_without_weights(tmp_path):
+    """As classifiers of scikit-learn are written: the class, and a list of numbers by class."""
+    nodes = [
+        node("MatMul", ["x", "w"], ["scores"]),
+        node("Softmax", ["scores"], ["shares"]),
+        node("ArgMax", ["shares"], ["class"], axis=1),
+        node("ZipMap", ["shares"], ["y"], domain="ai.onnx.ml", classlabels_int64s=[0, 1]),
+    ]
+    proto = model(nodes, ("N", 3), {"w": weights(3, 2)})
+    proto.opset_import.append(helper.make_opsetid("ai.onnx.ml", 1))
+    proto.graph.output.append(helper.make_tensor_value_info("class", 7, None))
+    path = saved(proto, tmp_path)
+    with pytest.raises(UnsupportedModelError, match=r"LC012.*'shares'.*--output shares"):
+        load_model(path)
+    for name in ("shares", "scores"):
+        stated = Settings(output=name, loss="mse", label_norm=1.0, input_norm=1.0)
+        issued = certify(load_model(path, output=name), stated)
+        assert check(issued.data, path, Choices()).verdict is not Verdict.INVALID
+    with pytest.raises(UsageError, match="no output 'w'"):
+        load_model(path, output="w")
+    with pytest.raises(UnsupportedModelError, match=r"jumps|whole numbers"):
+        load_model(path, output="class")

@@ -219,3 +219,8 @@ class Model:
     producer: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     value_metadata: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+    @property
+    def computed(self) -> frozenset[str]:
+        """The names of all values that nodes compute: a loss may read any of them."""
+        return frozenset(name for node in self.nodes for name in node.outputs if name)
