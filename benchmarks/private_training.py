@@ -69,7 +69,7 @@ MEASURED_SECONDS: Final = 0.03
 PLAIN: Final = "plain SGD"
 SIZES: Final = (256, 1024)
 STEPS: Final = 300
-SLACKS: Final = (0.0, 0.01, 0.02, 0.05, 0.1)
+SLACKS: Final = (0.0, 0.01, 0.03, 0.05, 0.1)
 Step = Callable[[Tensor, Tensor], None]
 
 

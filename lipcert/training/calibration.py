@@ -38,7 +38,7 @@ from lipcert.settings.values import literal
 from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
 
-_NEAR: Final = 1.25
+_NEAR: Final = 2.0
 """how far a bound may move before its lines are searched anew"""
 
 
@@ -81,7 +81,7 @@ def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration
 
     radii: of every trained parameter, in the norm of its constraint, Euclidean where it has none.
     For weight clipping: at weights within the radii, a bound over all of them is one at the point.
-    The lines of the last search serve until a bound has changed by a quarter.
+    The lines of the last search serve until a bound has doubled or halved.
     """
     held = constraints_of(before.bounds.graph, before.settings)
     constraints = tuple(
@@ -96,17 +96,18 @@ def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration
         bias_norm=None,
         constraints=constraints,
     )
-    searched, found = before.searched, None
-    if searched is not None:
-        found = bounded_again(searched, around, by_its_lines=True)
+    searched = before.searched
+    found = searched and bounded_again(searched, around, by_its_lines=True)
     if searched is None or found is None or not _are_near(searched, found):
-        searched = found = bounded_again(before.bounds, around)
+        found = bounded_again(before.bounds, around)
+        lines = found.derived.needed(found.scope.trained, lipschitz=False)
+        searched = replace(found, derived=lines)
     made = _calibration(found, before.settings, before.plan, before.noise_multiplier)
     return replace(made, searched=searched)
 
 
 def _are_near(one: Bounded, other: Bounded) -> bool:
-    """Whether no bound of a group is larger than the other by a quarter."""
+    """Whether no bound of a group is twice the other."""
     pairs = ((a.grad_norm, b.grad_norm) for a, b in zip(one.groups, other.groups, strict=True))
     return all(max(pair) <= _NEAR * min(pair) for pair in pairs)
 

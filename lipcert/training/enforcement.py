@@ -52,9 +52,9 @@ _EUCLIDEAN: Final = 1.0 + 2.0**-20
 class AdaptiveNoise:
     """Calibrations that are made anew when the weights have left the radii of the last one.
 
-    norms: certified upper bounds for every trained parameter. caps: radii that training enforces.
-    slack: by how much the radii exceed the norms when they are chosen, in caps, or in norms that
-    have none.
+    norms: certified upper bounds for every trained parameter. caps: radii that training enforces; a
+    norm that is held within its cap is at most that, however its bound was rounded. slack: by how
+    much the radii exceed the norms when they are chosen, in caps, or in norms that have none.
     """
 
     planned: Calibration
@@ -66,16 +66,12 @@ class AdaptiveNoise:
 
     def present(self) -> Calibration:
         """The noise for a release at the present weights."""
-        norms = {name: self._held(name, norm) for name, norm in self.norms().items()}
+        norms = {name: min(norm, self.caps.get(name, norm)) for name, norm in self.norms().items()}
         wanted = {name: self._radius(name, norm) for name, norm in norms.items()}
         if self._current is None or not self._serve(norms, wanted):
             self._radii = wanted
             self._current = recalibrated(self._current or self.planned, wanted)
         return self._current
-
-    def _held(self, name: str, norm: float) -> float:
-        """A norm that is held within its cap is at most that, however its bound was rounded."""
-        return min(norm, self.caps.get(name, norm))
 
     def _radius(self, name: str, norm: float) -> float:
         """The room is a share of the cap where the norm is small: such a norm, mostly of a bias,

@@ -202,7 +202,7 @@ class WeightClipping(_HeldWeights):
     """
 
     kind = "weight-clipping"
-    slack: float = 0.02
+    slack: float = 0.03
 
     def __post_init__(self) -> None:
         TrainingMechanism.__post_init__(self)

@@ -33,6 +33,11 @@ class Weights:
 
     norms: Mapping[str, float]
 
+    def is_fixed(self, operand: Operand) -> bool:
+        """Whether no trained initializer takes part in it: its entries are those of the file."""
+        del operand
+        return True
+
     def entries(self, operand: Operand) -> Interval:
         """Around every entry: the intervals that the operand states."""
         return Interval(operand.lo, operand.hi)

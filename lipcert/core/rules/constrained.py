@@ -29,15 +29,19 @@ class Constrained(Weights):
     constraints: Mapping[str, Constraint]
     trained: frozenset[str]
 
+    def is_fixed(self, operand: Operand) -> bool:
+        """Whether none of its sources is trained."""
+        return self.trained.isdisjoint(operand.sources)
+
     def entries(self, operand: Operand) -> Interval:
         """[−radius, radius]: no entry is larger than either norm."""
-        if self._is_fixed(operand):
+        if self.is_fixed(operand):
             return Weights.entries(self, operand)
         return symmetric(self._constraint(operand)[1], operand.shape)
 
     def norm(self, operand: Operand) -> float:
         """The Frobenius radius; √n times the spectral one, for n entries."""
-        if self._is_fixed(operand):
+        if self.is_fixed(operand):
             return Weights.norm(self, operand)
         kind, radius = self._constraint(operand)
         size = 1 if kind == "frobenius" else math.prod(operand.shape)
@@ -45,19 +49,19 @@ class Constrained(Weights):
 
     def max_abs(self, operand: Operand) -> float:
         """The largest magnitude, of weights as in `entries`."""
-        if self._is_fixed(operand):
+        if self.is_fixed(operand):
             return Weights.max_abs(self, operand)
         return self._constraint(operand)[1]
 
     def longest_row(self, table: Operand) -> float:
         """The radius: no row is longer than all entries, and a spectral norm is that of a row."""
-        if self._is_fixed(table):
+        if self.is_fixed(table):
             return Weights.longest_row(self, table)
         return self._constraint(table)[1]
 
     def operator_norm(self, output: str, op: Dense | Conv, before: Shape, after: Shape) -> float:
         """The spectral radius; κ times the Frobenius one, by `kernel_square` (Dense: κ = 1)."""
-        if self._is_fixed(op.weight):
+        if self.is_fixed(op.weight):
             return Weights.operator_norm(self, output, op, before, after)
         kind, radius = self._constraint(op.weight)
         factor = 1.0 if kind == "spectral" else stretch(op, before, after)
@@ -66,9 +70,6 @@ class Constrained(Weights):
     def gain(self, operand: Operand, name: str) -> float:
         """Of linear functions alone: slopes are those at the numbers of the file."""
         return operand.sources[name]
-
-    def _is_fixed(self, operand: Operand) -> bool:
-        return self.trained.isdisjoint(operand.sources)
 
     def _constraint(self, operand: Operand) -> Constraint:
         """What holds of the operand itself, which some trained initializer takes part in."""

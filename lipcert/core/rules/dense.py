@@ -35,35 +35,38 @@ class DenseRule(Rule[Dense]):
         Proof: ‖Wx + b‖ ≤ ‖Wc + b‖ + ‖W‖‖x − c‖, and runs near c come to lie near Wc + b. A run is
         an x_p with P = 1. An entry lies in the product of row and box, and −‖w_o⁻‖‖x_p‖ ≤
         ⟨w_o, x_p⟩ ≤ ‖w_o⁺‖‖x_p‖ where x ≥ 0, with the positive and the negative part of w_o;
-        both stand for w_o itself where not.
+        both stand for w_o itself where not. Of weights that are free within a norm r, any ruv* with
+        unit u, v is allowed: what the intervals of their entries say of one run is no less than
+        r‖x‖ + ‖b‖, and is left out.
         Attained: without bias, by the first right singular vector.
         """
         op, x, before, weights = self.op, self.x, self.before, self.weights
         if before[-1:] != op.weight.shape[1:] or self.shape != (*before[:-1], op.weight.shape[0]):
             raise ValueError("a dense weight does not fit its input")
         weight, largest = weights.entries(op.weight), self.lipschitz(0)
-        positions = math.prod(before[:-1])
-        bias = symmetric(0.0, (len(weight.lo),))
-        shift = cross = 0.0
+        positions, spread = math.prod(before[:-1]), multiply_up(largest, x.row_spread)
+        bias, shift = symmetric(0.0, (len(weight.lo),)), 0.0
         if op.bias is not None:
             bias, shift = weights.entries(op.bias), weights.norm(op.bias)
-            cross = norm_up(_times(bias, weight.transposed()).magnitude())
+        if positions == 1 and not weights.is_fixed(op.weight):
+            length = min(x.norm, x.row_norm)
+            norm = add_up(multiply_up(largest, length), shift)
+            box = exact(largest) * symmetric(length, self.shape) + bias
+            return Fact.of(self.shape, norm, box, row_spread=spread)
+        cross = norm_up((bias @ weight).magnitude())
         full = x.box.broadcast((*x.box.shape[:-1], before[-1]))
-        norms = [
-            affine_norm(largest, x.norm, multiply_up(root_up(positions), cross), shift, positions),
-            self._round_centre(full, weight, bias, largest),
-        ]
+        crosses = multiply_up(root_up(positions), cross)
+        norm = affine_norm(largest, x.norm, crosses, shift, positions)
+        norm = min(norm, self._round_centre(full, weight, bias, largest))
         run = affine_norm(largest, x.row_norm, cross, shift, 1)
         parts = [weight.magnitude()] * 2
         if (full.lo >= 0.0).all():
             parts = [np.maximum(-weight.lo, 0.0), np.maximum(weight.hi, 0.0)]
         most = min(weights.norm(op.weight), largest)
-        low, high = (
-            exact(np.minimum(lengths_up(part), most)) * exact(x.row_norm) for part in parts
-        )
-        box = _times(full, weight).meet(Interval(-low.hi, high.hi)) + bias
-        spread = multiply_up(largest, x.row_spread)
-        return Fact.of(self.shape, min(norms), box, run, row_spread=spread)
+        low, high = (np.minimum(lengths_up(part), most) for part in parts)
+        reach = Interval(-low, high) * exact(x.row_norm)
+        box = (full @ weight.transposed()).meet(reach) + bias
+        return Fact.of(self.shape, norm, box, run, row_spread=spread)
 
     def lipschitz(self, index: int) -> float:
         """‖W‖₂. Attained always."""
@@ -77,14 +80,16 @@ class DenseRule(Rule[Dense]):
 
         Proof: ‖Wᵀg‖ is a convex function of g, hence largest at a vertex of the hull; the squares
         of what goes back at the positions add up. An entry of Wᵀg_p is a column times g_p, and at
-        a vertex an entry of the column less a mean of its entries.
+        a vertex an entry of the column less a mean of its entries. Of free weights, as in `fact`,
+        the intervals say no more of the hull than ‖W‖ does.
         """
         norm = multiply_up(self.lipschitz(index), cotangent.norm)
         weight, row = self.weights.entries(self.op.weight), cotangent.along(self.shape)
         longest = float(np.max(lengths_up(weight.transposed().magnitude()), initial=0.0))
         peaks = multiply_up(longest, cotangent.norm)
-        if row is not None and row.hull is not None and row.hull.classes == self.shape[-1]:
-            copies, hull = root_up(math.prod(self.shape[:-1])), row.hull
+        hull = row.hull if row is not None and self.weights.is_fixed(self.op.weight) else None
+        if hull is not None and hull.classes == self.shape[-1]:
+            copies = root_up(math.prod(self.shape[:-1]))
             norm = min(norm, multiply_up(copies, pair_norm(weight, hull)))
             widest = up(np.max(weight.hi, axis=0) - np.min(weight.lo, axis=0))
             peak = multiply_up(float(np.max(widest, initial=0.0)), hull.scale)
@@ -120,17 +125,9 @@ class DenseRule(Rule[Dense]):
         if not np.isfinite(full.magnitude()).all():
             return math.inf
         centre = exact(0.5 * full.lo + 0.5 * full.hi)
-        image = box_norm(_times(centre, weight) + bias, self.shape)
+        image = box_norm(centre @ weight.transposed() + bias, self.shape)
         distance = box_norm(full - centre, self.before)
         return add_up(image, multiply_up(largest, distance))
-
-
-def _times(rows: Interval, weight: Interval) -> Interval:
-    """Σ_i weight[o, i]·rows[..., i]."""
-    length, shape = rows.shape[-1], (*rows.shape[:-1], len(weight.lo))
-    flat = Interval(rows.lo.reshape(-1, length), rows.hi.reshape(-1, length))
-    found = flat @ weight.transposed()
-    return Interval(found.lo.reshape(shape), found.hi.reshape(shape))
 
 
 def pair_norm(weight: Interval, hull: Hull) -> float:

@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 from lipcert.core.interval import Interval, exact
-from lipcert.core.program import Dense
+from lipcert.core.program import Dense, Operand
+from lipcert.core.rules.base import Weights
+from lipcert.core.rules.constrained import Constrained
 from lipcert.core.rules.dense import pair_norm
 from lipcert.core.rules.facts import Cotangent, Fact, Hull
 from tests.core.rules.cases import KINDS, exactly, fact_behind, ones, rule, shares
@@ -63,12 +65,46 @@ def test_unknown_inputs_stay_unknown_behind_weights_that_are_not_zero() -> None:
     assert nothing.norm < 1e-300
 
 
+def test_what_is_0_stays_so_whatever_finite_weights_are() -> None:
+    op, free = Dense(ones((2, 3), "w"), None), Constrained({}, {}, frozenset({"w"}))
+    found = rule(op, [Fact.of((1, 3), 0.0)], [(1, 3)], (1, 2), free).fact()
+    assert found.norm < 1e-300
+
+
 def test_zero_weights_on_known_inputs() -> None:
     x = Fact.of((1, 3), 5.0)
     found = fact_behind(
         Dense(exactly(np.zeros((2, 3))), exactly([3.0, 4.0])), x, (1, 3), (1, 2), {}
     )
     assert found.norm == pytest.approx(5.0, rel=1e-12)
+
+
+@pytest.mark.sample(seed=4)
+@pytest.mark.parametrize("seed", range(10))
+@pytest.mark.parametrize("kind", ["spectral", "frobenius"])
+def test_free_weights_have_the_bound_of_their_intervals_and_attain_it(kind: str, seed: int) -> None:
+    """W = ruv* with v along the longest x and u along the bias; entries within ±r say no less."""
+    rng = np.random.default_rng(seed)
+    ins, outs = (int(n) for n in rng.integers(1, 6, size=2))
+    r, b, (low, high) = rng.uniform(0.1, 3.0), rng.normal(size=outs), rng.uniform(size=(2, 1, ins))
+    x, ends = Fact.of((1, ins), rng.uniform(), Interval(-low, high)), np.full((outs, ins), r)
+    free = Dense(Operand(ends, ends, {"w": 1.0}), exactly(b))
+    entries = Dense(Operand(-ends, ends, {}), exactly(b))
+    within = Constrained({}, {"w": (kind, r)}, frozenset({"w"}))
+    found = rule(free, [x], [(1, ins)], (1, outs), within)
+    stated, fact = fact_behind(entries, x, (1, ins), (1, outs), {"y": r}), found.fact()
+    assert fact.norm <= stated.norm * (1 + 1e-15)
+    assert (fact.box.hi <= stated.box.hi + 1e-12).all()
+    corner = np.where(low > high, -low, high)[0]
+    corner *= min(1.0, x.norm / np.linalg.norm(corner))
+    worst = r * np.outer(b / np.linalg.norm(b), corner / np.linalg.norm(corner)) @ corner + b
+    assert fact.norm == pytest.approx(np.linalg.norm(worst), rel=1e-12)
+    assert (abs(worst) <= fact.box.magnitude() * (1 + 1e-12)).all()
+    hull = Hull(outs, 1.0)
+    above = Cotangent(np.linalg.norm(_vertices(hull), axis=-1).max(), hull)
+    pulled = rule(entries, [x], [(1, ins)], (1, outs), Weights({"y": r})).pulled(0, above)
+    assert found.pulled(0, above).norm <= pulled.norm * (1 + 1e-15)
+    assert found.pulled(0, above).peak <= pulled.peak * (1 + 1e-15)
 
 
 def _vertices(hull: Hull) -> np.ndarray:
