@@ -131,7 +131,7 @@ def moved(notes: Provenance, stored: Mapping[str, Tensor]) -> Mapping[str, str]:
 
     So the gradient by the parameter is that by the tensor, with zeros for the entries left out. By
     rule 1, where all that went into the tensor besides are moves, rows, and numbers that are not
-    trained; rows of a table that differ are different ones.
+    trained; rows of a table that differ are different ones, if nothing moved them afterwards.
     """
     made = {
         name: notes.sources(name)
@@ -149,8 +149,9 @@ def moved(notes: Provenance, stored: Mapping[str, Tensor]) -> Mapping[str, str]:
         if not is_alone or not all(any(_is(kind, other) for kind in kinds) for other in others):
             continue
         rows = stored[name].values().reshape(-1, (stored[name].dims or (1,))[-1])
-        has_rows = any(_is(_ROWS, other) for other in others)
-        if not has_rows or len(np.unique(rows, axis=0)) == len(rows):
+        looked_up = {other for other in (name, *others) if _is(_ROWS, other)}
+        are_apart = looked_up == {name} and len(np.unique(rows, axis=0)) == len(rows)
+        if not looked_up or are_apart:
             found[name] = own
     return found
 
