@@ -413,19 +413,23 @@ def _extremum(call: Call) -> Value:
 
 
 def _product(call: Call) -> Value:
-    """A product of matrices, of which the first may hold a part for each example.
+    """A product of matrices, of which the first may hold a part for each example, or both a stack.
 
-    Proof: a row of the product is computed from the row of the first one alone. A factor of zeros
-    that nobody trains makes zeros of whatever the other one is, which so has no gradient.
+    Proof: a row of the product is computed from the row of the first one alone, and a matrix of a
+    stack from those of both that lie in its place, which belong to the same example. A factor of
+    zeros that nobody trains makes zeros of whatever the other one is, which so has no gradient.
     """
     first, second = call.constant(0), call.constant(1)
     left, right = interval(first), interval(second)
-    if second.place is not None or not first.shape or not second.shape:
+    if not first.shape or not second.shape:
         raise Unsupported(FIXED)
-    if first.place is not None and (
-        len(second.shape) != 2 or first.place.axis == len(first.shape) - 1
-    ):
-        raise Unsupported(FIXED)
+    if not _are_stacked(first, second):
+        if second.place is not None:
+            raise Unsupported(FIXED)
+        if first.place is not None and (
+            len(second.shape) != 2 or first.place.axis == len(first.shape) - 1
+        ):
+            raise Unsupported(FIXED)
     if not (_is_finite(left) and _is_finite(right)):
         raise Unsupported("a constant is not finite")
     a = left.broadcast((1, *left.shape)) if len(left.shape) == 1 else left
@@ -442,6 +446,14 @@ def _product(call: Call) -> Value:
     low, high = found.lo.reshape(shape), found.hi.reshape(shape)
     slopes = chained((first, _size(b, stack)), (second, _size(a, stack)))
     return Constant(low, high, sum_of_sources(first, second), first.place, slopes=slopes)
+
+
+def _are_stacked(first: Constant, second: Constant) -> bool:
+    """Whether two constants of one place hold a stack of matrices for each example."""
+    place, stack = first.place, first.shape[:-2]
+    if place is None or place != second.place:
+        return False
+    return place.axis < len(stack) and stack == second.shape[:-2]
 
 
 def _size(matrices: Interval, stack: tuple[int, ...]) -> float:

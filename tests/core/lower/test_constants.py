@@ -195,3 +195,28 @@ def test_no_jump_has_two_readings(name):
     constants = {"a": 2.0**24, "b": more, "k": 1 << 24, "z": 0.0, "p": 50.0, "q": 1.0}
     with pytest.raises(Unsupported):
         program(model(nodes, ["N", 3], constants))
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_products_of_constants_that_stand_there_for_each_example(turned) -> None:
+    """Learned queries that look at one another, as in the decoder of a transformer."""
+    nodes = [
+        node("Shape", "x", "sizes"),
+        node("Slice", "sizes zero one", "n"),
+        node("Concat", "n ones", "all", axis=0),
+        node("Expand", "q all", "many"),
+        node("Transpose", "many", "keys", perm=[2, 1, 0] if turned else [0, 2, 1]),
+        node("MatMul", "many keys", "scores"),
+        node("Softmax", "scores", "shares", axis=-1),
+        node("MatMul", "shares many", "seen"),
+        node("Add", "x seen"),
+    ]
+    draw = np.random.default_rng(0)
+    numbers = {"q": draw.standard_normal((1, 3, 4)), "zero": [0], "one": [1], "ones": [1, 1]}
+    proto = model(nodes, ("N", 3, 4), numbers)
+    if turned:
+        with pytest.raises(Unsupported):
+            program(proto)
+        return
+    (step,) = agrees(proto).steps
+    assert step.op.offset.slopes.keys() == {"q"}
