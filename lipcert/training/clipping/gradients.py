@@ -324,9 +324,9 @@ class ClippedGradients:
 
     def forward(self, x: Tensor) -> Tensor:
         """The output for x, from a pass that `asked` of this very tensor ends."""
-        parts = [self._engine.begun(part) for part in torch.split(x, self._most)]
+        parts = [self._engine.begun(part) for part in self._parts(x)]
         self._begun = (x, parts)
-        return torch.cat([part.output.detach() for part in parts])
+        return _joined([part.output.detach() for part in parts])
 
     @property
     def follows(self) -> bool:
@@ -338,13 +338,13 @@ class ClippedGradients:
         begun, self._begun = self._begun, None
         if begun is None or begun[0] is not x or not len(x):
             return Asked(lambda: self.summed(x, labels).gradients)
-        own = zip(begun[1], torch.split(labels, self._most), strict=True)
+        own = zip(begun[1], self._parts(labels), strict=True)
         with torch.enable_grad():
             losses = [self._rule.losses(part.output, rows) for part, rows in own]
         parts = [replace(part, losses=some) for part, some in zip(begun[1], losses, strict=True)]
         return Asked(
             lambda: self.summed(x, labels, parts).gradients,
-            torch.cat([some.detach() for some in losses]),
+            _joined([some.detach() for some in losses]),
         )
 
     def summed(self, x: Tensor, labels: Tensor, begun: Sequence[Begun] = ()) -> ClippedSum:
@@ -354,8 +354,8 @@ class ClippedGradients:
         """
         network = self._engine.network if begun else self._live.present()
         gradients: dict[str, Tensor] = {}
-        factors = [torch.zeros(0, len(self._rule.groups), dtype=network.dtype, device=x.device)]
-        parts = zip(torch.split(x, self._most), torch.split(labels, self._most), strict=True)
+        factors: list[Tensor] = []
+        parts = zip(self._parts(x), self._parts(labels), strict=True)
         for place, (some, own) in enumerate(parts if len(x) else ()):
             part = begun[place] if begun else None
             passed = self._engine.caught(some, partial(self._rule.losses, labels=own), part)
@@ -365,7 +365,13 @@ class ClippedGradients:
         for name in self._group_of:
             if name not in gradients:
                 gradients[name] = torch.zeros_like(network.parameters[name])
-        return ClippedSum(gradients, torch.cat(factors))
+        if not factors:
+            factors = [torch.zeros(0, len(self._rule.groups), dtype=network.dtype, device=x.device)]
+        return ClippedSum(gradients, _joined(factors))
+
+    def _parts(self, tensor: Tensor) -> Sequence[Tensor]:
+        """Of the examples, those that are measured at once."""
+        return (tensor,) if len(tensor) <= self._most else torch.split(tensor, self._most)
 
     def _add(
         self,
@@ -405,6 +411,10 @@ class ClippedGradients:
             own = own.to(network.dtype)
             moved = in_parameter(operand, own, tuple(network.parameters[name].shape))
             gradients[name] = gradients[name] + moved if name in gradients else moved
+
+
+def _joined(parts: Sequence[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
 def _picked(item: Caught, kept: Tensor | None) -> Caught:
