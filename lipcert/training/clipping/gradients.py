@@ -295,7 +295,7 @@ class Asked:
     losses: Tensor | None = None
 
 
-_AT_ONCE: Final = {"cpu": 2**24}
+_AT_ONCE: Final = {"cpu": 2**25}
 """bytes of values: more examples are measured in parts, which takes less memory and, as caches hold
 more of a part, no more time"""
 _ELSEWHERE: Final = 2**30
@@ -370,8 +370,9 @@ class ClippedGradients:
         return ClippedSum(gradients, _joined(factors))
 
     def _parts(self, tensor: Tensor) -> Sequence[Tensor]:
-        """Of the examples, those that are measured at once."""
-        return (tensor,) if len(tensor) <= self._most else torch.split(tensor, self._most)
+        """Of the examples, those that are measured at once: parts of about the same size."""
+        count = -(-len(tensor) // self._most)
+        return (tensor,) if count < 2 else torch.tensor_split(tensor, count)
 
     def _add(
         self,
