@@ -414,7 +414,7 @@ class ClippedGradients:
             gradients[name] = gradients[name] + moved if name in gradients else moved
 
 
-def _joined(parts: Sequence[Tensor]) -> Tensor:
+def _joined(parts: list[Tensor]) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts)
 
 
