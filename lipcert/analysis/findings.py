@@ -20,6 +20,7 @@ from lipcert.core.program import (
     Normalize,
     Softmax,
     Step,
+    operands,
 )
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.graph.ir import Graph
@@ -67,12 +68,15 @@ def absence_of(found: Bounded) -> Absence:
     """Why bounds of this network are absent."""
     scope = found.scope
     held = {item.tensor for item in scope.constraints}
+    used = [operand.sources for step in found.program.steps for operand in operands(step.op)]
+    mixed = {tensor for sources in used if len(sources) > 1 for tensor in sources}
     names = {tensor: name for name, tensors in found.tensors.items() for tensor in tensors}
+    sums = "bounds what is computed from it and other numbers, such as 1 + w"
     free = {
-        tensor: f"parameter {names.get(tensor, tensor)!r} is trained but no constraint is declared "
-        "for it"
+        tensor: f"parameter {names.get(tensor, tensor)!r} is trained but no constraint "
+        f"{sums if tensor in held else 'is declared for it'}"
         for tensor in scope.trained
-        if scope.kind == "constraint-set" and tensor not in held
+        if scope.kind == "constraint-set" and (tensor not in held or tensor in mixed)
     }
     loss = Why(
         f"the gradient of the loss {found.loss.kind} has no bound at such outputs",

@@ -230,8 +230,6 @@ class Absence:
                 return _flat("epsilon is 0")
             case DivideByNorm(_, _, floor) if floor == 0.0:
                 return _flat("the norm that is divided by has no floor")
-            case BatchNorm():
-                pass
             case Activation(name):
                 low, high = self._range(step.inputs[0])
                 if name in _NEEDS or not (math.isfinite(low) and math.isfinite(high)):
@@ -242,8 +240,6 @@ class Absence:
                         "state bounds of the inputs that imply it (--input-box, --input-norm), or "
                         "put a Clip before it",
                     )
-            case _:
-                pass
         return unbounded or _OVERFLOW
 
     def _range(self, value: str) -> tuple[float, float]:

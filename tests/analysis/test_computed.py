@@ -76,6 +76,22 @@ def test_weights_that_are_free_within_constraints_have_none(path) -> None:
     assert found.network.grad_norm is None
 
 
+def test_a_constraint_on_w_is_none_on_1_plus_w(tmp_path) -> None:
+    nodes = [node("Add", ["w", "one"], ["s"]), node("Mul", ["x", "s"], ["h"])]
+    nodes.append(node("MatMul", ["h", "v"], ["y"]))
+    nodes.insert(0, node("Constant", [], ["one"], value_float=1.0))
+    tensors = {"w": weights(4), "v": weights(4, 3, seed=1)}
+    held = lipcert.Settings(
+        input_norm=1.0,
+        constraint="spectral:1",
+        bias_norm=1.0,
+        scope="constraint-set",
+    )
+    found = lipcert.analyze(saved(model(nodes, ("N", 4), tensors), tmp_path), held)
+    (told,) = [item.message for item in found.diagnostics if item.code == "LC101"]
+    assert "'w' is trained but no constraint bounds what is computed from it" in told
+
+
 def test_their_gradients_are_not_measured(path) -> None:
     with pytest.raises(
         NoVerdictError, match=r"LC319.*'down', 'g', 'up', 'v'.*remove_parametrizations"
