@@ -2,7 +2,8 @@
 
 Trains small networks on the digits of scikit-learn (seconds each, fixed seeds), bounds the norm T
 of the per-example gradient of all parameters together, over all inputs in [0, 1]^n of norm at most
-R and all labels, and looks for an input and a label of a large gradient by projected ascent.
+R and all labels, and looks for an input and a label of a large gradient: by simulated annealing,
+or by projected ascent for convolutions and attention.
 
     python -m benchmarks.network_bounds [--quick] [--tier tight] [name ...]
 
@@ -314,7 +315,42 @@ def projected(x: torch.Tensor, radius: float) -> torch.Tensor:
     return x * (radius / x.norm(dim=1, keepdim=True).clamp_min(radius))
 
 
-def attained(network: AnyNetwork, starts: int, rounds: int) -> float:
+def attained(network: Network, count: int, steps: int) -> float:
+    """The largest T that simulated annealing finds, from the best of random inputs and images.
+
+    A step changes a few or all entries of an input. It is kept where T grows, and by chance where T
+    falls a little; steps become longer where they are kept, and else shorter. Now and then the
+    worst inputs give way to copies of the best.
+    """
+    torch.manual_seed(0)
+    images, radius, entries = network.images, network.radius, network.images.shape[1]
+    dense, sparse = torch.rand(8 * count, entries), torch.rand(4 * count, entries)
+    shown = images[torch.randint(len(images), (4 * count,))]
+    sparse = (sparse < torch.rand(len(sparse), 1)).double()
+    x = projected(torch.cat([dense, sparse, shown]), radius)
+    largest, few = 0.0, count // 6
+    scale = torch.full((len(x), 1), 0.1)
+    for step in range(steps):
+        if step % 100 == 0:
+            value, labels = of_every_label(network, x).sum(2).max(1)
+            order = value.argsort(descending=True)[:count]
+            if step % 1000 == 0:
+                order[count - few :] = order[:few]
+            x, value, labels, scale = x[order], value[order], labels[order], scale[order]
+            largest = max(largest, float(value[0]))
+        is_moved = torch.rand(x.shape) < 64.0 ** -torch.rand(count, 1)
+        length = scale * 10.0 ** (1.5 * torch.rand(count, 1) - 1.0)
+        moved = projected(x + length * is_moved * torch.randn(x.shape), radius)
+        now = squared_gradients(network, moved, labels, None).sum(1)
+        heat = 0.05 * 0.02 ** (step / steps)
+        is_kept = torch.rand(count) ** heat < now / value
+        x = torch.where(is_kept[:, None], moved, x)
+        value = torch.where(is_kept, now, value)
+        scale = (scale * torch.where(is_kept, 1.03, 0.985)[:, None]).clamp(1e-4, 0.5)
+    return max(largest, float(value.max())) ** 0.5
+
+
+def attained_by_ascent(network: AnyNetwork, starts: int, rounds: int) -> float:
     """The largest T that projected ascent finds, with the best label chosen again and again.
 
     At first half of the examples climb for a single layer each: from there more is reached.
@@ -417,9 +453,9 @@ def row(spec: AnySpec, quick: bool, tier: str) -> str:
     if isinstance(network, ImageNetwork):
         reached = attained_by_images(network, *((8, 20) if quick else (60, 60)))
     elif isinstance(network, Encoder):
-        reached = attained(network, *((16, 4) if quick else (40, 10)))
+        reached = attained_by_ascent(network, *((16, 4) if quick else (40, 10)))
     else:
-        reached = attained(network, *((64, 4) if quick else (400, 20)))
+        reached = attained(network, *((48, 3_000) if quick else (96, 60_000)))
     if reached > bound:
         raise SystemExit(f"{spec.name}: the bound {bound} is violated by {reached}")
     return (

@@ -189,7 +189,7 @@ class _Search(Proposals):
         self._behind: set[str] = set()
         self._fruitless: float = math.inf
         self._first: dict[str, dict[str, FloatArray | None]] = {}
-        self._tuned_before: dict[tuple[str, str, bool], _Multipliers | None] = {}
+        self._tuned_before: dict[tuple[str, str, bool, bool], _Multipliers | None] = {}
 
     def of_value(self, value: str, found: Fact, facts: Mapping[str, Fact]) -> Sequence[ChainForm]:
         """A window that ends at a value, if it may say more than was found.
@@ -574,10 +574,12 @@ class _Search(Proposals):
         self, witness: ChainForm, linked: Linked, *, hull: bool
     ) -> _Multipliers | None:
         """Searched once for the same slopes between the same values."""
-        key = witness.start, witness.stop, hull
+        patience = self._effort.patience
+        sharp = patience > 1.0 and witness.use == COTANGENTS
+        key = witness.start, witness.stop, hull, sharp
         if key in self._tuned_before and not self._has_chords(witness):
             return self._tuned_before[key]
-        found = multipliers(linked, hull=hull, patience=self._effort.patience)
+        found = multipliers(linked, hull=hull, patience=patience, sharp=sharp)
         if not self._has_chords(witness):
             self._tuned_before[key] = found
         return found

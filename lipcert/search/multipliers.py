@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, final
+from typing import Final, TypeAlias, final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,11 @@ from lipcert.search.quasi_newton import descend
 FloatArray = npt.NDArray[np.float64]
 _RATIOS: Final = (1.0 + 2.0**-26, 1.05, 1.4)
 """of the multipliers that are tried first to the least that are possible"""
-_PHASES: Final = ((0.05, 0.55), (0.01, 1.0))
-"""how far the maximum is smoothed, as a part of it, and which part of the looks left that takes"""
+_Phases: TypeAlias = tuple[tuple[float, float], ...]
+_PHASES: Final[_Phases] = ((0.05, 0.55), (0.01, 0.45))
+"""how far the maximum is smoothed, as a part of it, and which part of the looks that takes"""
+_SHARP: Final[_Phases] = (*_PHASES, (0.001, 0.5))
+"""the same, for the sake of the last digits"""
 _MOST_LOOKS, _LEAST_LOOKS = 50, 6
 _WORK: Final = 1.5e10
 """numbers of all factors of one chain, times their rows"""
@@ -72,14 +75,15 @@ class Linked:
 
 
 def multipliers(
-    chain: Linked, *, hull: bool, patience: float = 1.0
+    chain: Linked, *, hull: bool, patience: float = 1.0, sharp: bool = False
 ) -> tuple[tuple[tuple[float, ...], ...], float] | None:
     """A list for each diagonal that has multipliers, as in a certificate, and about the norm that
     they prove; None: none are found.
 
     hull: whether the cotangents at the top are differences of classes, or any of norm 1. patience:
-    how many times as many looks are taken, for smaller gains. None also where numbers overflow, so
-    that matrices have no eigenvalues or no inverse.
+    how many times as many looks are taken, for smaller gains. sharp: whether the norm alone counts,
+    to its last digits; a form of values also says something of boxes. None also where numbers
+    overflow, so that matrices have no eigenvalues or no inverse.
     """
     descent = descent_of(chain.edges, chain.size, 0)
     if descent is None:
@@ -90,7 +94,7 @@ def multipliers(
         for piece in sorted(
             _pieces(descent, steepest, hull, patience), key=lambda row: -row.attained
         ):
-            found = _tuned(piece.problem, max(piece.attained, least))
+            found = _tuned(piece.problem, _SHARP if sharp else _PHASES, max(piece.attained, least))
             if found is None:
                 return None
             for own in piece.own:
@@ -154,7 +158,7 @@ def _pieces(
         yield _Piece(_Problem.of(descent, hull, patience), [slice(None)], attained)
 
 
-def _tuned(problem: _Problem, attained: float) -> _State | None:
+def _tuned(problem: _Problem, phases: _Phases, attained: float) -> _State | None:
     """With good multipliers for the unknown slopes."""
     found = list(filter(None, map(problem.start, _RATIOS)))
     if not found:
@@ -164,7 +168,7 @@ def _tuned(problem: _Problem, attained: float) -> _State | None:
     if best.value <= least or not best.multipliers.size:
         return best
     guard = problem.guard * _PHASES[0][0] * best.value / best.multipliers.size
-    reached = problem.improved(min(found, key=lambda state: state.guarded(guard)))
+    reached = problem.improved(min(found, key=lambda state: state.guarded(guard)), phases)
     return min(best, reached, key=lambda state: state.value)
 
 
@@ -313,12 +317,12 @@ class _Problem:
         multipliers = np.concatenate([np.zeros(0), *found])
         return _State(multipliers, form, tuple(panels), _largest(form, self.hull))
 
-    def improved(self, first: _State) -> _State:
+    def improved(self, first: _State, phases: _Phases) -> _State:
         """After some steps; the barrier keeps away from multipliers that admit no form."""
         best = state = first
         least_gain = _LEAST_GAIN / self.patience**2
         looks = int(self.patience * np.clip(_WORK / self.work, _LEAST_LOOKS, _MOST_LOOKS))
-        for temperature, share in _PHASES:
+        for temperature, share in phases:
             if best.value <= _TINY:
                 break
             width = temperature * best.value
@@ -329,7 +333,6 @@ class _Problem:
                 return None if found is None else _Look.of(self, found, width, guard)
 
             some = max(1, round(share * looks))
-            looks -= some
             here = _Look.of(self, state, width, guard)
             for found in descend(look, here, some, least_gain * temperature / _PHASES[0][0]):
                 state = found.state
