@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final
 
 EXPORT: Final = 'lipcert.export(module, x[:1], "net.onnx")'
 """the line that exports a module well, as remedies say it"""
@@ -24,7 +24,6 @@ class Level(Enum):
     INFO = "info"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
     """One finding: code, level, message and remedy.

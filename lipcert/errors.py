@@ -19,7 +19,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import final
 
 
 class LipCertError(Exception):
@@ -71,7 +70,6 @@ class UnsupportedModelError(NoVerdictError):
         super().__init__("; ".join(str(refusal) for refusal in refusals))
 
 
-@final
 class ExitCode(IntEnum):
     """The five outcomes; where several apply: 4 over 1 over 3 over 0."""
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import singledispatch
-from typing import Any, Final, TypeAlias, cast, final
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
@@ -52,7 +52,6 @@ DISTANCES: Final = (SquaredError, AbsoluteError, Huber)
 """losses that measure how far the outputs are from the labels"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Targets:
     """Labels with one entry for each output: from low to high, or these two alone (`only_ends`),

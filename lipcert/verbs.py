@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard, final, overload
+from typing import TYPE_CHECKING, Any, TypeGuard, overload
 
 from lipcert.errors import ModelFileError, NoVerdictError, UsageError
 from lipcert.process.files import write_whole
@@ -257,7 +257,6 @@ def suggest(model: object, /, *given: Any, **options: Any) -> Any:
         return engine.suggest(network, settings, *asked.more, **options)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
     """What a verb is asked to work on. example: of a module; more: arguments of the verb's own."""

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
+import pkgutil
 import re
 import subprocess
 import sys
@@ -12,11 +15,16 @@ from pathlib import Path
 
 import pytest
 
+import lipcert
 from tests.conftest import SLOW
 
 TESTS = Path(__file__).resolve().parent
 PACKAGE = TESTS.parent / "lipcert"
 ROUNDING_MODULES = {"core/arithmetic.py", "core/interval.py"}
+BASES = {"AnyLogits", "Codec", "LossChoice", "LossParameters", "Mechanism", "OneProcess", "Op",
+         "PrivateTrainingHooks", "Proposals", "RecordingHooks", "SoftmaxDomain", "Stated", "Table",
+         "TrainingMechanism", "Weights", "_HeldWeights"}  # fmt: skip
+"""classes that have subclasses, and are not abstract"""
 HEAVY = ("torch", "onnx", "onnxruntime", "scipy", "numpy", "rich", "google.protobuf")
 
 
@@ -52,6 +60,28 @@ def test_no_assert_print_or_bare_except() -> None:
             if isinstance(node, ast.Assert) or is_print or is_bare:
                 offenders.append(f"{name}:{node.lineno}")
     assert offenders == []
+
+
+def test_a_class_is_abstract_or_has_no_subclasses() -> None:
+    """Exceptions and `BASES` apart: what a class does is then read in one place."""
+    for module in pkgutil.walk_packages(lipcert.__path__, "lipcert."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    ours = {
+        kind
+        for name, module in sys.modules.items()
+        if name.startswith("lipcert")
+        for kind in vars(module).values()
+        if isinstance(kind, type) and kind.__module__.startswith("lipcert")
+    }
+    extended = {base for kind in ours for base in kind.__bases__ if base in ours}
+    concrete = {
+        base.__qualname__
+        for base in extended
+        if not (inspect.isabstract(base) or issubclass(base, BaseException))
+        and not getattr(base, "_is_protocol", False)
+    }
+    assert concrete == BASES
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Self, final
+from typing import Self
 
 from lipcert.analysis.clipping import clipped_layers, with_clips
 from lipcert.analysis.premises import (
@@ -70,7 +70,6 @@ Progress = Callable[[str, int, int], None]
 Proof = tuple[NormLines, Derived]
 
 
-@final
 class Shared:
     """What is derived of one network under several settings of one tier, each thing once.
 
@@ -105,7 +104,6 @@ class Shared:
         return self._proofs[key]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _File:
     """What is known of a file whatever the settings. tensors: those that hold each parameter.
@@ -121,7 +119,6 @@ class _File:
     left_out: frozenset[str]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Bounded:
     """A network with its assumptions, and everything derived of it.

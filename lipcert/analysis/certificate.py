@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded
 from lipcert.analysis.pipeline import reported, require_arguments
@@ -65,7 +65,6 @@ _SLIGHTLY_LESS: Final = 1.0 - 1e-9
 """of a noise multiplier: what rounding the noise of each group may take away"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Issued:
     """A certificate that was checked, the checker's report, and the analysis of its bounds.
@@ -158,7 +157,6 @@ def issued(
     return Issued(data, certificate, report, analysis)
 
 
-@final
 class _Draft:
     """A certificate in the making."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import final
 
 from lipcert.analysis.premises import mechanism_of
 from lipcert.analysis.release import layer_of
@@ -78,7 +77,6 @@ def with_clips(graph: Graph, settings: Settings) -> Graph:
     return replace(graph, nodes=tuple(nodes), output_name=output)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Layer:
     """Consecutive nodes of one trained layer: padding or normalisation if any, then the rest.

@@ -301,7 +301,7 @@ def _parameter_reports(
                 shape=parameter.shape,
                 node=node,
                 trainable=parameter.trainable,
-                group=group and group.name,
+                group=None if group is None else group.name,
                 grad_norm=finite(grad_norms[name]),
                 sensitivity=finite(moved),
                 noise_std=None if group is None else finite(group.noise_std),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.analysis.records import BoundReport, ReasonReport
@@ -43,7 +43,6 @@ _GROUP: Final = "group"
 """in place of a rule: of what several bounds give together"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Reason:
     """A bound, and those from which it follows.
@@ -111,7 +110,6 @@ def reasons(found: Bounded, name: str) -> tuple[Reason, ...]:
     raise UsageError(f"explain: nothing that is bounded has the name {name!r}; {hint}")
 
 
-@final
 @dataclass(slots=True, eq=False)
 class _Tree:
     """Reasons of all lines, each made once."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, final
+from typing import Final, Literal
 
 from lipcert.core.certificate import Certificate
 from lipcert.core.ledger.premises import InputPart
@@ -34,7 +34,6 @@ VerdictName = Literal[
 _ATTAINED: Final = 1e-6
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ModelReport:
     """Which file was analysed. `parameters` counts trained numbers."""
@@ -46,7 +45,6 @@ class ModelReport:
     producer: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Assumptions:
     """Everything the bounds are conditional on, as stated or defaulted.
@@ -88,7 +86,6 @@ class Assumptions:
     fixed: Mapping[str, str] = field(default_factory=dict)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class NodeReport:
     """Bounds at one step of the network. Norms are 2-norms of one example's tensors.
@@ -113,7 +110,6 @@ class NodeReport:
     remedy: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ParameterReport:
     """Per-example gradient bound G of one parameter, its sensitivity and noise."""
@@ -128,7 +124,6 @@ class ParameterReport:
     noise_std: float | None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GroupReport:
     """Parameters that are noised together; `noise_energy_share` = d·s²/Σ d·s²."""
@@ -142,7 +137,6 @@ class GroupReport:
     noise_energy_share: float | None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class AllocationReport:
     """One way to split the noise: its total energy Σ d_k s_k² at the same effective multiplier."""
@@ -152,7 +146,6 @@ class AllocationReport:
     chosen: bool
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class NetworkReport:
     """Bounds of the whole network.
@@ -196,7 +189,6 @@ def _ratio(bound: float | None, reached: float | None) -> float | None:
     return bound / reached if bound is not None and reached else None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GroupUsefulness:
     """The 2-norm of one group's expected noise, and its ratio to the norm of the group's signal."""
@@ -206,7 +198,6 @@ class GroupUsefulness:
     noise_to_signal: float | None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Usefulness:
     """The noise of one release against what clipping gradients at C = 1 needs at the same σ, and
@@ -240,7 +231,6 @@ class Usefulness:
         return signal_words(of_norms=self.observed is not None and self.observed.of_norms)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Analysis:
     """The complete result. privacy: what the described run costs; None where none is described.
@@ -262,7 +252,6 @@ class Analysis:
     gates: tuple[GateResult, ...] = ()
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ReasonReport:
     """A `lipcert.analysis.reasons.Reason` that names others by number.
@@ -280,7 +269,6 @@ class ReasonReport:
     because: tuple[int, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class BoundReport:
     """Why the bounds of one name are as large as they are.

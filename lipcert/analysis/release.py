@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.claims import clipped_group, sensitivity_up, total_sensitivity
 from lipcert.core.ledger.premises import Premises
@@ -184,7 +184,6 @@ def measured_groups(groups: Sequence[Group], settings: Settings) -> tuple[Group,
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Release:
     """What each step releases: groups with the noise of the chosen allocation, if it is finite.
@@ -207,7 +206,9 @@ class Release:
             for way in Allocation
             if way is not Allocation.CUSTOM or settings.noise_multipliers
         }
-        energies = {way: noise and noise.energy for way, noise in allocated.items()}
+        energies = {
+            way: None if noise is None else noise.energy for way, noise in allocated.items()
+        }
         noised = allocated[chosen]
         return cls(measured if noised is None else noised.groups, multiplier, energies, chosen)
 

@@ -55,8 +55,8 @@ def usefulness_of(
     dimension = sum(group.dimension for group in released.groups)
     clipping = released.multiplier * unit * math.sqrt(dimension)
     longer = _longer(settings, plan)
-    own = _over(noise, observed and observed.signal)
-    rival = _over(clipping, observed and observed.clipped_signal)
+    own = None if observed is None else _over(noise, observed.signal)
+    rival = None if observed is None else _over(clipping, observed.clipped_signal)
     ratio = 0.0 if noise == 0.0 else _over(noise, clipping)
     cost = ratio if own is None or rival is None else _over(own, rival)
     steps = None if plan is None else math.sqrt(plan.releases)
@@ -79,7 +79,7 @@ def usefulness_of(
         noise_to_signal_of_run=found_of_run,
         clipping_noise_to_signal_of_run=clipped_of_run,
         relative_cost=cost,
-        slack=_over(_over(total, unit), observed and observed.grad_norm_max),
+        slack=None if observed is None else _over(_over(total, unit), observed.grad_norm_max),
         groups=_groups(released, observed, longer),
         observed=observed,
     )

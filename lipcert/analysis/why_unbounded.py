@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -73,7 +73,6 @@ _NEEDS: Final = {
 }
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Absence:
     """Reasons for what has no bound.

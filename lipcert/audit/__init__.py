@@ -8,10 +8,9 @@ is the verb: what `lipcert.verbs.audit` takes and returns.
 import importlib
 import sys
 from types import ModuleType
-from typing import Any, final
+from typing import Any
 
 
-@final
 class _Verb(ModuleType):
     """A package under whose name users also find what it is for, in whatever order they import."""
 

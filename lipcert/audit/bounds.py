@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.records import stated_values
@@ -38,7 +38,6 @@ from lipcert.text.numbers import finite
 ANALYSIS: Final = "analysis"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GroupBound:
     """Parameters noised together and the bound of their joint per-example gradient."""
@@ -49,7 +48,6 @@ class GroupBound:
     grad_norm: float | None
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
     """What is claimed, of which network, under which settings.

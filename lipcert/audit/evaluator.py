@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -60,7 +60,6 @@ def _seconds(arithmetic: Arithmetic, action: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Norms:
     """Measured norms by family and name."""
@@ -95,7 +94,6 @@ class Norms:
         return Norms(found, self.count)
 
 
-@final
 class Bench:
     """The network of the claims, lowered in one precision; made when it is first measured.
 
@@ -195,7 +193,6 @@ def _groups(claims: Claims, found: BatchNorms) -> Mapping[str, Measured]:
     }
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Clip:
     """g ↦ C·g/max(‖g‖, C), C the radius, which may be inf; with a stability γ, g ↦ C·g/(‖g‖ + γ)

@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, final
+from typing import Final
 
 from lipcert.audit.trace.spelling import FORMS, sealed, unsealed
 from lipcert.core.codec import CodecError
@@ -31,7 +31,6 @@ MAX_DETECTABLE_FACTOR: Final = 1e3
 _SHARD: Final = re.compile(r"(\d{1,9})/(\d{1,9})")
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Job:
     """An audit. Paths are as given.
@@ -120,7 +119,6 @@ class Kind(Enum):
     ATTACK = "attack"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Unit:
     """A piece of a job: the examples start … stop−1 of a source, at the named weights.
@@ -143,7 +141,6 @@ class Unit:
         return f"unit {self.number} ({self.kind.value} at {self.weights}: {found})"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Shard:
     """Of every `count` units, the one at `index`, counted from 0."""

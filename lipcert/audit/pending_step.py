@@ -22,7 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -40,7 +40,6 @@ from lipcert.settings.values import check_nonnegative, check_positive, number
 _LONGEST_INDEX: Final = 1 << 20
 
 
-@final
 @dataclass(slots=True)
 class _Pass:
     """A forward pass so far: what was said of it, what was seen, and whose output it gave."""
@@ -53,7 +52,6 @@ class _Pass:
     loss: Tensor | None = None
 
 
-@final
 @dataclass(slots=True)
 class Flight:
     """The step that is under way.
@@ -198,7 +196,6 @@ def _of_size(batch: Batch, size: int) -> Batch:
     return replace(batch, examples=size)
 
 
-@final
 class Drawn:
     """The batches that a loader has drawn and training has not had yet."""
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -44,7 +44,6 @@ RANDOM: Final = "random inputs"
 _STARTS: Final = 64
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ready:
     """A job with everything it refers to.

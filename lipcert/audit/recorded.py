@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from hmac import compare_digest
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +49,6 @@ Snapshot: TypeAlias = Mapping[str, npt.NDArray[Any]]
 _NAMED: Final = 3
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Match:
     """A recorded tensor, and whether the file holds it transposed."""
@@ -163,7 +162,6 @@ def step_name(trace: Trace, step: Step) -> str:
     return f"step {step.number}" + (f", rank {step.rank}" if len(trace.ranks) > 1 else "")
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Held:
     """What a trace holds of tensors: sets of weights in order, and steps with whole batches.
@@ -178,7 +176,6 @@ class _Held:
     detailed: list[str] = field(default_factory=list)
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RecordedTensors:
     """The weights and batches of a trace by name, read once: units of work use one step each.

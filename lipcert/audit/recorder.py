@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self, TypeAlias, TypeVar, final
+from typing import Any, Self, TypeAlias, TypeVar
 
 import numpy as np
 import torch
@@ -59,7 +59,6 @@ _Loss = TypeVar("_Loss", bound=Callable[..., Any])
 _Loader = TypeVar("_Loader", bound=DataLoader[Any])
 
 
-@final
 class Recorder:
     """Records what one rank does; `every`: steps whose weights, `detail`: steps whose tensors.
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final, final
+from typing import Final
 
 from lipcert.analysis.records import Usefulness
 from lipcert.diagnostics import Diagnostic
@@ -56,7 +56,6 @@ class Verdict(Enum):
     declared, or no end"""
 
 
-@final
 @dataclass(frozen=True, slots=True, order=True)
 class ExampleReference:
     """One example: at which weights ("model", "step 200", "attack"), and its index in the data."""
@@ -68,7 +67,6 @@ class ExampleReference:
         return f"example {self.index} at {self.weights}"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Histogram:
     """How many examples have observed/bound in [2^(k/4), 2^((k+1)/4)), by k.
@@ -87,7 +85,6 @@ class Histogram:
             raise ValueError("a histogram has a bin that does not exist")
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GroupAudit:
     """Parameters noised together: their joint per-example gradient norm against its bound.
@@ -131,7 +128,6 @@ class GroupAudit:
         return factor_of(share)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GradientAudit:
     """The gradient of all groups together: its bound, and the norms that examples had.
@@ -160,7 +156,6 @@ class Quantity(Enum):
     COTANGENT_NORM = "cotangent_norm"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ValueAudit:
     """A value of the network, the node that computes it ("" for the input), and its bound."""
@@ -180,7 +175,6 @@ class ValueAudit:
         return _over(self.max_observed, self.bound)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class CheckReport:
     """A check besides the bounds: its code (LC3xx), what it looked at, and what it found.
@@ -212,7 +206,6 @@ class CheckReport:
         return f"[{self.code}] {self.message}"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Check:
     """A check by its code and name, and what to do where it fails: it makes its reports.
@@ -245,7 +238,6 @@ class Check:
         return replace(report, remedy=remedy or self.remedy)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Modes:
     """What was audited: replayed data, a recorded run, an attack (its steps; 0: none).
@@ -261,7 +253,6 @@ class Modes:
     data_sha256_of: str | None = None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Recording:
     """How much of a run its trace shows.
@@ -289,7 +280,6 @@ class Recording:
         return text if self.closed else f"{text}; the recording was not closed"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class EpsilonInterval:
     """ε of a recorded run at δ: at least `lower` with that confidence, at most `upper` as claimed.
@@ -345,7 +335,6 @@ class EpsilonInterval:
         )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class AuditReport:
     """The complete result.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -39,7 +39,6 @@ _NAMED: Final = 3
 """So many inadmissible examples are named; the others are counted."""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Judged:
     """Norms of some examples, with the decision on each that has a bound."""
@@ -54,7 +53,6 @@ class _Judged:
         return np.any(undecided, axis=0) if undecided else np.zeros(len(self.norms), np.bool_)
 
 
-@final
 @dataclass(slots=True)
 class _Strangers:
     """Examples outside of the declared domain: how many, the first of them, and why.
@@ -76,7 +74,6 @@ class _Strangers:
             self.integers = str(kind)
 
 
-@final
 class Replayer:
     """Replays examples at one set of weights.
 

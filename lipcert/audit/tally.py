@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Annotated, Final, final
+from typing import Annotated, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -51,7 +51,6 @@ _OCTAVES: Final = 1100
 """more than float64 has on either side of 1"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Tally:
     """One bounded quantity over some examples.
@@ -143,7 +142,6 @@ Tallies = Mapping[Family, Mapping[str, Tally]]
 _EveryFamily = Annotated[Tallies, Limit("of every family", lambda found: {*found} == {*FAMILIES})]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Findings:
     """What some examples showed: tallies and checks."""

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -46,12 +46,10 @@ Said: TypeAlias = "tuple[tuple[str, object], ...]"
 """numbers and words by what they are of"""
 
 
-@final
 class Ended(BaseException):
     """Ends a run of which no more need be seen; no Exception, so that loops let it pass."""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Difference:
     """What differed between the runs. step: of the optimizers, from 0; None: at the end.
@@ -68,7 +66,6 @@ class Difference:
         return f"{where}: {self.what}"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Changed:
     """The example that differs. number: in the data, None where the data are the same. is_absent:
@@ -80,7 +77,6 @@ class Changed:
     is_far: bool = False
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Loader:
     """What draws batches. sampler: its numbers, and digests of what it holds for each example."""
@@ -90,7 +86,6 @@ class _Loader:
     weights: Mapping[str, Tensor]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Release:
     """What is seen of a release. index: of its examples, None where that is not known. rows: of
@@ -108,7 +103,6 @@ class _Release:
     kept: Path | None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Step:
     """What a step of an optimizer shows. divisor: of the noised gradient before it was applied;
@@ -123,7 +117,6 @@ class _Step:
     after: str
 
 
-@final
 @dataclass(slots=True, eq=False)
 class Tape:
     """What one run does, and for the second one what the first did.

@@ -35,7 +35,7 @@ from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -64,7 +64,6 @@ Data: TypeAlias = "Sequence[Any] | Dataset[Any]"
 Observe: TypeAlias = Callable[[str, int, int], None]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Compared:
     """A run without an example of the data, or with another one in its place.
@@ -82,7 +81,6 @@ class Compared:
     seconds: float
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class TwinReport:
     """How a run compares with runs on neighbouring data.

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from lipcert.audit.job import Job, Kind, Unit
 from lipcert.audit.records import CheckReport, ExampleReference
@@ -33,7 +33,6 @@ _STAMP: Final = "job.json"
 _MOST_BYTES: Final = 1 << 28
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class UnitResult:
     """What one unit of work found."""
@@ -62,7 +61,6 @@ class UnitResult:
         return result
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Total:
     """The findings of all units, replayed and attacked examples apart. done: numbers of units."""
@@ -95,7 +93,6 @@ def total_of(results: Iterable[UnitResult]) -> Total:
     return Total(done, parts[Kind.REPLAY], parts[Kind.ATTACK], tuple(each))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ResultFolder:
     """Results of one job. digest: of the job and its inputs."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import torch
@@ -45,7 +45,6 @@ _PROOF: Final = 2.0**-23
 """the share of a norm that its proof may take, and more"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Excess:
     """A norm between two ends, over its radius; allowed: the ratio that rounding explains.
@@ -131,7 +130,6 @@ def _ends(lower: float, upper: float, radius: float) -> tuple[float, float]:
     return divide_down(lower, radius), divide_up(upper, radius)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Settled:
     """Weights to replay, None for those of the file. claims: those at them, if admissible."""

@@ -148,7 +148,8 @@ def _judged(gates: Gates, report: Report, data: bytes) -> tuple[GateResult, ...]
         return gates.judged(**dict.fromkeys(stated, NOT_PROVED))
     certificate = read_certificate(data)
     network, privacy = certificate.network, certificate.privacy
-    numbers = (network.grad_norm, network.sensitivity, privacy and privacy.epsilon)
+    epsilon = None if privacy is None else privacy.epsilon
+    numbers = (network.grad_norm, network.sensitivity, epsilon)
     found = (NOT_STATED if number is None else number for number in numbers)
     return gates.judged(**dict(zip(stated, found, strict=True)))
 

@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any, Final, NoReturn, final
+from typing import Any, Final, NoReturn
 
 import click
 
@@ -39,7 +39,6 @@ _VERBS: Final = (
 """each has a module of its name"""
 
 
-@final
 class _LipCertGroup(click.Group):
     """A group of verbs that are imported when they are named."""
 

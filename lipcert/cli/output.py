@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final
 
 import click
 
@@ -51,7 +51,6 @@ def write(text: str | bytes, file: Path | None = None) -> None:
         raise NoVerdictError(f"cannot write {file}: {why}") from error
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Output:
     """How a verb writes its result: what `options.output_options` read.

@@ -13,7 +13,7 @@ import json
 import os
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import click
 
@@ -33,7 +33,6 @@ _LONGEST_NAME: Final = 255
 _SHOWN: Final = 60
 
 
-@final
 class PathWord(click.Path):
     """A path on the command line; of_text: or another word, such as the address of data."""
 

@@ -19,7 +19,7 @@ from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final
 
 from lipcert.cli.paths import unreadable
 from lipcert.errors import UsageError
@@ -34,7 +34,6 @@ Parser = Callable[[object], object]
 """makes of text or a value of TOML the value of a field, or raises `UsageError`"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Knob:
     """One setting: how it is written, read and explained.
@@ -200,7 +199,6 @@ TABLE_PARSERS: Final[Mapping[str, Parser]] = MappingProxyType(
 """settings without an option: tables of the settings file, a value for each name or glob"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class EffectiveSettings:
     """The settings in force, and for every key the words that say where it comes from."""
@@ -209,7 +207,6 @@ class EffectiveSettings:
     origins: Mapping[str, str]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Found:
     value: object

@@ -16,10 +16,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 
-@final
 class OverBudget(Exception):  # noqa: N818 (no failure of the program)
     """The limit that was reached, in one printable line."""
 
@@ -28,7 +27,6 @@ MAX_ENTRIES: Final = 1 << 27
 MAX_SECONDS: Final = 3600.0
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Limits:
     """entries: of tables and constants that are made and kept; seconds: of wall-clock time."""
@@ -37,7 +35,6 @@ class Limits:
     seconds: float = MAX_SECONDS
 
 
-@final
 @dataclass(slots=True)
 class _Account:
     limits: Limits

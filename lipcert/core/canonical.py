@@ -19,7 +19,7 @@ import math
 import re
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 from lipcert.core.codec import CodecError, Reader, mapping, words
 
@@ -48,7 +48,6 @@ _FLOAT: Final = re.compile(
 _NATURAL: Final = re.compile(r"0|[1-9][0-9]*+")
 
 
-@final
 class CanonicalFormError(ValueError):
     """A text or a value that has no canonical form: where, and why."""
 

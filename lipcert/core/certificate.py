@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, Final, Literal, TypeVar, cast, final
+from typing import Any, Final, Literal, TypeVar, cast
 
 from lipcert.core.canonical import MAX_BYTES, READERS, CanonicalFormError, read_canonical
 from lipcert.core.codec import Bound, Codec, CodecError, Sha256, member
@@ -30,12 +30,10 @@ SEMANTICS: Final = "lipcert-ir/1"
 _T = TypeVar("_T")
 
 
-@final
 class CertificateFormatError(ValueError):
     """A certificate that does not say what certificates say: where, and why."""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Tool:
     """What wrote the certificate. Documentary: never trusted."""
@@ -44,7 +42,6 @@ class Tool:
     version: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ExternalFile:
     """A file beside the model that holds some of its tensors."""
@@ -54,7 +51,6 @@ class ExternalFile:
     size: int
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ModelIdentity:
     """Which model: its file, and what it computes.
@@ -78,7 +74,6 @@ class ModelIdentity:
         return self.outputs if self.output is None else (self.output, *self.outputs)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Constraint:
     """‖tensor‖ ≤ radius throughout training; kind: "spectral" (of the op) or "frobenius"."""
@@ -88,7 +83,6 @@ class Constraint:
     radius: Bound
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ScopeClaim:
     """For which weights: kind "point" (those of the file) or "constraint-set".
@@ -101,7 +95,6 @@ class ScopeClaim:
     constraints: tuple[Constraint, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Assumption:
     """One thing that the claims depend on.
@@ -116,7 +109,6 @@ class Assumption:
     data: Mapping[str, object]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ParameterClaim:
     """‖∂loss/∂parameter‖₂ ≤ grad_norm for one example. tensor: its initializer in the file."""
@@ -126,7 +118,6 @@ class ParameterClaim:
     grad_norm: Bound
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GroupClaim:
     """Parameters noised together: their joint gradient bound, its sensitivity, and the noise."""
@@ -139,7 +130,6 @@ class GroupClaim:
     noise_std: Bound
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class NetworkClaim:
     """Bounds of the whole network; None: not claimed. noise_multiplier: of the whole release."""
@@ -150,7 +140,6 @@ class NetworkClaim:
     noise_multiplier: Bound | None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class PrivacyClaim:
     """The run of the assumptions is (epsilon, delta)-differentially private.
@@ -164,7 +153,6 @@ class PrivacyClaim:
     status: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Certificate:
     """All of it. lines: in the order of a proof, each from those before it."""
@@ -211,7 +199,6 @@ def read(kind: type[_T], value: object, where: str, **apart: object) -> _T:
     return _CODEC.read(kind, value, where, **apart)
 
 
-@final
 class CertificateFileError(ValueError):
     """A certificate that cannot be read at all."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.budget import Limits, OverBudget, limited, spend
 from lipcert.core.certificate import (
@@ -49,7 +49,6 @@ _MOST_LINES: Final = 40
 """for each step or tensor, so that the work of a check grows with the model only"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Choices:
     """What the user of the checker decides: an engine, accepted assumptions, a budget."""
@@ -88,7 +87,6 @@ def _checked(data: bytes, path: Path, choices: Choices) -> Report:
     return state.report(verdict, tuple(stages))
 
 
-@final
 class _State:
     """What a check has established so far; each stage adds to it."""
 

@@ -32,7 +32,6 @@ from typing import (
     TypeVar,
     Union,
     cast,
-    final,
     get_args,
     get_origin,
     get_type_hints,
@@ -43,7 +42,6 @@ Reader: TypeAlias = Callable[[Any], Any]
 """`CodecError` for what is not a value of its type"""
 
 
-@final
 class CodecError(ValueError):
     """A value that is not what its type says; path: from the value that was to be read."""
 
@@ -53,7 +51,6 @@ class CodecError(ValueError):
         self.path = path
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Limit:
     """What holds of values beyond their type. what: they are, as the error says."""
@@ -201,7 +198,6 @@ class Codec:
             raise CodecError(f"is not possible: {error}") from None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Member:
     """A field of a record, and its place in the object."""

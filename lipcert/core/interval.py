@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +38,6 @@ def down(array: Array) -> Array:
     return np.asarray(np.nextafter(array, -np.inf), dtype=np.float64)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Interval:
     """lo ≤ x ≤ hi entry by entry; the two arrays have one shape. Never NaN."""

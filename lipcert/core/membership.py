@@ -17,7 +17,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -47,7 +47,6 @@ _MOST_UNUSED: Final = 4
 """names of tensors that a note lists"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Weights:
     """A model with the weights of a file, where they were found, and what was not looked at.
@@ -146,7 +145,6 @@ def _is_same(one: Tensor, other: Tensor) -> bool:
     return one.dims == other.dims and np.array_equal(one.values(), other.values(), equal_nan=True)
 
 
-@final
 class _Safetensors:
     """The tensors of a safetensors file: a JSON header behind its length, then plain numbers.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform, final
+from typing import Any, Final, TypeAlias, TypeVar, dataclass_transform
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ PLUS: Final = ""
 """stands among the sources, at 0.0, where a fixed part was added: no initializer has this name"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Added:
     """The act that adds one number to every entry."""
@@ -44,7 +43,6 @@ def then(acts: Acts, act: Callable[[npt.NDArray[Any]], npt.NDArray[Any]]) -> Act
     return None if acts is None else (*acts, act)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Operand:
     """A constant tensor: every entry lies in [lo, hi] (the same array twice where it is exact).
@@ -75,7 +73,6 @@ class Operand:
         return self.lo is self.hi
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Place:
     """Where the examples of a batch lie in a tensor: dimension `axis` is before·N·after."""
@@ -84,7 +81,6 @@ class Place:
     before: int = 1
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Head:
     """One of several outputs that a loss reads: its name in the file, and shape and place there."""
@@ -99,7 +95,6 @@ class Head:
         return math.prod(self.shape)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Part:
     """One of several inputs: its name and shape in the file, for one example.
@@ -118,7 +113,6 @@ class Part:
         return math.prod(self.shape)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Window:
     """Windows along the spatial axes: tap t of output o reads o·stride + t·dilation − before.
@@ -166,7 +160,6 @@ class Embedding(Op):
     table: Operand
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Compare(Op):
     """y = 1 where x = limits, or where x > limits if `above`, and 0 elsewhere.
@@ -255,7 +248,6 @@ class PRelu(Op):
     slope: Operand
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Move(Op):
     """y.flat[k] = x.flat[sources[k]], or 0 where sources[k] = −1. sources: of y's shape.
@@ -453,7 +445,6 @@ class Hide(Op):
     """
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """output = op(inputs); node: position of the (last) ONNX node in `Model.nodes`."""
@@ -491,7 +482,6 @@ def kept_entries(step: Step) -> int:
     return sum(x.size for x in arrays if isinstance(x, np.ndarray) and x.flags.writeable)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Program:
     """The steps that the chosen output needs, in order.

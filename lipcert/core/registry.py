@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
-from typing import Any, final
+from typing import Any
 
 
 def member(package: str, place: str) -> Any:
@@ -16,7 +16,6 @@ def member(package: str, place: str) -> Any:
     return getattr(import_module(f"lipcert.core.{package}.{module}"), name)
 
 
-@final
 class Registry(Mapping[str, Any]):
     """Members of the modules of one package, by the names that files and settings give them.
 

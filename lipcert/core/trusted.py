@@ -9,12 +9,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 _DEPENDENCIES: Final = ("numpy", "onnx", "protobuf")
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class TrustedFile:
     """A module of the core. lines: with code, without comments, docstrings and blank lines."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import final
 
 from lipcert.core.certificate import Assumption, Certificate
 from lipcert.core.ledger import EVALUATION
@@ -26,7 +25,6 @@ STAGES = (
 """What the checker does, in this order; the numbers in reports count from 0."""
 
 
-@final
 class Verdict(Enum):
     """The four answers of a check."""
 
@@ -40,7 +38,6 @@ class Verdict(Enum):
     """a claim does not follow, or the certificate is of another model"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Stage:
     """One numbered step of a check; reasons: why it failed, nothing where it did not."""
@@ -59,7 +56,6 @@ class Stage:
         return f"LC20{self.number}"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class StoredWeight:
     """A trained tensor of the model, and the name under which given weights hold it."""
@@ -73,7 +69,6 @@ class StoredWeight:
         return self.tensor == self.stored
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a check.

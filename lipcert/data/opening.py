@@ -23,7 +23,7 @@ import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, ValuesView
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -119,7 +119,6 @@ def source_of_object(
     )
 
 
-@final
 class Indexed(Source):
     """A data set with `__getitem__` and `__len__`. collate: of a loader; makes a batch of them."""
 
@@ -169,7 +168,6 @@ class Indexed(Source):
         return joined(blocks)
 
 
-@final
 class Stream(Source):
     """What can only be gone through; how many examples there are is known at the end.
 

@@ -11,7 +11,7 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ _MOST_ROWS: Final = 1 << 13
 _SHOWN: Final = 6
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Identity:
     """A digest that changes when the data do. of: what the digest is of, in words."""
@@ -39,7 +38,6 @@ class Identity:
     of: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Columns:
     """Names of inputs and labels in a file; None: what is usual, `X_NAMES` and `Y_NAMES`.
@@ -178,7 +176,6 @@ class Source(ABC):
         raise NoVerdictError(f"{self.name} can only be read in order")
 
 
-@final
 class Arrays(Source):
     """Two arrays in memory. sha256: of the file that they were read from; "": of the arrays."""
 

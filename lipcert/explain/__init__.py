@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.line import RULES
 from lipcert.core.losses import KINDS
@@ -35,7 +35,6 @@ _CORE: Final = Path(__file__).parent.parent / "core"
 _Definition = ast.FunctionDef | ast.ClassDef
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class RulePage:
     """Where a rule is applied, and what is said there."""

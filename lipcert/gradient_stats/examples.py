@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -40,7 +40,6 @@ _TINY: Final = float(np.finfo(np.float64).tiny)
 _INWARD: Final = 1e-12
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Examples:
     """Inputs [examples, *shape] of a float or integer type, and their labels [examples, ...].
@@ -73,7 +72,6 @@ class Examples:
         return replace(self, x=self.x[index], y=self.y[index])
 
 
-@final
 class DataSet:
     """The examples of a source, checked as they are read; no more than are asked for are held.
 

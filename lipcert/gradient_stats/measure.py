@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -31,7 +31,6 @@ RIVAL: Final = GradientClipping(1.0)
 """the baseline of other mechanisms: gradient clipping at C = 1, all parameters together"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ObservedGroup:
     """Of parameters that are noised together; see `Observed`."""
@@ -43,7 +42,6 @@ class ObservedGroup:
     clipped_signal: float
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Observed:
     """Gradients of single examples, as they were met; nothing of it is certified.
@@ -85,7 +83,6 @@ Groups = Mapping[str, Sequence[str]]
 """Names of the parameters that are noised together, by the name of the group."""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Signal:
     """The mean of what one clip leaves of examples, or its mean norm where labels are random."""
@@ -94,7 +91,6 @@ class _Signal:
     by_group: FloatArray
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Met:
     """Gradients of examples through one network.

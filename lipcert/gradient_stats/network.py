@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Final, Self, final
+from typing import Final, Self
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from lipcert.search.operand_gradients import OperandGradient, operand_gradients
 from lipcert.search.pullbacks import cotangents, pulls, squares
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """An operand as scale·θ[places], or as the reciprocals of that (`divisor`: θ[places]).
@@ -61,7 +60,6 @@ class View:
         return np.asarray(whole.reshape(len(flat), self.size), np.float64)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Network:
     """A program and, by the outputs of its steps and the fields of their ops, what they show.
@@ -143,7 +141,6 @@ Seeds = Callable[[FloatArray], FloatArray]
 """from outputs [examples, *shape] to the gradients of the losses by them"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class ParameterGradient:
     """The gradients of several examples by one parameter, from all operands that show it."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, TypeAlias, final
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ _INWARD_DOUBLE: Final = (2.0**-46, 2.0**-40, 2.0**-30, 2.0**-20)
 _Act: TypeAlias = "Callable[[Domain, FloatArray], FloatArray]"
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Domain:
     """Flat examples with every entry in a box and the whole within a ball around 0.

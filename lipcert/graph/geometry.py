@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +16,6 @@ from lipcert.core import program
 from lipcert.core.rules.windows import Axis, axes_of, overlap
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Window:
     """One spatial dimension: output o reads input positions o·stride + t·dilation − pad_begin.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,6 @@ PlaceArray = npt.NDArray[np.int32]
 """places in a tensor, of which there are fewer than 2^31"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Operand:
     """A constant tensor used by an op.
@@ -114,7 +113,6 @@ class BatchStatus(Enum):
     """the file holds one example at a time; applying it to each example separately is assumed"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class BatchProof:
     """Batch independence: its status, the batch axis of the input, and how it was established."""
@@ -124,7 +122,6 @@ class BatchProof:
     witness: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Parameter:
     """A tensor of the file that training may update.
@@ -147,7 +144,6 @@ class Parameter:
         return math.prod(self.shape)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class EvalLayer:
     """A layer that a file holds as it computes in eval mode, and that differs in train mode.
@@ -197,7 +193,6 @@ def places_of(inputs: Sequence[p.Part]) -> Iterator[tuple[p.Part, slice]]:
         start += part.size
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Node:
     """A step of the program; given: shapes of its inputs in the program.
@@ -281,7 +276,6 @@ def _is_in_place(step: p.Step, given: Sequence[Shape]) -> bool:
     return 0 not in getattr(step.op, "axes", ())
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
     """An operand of a node that is a view of a parameter; slot: its role."""
@@ -309,7 +303,6 @@ class Use:
         return self.operand.places.reshape(-1)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
     """A feed-forward network with one input and one output, which may hold several of the file.

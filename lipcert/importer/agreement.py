@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -43,7 +43,6 @@ _REWRITTEN_SHARE: Final = 1e-6
 _REMEDY: Final = "report this file; the bounds would describe another function"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Domain:
     """Examples with ‖x‖₂ ≤ input_norm and every entry in input_box, whichever are declared.
@@ -116,7 +115,6 @@ def check_agreement(
         raise _refused("a step cannot be computed") from error
 
 
-@final
 @dataclass(slots=True, eq=False)
 class _Comparison:
     """largest: difference of outputs so far, over 1 + the largest number of the output."""

@@ -39,7 +39,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 from onnx.onnx_ml_pb2 import ModelProto, TensorProto
@@ -56,7 +56,6 @@ _STATE_NAME: Final = re.compile(r"^\w+(\.\w+)*$")
 TURNED: Final = Attribute("INTS", (1, 0))
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Separated:
     """The model with an initializer per parameter.
@@ -178,7 +177,6 @@ _PER_CHANNEL: Final = frozenset({"group_norm", "prelu"})
 """calls whose parameters are vectors that the node may read with further axes of size 1"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Bound:
     """A model that names its parameters, which of them that changed, and the tensors so used.
@@ -211,7 +209,6 @@ def with_bindings(
     return Bound(bound, frozenset(work.names), frozenset(work.scattered))
 
 
-@final
 @dataclass(slots=True, eq=False)
 class _Work:
     model: Model

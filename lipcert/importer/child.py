@@ -26,7 +26,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn, final
+from typing import Final, NoReturn
 
 from lipcert.core.reader.files import MAX_BYTES
 from lipcert.errors import ModelFileError
@@ -51,7 +51,6 @@ _MODEL_WITH_DATA_ELSEWHERE: Final = 64 * _MIB
 """bytes of a file that may keep most of its weights in others"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Budget:
     """What the import of one file may take in a child process, far above honest use.

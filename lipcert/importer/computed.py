@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from lipcert.importer.graph_of import view_of
 _NO_INPUT: Final = Data("", (1,), None)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class TensorView:
     """A constant that shows one initializer: scale·θ[places]."""
@@ -34,7 +33,6 @@ class TensorView:
     array: FloatArray
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Computed:
     """A model with its computed tensors as initializers.
@@ -98,7 +96,6 @@ def numbers_of(array: FloatArray) -> Tensor:
     return Tensor("float64", array.shape, exact.tobytes())
 
 
-@final
 class _Search:
     """The nodes so far, walked with what they compute from parameters taken for parameters.
 

@@ -17,7 +17,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import reduce
-from typing import final
 
 import numpy as np
 
@@ -35,7 +34,6 @@ Slot = tuple[int, str]
 """a step, by its position, and the name of an operand in its op"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class View:
     """array = scale·θ[places] + plus, or 1/θ[places] if inverted; as of `graph.ir.Operand`."""
@@ -76,7 +74,6 @@ def _done(acts: Iterable[Arrange], array: FloatArray) -> FloatArray:
     return reduce(lambda own, act: act(own), acts, array)
 
 
-@final
 class Operands:
     """The operands of a program: views of parameters, constants, and what is neither.
 

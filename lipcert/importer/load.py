@@ -20,7 +20,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from onnx.onnx_ml_pb2 import ModelProto
@@ -38,7 +38,6 @@ _DOUBTFUL: Final = frozenset({"LC007", "LC008", "LC025", "LC028"})
 _AGAIN: Final = "export the model again; its nodes are not valid ONNX"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Rehearsal:
     """What the child found: the digests of what it read, and the comparison with onnxruntime."""

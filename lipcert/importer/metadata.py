@@ -15,7 +15,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.reader.records import Model, Node
 from lipcert.diagnostics import EXPORT
@@ -54,7 +54,6 @@ _HARMLESS: Final = re.compile(r"^Fuse(ConvPad|Successive\w*|HardSwish\w*)$")
 _TRAINING_CALLS: Final = ("_native_batch_norm_legit_functional",)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Provenance:
     """Names of parameters and buffers by placeholder; `signed` if the exporter listed them."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import final
 
 from lipcert.diagnostics import Diagnostic
 from lipcert.errors import NoVerdictError
@@ -13,7 +12,6 @@ from lipcert.graph.ir import BatchProof, Graph
 from lipcert.importer.reading import Reading, external_digests
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Verification:
     """Comparison of the program of the core with onnxruntime on examples of the domain."""
@@ -23,7 +21,6 @@ class Verification:
     """largest |difference| / (1 + largest |value|) over all outputs compared"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class MacroLayer:
     """One op that several nodes of the file spell out; `nodes`: their names, the last one last."""
@@ -33,7 +30,6 @@ class MacroLayer:
     nodes: tuple[str, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class ImportedModel:
     """A graph that was compared with the program of the core, and facts about its file."""

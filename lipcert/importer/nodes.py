@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.lower.branches import Splicer
 from lipcert.core.lower.lower import Walk
@@ -32,7 +32,6 @@ _SHAPED: Final = frozenset(
 """calls of which the first argument alone is a tensor"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Call:
     """A call of a torch operator, or of another function, whose name then has a dot in it.
@@ -80,7 +79,6 @@ def _arguments(text: str) -> Iterator[str]:
         yield text[start:].strip()
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class NotedNode:
     """A node with its exporter's notes, and stored tensors that it reads."""

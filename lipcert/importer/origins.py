@@ -34,7 +34,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -73,7 +73,6 @@ _SIZED: Final = frozenset({"Resize", "Upsample"})
 """operators whose constants are sizes, also where they are fractions"""
 
 
-@final
 @dataclass(slots=True, eq=False)
 class _Group:
     """The nodes of one call, and the float tensors that they read."""

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from onnx.onnx_ml_pb2 import ModelProto
 
@@ -39,7 +39,6 @@ _REMEDIES: Final = {
 }
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Reading:
     """What the core makes of a file. outputs: those of the file that the loss reads, by name."""
@@ -91,7 +90,6 @@ def _lowered(model: Model, *outputs: str) -> Program:
         raise UnsupportedModelError((refusal,)) from error
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Outline:
     """Producer, operator sets, inputs, outputs, operators with their numbers, stored tensors.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -40,12 +40,10 @@ _TYPES = {"tensor(float)": "float32", "tensor(double)": "float64", "tensor(float
 }
 
 
-@final
 class RunFailure(Exception):  # noqa: N818 (no failure of the program)
     """onnxruntime refuses a model or an input; one line."""
 
 
-@final
 class Runtime:
     """A file as it stands, of which the values of its nodes can be asked for.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -44,7 +44,6 @@ _QUICK_GELU: Final = 1.702
 _NEAR: Final = 1e-3
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Trained:
     """The parameters; lost: known ones that no rule follows; numbers: those of a formula.
@@ -58,7 +57,6 @@ class Trained:
     fixed: Mapping[str, str]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Marks:
     """What the exporter's notes say of a file.
@@ -177,7 +175,6 @@ def scales_of_quantised(model: Model) -> frozenset[str]:
     return frozenset(name for node in dequantised(model) for name in node.inputs[1:2])
 
 
-@final
 class _Uses:
     """How steps use tensors.
 

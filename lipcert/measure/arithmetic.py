@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 
@@ -21,7 +21,6 @@ _AUTOCAST: Final = {Precision.BFLOAT16: torch.bfloat16, Precision.FLOAT16: torch
 _TF32_CAPABILITY: Final = (8, 0)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """Where and how precisely a network is evaluated.

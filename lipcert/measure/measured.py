@@ -13,7 +13,6 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +26,6 @@ _OUTWARD = 1.0 + 2.0**-40
 """covers the roundings of the comparison itself: a few additions in float64"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
     """Norms of one tensor, one for each example: |norm − truth| ≤ error.  # [examples] each
@@ -40,7 +38,6 @@ class Measured:
     error: FloatArray
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class BatchNorms:
     """Everything measured in one batch.
@@ -55,7 +52,6 @@ class BatchNorms:
     cotangents: Mapping[str, Measured]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Decision:
     """For each example, whether its norm violates the bound, or is undecided.  # [examples] each"""

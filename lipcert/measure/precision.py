@@ -18,10 +18,8 @@ a proof about one network:
 from __future__ import annotations
 
 from enum import Enum
-from typing import final
 
 
-@final
 class Precision(Enum):
     """Arithmetic of products; sums are accumulated in float32 or better."""
 

@@ -17,7 +17,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
-from typing import Any, Final, final
+from typing import Any, Final
 
 from lipcert.core.arithmetic import (
     add_up,
@@ -107,7 +107,6 @@ _KINDS: Final[Mapping[str, type[Enum]]] = {
 }
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Declaration:
     """How the noise is set: s = σ·Δ on each of `groups` groups, by the sensitivity Δ of ….
@@ -273,7 +272,6 @@ def lints(plan: TrainingPlan, declaration: Declaration) -> tuple[Diagnostic, ...
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ZeroConcentrated:
     """ρ of one release, ρ of the run, and the ε it converts to at the δ of the plan."""
@@ -304,7 +302,6 @@ def zero_concentrated(plan: TrainingPlan, noise_multiplier: float) -> ZeroConcen
     return ZeroConcentrated(each, rho, converted) if math.isfinite(converted) else None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Selection:
     """ε of other searches than one that publishes all K trials; None: no finite one.
@@ -323,7 +320,6 @@ class Selection:
         return min(known.items(), key=lambda item: item[1], default=None)
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
     """The run, or all its trials together, are (epsilon, delta)-DP: the object `privacy` of

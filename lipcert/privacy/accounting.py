@@ -20,7 +20,7 @@ from decimal import ROUND_CEILING, Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 
@@ -263,7 +263,6 @@ def _quiet() -> Iterator[None]:
         logger.setLevel(before)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class CurvePoint:
     """ε of a run of `steps` steps at `noise_multiplier`; None: no finite one."""

@@ -21,7 +21,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -124,7 +124,6 @@ def _lowered(shifts: FloatArray, step: float) -> list[tuple[float, int]]:
     return [(float(a), int(n)) for a, n in zip(found, counts, strict=True)]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Losses:
     """Losses (first + k)·gap with their probabilities under P, of `count` releases alike.
@@ -167,7 +166,6 @@ def _sampled(shift: float, rate: float, gap: float) -> _Losses:
     return _Losses(gap, first, -np.diff(beyond, append=0.0))
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sums:
     """The law under P of ΣM_t, rounded down to k·unit."""

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from functools import reduce
-from typing import final
 
 from lipcert.core.arithmetic import (
     add_up,
@@ -65,7 +64,6 @@ class Allocation(Enum):
     """s_k = σ·Δ_k·w_k·√Σ_j 1/w_j², for weights w_k of the user's; per-layer for equal ones"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Group:
     """Parameters noised together, in all `dimension` numbers, and what is known of them so far.
@@ -99,7 +97,6 @@ class Group:
             )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Allocated:
     """The groups, each with its noise. energy: Σ_k d_k·s_k²."""

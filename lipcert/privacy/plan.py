@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final
 
 from lipcert.core.arithmetic import round_up
 from lipcert.errors import UsageError
@@ -87,7 +87,6 @@ _REFUSED: Final[Mapping[tuple[Sampling, Neighbouring], str]] = MappingProxyType(
 )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class TrainingPlan:
     """A run that releases noised gradients of `batch_size` examples out of `dataset_size`.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -67,7 +67,6 @@ def selected_epsilon(
     return high
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Curve:
     """values[k] ≥ P(S) − ratios[k]·Q(S) for all S, both ways round; both start at ratio 0."""
@@ -97,7 +96,6 @@ class _Curve:
         return np.asarray(np.minimum(1.0, lines.min(axis=0)), dtype=np.float64)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Search:
     """most[j] ≥ h(1 − q) and least[j] ≤ h(1 − G(q)) for all q of the j-th part of [0, 1]."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 import time
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Self, final
+from typing import TYPE_CHECKING, Final, Self
 
 from lipcert.text.safe import shortened
 
@@ -23,7 +23,6 @@ _DRAW_SECONDS: Final = 0.1
 _NAME_WIDTH: Final = 40
 
 
-@final
 class ProgressReport:
     """Context manager whose `observe` may be called any number of times.
 

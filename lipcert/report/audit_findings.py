@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, NamedTuple, final
+from typing import Final, NamedTuple
 
 from lipcert.audit.records import (
     AuditReport,
@@ -84,7 +84,6 @@ _DEFAULTS: Final = {
 }
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Held:
     """A norm that was compared with a bound.

@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, Literal, final
+from typing import TYPE_CHECKING, Final, Literal
 
 from lipcert.analysis.records import stated_values
 from lipcert.core.certificate import Certificate, read_certificate
@@ -126,7 +126,6 @@ def certification_json(issued: Issued, target: Path) -> str:
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ClaimedRun:
     """What a certificate says of its run, by the names of `Account`."""
@@ -138,7 +137,6 @@ class ClaimedRun:
     plan: TrainingPlan | None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Claimed:
     """A certificate, the digest of its file, and the run that it states an ε of."""
@@ -160,7 +158,7 @@ def _run(certificate: Certificate) -> ClaimedRun | None:
         return None
     run, delta = premises.run, float(claim.delta)
     said = {"delta": delta, "neighbours": premises.relation}
-    plan = run and plan_of({**asdict(run), **said, "sampling": run.scheme})
+    plan = None if run is None else plan_of({**asdict(run), **said, "sampling": run.scheme})
     sigma = certificate.network.noise_multiplier
     return ClaimedRun(claim.epsilon, delta, sigma, claim.accountant, plan)
 
@@ -217,7 +215,6 @@ def claimed_values(certificate: Certificate) -> Iterator[Bounded]:
         yield value, "", rules.get(value, ""), norms.get(value), cotangents.get(value)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class CheckedAssumption:
     """An assumption as `lipcert check` reports it."""
@@ -228,7 +225,6 @@ class CheckedAssumption:
     open: bool
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class CheckStep:
     """A step of a check, and whether it found nothing."""
@@ -237,7 +233,6 @@ class CheckStep:
     ok: bool
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Check:
     """What the checker said, as a document has it. certificate: the digest of the file it read."""

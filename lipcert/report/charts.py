@@ -15,7 +15,7 @@ import statistics
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final
 
 from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport, Quantity
@@ -53,7 +53,6 @@ _TICKS: Final = 5
 Points = tuple[tuple[float, float], ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class LineChart:
     """Points of a bound, joined, and dots of what was observed; both increase in x.
@@ -174,7 +173,6 @@ def _dot(x: float, y: float) -> str:
     return _element("circle", {"cx": x, "cy": y, "r": 4.0, "class": "observed"})
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Scale:
     """Numbers from `low` to `high` lie between the coordinates `start` and `stop`."""

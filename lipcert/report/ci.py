@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Final, final
+from typing import Final
 from urllib.parse import quote
 from xml.etree.ElementTree import Element, SubElement, indent, tostring
 
@@ -43,7 +43,6 @@ _CODES: Final = {GateOutcome.EXCEEDED: "LC110", GateOutcome.UNKNOWN: "LC111"}
 _REMEDY: Final = "`lipcert suggest MODEL` lists what makes it smaller"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Finding:
     """Something that a reader must know. kind, place: what it is about ("group", "conv1").
@@ -81,7 +80,6 @@ _TONES: Final = {
 }
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class CiReport:
     """A result. verb: as on the command line. file: the path of what it is about.

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any, Final, Literal, TypeAlias, final
+from typing import Any, Final, Literal, TypeAlias
 
 from lipcert.analysis.records import Analysis
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
@@ -54,7 +54,6 @@ Place: TypeAlias = tuple[str, str, str]
 """where a number stands: "network", "privacy", "group" or "parameter", a name, and what it is"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Assumed:
     """An assumption. checked: somebody established it, so that it assumes nothing.
@@ -67,7 +66,6 @@ class Assumed:
     slack: tuple[float, ...] | None = field(default=None, metadata=member(apart=True))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Statement:
     """What a document states. kind: "certificate" or "analysis".
@@ -186,7 +184,6 @@ def _words(value: Any) -> str:
     return str(value)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Change:
     """A number that is not the same on both sides; None: no bound there.
@@ -205,7 +202,6 @@ class Change:
     regression: bool
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class AssumptionChange:
     """An assumption that is not the same on both sides; None: not assumed there.
@@ -220,7 +216,6 @@ class AssumptionChange:
     regression: bool
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """Two statements and what differs, written to JSON by its fields.

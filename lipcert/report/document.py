@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, Final, TypeAlias, final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
@@ -30,7 +30,6 @@ _MOST_NUMBERS: Final = 300
 _SILENT: Final = frozenset({"–", "0", ""})
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Line:
     """What a reader sees of a finding. label: its level and code. where: "" for the model."""
@@ -92,7 +91,6 @@ def _places(names: list[str]) -> str:
     return f"{shown}{more} ({count} in all)"
 
 
-@final
 class Tone(Enum):
     """How something is to be taken; the value is its class in the style sheet."""
 
@@ -104,7 +102,6 @@ class Tone(Enum):
     """the name of what the report is about"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Answer:
     """A sentence that answers what was asked."""
@@ -113,7 +110,6 @@ class Answer:
     tone: Tone
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Statement:
     """A topic with its sentence. status: a word with its tone, where somebody looked at it."""
@@ -124,7 +120,6 @@ class Statement:
     tone: Tone = Tone.PLAIN
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Statements:
     """Statements of one kind. tone: of their sentences."""
@@ -143,7 +138,6 @@ class Statements:
         return any(row.status for row in self.rows)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Listing:
     """Sentences. hidden: how many more there are."""
@@ -156,7 +150,6 @@ class Listing:
         return Listing(self.rows[:most], len(self.rows) - len(self.rows[:most]))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Findings:
     """Lines about what was found, labelled by level and code, or by code alone."""
@@ -173,7 +166,6 @@ Cell: TypeAlias = str | float | tuple[float | None, ...] | None
 """words, or bounds (None: no bound)"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of names (left) or numbers (right).
@@ -191,7 +183,6 @@ class Column:
     optional: bool = False
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Table:
     """Rows of cells. hidden: how many more there are."""
@@ -201,7 +192,6 @@ class Table:
     hidden: int = 0
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Bar:
     """One row of a ranking. share: the length of its bar in [0, 1]; remark: beside the bar."""
@@ -214,7 +204,6 @@ class Bar:
     tone: Tone = Tone.PLAIN
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Ranking:
     """Numbers to be compared at a glance."""
@@ -222,7 +211,6 @@ class Ranking:
     rows: tuple[Bar, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Figure:
     """A chart with its caption, a description for who does not see it, and the numbers it shows.
@@ -245,7 +233,6 @@ class Figure:
         return table(columns, self.rows[:_MOST_NUMBERS], len(self.rows[_MOST_NUMBERS:]))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Charts:
     """Figures, which only a page can show."""
@@ -253,7 +240,6 @@ class Charts:
     rows: tuple[Figure, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Commands:
     """Lines for a shell, each with the comment above it ("": none)."""
@@ -264,7 +250,6 @@ class Commands:
 Part: TypeAlias = Statements | Listing | Findings | Table | Ranking | Charts | Commands
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Section:
     """Parts under a title (the first may have none)."""
@@ -273,7 +258,6 @@ class Section:
     parts: tuple[Part, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Document:
     """What a verb says. answers: the first lines. facts: what it is about. word: the answer in one

@@ -14,7 +14,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.codec import member
 from lipcert.core.reader.records import Input
@@ -36,7 +36,6 @@ _TORCHSCRIPT: Final = (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ExportMistake:
     """code: of the finding; "" where there is none. done: what that means; why: what was found."""
@@ -47,7 +46,6 @@ class ExportMistake:
     remedy: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ExportAdvice:
     """What to do otherwise, and the line of Python that does all of it (`EXPORT`, filled in)."""
@@ -131,7 +129,6 @@ _PARAMETER_COLUMNS: Final = (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class InspectedNode:
     """One use of an op; parameters: slot → name of the trained tensor."""
@@ -144,7 +141,6 @@ class InspectedNode:
     parameters: Mapping[str, str]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class InspectedParameter:
     """One tensor and the nodes that use it; folded: computed from what is trained."""
@@ -157,7 +153,6 @@ class InspectedParameter:
     nodes: tuple[str, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class InspectedValue:
     """An input or output, and its shape in one example."""
@@ -166,7 +161,6 @@ class InspectedValue:
     shape: Shape
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Inspection:
     """Everything that was understood, or why nothing was."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 from lipcert.core.codec import member
 from lipcert.text.codec import DECIMAL, Codec, Form
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 JsonObject = Mapping[str, object]
 
 
-@final
 class FieldError(ValueError):
     """A member of a document that is missing or of another type: which, and what was expected."""
 

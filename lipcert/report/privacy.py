@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from lipcert.diagnostics import Diagnostic
 from lipcert.privacy.account import ACCOUNTANTS, Account, Selection
@@ -83,7 +83,6 @@ def _selection_rows(run: Account, selection: Selection) -> Iterator[tuple[str, s
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class PrivacyReport:
     """What a run costs, which of its numbers was asked for, and curves by what varies."""

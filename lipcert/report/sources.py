@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final
 
 from lipcert.analysis.records import Analysis, BoundReport
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
@@ -47,7 +47,6 @@ AUDIT: Final = "lipcert.audit/1"
 PRIVACY: Final = "lipcert.privacy/1"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Source:
     """A document: its path ("": it is in no file), its kind, the object in it, and what that was
@@ -99,7 +98,6 @@ def read_analysis(document: Mapping[str, object]) -> Analysis:
     return replace(found, assumptions=replace(found.assumptions, loss=loss))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Kind:
     """What a report is made of. command: that writes it. show: what its verb says, in tables of at
@@ -159,7 +157,6 @@ KINDS: Final[Mapping[str, _Kind]] = MappingProxyType(
 """by schema, in the order of a report"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Study:
     """What several documents say of one model. by_kind: in the order of a report."""

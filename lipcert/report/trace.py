@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
-from typing import Final, final
+from typing import Final
 
 from rich import filesize
 
@@ -26,7 +26,6 @@ from lipcert.report.json import JsonObject, dump
 from lipcert.text.numbers import counted
 
 
-@final
 @dataclass(slots=True)
 class TraceSummary:
     """Counts over all ranks; examples: of all batches whose size is known.

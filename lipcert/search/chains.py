@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 
@@ -104,7 +104,6 @@ _Multipliers: TypeAlias = tuple[tuple[tuple[float, ...], ...], float]
 _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Effort:
     """What a tier allows: the size of a form, to the largest one; windows of a value; patience;
@@ -142,7 +141,6 @@ def _has_hull(premises: Premises) -> bool:
     return premises.loss in _CLASSES and not per_token
 
 
-@final
 class _Search(Proposals):
     """Proposes chains to a derivation."""
 
@@ -585,7 +583,6 @@ class _Search(Proposals):
         return found
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Part:
     """The contribution of a step to a chain: unknown slopes of a run, and its matrices.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.lines.chains import ChainForm
@@ -23,7 +23,6 @@ NormLines: TypeAlias = tuple[StepNorm | RunNorm | StackNorm, ...]
 """of steps, by the value that they compute, then of runs, then of stacks"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class NormClaim:
     """‖linear part of a step‖₂ ≤ bound, and which route proves it, as of `core.lines.norms`."""
@@ -63,7 +62,6 @@ class Proposals:
         return ()
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Evidence:
     """What is known beforehand of a network. norms: of linear steps and of several of them.

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -29,7 +29,6 @@ _CLOSE: Final = 1.38
 """of the scale of a hull: a ball that is no smaller, of about the same radius, cannot do better"""
 
 
-@final
 class Spectra:
     """Eigenvalues of the matrices of forms, with eigenvectors as columns, each found once."""
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -197,7 +197,6 @@ def weights_found(
     return (tuple(inner.tolist()), tuple(outer.tolist())), part
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
     """whole: A; matrix: A over its largest entry; squares: (ρu)² for every pair of classes, of

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -54,7 +54,6 @@ Trained = Mapping[str, Tensor | None]
 """What the file holds of each trained tensor; None where operands are known to show all of it."""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Witness:
     """Norms met at admissible examples; None where nothing was searched."""
@@ -194,7 +193,6 @@ def _within(operand: Operand, direction: Array, radii: Mapping[str, float]) -> O
     return Operand(array, array, operand.sources)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Point:
     """A stack of examples with the gradients of their losses.
@@ -221,7 +219,6 @@ class _Point:
         return replace(self, shares=kept)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Search:
     """plain: the operands whose gradients count; others can only lengthen the whole."""

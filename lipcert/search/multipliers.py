@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,6 @@ _MIDDLE: Final = 320
 _ACCURACY: Final = 1e-7
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Linked:
     """A chain, as the links that it consists of."""
@@ -172,7 +171,6 @@ def _tuned(problem: _Problem, phases: _Phases, attained: float) -> _State | None
     return min(best, reached, key=lambda state: state.value)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Panel:
     """Columns of a triangular factor: on its diagonal, and below, with the sign changed.
@@ -187,7 +185,6 @@ class _Panel:
     half: FloatArray
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _State:
     """Multipliers, the form that they give, the factor below it, and the largest value."""
@@ -223,7 +220,6 @@ class _State:
         return values, inverse
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Piece:
     """A problem, the unknown slopes of each part like it, and what no multipliers go below."""
@@ -233,7 +229,6 @@ class _Piece:
     attained: float
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
     """The inequality of a descent, as a function of the multipliers.
@@ -340,7 +335,6 @@ class _Problem:
         return best
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Look:
     """The smoothed maximum with a barrier, as a function of the logarithms of multipliers.

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import starmap
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -59,7 +59,6 @@ _EXACT: Final = (Shift, Dense, Conv)
 """steps that leave a run the norm of its linear step"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Effort:
     """Floating-point operations that a proof may cost: of a matrix, and of a map written out.

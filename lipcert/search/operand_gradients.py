@@ -10,7 +10,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
@@ -64,7 +63,6 @@ def operand_gradients(step: p.Step, x: Array, g: Array) -> Iterator[tuple[str, O
             yield "slope", _Entries(summed(np.minimum(x, 0.0) * g, operand.shape))
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Entries(OperandGradient):
     """Held one by one: [examples, *shape]."""
@@ -81,7 +79,6 @@ class _Entries(OperandGradient):
         return np.tensordot(weights, self.entries, axes=1)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Product(OperandGradient):
     """Σ over the positions p of left_p ⊗ right_p: [examples, positions, outputs or inputs]."""
@@ -102,7 +99,6 @@ class _Product(OperandGradient):
         return np.asarray(left.T @ self.right.reshape(-1, self.right.shape[2]))
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Rows(OperandGradient):
     """Row rows[p] of the table receives g[p] at every position p: what one row receives adds up."""
@@ -128,7 +124,6 @@ class _Rows(OperandGradient):
         return found
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Kernel(OperandGradient):
     """Where the windows on x meet g, tap by tap: both [examples, 1, channels, *positions]."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ _SMALLEST: Final = 1 << 14
 _LARGEST: Final = 1 << 23
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """Some unknown slopes, numbered as in the whole, and the entries at the top that they meet."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -131,7 +131,6 @@ def count_of_variables(proof: Proof, facts: Mapping[str, Fact], start: str, stop
     return math.inf if ties is None else found + sum(map(sum, ties))
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
     """The moments that are asked for, in units of what is known of norms.
@@ -304,7 +303,6 @@ def _of_trace(squares: _Single) -> _Single:
     return np.asarray(found, dtype=np.float32)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Found:
     """Multipliers, and ‖o‖² as a part of what is known."""

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 from lipcert.core.coverage import is_relu, rule_of, tensors_read
 from lipcert.core.forms.centred import LARGEST_SQUARED
@@ -62,7 +62,6 @@ FoundT = TypeVar("FoundT")
 _Key = tuple[int, object]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Derived:
     """Bounds by value and by initializer; lipschitz: of the output in the input.
@@ -175,7 +174,6 @@ def derive(
     return Prover(program, premises, evidence, observe).derived(proposals or Proposals())
 
 
-@final
 class _Log:
     """Which entries of the tables the line at hand reads and writes."""
 
@@ -184,7 +182,6 @@ class _Log:
         self.written: set[_Key] = set()
 
 
-@final
 class _Watched(Table[Any, Any]):
     """A table that keeps a log."""
 
@@ -205,7 +202,6 @@ class _Watched(Table[Any, Any]):
         super().__setitem__(key, value)
 
 
-@final
 class Prover:
     """A proof in the making. proof: what is known so far."""
 

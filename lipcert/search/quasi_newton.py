@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol, TypeVar, final
+from typing import Final, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ class Look(Protocol):
         ...
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
     """A value and its derivatives at a point."""

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -81,7 +81,6 @@ def raised_line(
     return problem.line(numbers, whole, start, stop) if whole.sum() <= WORTH**2 else None
 
 
-@final
 class _Uppermost:
     """The largest eigenvalues of matrices, each a little different from the one before.
 
@@ -116,7 +115,6 @@ class _Uppermost:
         return values, basis @ vectors
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Numbers:
     """S for the first variable and for each group, t, d and p."""
@@ -127,7 +125,6 @@ class _Numbers:
     raised: FloatArray
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Problem:
     """The bound as a function of the logarithms of all numbers, one after the other.

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +141,6 @@ def _looks(kernel: Kernel, patience: float) -> int:
     return int(patience * min(_WORK / work, most))
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class _Problem:
     """The bound as a function of the logarithms of p, q and τ, one after the other.

@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,6 @@ _AWAY: Final = 10.0
 """how many times as much as it is accurate an estimate may be from the largest"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class TorusNorm:
     """A norm, and the torus that has it."""
@@ -107,7 +106,6 @@ def _least(axis: Axis) -> int | None:
     return next((n for n in tries if axis.fits(n, 1) or axis.fits(n, 0)), None)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Torus:
     """The frequencies π(2k + twist)/count along each axis; half of the last axis suffices."""
@@ -140,7 +138,6 @@ class _Torus:
         return np.unique(np.ravel_multi_index(tuple(moved.T), self.shape)).astype(np.int64)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Symbol:
     """Estimates of norms of P(w) = Σ_j K_j·exp(i·Σ_a j_a·w_a). lengths: as of `fine`.

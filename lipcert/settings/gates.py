@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from types import MappingProxyType
-from typing import Any, Final, final
+from typing import Any, Final
 
 from lipcert.settings.values import check_positive
 
@@ -31,7 +31,6 @@ class GateOutcome(Enum):
     """the number is not known, which does not pass"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GateResult:
     """One limit and the number that it limits.
@@ -62,7 +61,6 @@ def _gate(subject: str, text: str) -> Any:
     return field(default=None, metadata={"subject": subject, "text": text})
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Gates:
     """The limits that were set, each positive and finite; None: none was."""

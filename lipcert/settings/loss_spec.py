@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 from lipcert.errors import UsageError
 from lipcert.settings.values import check_positive, number, word
@@ -23,7 +23,6 @@ _WORDS: Final = {"true": True, "false": False}
 _EXAMPLE: Final = "cls=cross-entropy,reg=0.5*mse(label-norm=1)"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class HeadLoss:
     """weight · loss of an output, by its name; parameters: its own, by the names of settings."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields, replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, final, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from lipcert.core.codec import Bound
 from lipcert.core.ledger.gradient_clipping import ClipScopeName, DecayName
@@ -91,7 +91,6 @@ def option(
     return field(default=default, metadata={"text": text, "metavar": metavar, "check": check})
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ConstraintSpec:
     """‖θ‖ ≤ radius throughout training, in the stated norm; written `spectral:1`.
@@ -126,7 +125,6 @@ class ConstraintSpec:
         return f"{self.kind}:{self.radius:.17g}"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Domain:
     """What is assumed of entries of an example, flat: norm and box, None where nothing is.
@@ -185,7 +183,6 @@ def loss_parameters(given: LossParameters) -> dict[str, Any]:
     return values_of(given, LossParameters)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Settings(LossParameters, LossChoice):
     """A planned run. None means "not given"; "auto" is resolved on construction.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -38,7 +38,6 @@ _ORDER: Final = (TOPIC, "biases", "loss clip", "temperature", "affine", "allocat
 Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[Group]], float]
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Analysed:
     """What became of a network: bounds, gradients that were met, and both in short."""
@@ -49,7 +48,6 @@ class Analysed:
     outcome: Outcome
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class Analyst:
     """Analyses of one network with changes, under settings that they are made to.
@@ -172,7 +170,6 @@ def _of_one(noise: float | None, observed: Observed | None) -> float | None:
     return noise / observed.signal
 
 
-@final
 class Remembered:
     """Proposes norms, and keeps them for kernels of the same numbers."""
 

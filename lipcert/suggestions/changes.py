@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -74,7 +74,6 @@ def changes_of(graph: Graph, settings: Settings, loss: Loss) -> Iterator[Change]
     yield from _run(settings)
 
 
-@final
 @dataclass(frozen=True)
 class _Subject:
     """The network and the run that changes are sought for."""
@@ -240,7 +239,6 @@ def _layers(names: list[str]) -> str:
     return " and ".join(unique) if len(unique) <= _FEW else f"{len(unique)} layers"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class LayerRadii:
     """What one layer reads and what reaches its output: medians of norms that were met.

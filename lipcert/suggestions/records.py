@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final
 
 from lipcert.analysis.records import VerdictName
 from lipcert.core.codec import member
@@ -22,7 +22,6 @@ _APART: Final = member(apart=True)
 """of what documents have in another form, or not at all"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Change:
     """Settings that a run might have in place of its own.
@@ -40,7 +39,6 @@ class Change:
     in_recipe: bool = field(default=True, metadata=_APART)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ModuleEdit:
     """Another network, which somebody may write; it is not analysed. how: lines of Python."""
@@ -49,7 +47,6 @@ class ModuleEdit:
     how: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What an analysis says of a network under settings.
@@ -82,7 +79,6 @@ class Outcome:
         return next((number for number in known if number is not None), math.inf)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Suggestion:
     """A change, and what became of the network by it and by the mechanism that it is made under.
@@ -99,7 +95,6 @@ class Suggestion:
     with_recipe: bool = False
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """Changes made together.
@@ -120,7 +115,6 @@ class Recipe:
     accuracy_probe: float | None = None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """A change that was not analysed, and why."""
@@ -129,7 +123,6 @@ class Skipped:
     why: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
     """A short run. title: of what was changed. rate: of Adam, chosen by runs before this one.
@@ -149,7 +142,6 @@ class Rehearsed:
     why: str = ""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
     """Short private runs at the noise of the plan from the weights of the file, that of gradient
@@ -166,7 +158,6 @@ class Rehearsal:
     runs: tuple[Rehearsed, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Suggestions:
     """The complete result.

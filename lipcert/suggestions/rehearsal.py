@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -66,7 +66,6 @@ _SMALL: Final = 1e-8
 """Adam's"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
     """What is rehearsed. mechanism, title: what it is called; changes: made together."""
@@ -152,7 +151,6 @@ _Score = Callable[[FloatArray, npt.NDArray[Any]], FloatArray]
 """from outputs [examples, entries] and labels to how right each example is, 1 at most"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Trials:
     """Examples of rehearsals: those that are trained on, and those that are kept out.
@@ -231,7 +229,6 @@ def _right_classes(scores: Scores, outputs: FloatArray, labels: npt.NDArray[Any]
     return share
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """A run that is planned. stds: of the noise on the mean gradient of a batch, by parameter."""

@@ -12,7 +12,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Final
 
 from lipcert.analysis.bounded import Bounded, Progress
 from lipcert.core.ledger.mechanism import MECHANISMS
@@ -66,7 +66,6 @@ _KEEPING: Final = frozenset({_AFFINE, "allocation", *_RUN})
 """topics of changes that help mechanisms which bound any network"""
 
 
-@final
 @dataclass(eq=False)
 class Session:
     """home: the mechanism that other changes are tried under: none, where one is stated. end: of
@@ -398,7 +397,6 @@ def _title(recipe: Recipe) -> str:
     return f"{what}: {', '.join(made)}" if made else what
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Shown:
     """What rehearsals made of recipes: their order, and accuracies of these and of changes by

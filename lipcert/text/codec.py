@@ -25,7 +25,6 @@ from typing import (
     TypeVar,
     Union,
     cast,
-    final,
     get_args,
     get_origin,
 )
@@ -36,7 +35,6 @@ from lipcert.core.codec import CodecError, Reader, exactly, mapping, same, words
 _T = TypeVar("_T")
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Form:
     """How values of a type are written, and read: `CodecError` for what is not one of them."""
@@ -63,7 +61,6 @@ def _whole(name: str) -> int:
     return int(name)
 
 
-@final
 class Codec(codec.Codec):
     """members: metadata by "Class.field", for records that know nothing of JSON. nulls: None is
     written as null; else it is left out. extra: unknown members are passed over."""

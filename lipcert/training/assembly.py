@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar, final
+from typing import Any, Final, TypeVar
 
 from torch import nn
 from torch.optim import Optimizer
@@ -90,7 +90,6 @@ _MOST_AHEAD: Final = 16
 """so many releases are counted by one write to the disk, where that is 1 % of the run at most"""
 
 
-@final
 class SeedWarning(UserWarning):
     """A run whose noise can be repeated, and taken off again."""
 
@@ -210,7 +209,6 @@ def make_private(
         return private
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
     """What a run is put together from. trained: live parameters by the module's names. failing:

@@ -12,7 +12,7 @@ import inspect
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,6 @@ _FORMS: Final = (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Arguments:
     """Of a module's forward pass. names: in order; needed: so many of them have no default; many:

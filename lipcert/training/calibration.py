@@ -16,7 +16,7 @@ import math
 import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 from lipcert.analysis.bounded import Bounded, Progress, bounded, bounded_again
 from lipcert.analysis.certificate import Issued, issued
@@ -42,7 +42,6 @@ _NEAR: Final = 2.0
 """how far a bound may move before its lines are searched anew"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
     """The noise of every release of a run.
@@ -143,7 +142,6 @@ def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:
     )
 
 
-@final
 class CertificateWarning(UserWarning):
     """A run that is bounded and has no certificate."""
 
@@ -183,7 +181,6 @@ _MAIN: Final = 0.5
 _NORMAL: Final = "standard normal inputs, no domain being declared"
 
 
-@final
 class NoiseWarning(UserWarning):
     """A run whose noise is so much larger than its gradients that it will hardly learn."""
 

@@ -22,7 +22,7 @@ from functools import partial
 from itertools import chain
 from operator import is_
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -119,7 +119,6 @@ def _names_plainly(module: nn.Module) -> bool:
     return all(getattr(kind, n) is getattr(nn.Module, n) and n not in own for n in _NAMING)
 
 
-@final
 class KeptNumbers:
     """Of one module. trained: by name; all others are kept from `keep` on."""
 
@@ -248,7 +247,6 @@ _GLOBAL: Final = tuple(
 """hooks on all modules of the process"""
 
 
-@final
 class Composition:
     """The parts and tensors of one module at the time of construction."""
 

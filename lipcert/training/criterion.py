@@ -11,7 +11,7 @@ gradient that contains more is not released.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ _DIVISOR: Final = (
 )
 
 
-@final
 class PrivateLoss(nn.Module):
     """Σᵢ ℓᵢ / divisor of a batch; calling it for slices of the batch adds up.
 

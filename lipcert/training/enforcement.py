@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -47,7 +47,6 @@ _EUCLIDEAN: Final = 1.0 + 2.0**-20
 """over the computed norm of at most 2^24 float64 numbers, whose error is below 2^-27 of it"""
 
 
-@final
 @dataclass(slots=True, eq=False)
 class AdaptiveNoise:
     """Calibrations that are made anew when the weights have left the radii of the last one.
@@ -90,7 +89,6 @@ class AdaptiveNoise:
         return fallen <= len(wanted) * math.log1p(self.slack)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Enforcement:
     """The actions of a mechanism in each step.

@@ -17,7 +17,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +85,6 @@ def refuse_modes() -> None:
         )
 
 
-@final
 class Shown:
     """One output. output: the input of the criterion. given: the copy, while its caller keeps
     it."""
@@ -142,7 +141,6 @@ def _refuse_no_number(cotangent: Tensor) -> None:
         raise NoVerdictError(f"training: the loss gradient at the output is {NO_NUMBER}")
 
 
-@final
 @dataclass(slots=True, eq=False)
 class _UnderWay:
     """The batch of the step: how many examples it has, and how far they have come."""
@@ -157,7 +155,6 @@ class _UnderWay:
     last: Passing | None = None
 
 
-@final
 @dataclass(slots=True, eq=False)
 class Passing:
     """One forward pass of examples of a batch, on its way through the criterion and back."""
@@ -168,7 +165,6 @@ class Passing:
     is_back: bool = False
 
 
-@final
 class StepGuard:
     """Watches one module and the parameters that its optimizer trains.
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps
-from typing import Any, Final, NoReturn, Protocol, final
+from typing import Any, Final, NoReturn, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,6 @@ _GLOBAL: Final = (
 )
 
 
-@final
 class Shorter:
     """Another pass in the place of a module's own, where that is known to leave nothing behind.
 
@@ -124,7 +123,6 @@ class Shorter:
         )
 
 
-@final
 class Hooks:
     """On one module, until they are removed."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, final
+from typing import Any, Final, Self
 
 import numpy as np
 import torch
@@ -45,12 +45,10 @@ _UNDECLARED: Final = (
 )
 
 
-@final
 class UntrainedWarning(UserWarning):
     """Parameters that are not frozen, and that the run does not train."""
 
 
-@final
 class DatasetSizeWarning(UserWarning):
     """A run whose sampling rate and length follow from the number of private examples."""
 
@@ -134,7 +132,6 @@ def require_full_precision(model: nn.Module) -> None:
             )
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstExamples:
     """The first examples as the loader gives them, to find before the run what its first batch

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self, final
+from typing import Self
 
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import epsilon, steps_for_epsilon
@@ -45,7 +45,6 @@ def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
     return plan.with_steps(releases)
 
 
-@final
 class Ledger(OneProcess):
     """The ledger of one run: on a file that one process at a time holds, begun or continued; or in
     memory alone. UsageError where the file is another run's, or another process holds it.

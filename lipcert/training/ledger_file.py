@@ -25,7 +25,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, final
+from typing import Any, BinaryIO, Final, Self
 
 from lipcert.audit.trace.files import FILE_MODE, make_private_folder, sync_folder
 from lipcert.audit.trace.spelling import FormError, Json, JsonObject, TraceError, links, sealed
@@ -40,7 +40,6 @@ _SPENDING: Final = frozenset({"release", "torn", "epoch"})
 _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
     """What is released, how often, with how much noise; the same for every process that continues a
@@ -109,7 +108,6 @@ class LedgerHeader:
         return header
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class LedgerContent:
     """The whole lines of a file: how many releases they count, and where the next line goes."""
@@ -192,7 +190,6 @@ def _refused(name: str, reason: str) -> NoVerdictError:
     )
 
 
-@final
 class LedgerFile:
     """An open, locked file; lines are added behind `end`, where the whole ones before end."""
 

@@ -23,7 +23,7 @@ from functools import partial
 from inspect import signature
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -101,7 +101,6 @@ def planned_length(trainer: Any) -> tuple[float | None, int | None]:
     raise UsageError("PrivateTraining: give epochs or steps, here or to the Trainer")
 
 
-@final
 class PrivateEpochs:
     """The batches of a run in epochs of ⌈N/B⌉, for a Trainer; the last one ends with the budget."""
 

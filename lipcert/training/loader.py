@@ -17,7 +17,7 @@ import copy
 import operator
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 from torch import Tensor
@@ -151,7 +151,6 @@ def _unknown(reason: str) -> UsageError:
     )
 
 
-@final
 class PrivateLoader:
     """Iterates over Poisson (or otherwise drawn) batches while releases are left.
 
@@ -248,7 +247,6 @@ class PrivateLoader:
         self._loading = loading
 
 
-@final
 class _Indices:
     """The indices of batches for torch's loader, without end; empty ones are left out of it.
 

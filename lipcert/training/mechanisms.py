@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final
 
 from lipcert.core.codec import Bound
 from lipcert.core.ledger.gradient_clipping import ClipScopeName, DecayName
@@ -40,7 +40,6 @@ from lipcert.settings.values import (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Loss(LossParameters):
     """The loss of one example, by its name and parameters as `lipcert analyze --loss` has them.
@@ -71,7 +70,6 @@ class Loss(LossParameters):
         return {"loss": self.kind, "loss_weight": self.weight, **loss_parameters(self)}
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedRun:
     """How a run draws its batches, how long it is, and how much noise or privacy it asks for.
@@ -172,7 +170,6 @@ class _HeldWeights(TrainingMechanism):
         }
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clipless(_HeldWeights):
     """Clipless DP-SGD (Béthune et al., 2024): weights are projected onto their constraints after
@@ -191,7 +188,6 @@ class Clipless(_HeldWeights):
             raise UsageError("training: orthogonalize: give a number of iterations, 0 or more")
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WeightClipping(_HeldWeights):
     """Lip-DP-SGD (Barczewski and Ramon, 2024): weights above their radius are scaled down to it;
@@ -209,7 +205,6 @@ class WeightClipping(_HeldWeights):
         check_nonnegative("training: slack", self.slack)
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FixedWeightNorm(_HeldWeights):
     """Fix-Lip-DP-SGD (Barczewski and Ramon, 2024): every weight is scaled to its radius, up or
@@ -218,7 +213,6 @@ class FixedWeightNorm(_HeldWeights):
     kind = "fixed-weight-norm"
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackpropClipping(TrainingMechanism):
     """Backpropagation clipping (Stevens et al., 2022): each trained layer clips its input and its
@@ -239,7 +233,6 @@ class BackpropClipping(TrainingMechanism):
     cotangent_clips: tuple[tuple[str, float], ...] = ()
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientClipping(TrainingMechanism):
     """DP-SGD (Abadi et al., 2016): the gradient of every example is clipped to norm clip_norm, as

@@ -24,7 +24,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -74,7 +74,6 @@ def resting(module: nn.Module) -> frozenset[nn.Module]:
     )
 
 
-@final
 class Rest:
     """Of one module, from now until `remove`. parts: that stay in evaluation mode."""
 
@@ -94,7 +93,6 @@ class Rest:
             handle.remove()
 
 
-@final
 class Resting:
     """A hook before a forward pass."""
 
@@ -162,7 +160,6 @@ def at_rest(module: nn.Module) -> Iterator[None]:
             part.training = mode
 
 
-@final
 class DropoutMasks:
     """Of the last forward pass of a module in training mode, while gradients were enabled.
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
@@ -40,7 +40,6 @@ from lipcert.training.modes import at_rest, refused_parts, resting
 from lipcert.training.world import refuse_sharded
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Outputs:
     """Which of the things that a module returns the loss reads.
@@ -131,7 +130,6 @@ _AGREEMENT: Final = 1e-3
 """relative to the longest output: float32 kernels differ by far less, other networks by more"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedNetwork:
     """A module, the graph it was imported as, and where each parameter of the graph lives.

@@ -29,7 +29,7 @@ import types
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Protocol, Self, final
+from typing import Any, Final, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -148,7 +148,6 @@ def level(folder: Path, world: World) -> None:
     writer.abandon()
 
 
-@final
 @dataclass(slots=True, eq=False, repr=False)
 class Private:
     """A private run; close it, or use it in a `with` block, so that its trace records a regular

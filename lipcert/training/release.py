@@ -20,7 +20,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -83,7 +83,6 @@ def as_float64(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
     return found
 
 
-@final
 class NoiseSource(OneProcess):
     """Draws from one generator; all ranks that have its seed draw the same.
 
@@ -149,7 +148,6 @@ def with_gradients(parameters: Mapping[str, nn.Parameter]) -> Mapping[str, Tenso
     return found
 
 
-@final
 @dataclass(slots=True, eq=False, kw_only=True)
 class Release:
     """Hooks around one optimizer.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Container
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
@@ -36,7 +36,6 @@ _LEAST_CHANNELS: Final = 4
 """in a group: one channel alone, without positions, would be normalised to 0"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Trainable:
     """module: the copy. changes: one line for each replaced part; empty if there are none."""
@@ -85,7 +84,6 @@ def make_trainable(
     return Trainable(whole, tuple(replacing.changes))
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replacing:
     """Under way. frozen: parts of the copy that nothing trains. done: by identity, a part of the

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -57,7 +57,6 @@ _MIXED: Final = (
 _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
 
 
-@final
 class SameNetwork:
     """Of one module to one graph, from `settle` on.
 

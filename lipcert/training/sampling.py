@@ -14,7 +14,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 from torch.utils import data
@@ -35,7 +35,6 @@ def checked_seed(seed: int) -> int:
     return seed
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
     """The part of this rank of the batch of one release; step: counted from 0 over the run."""
@@ -44,7 +43,6 @@ class Drawn:
     index: IndexArray
 
 
-@final
 class Sampler(OneProcess):
     """Draws the batches of a plan, one after the other, from release number `first` on.
 
@@ -192,7 +190,6 @@ def _check_present(plan: TrainingPlan, present: int) -> None:
         )
 
 
-@final
 class BallsInBinsSampler(data.Sampler[list[int]], OneProcess):
     """Every epoch puts each example into one of ⌈N/B⌉ batches, uniformly and independently.
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -32,7 +32,6 @@ from lipcert.training.network import Example, TrainedNetwork, exported_network
 from lipcert.training.replacing import make_trainable
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleSuggestions:
     """What `lipcert.suggestions` found of a module, and one of its recipes.

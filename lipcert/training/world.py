@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final, final
+from typing import Any, Final
 
 import torch
 import torch.distributed as dist
@@ -58,7 +58,6 @@ _WHOLE: Final[Mapping[int, torch.dtype]] = {
 """numbers of so many bytes as whole ones"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
     """words: of the others that answered, by rank. missing: why the others did not, by rank."""
@@ -67,7 +66,6 @@ class Heartbeat:
     missing: Mapping[int, str]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Exchange:
     """Under way with one rank."""
@@ -133,12 +131,10 @@ def _word_in(heard: Tensor) -> str:
     return bytes(heard.numpy()).rstrip(b"\0").decode(errors="ignore")
 
 
-@final
 class WorldError(NoVerdictError):
     """Another rank is the reason why this one stops."""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class World:
     """This process among all.

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ _ROWS: Final = 16
 _SOURCE: Final = "attack"
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Proposal:
     """Examples worth replaying. weights: at these; None for those that the attack was given."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final, Self, final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -33,7 +33,6 @@ _ALIKE: Final = 2
 """so many rows of an objective start from one example, or from one label"""
 
 
-@final
 @dataclass(slots=True, eq=False)
 class Rows:
     """Examples [rows, *shape], their labels, and which objective each climbs.  # [rows]"""
@@ -50,7 +49,6 @@ class Rows:
         return type(self)(self.x[where], self.labels[where], self.wanted[where])
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Gaits:
     """How each row goes; steps are in widths of the domain.  # [rows] each
@@ -77,7 +75,6 @@ class _Gaits:
         )
 
 
-@final
 class Best:
     """Per objective, the best example found so far."""
 
@@ -110,7 +107,6 @@ class Best:
         )
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ground:
     """Where rows climb: the field, the sets of examples and labels, and chance."""

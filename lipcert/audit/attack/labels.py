@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -79,7 +79,6 @@ def label_set(loss: Loss, shape: Shape, outputs: Fact) -> LabelSet:
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Parts(LabelSet):
     """Labels of several outputs side by side: every combination of theirs.
@@ -126,7 +125,6 @@ def _beside(labels: Sequence[Labels]) -> Labels:
     return np.concatenate([own.reshape(len(own), -1).astype(np.float64) for own in labels], axis=1)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Classes(LabelSet):
     """Class numbers 0 … classes − 1."""
@@ -149,7 +147,6 @@ class Classes(LabelSet):
         return labels
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Tokens(LabelSet):
     """A class number for each token: [tokens]."""
@@ -181,7 +178,6 @@ class Tokens(LabelSet):
         return labels
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Corners(LabelSet):
     """Targets whose entries are one of two numbers each."""
@@ -211,7 +207,6 @@ class Corners(LabelSet):
         return np.asarray(np.where(slopes > 0.0, self.high, rest))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Ball(LabelSet):
     """Targets of at most this norm; the extreme ones have it."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -36,7 +36,6 @@ _COPIES: Final = 6
 _MOST_ROWS: Final = 64
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Slopes:
     """The norm of every objective at some rows, and the slopes of the logarithm of one of them.
@@ -49,7 +48,6 @@ class Slopes:
     labels: FloatArray
 
 
-@final
 class Field:
     """Gradient norms of the claimed network at given weights.
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Self, final
+from typing import Final, Self
 
 import numpy as np
 
@@ -35,7 +35,6 @@ _INWARD: Final = 2.0**-23
 _STRETCH: Final = 4.0
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightSet:
     """Weights within constraints, by parameter. free: those that nothing holds."""
@@ -209,7 +208,6 @@ _LONGEST: Final = 8.0
 _SHORTEST: Final = 1e-4
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightStart:
     """Weights to start from, with the rows that are promising there."""

@@ -32,7 +32,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 from scipy.special import multigammaln
@@ -79,7 +79,6 @@ def regularity(sums: FloatArray, where: str = "places") -> Iterator[ChanceTest]:
         yield ChanceTest(chance, text, numbers=(value, degrees), kind="regularity")
 
 
-@final
 @dataclass(slots=True, eq=False)
 class _Covariance:
     """S, the number of rows, and Σ‖E‖²."""
@@ -113,7 +112,6 @@ class _Covariance:
         return ChanceTest(chance, text, numbers=(value, p * (p + 1) / 4.0), kind="covariance")
 
 
-@final
 @dataclass(slots=True, eq=False)
 class Axes:
     """The noise of a run along its axes. Memory does not grow with the steps."""

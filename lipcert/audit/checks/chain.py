@@ -35,7 +35,7 @@ import inspect
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -64,7 +64,6 @@ _HOW: Final = frozenset({"foreach", "fused", "capturable", "differentiable"})
 _TYPES: Final = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Updated:
     """A weight, or a part of the state, after its update. exact: computed in float64; rounded: in
@@ -186,7 +185,6 @@ _FACTOR: Final = 8.0
 _ROUNDINGS: Final = 16.0
 
 
-@final
 @dataclass(slots=True)
 class _Followed:
     """What could be compared, and what not. lost: steps of whose update nothing is known."""
@@ -255,7 +253,6 @@ def _longest(numbers: list[int]) -> tuple[int, int] | None:
     return best
 
 
-@final
 class _Rank:
     """Follows the steps of one rank, one after another."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -29,7 +29,6 @@ SHARE: Final = FALSE_ALARM / 5.0
 STEEPEST: Final = 60.0
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ChanceTest:
     """What a test shows, and how rarely a right run shows this, or something rarer.

@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -153,7 +153,6 @@ def _of_nothing(release: Release, clean: Blob) -> CheckReport:
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Distance:
     """Lengths of the module docstring. d: distance; a: allowed; s: Σ‖g_i‖; added: of all that is

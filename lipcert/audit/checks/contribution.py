@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -68,7 +68,6 @@ def contribution(run: RecordedRun) -> Iterator[Finding]:
             yield _report([item for item in excesses if item.kind == kind], kind)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Excess:
     """The worst example of a batch in one comparison. kind: of the comparison."""

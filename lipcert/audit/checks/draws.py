@@ -61,7 +61,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -93,7 +93,6 @@ _EXACTLY: Final = 8
 """pairs on either side whose tail is computed"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sizes:
     """Sizes of batches, each Binomial(trials, rate) given those before."""
@@ -342,7 +341,6 @@ def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTe
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Epochs:
     """How steps are cut into epochs of `bins` batches.

@@ -39,7 +39,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -133,7 +133,6 @@ def _detailed(run: RecordedRun) -> Mapping[int, Step]:
     return dict(sorted(found.items()))
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Chosen:
     """The examples of one batch that are looked at, at every step, by their places in it."""
@@ -162,7 +161,6 @@ class _Chosen:
         return np.concatenate(known)[self.places] if len(known) == len(parts) else None
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
     """What a step shows. shifts: ‖g/s‖ of each example, or of each pair where one is replaced.
@@ -236,7 +234,6 @@ def _noise(run: RecordedRun, step: Step) -> tuple[FloatArray, FloatArray, Mappin
     return np.concatenate(noises), np.concatenate(moved), stds
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Spent:
     """What one example spends in the run. which: of those looked at, or pair of them.

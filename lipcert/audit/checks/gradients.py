@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ Weighted: TypeAlias = tuple[tuple[str, ...], FloatArray]
 """parameters in which a sum of losses is differentiated, and the weight of each loss"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Clipped:
     """Parameters whose gradients are clipped together, and the group that they are a part of."""
@@ -81,7 +80,6 @@ def _clips_of_groups(claims: Claims, stability: float | None = None) -> tuple[Cl
     return tuple(Clipped(group.name, group.parameters, clip) for group in claims.groups)
 
 
-@final
 class Gradients:
     """The network of the claims as it is trained, at one set of weights.
 
@@ -222,7 +220,6 @@ def _in_own_direction(parameter: Tensor) -> Tensor:
     return dual
 
 
-@final
 class Pass:
     """Some examples that are reduced alike; their norms are measured once, when first asked for."""
 

@@ -54,7 +54,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import groupby
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -118,7 +118,6 @@ _EXPLAINED: Final = frozenset({"shape", "regularity", "covariance"})
 _Counts = npt.NDArray[np.int64]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class AddedNoise:
     """Noise on one tensor: noised − clean, flat. moved: bound of what rounding added, entrywise.
@@ -185,7 +184,6 @@ def added_noises(run: RecordedRun) -> Iterator[AddedNoise]:
             )
 
 
-@final
 @dataclass(slots=True, eq=False)
 class CountedNoise:
     """What is counted of noise in units of its deviation, of one step or of several.
@@ -394,7 +392,6 @@ def _of_steps(tests: list[ChanceTest], tensors: int) -> tuple[CheckReport, ...]:
     return (_CHECK.passed(message, rarest.where),)
 
 
-@final
 @dataclass(slots=True, eq=False)
 class Pool:
     """The noise of a run, tensor by tensor."""

@@ -17,7 +17,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ FEW: Final = 4
 NO_DECAY: Final = "the run does not state λ; use recorder.declare(weight_decay=…)"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Checked:
     """What checks found, and a sentence for each that could not be done.
@@ -64,7 +63,6 @@ def joined(*parts: Checked) -> Checked:
     )
 
 
-@final
 @dataclass(frozen=True, eq=False)
 class RecordedRun:
     """A recorded run and the claims that are made of it; device: where gradients are computed."""
@@ -159,7 +157,6 @@ Finding: TypeAlias = CheckReport | EpsilonInterval | str
 Finder: TypeAlias = Callable[[RecordedRun], Iterable[Finding]]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class RunCheck:
     """A check of recorded runs; `find` yields its findings.
@@ -228,7 +225,6 @@ def norm_of(tensor: FloatArray) -> float:
     return float(np.linalg.norm(tensor.reshape(-1)))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Scale:
     """What is noised is outer · Σ_i m(inner · ∇ℓ_i)."""
@@ -335,7 +331,6 @@ def stated_noise(run: RecordedRun) -> Iterator[tuple[str, Step | None]]:
             yield run.name(step), step
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """A recorded batch with what is needed to compute its gradient again."""
@@ -351,7 +346,6 @@ class Batch:
         return len(self.x)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
     """What all ranks do in one step. batches: of the ranks that drew any example."""

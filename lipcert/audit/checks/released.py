@@ -27,7 +27,7 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -94,7 +94,6 @@ def _several(run: RecordedRun) -> Iterator[CheckReport]:
             )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Multiple:
     """c of one step, ‖n‖, and private numbers of the step by what they are."""

@@ -19,7 +19,7 @@ Noise of few bits beside a gradient of as few does not count, which is fewer hit
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, Self, final
+from typing import Final, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ _LARGEST: Final = 8.0
 _LEAST_WIDTH: Final = 2.0**-20
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Values:
     """Magnitudes of a noise. probes: some of the first half, in order, off by at most `error` each;

@@ -67,7 +67,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import combinations, islice, pairwise
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -93,7 +93,6 @@ _BUDGET: Final = 1 << 22
 _ROWS: Final = 256
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """Noise, or its beginning, and a bound of what rounding added to it, entry by entry."""
@@ -112,7 +111,6 @@ class Piece:
         return Piece(self.noise[places], self.moved[places])
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Correlation:
     """chance: bound of the probability of this cosine, or a larger one, at this one shift."""
@@ -213,7 +211,6 @@ def _most_alike(
     return np.asarray(chosen[np.argsort(score[chosen])], dtype=np.int64)
 
 
-@final
 @dataclass(slots=True, eq=False)
 class Sketches:
     """Sketches of the noises on one tensor, by its name. places: what the steps are called.
@@ -302,7 +299,6 @@ _WINDOW: Final = 1 << 11
 _ENTRIES: Final = 1 << 23
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Drawn:
     """Noise on one tensor in one release. what: that noise, or its magnitudes."""
@@ -318,7 +314,6 @@ _Release = Mapping[str, _Drawn]
 _Pair = tuple[_Drawn, _Drawn]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Compared:
     """The least likely of some tests. pairs: of noises that were compared."""

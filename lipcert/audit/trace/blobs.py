@@ -25,7 +25,7 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Self, TypeAlias, final
+from typing import Any, Final, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -68,7 +68,6 @@ _KEY_BYTES: Final = 32
 Shape = tuple[int, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredTensor:
     """A tensor on its way into a file: its type in the file, and numbers of that width.
@@ -87,7 +86,6 @@ class StoredTensor:
             raise ValueError(f"{self.array.dtype} is not the data of a tensor of type {self.kind}")
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Entry:
     """What the header states about a tensor."""
@@ -199,7 +197,6 @@ def _array(entry: _Entry, numbers: memoryview, where: str) -> Array:
     return array
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Expected:
     """What a blob must hold: no names but those of `shapes` (None: any), all of them if complete.
@@ -233,7 +230,6 @@ class Expected:
                     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Blob:
     """Tensors that lie in a file of the trace; equal if the bytes are."""
@@ -273,7 +269,6 @@ class Blob:
         return TraceError(Fault(FaultKind.BLOB, self.file, 0, message))
 
 
-@final
 class BlobStore:
     """The folder that blobs are written to; one writer for each rank."""
 
@@ -302,7 +297,6 @@ def key_path(folder: Path) -> Path:
     return place.with_name(f"{place.name}.key")
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ExamplesKey:
     """A secret; its digest tells keys apart, and nothing of the secret."""

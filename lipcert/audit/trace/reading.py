@@ -18,7 +18,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 
@@ -70,7 +70,6 @@ def event_members(event: Event) -> JsonObject:
     return {"kind": _WORDS[type(event)], **_WRITER.write(event)}
 
 
-@final
 class EventReader:
     """Reads the lines of one rank of one trace."""
 
@@ -165,7 +164,6 @@ def declared_members(declaration: Declaration) -> JsonObject:
     return members
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class RankEnd:
     """Where the intact lines of a rank end.
@@ -202,7 +200,6 @@ class RankEnd:
         return RankEnd(self.rank, link.digest, link.number, steps, closed, link.end)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Trace:
     """A recorded run; digest: of its manifest, with which every chain begins."""
@@ -280,7 +277,6 @@ def read_trace(folder: Path | str) -> Trace:
     return Trace(Path(folder), manifest, digest)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Verification:
     """What is intact; orphans: blobs that no line refers to, as interruptions leave them."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum
-from typing import Annotated, Any, Final, Literal, TypeAlias, final
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -42,7 +42,6 @@ _Count = Annotated[int, Limit(f"from 1 to {_MAX_RANKS}", lambda ranks: 1 <= rank
 _ByRank = Annotated[Mapping[int, Sha256], Limit("by rank", _are_ranks)]
 
 
-@final
 class Reduction(Enum):
     """How the losses of a batch become the number that is differentiated."""
 
@@ -52,7 +51,6 @@ class Reduction(Enum):
     """the loss function gives one loss for each example"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Declaration:
     """What the run declares about itself; audits compare what was recorded with it.
@@ -85,7 +83,6 @@ class Declaration:
     dropout: tuple[str, ...] = field(default=(), metadata=_OPTIONAL)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Redaction:
     """What a redacted trace was made of: digests of the original's manifest and last lines."""
@@ -96,7 +93,6 @@ class Redaction:
     keeps_weights: bool
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Manifest:
     """What the whole trace is about; written once, and the beginning of every chain.
@@ -117,7 +113,6 @@ class Manifest:
     schema: Literal["lipcert.trace/1"] = SCHEMA
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ExamplesName:
     """Which examples a batch had, for a trace that does not hold them (see `blobs`).
@@ -133,7 +128,6 @@ class ExamplesName:
     drawn: bool = field(default=False, metadata=_OPTIONAL)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Batch:
     """One forward and backward pass; a step that accumulates gradients has several.
@@ -159,7 +153,6 @@ class Batch:
     name: ExamplesName | None = None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Noise:
     """Noise that the run said it would add: its standard deviation by group.
@@ -172,7 +165,6 @@ class Noise:
     generator: str | None = None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Gradients:
     """Gradients by name of the parameter, with detail only.
@@ -191,7 +183,6 @@ class Gradients:
         return self.clean, self.noised, self.applied
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Arithmetic:
     """Where and in which arithmetic the step was computed.
@@ -222,7 +213,6 @@ class Arithmetic:
         return next((item for item in Precision if item.value == name), None)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class OptimizerGroup:
     """Parameters that are updated alike. options: hyper-parameters of this step, each as numbers:
@@ -232,7 +222,6 @@ class OptimizerGroup:
     options: Mapping[str, tuple[float, ...]]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class OptimizerRecord:
     """The optimizer as its step began, with detail only. kind: its class, with the module.
@@ -247,7 +236,6 @@ class OptimizerRecord:
     unwritten: tuple[str, ...] = field(default=(), metadata=_OPTIONAL)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Step:
     """One step of the optimizer, numbered from 0 within its rank; time: seconds since 1970.
@@ -301,7 +289,6 @@ class Step:
         return tuple(blob for blob in named if blob is not None)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Start:
     """The first line of a rank."""
@@ -309,7 +296,6 @@ class Start:
     time: Bound
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Resume:
     """Recording went on after an end; cut: bytes of an unfinished line that were removed."""
@@ -321,7 +307,6 @@ class Resume:
     versions: Mapping[str, str]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Close:
     """The recording was ended on purpose."""

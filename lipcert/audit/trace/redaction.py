@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -79,7 +79,6 @@ def _manifest(trace: Trace, heads: Mapping[int, str], keep_weights: bool) -> Man
     )
 
 
-@final
 class _Redactor:
     """One key for all ranks, so that what they share remains visible."""
 

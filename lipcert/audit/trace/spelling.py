@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, BinaryIO, Final, NoReturn, TypeAlias, final
+from typing import Any, BinaryIO, Final, NoReturn, TypeAlias
 
 from lipcert.core.codec import CodecError
 from lipcert.errors import NoVerdictError
@@ -38,7 +38,6 @@ _SEAL: Final = re.compile(rb',"h":"([0-9a-f]{64})"\}\n')
 _SEAL_LENGTH: Final = 73
 
 
-@final
 class FaultKind(Enum):
     """What a fault means for the trace."""
 
@@ -52,7 +51,6 @@ class FaultKind(Enum):
     """tensors are missing, changed, or not those that the line names"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One thing that is wrong; line: counted from 1, 0 for the file as a whole."""
@@ -67,7 +65,6 @@ class Fault:
         return f"{where}: {self.message}"
 
 
-@final
 class TraceError(NoVerdictError):
     """A trace that cannot be read on: exit 3, unless the fault is the answer."""
 
@@ -76,7 +73,6 @@ class TraceError(NoVerdictError):
         super().__init__(str(fault))
 
 
-@final
 class FormError(ValueError):
     """Bytes or members that are not of the form; the caller knows the file and the line."""
 
@@ -138,7 +134,6 @@ MEMBERS: Final = Codec(FormError, FORMS, largest=LARGEST)
 """how records stand in the objects of a trace: what is not recorded is left out"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Link:
     """A line: its number from 1, its members, its digest, and the byte behind it."""

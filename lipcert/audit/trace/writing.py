@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Self, final
+from typing import Final, Self
 
 from lipcert.audit.trace.blobs import Blob, BlobStore, StoredTensor
 from lipcert.audit.trace.files import (
@@ -45,12 +45,10 @@ SYNC_LINES: Final = 256
 SYNC_SECONDS: Final = 2.0
 
 
-@final
 class PrivateDataWarning(UserWarning):
     """A folder is about to hold raw private data."""
 
 
-@final
 class TraceWriter:
     """The one writer of the lines of one rank; begins a trace, or goes on with one.
 

@@ -12,7 +12,7 @@ import math
 import operator
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -71,7 +71,6 @@ def allocated_epsilon(multiplier: float, bins: int, epochs: int, delta: Fraction
     return max(known) if alone is None else min(alone, max(known))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Law:
     """A discrete variable above a sum of `count` independent M in convex order, of its mean.

@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -165,7 +165,6 @@ def _between(composed: _Composed, low: int, high: int, rest: Fraction, gap: Frac
     return max(0.0, round_up(index * step[index >= 0] + rise))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Tilted:
     """masses[i] ≥ p_j·g^(j−origin)/M at the loss index j = origin + offsets[i]."""
@@ -178,7 +177,6 @@ class _Tilted:
     gap: Fraction
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Composed:
     """tail[j−start] ≥ (tilted T-fold)_j for j from `start`, up to the end of the window.

@@ -15,7 +15,7 @@ import math
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.exponential import exp_bounds
 
@@ -72,7 +72,6 @@ def logarithm(x: int, bits: int) -> int:
     return (16 * total + n * _log_two(wide)) >> _GUARD
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class NormalTail:
     """Q(x) = P(N(0,1) > x), off by less than `TAIL_ERROR`.
@@ -137,7 +136,6 @@ def bits_for(largest: float, rate: Fraction) -> int | None:
     return bits if bits <= MOST_BITS else None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Removed:
     """P = (1−q)·N(0) + q·N(μ) against Q = N(0).

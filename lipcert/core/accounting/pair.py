@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from lipcert.core.interval import Array, up
 STRIDE: Final = 16
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Grid:
     """Nodes from lowest ≤ 0 to beyond highest > 0: every one up to ±fine, then every `STRIDE`th.
@@ -45,7 +44,6 @@ class Grid:
         return below + above + [*range(above[-1] + STRIDE, self.highest + STRIDE, STRIDE)]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Losses:
     """Probability `masses[i]` of the loss indices[i]·log(1 + gap), `infinite` of any loss.
@@ -59,7 +57,6 @@ class Losses:
     infinite: float
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Points:
     """The curve at the nodes: ratios E_j = r^(nodes[j]) and H(E_j)."""

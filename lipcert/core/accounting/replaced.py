@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import final
 
 from lipcert.core.accounting.curve import NormalTail, logarithm
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Replaced:
     """P = (1−q)·N(0) + q·N(−μ) against Q = (1−q)·N(0) + q·N(μ), for ratios from 1 up.

@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -24,7 +24,6 @@ LARGEST_SQUARED: Final = 1e100
 """far below numbers whose squares overflow"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ball:
     """A ball that holds every value of which a fact is known, around one of these values."""

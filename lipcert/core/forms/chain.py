@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import final
 
 import numpy as np
 
@@ -25,7 +24,6 @@ from lipcert.core.program import Shape, Step
 from lipcert.core.rules.facts import Hull
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Form:
     """JJᵀ ≤ 4^exponent·matrix for every Jacobian J of one run: ‖Jᵀg‖² ≤ 4^exponent·gᵀ·matrix·g.

@@ -14,7 +14,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,6 @@ _LARGEST_EXPONENT: Final = 200
 _NOTHING: Final = np.zeros(0), np.zeros(0, dtype=np.int64)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Inequality:
     """M, for variables from the lowest diagonal up to g, which is the last `size` of them.
@@ -60,7 +59,6 @@ class Inequality:
         return gamma * (self.mass + Fraction(norm_up(top))) + self.drift + Fraction(_TINY)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Rows:
     """A vector on its way down: rows·v, for the variables v from number `first` to `stop`.
@@ -120,7 +118,6 @@ def unknowns(edges: Sequence[Edge]) -> int:
     return sum(int(np.count_nonzero(link.unknown)) for link in diagonals)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Block:
     """The unknown slopes of one diagonal: what is above them, which variables below, their ends."""
@@ -131,7 +128,6 @@ class Block:
     high: Array
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Descent:
     """What is above each unknown slope, from the top on, and δ: linear in `total` variables."""

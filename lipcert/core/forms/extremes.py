@@ -10,7 +10,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +23,6 @@ from lipcert.core.rules.windows import axes_of
 _LARGEST_BLOCK: Final = 1 << 11
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Ordering:
     """first, then rounds: which entries have slopes in [−1, 1] (the others 1), and a matrix.

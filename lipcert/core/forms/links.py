@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,6 @@ _COMPUTED: Final = 2.0**-20
 root or a quotient, of which float32 arithmetic has another number"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrix:
     """A known matrix [after, before] on every run; each entry errs by at most that of `radius`."""
@@ -36,7 +35,6 @@ class Matrix:
     radius: Array | None
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Diagonal:
     """A diagonal matrix on every run, with any entries in `slopes`. weights: its multipliers.
@@ -63,7 +61,6 @@ Place: TypeAlias = tuple[str, int]
 """a value, and 0; or a stage of the step that computes it, counted from below"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Edge:
     """What `source` adds to `target`. Edges into a place stand before those out of it."""

@@ -19,7 +19,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,6 @@ _SAFE: Final = 1.0 + 2.0**-20
 _TINY: Final = 2.0**-1000
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """Variables of the start, or of a ReLU: the entries `chosen` are 2^exponent times them.
@@ -62,7 +61,6 @@ class Group:
         return len(self.chosen)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Unfolded:
     """A region in its variables. groups: of the start, and of each ReLU in order; stop: what it

@@ -17,7 +17,7 @@ driven by averaged activation operators, SIAM J. Math. Data Sci. 2 (2020), for s
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 
@@ -26,7 +26,6 @@ from lipcert.core.interval import Array, Interval, exact, up
 from lipcert.core.rules.facts import lengths_up
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Differences:
     """Of all pairs of classes, at one value.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.ledger import EVALUATION, MODAL_OPERATORS, EvalLayer, declared
@@ -16,14 +16,12 @@ from lipcert.core.ledger import EVALUATION, MODAL_OPERATORS, EvalLayer, declared
 _MOST_NAMES: Final = 4
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Layer:
     kind: str
     name: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Layers:
     layers: tuple[_Layer, ...]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 from lipcert.core.codec import Bound
 from lipcert.core.ledger.mechanism import Mechanism
@@ -14,7 +14,6 @@ DecayName = Literal["decoupled", "inside"]
 """weight decay λθ enters after the noise, being public, or ∇ℓ + λθ is what is clipped"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class GradientClipping(Mechanism):
     """The gradient of every example is scaled down to norm `clip_norm`. Weights are free."""

@@ -6,12 +6,10 @@ Clipless (Béthune et al., 2024); weight clipping, fixed weight norms (Barczewsk
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
 
 from lipcert.core.ledger.mechanism import Mechanism
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Clipless(Mechanism):
     """After each step the weights are projected onto their constraints; nothing else is clipped,
@@ -23,7 +21,6 @@ class Clipless(Mechanism):
     fills_scope = True
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class WeightClipping(Mechanism):
     """After each step a weight above its radius is scaled down to it; bounds are taken at the
@@ -42,7 +39,6 @@ class WeightClipping(Mechanism):
         )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class FixedWeightNorm(Mechanism):
     """After each step every weight is scaled to its radius, up or down. Bounds hold for the whole

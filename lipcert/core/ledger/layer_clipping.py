@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Final, Literal, Self, TypeAlias, final
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.codec import Bound, member
@@ -24,7 +24,6 @@ _NORMS: Final[Mapping[ConvClipName, str]] = {
 }
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ClippedLayer:
     """A layer that clips: the value that it reads, the value that it computes, and its own radii.
@@ -43,13 +42,11 @@ class ClippedLayer:
         return self.input, self.output
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Layers:
     layers: tuple[ClippedLayer, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class BackpropClipping(Mechanism):
     """Clips round layers, example by example. Weights are free.

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, ClassVar, Final, Literal, Self, final
+from typing import Any, ClassVar, Final, Literal, Self
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.ledger import declared
@@ -82,7 +82,6 @@ class Mechanism:
         return (declared(MECHANISM, self.text),)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Unchanged(Mechanism):
     """Gradients are bounded by the network itself."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Final, Literal, cast, final
+from typing import TYPE_CHECKING, Final, Literal, cast
 
 from lipcert.core.canonical import Parameters
 from lipcert.core.certificate import (
@@ -49,7 +49,6 @@ _RELATIONS: Final = {
 }
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class InputPart:
     """What is assumed of one of several inputs, whose name and shape are those in the file."""
@@ -66,7 +65,6 @@ class InputPart:
         return f"the input {self.name} {f'has {found}' if found else 'may be anything'}"
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class LossPart:
     """weight · loss of one of several outputs, whose name is that in the file."""
@@ -109,14 +107,12 @@ class Stated:
     )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Aggregation:
     reduction: Literal["sum", "mean"]
     divisor: int | None = None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Circumstances:
     """What the checker itself knows of a model when it writes the ledger.
@@ -130,7 +126,6 @@ class Circumstances:
     eval_layers: tuple[EvalLayer, ...] = ()
 
 
-@final
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Premises(Stated):
     """The assumptions as numbers and names.

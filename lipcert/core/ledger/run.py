@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.certificate import Assumption, CertificateFormatError, read
 from lipcert.core.codec import Bound
@@ -27,7 +27,6 @@ _SIZES: Final = {
 }
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Run:
     """The training run that ε is stated for.
@@ -81,7 +80,6 @@ class Run:
         return declared(SAMPLING, text)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Stepwise:
     noise_multiplier: Bound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.coverage import is_relu
@@ -16,7 +16,6 @@ from lipcert.core.program import Conv, Dense, Step
 from lipcert.core.rules.facts import Fact
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AffineFact(FactLine):
     """Of Ax + c, where c is the value at 0, or of what a ReLU makes of it: ‖A‖·‖x‖ + ‖c⁺‖.

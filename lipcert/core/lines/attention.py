@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import takewhile
-from typing import Literal, TypeAlias, final
+from typing import Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,6 @@ from lipcert.core.rules.steps import rule_at, step_fact
 _Path: TypeAlias = list[Step]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class AttentionPull(ShareLine):
     """Of what a normalisation of tokens reads, through it.

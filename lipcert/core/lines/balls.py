@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 from lipcert.core.codec import Bound
 from lipcert.core.forms.centred import (
@@ -25,7 +25,6 @@ from lipcert.core.rules.facts import Fact
 _LARGEST_POINTS = 1 << 20
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class InputBall(Line[Ball]):
     """‖x − c‖₂ ≤ bound for every admissible input x, around an input c that is admissible itself.
@@ -97,7 +96,6 @@ class NearFact(FactLine):
         """The known value, and how far the starts of the form are from each other."""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class BallFact(NearFact):
     """Of f(x) near f(c), of a ball and a form that begins where its radius is known.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Final, Literal, TypeAlias, final
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from lipcert.core.codec import Bound
 from lipcert.core.coverage import tensors_read
@@ -26,7 +26,6 @@ COTANGENTS: Final = "cotangents"
 or what a cotangent becomes on its way down"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Chain:
     """A form that is proved, with the steps it is of and the slopes it allows them."""
@@ -39,7 +38,6 @@ class Chain:
     use: str
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ChainForm(Line[Chain]):
     """JJᵀ ≤ P for the Jacobians J of all steps from one value up to another, by `forms.chain`.

@@ -4,7 +4,7 @@ steps say of what they compute, and of the gradients of their tensors."""
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 from lipcert.core.arithmetic import add_up
 from lipcert.core.budget import spend
@@ -35,7 +35,6 @@ class FactLine(Line[Fact]):
         proof.facts[self.value] = stated
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class InputFact(FactLine):
     """Of the input of the network, from the premises: its norm, or that of its box."""
@@ -49,7 +48,6 @@ class InputFact(FactLine):
         return proof.known[self.value]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepFact(FactLine):
     """From the facts of what the step reads, by the rule of its kind.
@@ -70,7 +68,6 @@ class StepFact(FactLine):
         return found if stated is None else found.meet(stated, step.shape)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class TensorGradient(Line[float]):
     """‖∂loss/∂tensor‖₂ ≤ bound for every admissible example and all weights in scope.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Literal, final
+from typing import Literal
 
 import numpy as np
 
@@ -24,7 +24,6 @@ from lipcert.core.program import Dense, Shape, Step
 from lipcert.core.rules.facts import Fact
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class GainFact(FactLine):
     """Of a ReLU behind a run of affine steps from a value without negative entries.

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -43,7 +43,6 @@ from lipcert.core.rules.window_reads import windows_over
 from lipcert.core.rules.windows import convolution_axes, kernel_square
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class KernelGradient(Line[float]):
     """‖∂loss/∂kernel‖₂ ≤ bound through the convolution that computes a value.
@@ -91,7 +90,6 @@ class KernelGradient(Line[float]):
         proof.kernels[self.value] = min(known, self.stated)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """What is known of the cotangents of a convolution, and of what it reads.
@@ -171,7 +169,6 @@ class Kernel:
         return multiply_up(self.scale, found)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Added:
     """What the lowest unknown slopes add, and the linear steps between them and the kernel.

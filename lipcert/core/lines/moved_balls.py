@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from lipcert.core.lines.chains import CHORDS, Chain, slopes_between
 from lipcert.core.lines.proof import Proof
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class MovedBall(Line[float]):
     """‖f(x) − f(c)‖₂ ≤ bound, of a ball and a form that begins where its radius is known.
@@ -52,7 +51,6 @@ class MovedBall(Line[float]):
         proof.radii[self.ball, chain.stop] = min(known, self.stated)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ZeroFact(NearFact):
     """Of f(x) near f(0), whether 0 is one of the values at the start of the form or not.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 from lipcert.core.budget import spend
 from lipcert.core.coverage import tensors_read
@@ -71,7 +71,6 @@ def norm_holds(
         return False
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StepNorm(NormLine):
     """Of the linear step that computes a value."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Literal, final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from lipcert.core.rules.steps import step_fact
 MAX_CUTS: Final = 1 << 15
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ProductFact(FactLine):
     """Of what affine steps and ReLUs compute from `start`: its norm is at most `level`.

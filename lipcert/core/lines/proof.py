@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar, final
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -54,7 +54,6 @@ class Table(dict[K, V]):
         raise NotProved(f"no line before it proves {self.what} of {shown(str(key))}")
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Pass:
     """Cotangents of one scalar: of the loss, or of a unit vector at the output.
@@ -69,7 +68,6 @@ class Pass:
     edges: Table[tuple[str, str | None], float]
 
 
-@final
 class Proof:
     """The tables of a proof about one program, under premises, for all weights in a scope.
 

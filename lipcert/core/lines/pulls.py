@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -41,7 +41,6 @@ class PullLine(Line[Cotangent]):
         cotangents[self.value] = replace(found, norm=self.stated)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class LossPull(PullLine):
     """Of the output: the gradient of the loss, clipped where training clips it."""
@@ -69,7 +68,6 @@ class LossPull(PullLine):
         return clipped(found, premises.loss_clip)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class ValuePull(PullLine):
     """Of a value, from the cotangents of what its readers compute, by the rules of those steps.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.line import NotProved
@@ -13,7 +13,6 @@ from lipcert.core.lines.shares import ShareLine
 from lipcert.core.program import Add
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunNorm(NormLine):
     """Of affine steps in a row, as one map. values: what they compute, in order."""
@@ -34,7 +33,6 @@ class RunNorm(NormLine):
         proof.runs[self.values] = found
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class RunPull(ShareLine):
     """Through a run of affine steps, by its norm.

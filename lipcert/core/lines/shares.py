@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.line import Line, NotProved
@@ -34,7 +34,6 @@ class ShareLine(Line[float]):
         edges[entry] = min(edges.get(entry, math.inf), self.stated)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class FormPull(ShareLine):
     """Through the steps of a chain, by its form, from the cotangent where the chain ends.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, final
+from typing import Final, Literal
 
 import numpy as np
 
@@ -24,7 +24,6 @@ MAX_VECTORS: Final = 1 << 24
 """entries of the vectors of all classes, at one value"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SignPull(ShareLine):
     """Through all steps from a value up to another, in the hull of whose cotangent the differences

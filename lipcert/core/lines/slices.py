@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +21,6 @@ from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import has_alike_runs
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class SliceFact(FactLine):
     """Of a move of entries of Wx + b, as the queries, keys and values of heads are.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Literal, final
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -19,7 +19,6 @@ from lipcert.core.lines.shares import ShareLine
 from lipcert.core.program import Dense, Step
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StackNorm(Line[float]):
     """‖[W_1; …; W_k]‖₂ ≤ bound, of matrices that read one value. values: what they compute.
@@ -47,7 +46,6 @@ class StackNorm(Line[float]):
         proof.stacks[self.values] = found
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class StackPull(ShareLine):
     """Of a value, through the matrices of a stack together, and through its other readers.

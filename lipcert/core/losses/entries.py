@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Final, final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -20,7 +20,6 @@ _SINGLE_EXPONENTIALS: Final = 1 << 12
 _LARGEST: Final = 1e100
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class BinaryCrossEntropy(Loss):
     """ℓ = Σ_i −t_i·log σ(z_i/τ) − (1 − t_i)·log(1 − σ(z_i/τ)), t_i in [0, 1]; or its mean."""
@@ -46,7 +45,6 @@ class BinaryCrossEntropy(Loss):
         return _reduced(divide_up(sqrt_up(square), temperature), self.output_reduction, outputs)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class SquaredError(Loss):
     """ℓ = Σ_i (z_i − y_i)², or its mean; times ½ if `half`. Labels have ‖y‖₂ ≤ label_norm."""
@@ -63,7 +61,6 @@ class SquaredError(Loss):
         return _reduced(multiply_up(factor, distance), self.output_reduction, outputs)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class AbsoluteError(Loss):
     """ℓ = Σ_i |z_i − y_i|, or its mean."""
@@ -77,7 +74,6 @@ class AbsoluteError(Loss):
         return _reduced(root_up(outputs), self.output_reduction, outputs)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Huber(Loss):
     """ℓ = Σ_i ½d_i² where |d_i| ≤ δ, δ(|d_i| − ½δ) elsewhere, d = z − y; or its mean.
@@ -98,7 +94,6 @@ class Huber(Loss):
         return _reduced(total, self.output_reduction, outputs)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Cosine(Loss):
     """ℓ = −⟨z, y⟩/max(‖z‖, floor) with ‖y‖₂ ≤ 1 (plus any constant); no floor: 0."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Final, final
+from typing import ClassVar, Final
 
 from lipcert.core.arithmetic import multiply_up, round_up
 from lipcert.core.exponential import exp_bounds
@@ -20,7 +20,6 @@ _BITS: Final = 48
 _INVERSE_E: Final = exp_bounds(Fraction(-1), _BITS)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Focal(ClassLoss):
     """ℓ = −(1 − p_y)^γ · log p_y with p = softmax(z)."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import accumulate
-from typing import ClassVar, Final, final
+from typing import ClassVar, Final
 
 from lipcert.core.arithmetic import sqrt_up
 from lipcert.core.interval import Interval
@@ -21,7 +21,6 @@ from lipcert.core.rules.facts import Cotangent, Fact
 _LARGEST: Final = 1e100
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Part:
     """weight · loss of the output of this name and shape, batch axis of one example included."""
@@ -52,7 +51,6 @@ class Part:
         return loss_cotangent(self.loss, logits, self.shape).times(self.weight)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Joint(Loss):
     """ℓ = Σ_i w_i·ℓ_i(z_i, y_i): z_i the outputs, whose entries are read one after another.

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, final
+from typing import ClassVar
 
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_up
 from lipcert.core.losses.base import ClassLoss, NotNegative, Terms
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class NegativeLogLikelihood(ClassLoss):
     """ℓ = −z_y for outputs z: torch's nll_loss without weights of classes.
@@ -32,7 +31,6 @@ class NegativeLogLikelihood(ClassLoss):
         return Cotangent(1.0, label=1.0)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class MulticlassHinge(ClassLoss):
     """One hinge per class: h_j = max(0, margin/2 − s_j·z_j), s_y = 1 and s_j = −1 otherwise.
@@ -59,7 +57,6 @@ class MulticlassHinge(ClassLoss):
         return Cotangent(_hinge_mean(outputs) if mean else root_up(outputs))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class MultiMargin(ClassLoss):
     """ℓ = Σ_{j≠y} max(0, margin − z_y + z_j); the mean divides by K, as torch does (p = 1)."""
@@ -80,7 +77,6 @@ class MultiMargin(ClassLoss):
         return Cotangent(norm, Hull(outputs, divide_up(float(outputs - 1), float(divisor))))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class KantorovichRubinstein(ClassLoss):
     """ℓ = mean_{j≠y} z_j − z_y; one output: ℓ = −s·z for a label s in [−1, 1].
@@ -98,7 +94,6 @@ class KantorovichRubinstein(ClassLoss):
         return Cotangent(_kr_norm(outputs), Hull(outputs, 1.0) if outputs > 1 else None)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class HingeKantorovichRubinstein(ClassLoss):
     """ℓ = KR + hkr_weight · hinge, with the `kr` loss and the mean `multiclass-hinge` loss."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import ClassVar, Final, final
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -18,7 +18,6 @@ LARGEST_WIDTH: Final = 64
 """of logits that keep a softmax away from the corners of the simplex to some purpose"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class CrossEntropy(ClassLoss):
     """ℓ = −Σ_j t_j·log softmax(z/τ)_j with t = (1 − a)·e_y + (a/K)·1 (smoothing a)."""

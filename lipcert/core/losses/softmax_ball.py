@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from typing import Final, TypeAlias, TypeVar, final
+from typing import Final, TypeAlias, TypeVar
 
 from lipcert.core.arithmetic import round_up, sqrt_up
 from lipcert.core.exponential import exp_bounds, exp_near
@@ -26,7 +26,6 @@ _Near: TypeAlias = Callable[[int, int, int], int]
 in units of 2^-80"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class BallDomain(SoftmaxDomain):
     """Logits of a radius of which the ball says more than the simplex."""

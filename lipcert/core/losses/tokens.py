@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Cotangent, Fact, root_up
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Scores:
     """Where the class scores of one example lie: of which tokens, and how many of each.

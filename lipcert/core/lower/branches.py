@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace
-from typing import final
 
 from lipcert.core.lower.call import refused
 from lipcert.core.lower.errors import Unsupported
@@ -23,7 +22,6 @@ from lipcert.core.lower.values import Constant
 from lipcert.core.reader.records import Branch, Model, Node, with_nested
 
 
-@final
 class Splicer:
     """taken: the branches of all Ifs, also inside of each other, by their first output."""
 

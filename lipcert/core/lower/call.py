@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,6 @@ def refused(node: Node, error: Unsupported) -> Unsupported:
     return type(error)(error.reason, where, node)
 
 
-@final
 @dataclass(slots=True)
 class Sink:
     """The steps so far.
@@ -55,7 +54,6 @@ class Sink:
         return f"{name}#{number}"
 
 
-@final
 class Call:
     """Inputs and attributes of a node; `version` is that of its operator set."""
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import ReadsAcrossError, Unsupported
@@ -20,7 +19,6 @@ from lipcert.core.lower.spelling import apply, reduced
 from lipcert.core.lower.values import Constant, Value, check_size
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Term:
     """A value and the label of each of its axes, one character each."""

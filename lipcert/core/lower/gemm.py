@@ -17,7 +17,7 @@ def dense(call: Call, value: Data, weight: Constant, bias: Constant | None = Non
         raise Unsupported(FIXED)
     if value.shape[-1] != inputs:
         raise Unsupported("the sizes of a product do not fit")
-    op = Dense(weight.operand(2), bias and bias.operand(1))
+    op = Dense(weight.operand(2), None if bias is None else bias.operand(1))
     return call.step(op, value, shape=(*value.shape[:-1], outputs), place=value.place)
 
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.lower.call import Sink, refused
 from lipcert.core.lower.errors import Unsupported
@@ -43,7 +43,6 @@ _OF_ONE: Final = frozenset(
 """operators whose output may be compared in place of their input"""
 
 
-@final
 class Guards:
     """The nodes so far, by the values they compute; jumps: the node at which a value jumps."""
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final, final
+from typing import TYPE_CHECKING, Final
 
 from lipcert.core import program as p
 from lipcert.core.budget import spend
@@ -162,7 +162,6 @@ def _lowered(walk: Walk, outputs: Sequence[str]) -> p.Program:
     return with_joined_inputs(program, starts, walk.nodes, sink)
 
 
-@final
 class Walk:
     """The values of the nodes so far, beginning with initializers and, optionally, inputs.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import final
 
 import numpy as np
 
@@ -23,7 +22,6 @@ from lipcert.core.program import (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Origin:
     """Entry k of a value is entry index[k] of another, after comparisons with single numbers.

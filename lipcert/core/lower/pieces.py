@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -46,7 +46,6 @@ def _exact(value: Fraction) -> bool:
         return False
 
 
-@final
 class Maker:
     """Nodes that compute a function of x for the output of a node: a line, a function, a line.
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial, reduce
 from itertools import pairwise
-from typing import Final, NamedTuple, TypeAlias, final
+from typing import Final, NamedTuple, TypeAlias
 
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import broadcast
@@ -38,12 +38,10 @@ _BOOL: Final = 9
 _WHOLE: Final = frozenset({6, 7})
 
 
-@final
 class NotKnownError(ValueError):
     """A function that is not written down here."""
 
 
-@final
 class _BreakError(Exception):
     """A region in which a comparison turns over, at these points."""
 
@@ -153,7 +151,6 @@ _Found: TypeAlias = Sum | bool | int
 """what a value is in a region: real numbers as a function of x, a truth value, a whole number"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Piecewise:
     """breaks: ascending; pieces: 2n + 1, which are before, at and behind each break, in turn."""
@@ -188,7 +185,6 @@ class Piecewise:
         return kinks, kept
 
 
-@final
 class _Region:
     """x at a point, low = high, or in an open interval, of which an end is None if it has none.
 
@@ -369,7 +365,6 @@ def leaves(value: Value, other: Value) -> bool:
         return False
 
 
-@final
 class Reader:
     """Values as functions of one value x. symbolic: stored factors of a product are symbols, too.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 
@@ -28,7 +28,6 @@ _Number: TypeAlias = Any
 """a fraction or a float32 number"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Axis:
     """From `size` to `target` entries; scale is target/size or as the file states it."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TypeVar, final
+from typing import TypeVar
 
 import numpy as np
 
@@ -55,7 +55,6 @@ def product(*factors: Interval) -> Interval:
     return result
 
 
-@final
 class Rewriter:
     """The steps rewritten so far."""
 

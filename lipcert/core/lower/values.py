@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias, final
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,6 @@ Kind: TypeAlias = Literal[
 ]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Data:
     """A tensor computed from the input: a value of the program, whose entries are described by
@@ -74,7 +73,6 @@ class Data:
         return self.kind == "real"
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Constant:
     """A tensor that does not depend on the input: every entry lies in [lo, hi].

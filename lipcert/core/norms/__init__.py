@@ -10,13 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, final
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from lipcert.core.norms.claim import Definite, NormCheck
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Engine:
     """An arithmetic for proofs about matrices, in the file that is loaded on first use."""

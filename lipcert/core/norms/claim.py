@@ -12,7 +12,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,7 +32,6 @@ MAX_SIZE: Final = 1 << 12
 """rows of a matrix M"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class NormClaim:
     """A tall matrix (rows ≥ columns) and the claimed bound of its spectral norm."""
@@ -68,7 +67,6 @@ NormCheck: TypeAlias = Callable[[FloatMatrix, float], bool]
 """whether ‖W‖₂ ≤ c could be proved of a matrix"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class NormWitness:
     """How a norm is proved: "dense" of a matrix; "windows", "absolute", "explicit" or "torus".

@@ -11,7 +11,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -28,7 +28,6 @@ _MAX_SIDE: Final = 1 << 16
 _MAX_WINDOWS: Final = 1 << 22
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Convolution:
     """A kernel [outputs, inputs of a group, *taps] and where its windows lie.
@@ -171,7 +170,6 @@ def _flat(
     return np.ravel_multi_index(np.ix_(*places), tuple(shape)).ravel()
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Kernel:
     """A convolution whose kernel lies in `entries`; a matrix is one of one tap at one position.

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -28,7 +28,6 @@ from lipcert.core.program import IndexArray
 PANEL: Final = 128
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Strip:
     """Rows that occur len(starts) times in T: their first column is 0, and each of `starts`."""
@@ -76,7 +75,6 @@ def strips_at_most_float(strips: Sequence[Strip], columns: int, claim: float) ->
     return rest is not None and Fraction(level) + rest + error <= target
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Panels:
     """A symmetric matrix. panels: columns edges[k] to edges[k + 1], rows from edges[k] on."""

@@ -26,7 +26,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +58,6 @@ def unexplained(target: Layers) -> int | None:
     return (target - Layers.gram(Y.T)).row_sum_norm()
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Layers:
     """A symmetric integer matrix of up to 104 bits, 2^42·first + 2^21·second + third.

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 import numpy.typing as npt
@@ -25,7 +24,6 @@ from lipcert.core.norms.convolution import Convolution
 from lipcert.core.program import IndexArray
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Axis:
     """The taps in use along an axis, their phases r (renumbered) and shifts j.

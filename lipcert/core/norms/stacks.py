@@ -29,7 +29,7 @@ import math
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -47,7 +47,6 @@ _ALONE: Final = 48
 _SMALLEST: Final = 2.0**-500
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Grams:
     """H ≈ Z*Z for a stack of matrices Z: ‖Z‖_F² ≤ square and ‖H − Z*Z‖_F ≤ error for each."""

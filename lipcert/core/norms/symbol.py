@@ -25,7 +25,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -50,7 +50,6 @@ _MAX_NUMBERS: Final = 1 << 24
 """entries of the matrices A_δ that are kept"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Symbol:
     """kernel: [shifts, groups, outputs, inputs · phases], its largest entry in [1/2, 1).
@@ -94,7 +93,6 @@ class Symbol:
         return (5 * len(self.lengths) + 2 * shifts) * U * sizes + 4 * self.kernel.size * ETA
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class GramSymbol:
     """P(w)P(w)* by its coefficients A_0 and A_δ + A_δᵀ, 0 and A_δ − A_δᵀ: [T, groups, c, c].

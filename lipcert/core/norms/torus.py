@@ -47,7 +47,7 @@ import itertools
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 
@@ -173,7 +173,6 @@ def absolute_at_most(convolution: Convolution, claim: float, check: NormCheck) -
     return bool(np.isfinite(total).all()) and all(check(matrix, claim) for matrix in total)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Torus:
     """The frequencies (2k + twist)·π/count along each axis, and how many shifts that has."""

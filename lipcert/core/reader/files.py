@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.certificate import ExternalFile, read_regular
 from lipcert.core.reader.records import ModelReadError, shown
@@ -31,7 +31,6 @@ def read_model_bytes(path: Path) -> bytes:
     return content
 
 
-@final
 class Folder:
     """The folder of a model, and the external data read from it so far.
 

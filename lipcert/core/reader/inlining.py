@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final, final
+from typing import Final
 
 from lipcert.core.reader.files import MAX_BYTES
 from lipcert.core.reader.model import check_order
@@ -32,7 +32,6 @@ _Names = dict[str, str]
 _Given = Mapping[str, Attribute] | None
 
 
-@final
 class Inliner:
     """What is inlined so far. initializers: those of branches, under their new names."""
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ import numpy.typing as npt
 from lipcert.core.certificate import ExternalFile
 
 
-@final
 class ModelReadError(ValueError):
     """Bytes that are not one model with one meaning; the message is one printable line.
 
@@ -51,7 +50,6 @@ def _stored(dtype: str) -> np.dtype[Any]:
     return np.dtype(_STORED_AS.get(dtype, dtype)).newbyteorder("<")
 
 
-@final
 @dataclass(frozen=True)
 class Tensor:
     """Numbers: their type, their shape, and their little-endian bytes in row-major order.
@@ -101,7 +99,6 @@ class Tensor:
         return self.dtype.startswith(("float", "bfloat"))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Reference:
     """In the body of a function: the attribute of the call that stands here."""
@@ -109,7 +106,6 @@ class Reference:
     name: str
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Branch:
     """A graph without inputs, which reads the names around it. initializers: of a file only."""
@@ -119,7 +115,6 @@ class Branch:
     initializers: Mapping[str, Tensor]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Loop:
     """The body of a loop, as the file says it; no node that has one is followed."""
@@ -133,7 +128,6 @@ AttributeValue: TypeAlias = (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Attribute:
     """A value with its declared kind: FLOAT, INT, STRING, TENSOR, GRAPH, FLOATS, INTS, STRINGS."""
@@ -142,7 +136,6 @@ class Attribute:
     value: AttributeValue
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Node:
     """One operation; "" among its inputs and outputs stands for one that is left out.
@@ -161,7 +154,6 @@ class Node:
     metadata: Mapping[str, str] = field(default_factory=dict)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Function:
     """A model-local function; defaults: its attributes, None where a call has to give the value."""
@@ -181,7 +173,6 @@ def with_nested(nodes: Iterable[Node]) -> Iterator[Node]:
                 yield from with_nested(attribute.value.nodes)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Input:
     """A graph input; a dimension is a number, a symbol or "" (unknown).
@@ -195,7 +186,6 @@ class Input:
     dims: tuple[int | str, ...] | None
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Model:
     """A model and the identity of the bytes it was read from.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -237,7 +237,6 @@ def _shares(rivals: Array, reach: float) -> Array:
     return np.minimum(up(1.0 / down(1.0 + np.maximum(down(far * rivals), 0.0))), 1.0)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Chances:
     """Of every matrix P of a head: bounds of column sums, of ‖P‖_F², and of entries; and, for

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import final
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.interval import Interval, symmetric
@@ -14,7 +13,6 @@ from lipcert.core.rules.base import Constraint, Weights, stretch
 from lipcert.core.rules.facts import root_up
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Constrained(Weights):
     """All weights that satisfy the constraints; initializers that are not trained stay as they are.

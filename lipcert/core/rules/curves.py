@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, final
+from typing import Protocol, TypeAlias
 
 import numpy as np
 
@@ -25,7 +25,6 @@ class Image(Protocol):
         """All values at all points."""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Curve:
     """A continuous function that is monotone between turns.
@@ -66,7 +65,6 @@ class Curve:
         return Interval(low, high)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Piece:
     """The derivative on [start, stop] (or a part of it), one-sided at the ends."""
@@ -76,7 +74,6 @@ class Piece:
     slope: Image
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
     """A locally Lipschitz function f of one number.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 
@@ -16,7 +16,6 @@ from lipcert.core.interval import Array, Interval, exact, norm_up, symmetric, up
 from lipcert.core.program import Shape
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Fact:
     """norm ≥ ‖x‖₂; box holds every entry; row_norm ≥ the norm of every run along the last axis.
@@ -80,7 +79,6 @@ class Fact:
         return float(np.max(self.box.magnitude(), initial=0.0))
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Hull:
     """scale·conv{e_j − t_y : classes j, y}, t_y = (1 − s)·e_y + (s/classes)·1, s the smoothing.
@@ -118,7 +116,6 @@ class Hull:
         return multiply_up(sqrt_up(max(float(np.max(squares.hi)), 0.0)), self.scale)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Cotangent:
     """norm ≥ ‖∂loss/∂value‖₂ of an example; hull: a set in which that lies, where one is known.

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import final
 
 import numpy as np
 
 from lipcert.core.interval import Interval, clip
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Relu:
     """max(x, 0)."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import final
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.interval import Interval, clip, exact
@@ -13,7 +12,6 @@ from lipcert.core.rules.enclosures import exp, log
 from lipcert.core.rules.facts import Fact
 
 
-@final
 class LocalResponseRule(Rule[LocalResponse]):
     """y = x·s^−β, s = floor + (strength/size)·Σ x_j² over the channels j around each; β = power."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from lipcert.core.rules.enclosures import exp, log
 from lipcert.core.rules.facts import Cotangent, Fact, Hull, root_up
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class _Spread:
     """pair ≥ z_i − z_j, above_mean ≥ z_i − the mean of the other logits, in every slice.

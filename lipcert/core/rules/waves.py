@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,6 @@ _TERMS: Final = 8
 _ONE: Final = exact(1.0)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Wave:
     """sin(x + quarters·π/2)."""

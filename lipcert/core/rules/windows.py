@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias, final
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,6 @@ from lipcert.core.program import Conv, Shape, Window
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Axis:
     """reads: the position of the input that each tap of each window reads, −1 for padding."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -89,7 +89,6 @@ def library_gradient(
 _MANY_CHANNELS: Final = 8
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class KernelGradient(OperandGradient):
     """The kernel [written, read/groups, *taps] of a convolution, or of one that is transposed."""

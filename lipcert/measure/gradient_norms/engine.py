@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Final, TypeAlias, final
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
@@ -41,7 +41,6 @@ from lipcert.measure.measured import BatchNorms, Measured
 from lipcert.measure.precision import Precision
 
 
-@final
 class Recording:
     """One batch under way. looks: whether every operand is searched for examples that are known too
     loosely, which are then measured again."""
@@ -164,7 +163,6 @@ Reached: TypeAlias = tuple[NodePlan, Tensor | None, GradientEdge]
 among what is differentiated"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Caught:
     """A node with trained operands that received a cotangent.
@@ -192,7 +190,6 @@ class Caught:
         return self.value, self.cotangent
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Passed:
     """squares: of ∂ℓ_i/∂θ by name of the trained parameter."""
@@ -201,7 +198,6 @@ class Passed:
     caught: tuple[Caught, ...]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Begun:
     """A pass forward. output: [examples, *output_shape], with its history. reached: in the order of
@@ -213,7 +209,6 @@ class Begun:
     losses: Tensor | None = None
 
 
-@final
 class NormEngine:
     """Measures batches; a run repeats itself to the bit.
 

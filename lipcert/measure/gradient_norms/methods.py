@@ -11,7 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from lipcert.measure.gradient_norms.squares import (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Pair:
     """A value a, a cotangent b, and ‖a‖² and ‖b‖² of every example.
@@ -77,7 +76,6 @@ class Pair:
         return Pair.of(self.a.double(), self.b.double())
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Gradients:
     """Per-example gradients, each within `distance` (2-norm) of the exact one.
@@ -89,7 +87,6 @@ class Gradients:
     distance: Tensor
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
     """One way to measure: its name, bytes of scratch memory per example, and the computation.
@@ -139,7 +136,6 @@ _SCRATCH: Final = {"cpu": 2**22}
 """bytes for all others, that fit a cache; elsewhere the limit"""
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Chooser:
     """Of methods that fit into so many bytes."""

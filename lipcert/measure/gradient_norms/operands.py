@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, prod, sqrt
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -39,7 +39,6 @@ from lipcert.measure.gradient_norms.squares import (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class DenseWeight(OperandGradient):
     """The weight [out, in] of a `Dense`."""
@@ -102,7 +101,6 @@ def _sizes(pair: Pair) -> tuple[int, int, int]:
     return prod(pair.b.shape[1:-1]), pair.a.shape[-1], pair.b.shape[-1]
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class TableGradient(OperandGradient):
     """The table [rows, width] of an `Embedding`."""
@@ -251,7 +249,6 @@ class EntrywiseGradient(OperandGradient):
         return factor * pair.b, (reach * relative * (1.0 + 2.0 * relative) + lost) * OUTWARD
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class BiasGradient(EntrywiseGradient):
     """f = 1."""
@@ -276,7 +273,6 @@ class BiasGradient(EntrywiseGradient):
         return pair.b, pair.b_squares.upper.sqrt() * relative
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class ScaleGradient(EntrywiseGradient):
     """f = x."""
@@ -287,7 +283,6 @@ class ScaleGradient(EntrywiseGradient):
         return self._multiplied(pair, pair.a, pair.a_squares.upper.sqrt(), 0)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class DivisorGradient(EntrywiseGradient):
     """f = −x/d²."""
@@ -301,7 +296,6 @@ class DivisorGradient(EntrywiseGradient):
         return self._multiplied(pair, factor, sum_of_squares(factor).upper.sqrt(), 2)
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class SlopeGradient(EntrywiseGradient):
     """f = x where x < 0, otherwise 0; NaN stays."""
@@ -313,7 +307,6 @@ class SlopeGradient(EntrywiseGradient):
         return self._multiplied(pair, factor, sum_of_squares(factor).upper.sqrt(), 0)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class NormalizedGradient(EntrywiseGradient):
     """f = (x − mean)·inverse: the scale of a layer that normalises by stored statistics.

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import torch
@@ -51,7 +51,6 @@ from lipcert.measure.gradient_norms.squares import OUTWARD, Squares, gamma, sum_
 from lipcert.measure.lowering import LoweredNetwork
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class ParameterUses:
     """A trained parameter, its uses, and whether these are disjoint rearrangements."""
@@ -148,7 +147,6 @@ def operand_gradient(node: Node, slot: str, tensors: Mapping[str, Tensor]) -> Op
             )
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Scatter:
     """θ ← θ + scale · entries, the entry at `entries[i]` being added at `places[i]`.
@@ -180,7 +178,6 @@ class Scatter:
         return abs(self.scale) * sqrt(self.repeats) * OUTWARD
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Contribution:
     """What one use adds to the gradient of its parameter."""
@@ -221,7 +218,6 @@ def _chunk_squares(uses: Sequence[tuple[Contribution, Pair]], size: int) -> Squa
     return widened(sum_of_squares(total), distance * OUTWARD)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class OperandPlan:
     """A trained operand and its gradient.
@@ -234,7 +230,6 @@ class OperandPlan:
     scatter: Scatter | None
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class NodePlan:
     """The trained operands of one node.
@@ -249,7 +244,6 @@ class NodePlan:
     rounds_value: bool
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
     """Nodes by name, and parameters by name."""

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from math import sqrt
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -70,7 +70,6 @@ def underflow(dtype: torch.dtype) -> float:
 _BLOCK: Final = 256
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Squares:
     """Squared norms, and upper bounds of the exact ones, as far above them as the norms may be off,

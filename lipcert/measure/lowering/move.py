@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, final
+from typing import Final
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -23,7 +23,6 @@ from lipcert.graph.ir import Node
 from lipcert.measure.lowering.functions import Function, Tensors
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Digit:
     """Part of an axis of the output: places · stride, in order; places rise from 0 at the least."""
@@ -43,7 +42,6 @@ class _Digit:
         return bool(self.stride) and not np.array_equal(self.places, np.arange(self.length))
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Grid:
     """y = pad(reshape(select(x[first + Σ stride · place]))).

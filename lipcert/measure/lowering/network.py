@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self, final
+from typing import Self
 
 import numpy as np
 import torch
@@ -196,7 +196,6 @@ Tap = Callable[[Node, tuple[Tensor, ...], Tensor], Tensor]
 """Sees a node, its inputs and its output; what it returns is taken for the output."""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class LoweredNetwork:
     """A graph that evaluates batches [examples, *input_shape] in torch.

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, final
+from typing import Any, Final
 
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -31,7 +31,6 @@ _REMEDY: Final = (
 )
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class HookedLayer:
     """A trained layer: the submodule that is it, by name, and its clips in the graph.
@@ -94,7 +93,6 @@ def hooked_layers(
     return tuple(layers)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Before:
     """Sees to it that a layer reads one tensor, and clips that where there is a clip."""
@@ -112,7 +110,6 @@ class _Before:
         return (given if self.clip is None else lowered(self.clip, [given], {}),)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _After:
     """Clips the cotangent that reaches a layer."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod, sqrt
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor
@@ -41,7 +41,6 @@ _FAST_ALGORITHM: Final = 64
 taken to be worse than sums of products: an assumption, which leaves them six bits"""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Inner:
     """Inner products, one for each example: |value − truth| ≤ error.  # float64 [examples] each"""

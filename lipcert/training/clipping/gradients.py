@@ -23,7 +23,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Final, Self, final
+from typing import Final, Self
 
 import torch
 from torch import Tensor
@@ -54,7 +54,6 @@ from lipcert.training.clipping.decay import Inner, decayed_squares, inner_produc
 _WHOLE: Final = (torch.float32, torch.float64)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveNetwork:
     """A network and its operands that must be updated before it is used.
@@ -136,7 +135,6 @@ def _shares(view: Tensor, whole: Tensor) -> bool:
     return view.untyped_storage().data_ptr() == whole.untyped_storage().data_ptr()
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClipRule:
     """∇ℓ_i + λθ of every group, scaled down to its radius, which is the bound of the group.
@@ -274,7 +272,6 @@ def in_parameter(operand: Operand, gradient: Tensor, shape: tuple[int, ...]) -> 
     return moved
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class ClippedSum:
     """gradients: by the graph's names, each in the parameter's shape. factors: [examples, groups];
@@ -285,7 +282,6 @@ class ClippedSum:
     factors: Tensor
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
     """The sum of the clipped gradients of a batch, for when it is called. losses: of the examples,
@@ -301,7 +297,6 @@ more of a part, no more time"""
 _ELSEWHERE: Final = 2**30
 
 
-@final
 class ClippedGradients:
     """Of one network under one rule."""
 

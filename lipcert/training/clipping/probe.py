@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias, final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import torch
@@ -41,7 +41,6 @@ _ALL: Final = slice(None)
 _Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
     """What layers read and receive, the output, and gradients by the graph's names.
@@ -55,7 +54,6 @@ class Seen:
     gradients: Mapping[str, Tensor]
 
 
-@final
 class Probe:
     """One evaluation of both, on the same numbers."""
 
@@ -208,7 +206,6 @@ def as_read(x: Tensor, graph: Graph, real: torch.dtype | None = None) -> tuple[T
     )
 
 
-@final
 class _ForwardAndBack(nn.Module):
     """A module and a backward pass through it, which may evaluate parts of it again
     (torch.utils.checkpoint): with the same copies of its tensors as the forward pass."""

@@ -10,7 +10,7 @@ group, up to the rounding of the additions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,6 @@ _CHUNK: Final = 2**26
 """so many numbers of gradients are held at once"""
 
 
-@final
 class SingleGradients:
     """Of one module under one rule. names: from the rule's names of parameters to the module's.
     read: the tensor of what the module returns that the loss is of."""
@@ -126,7 +125,6 @@ class SingleGradients:
                 sums[name].add_((kept * placed(factors[counts], kept)).sum(0))
 
 
-@final
 class _Whole(nn.Module):
     """A module without the hooks around it, which belong to the run."""
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Final, final
+from typing import Final
 
 import torch
 from torch import Tensor, nn
@@ -59,7 +59,6 @@ def is_exporting() -> bool:
     return bool(torch.compiler.is_exporting() or torch.onnx.is_in_onnx_export())
 
 
-@final
 class GroupSort(nn.Module):
     """Each group of `size` consecutive entries along an axis, in ascending order.
 
@@ -90,7 +89,6 @@ class GroupSort(nn.Module):
         return f"{self.size}, axis={self.axis}"
 
 
-@final
 class MaxMin(nn.Module):
     """GroupSort with groups of two: entry i of the first half of an axis and entry i of the second
     become the larger one, in the first half, and the smaller one.
@@ -128,7 +126,6 @@ def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
     return middle + gap, middle - gap
 
 
-@final
 class Householder(nn.Module):
     """Groups of entries, reflected into the half space of `direction`, which is not trained.
 
@@ -208,7 +205,6 @@ _SAFE: Final = 2.0**32
 """sums of squares so many times the smallest normal number do not suffer from underflow"""
 
 
-@final
 class ScaledL2NormPool2d(nn.Module):
     """√(k²·mean x²) = √(Σ x²) over k×k windows with stride k (Béthune et al. 2024, B.1).
 

@@ -24,7 +24,7 @@ is not trained.
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Final, Literal, final
+from typing import Final, Literal
 
 import torch
 from torch import Tensor, nn
@@ -40,7 +40,6 @@ from lipcert.training.layers.activations import (
 )
 
 
-@final
 class AddBias(nn.Module):
     """x + b, b of the shape of the first axes behind the examples, equal at all P positions behind.
 
@@ -71,7 +70,6 @@ class AddBias(nn.Module):
         return ", ".join(map(str, self.bias.shape))
 
 
-@final
 class LayerCentering(nn.Module):
     """x − mean(x) over all axes of an example, or over the given ones (Béthune et al. 2024, C.2.3).
 
@@ -96,7 +94,6 @@ class LayerCentering(nn.Module):
         return f"axes={self.axes}"
 
 
-@final
 class Residual(nn.Module):
     """x + f(x). Lipschitz constant 1 + L, output norm X + ‖f‖ (Béthune et al. 2024, B.4)."""
 
@@ -109,7 +106,6 @@ class Residual(nn.Module):
         return x + _same_shape(x, self.branch(x))
 
 
-@final
 class HalfResidual(nn.Module):
     """½(x + f(x)). Lipschitz constant (1 + L)/2, output norm (X + ‖f‖)/2: 1 and X where f is
     1-Lipschitz with f(0) = 0 (Béthune et al. 2024, C.2.4)."""
@@ -123,7 +119,6 @@ class HalfResidual(nn.Module):
         return 0.5 * (x + _same_shape(x, self.branch(x)))
 
 
-@final
 class ScaledResidual(nn.Module):
     """x + f(x)/(2·depth), for networks of so many blocks of two branches, as transformers are.
 
@@ -155,7 +150,6 @@ def _same_shape(x: Tensor, branch: Tensor) -> Tensor:
     return branch
 
 
-@final
 class BoundedSelfAttention(nn.Module):
     """softmax(scale·q@kᵀ)@v of several heads, then a linear map; q, k, v and it have no bias.
 
@@ -201,7 +195,6 @@ class BoundedSelfAttention(nn.Module):
         return f"{self.width}, heads={self.heads}, scale={self.scale:g}"
 
 
-@final
 class MixerBlock(nn.Module):
     """Dense, MaxMin, dense along the tokens, and the same along the features.
 
@@ -224,7 +217,6 @@ class MixerBlock(nn.Module):
         return mixed
 
 
-@final
 class _Mixing(nn.Module):
     """Along the tokens (axis 1) or the features (axis 2)."""
 
@@ -259,7 +251,6 @@ _MATRICES: Final = MappingProxyType(
 )
 
 
-@final
 class InputClip(nn.Module):
     """x·min(1, radius/‖x‖) for the whole of each example.
 
@@ -281,7 +272,6 @@ class InputClip(nn.Module):
         return f"{self.radius}"
 
 
-@final
 class InputNormalization(nn.Module):
     """radius·x/max(‖x‖, norm_floor) for the whole of each example: of norm radius, from
     norm_floor on.
@@ -313,7 +303,6 @@ def _lengths(x: Tensor) -> Tensor:
     return lengths
 
 
-@final
 class ColourSpace(nn.Module):
     """RGB to YIQ or YUV (BT.470), or to the luminance Y alone.
 

@@ -13,7 +13,6 @@ the maximum leaves large deviations alone. Constant blocks give 0, with a finite
 from __future__ import annotations
 
 import math
-from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -24,7 +23,6 @@ from lipcert.settings.values import check_positive
 from lipcert.training.layers.activations import divided, unflattened
 
 
-@final
 class BoundedGroupNorm(nn.Module):
     """`groups` groups of channels, each normalised with all its positions.
 
@@ -61,7 +59,6 @@ class BoundedGroupNorm(nn.Module):
         return f"{self.groups}, {self.channels}, norm_floor={self.norm_floor}"
 
 
-@final
 class BoundedLayerNorm(nn.Module):
     """The trailing axes, of the stated sizes, normalised together: tokens, or whole examples.
 
@@ -90,7 +87,6 @@ class BoundedLayerNorm(nn.Module):
         return f"{self.shape}, norm_floor={self.norm_floor}"
 
 
-@final
 class UnitLayerNorm(nn.Module):
     """(x − m)/√(‖x − m‖² + 1) over the trailing axes, of the stated sizes: blocks of norm below 1.
 
@@ -114,7 +110,6 @@ class UnitLayerNorm(nn.Module):
         return f"{self.shape}"
 
 
-@final
 class UnitGroupNorm(nn.Module):
     """(x − m)/√(‖x − m‖² + 1) for each of `groups` groups of channels with all its positions.
 

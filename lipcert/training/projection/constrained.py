@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, final
+from typing import Final
 
 import numpy as np
 import torch
@@ -34,7 +34,6 @@ class Norm(Enum):
     ROW = "norm of the longest row of a table"
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
     """One norm of one parameter. node, operand: where it is used; both None for the whole of it.
@@ -49,7 +48,6 @@ class Use:
     operand: Operand | None = None
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Constrained:
     """A parameter and everything that its constraint covers."""
@@ -97,7 +95,6 @@ def _uses(graph: Graph, name: str, spec: ConstraintSpec) -> tuple[Use, ...]:
 _ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTensor:
     """A parameter's storage. roundoff: of its type. buffer: for what is read.

@@ -14,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import ClassVar, Final, final
+from typing import ClassVar, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -67,7 +67,6 @@ class Matrices(ABC):
         """Write M M* of the parameter `whole` into `result`: [count, side, side]."""
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class RealMatrices(Matrices):
     """Matrices that show the entries of the operand: dense layers, and convolutions written out.
@@ -103,7 +102,6 @@ class RealMatrices(Matrices):
         np.matmul(wide, wide.T, out=result[0])
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class SymbolMatrices(Matrices):
     """The symbol of a convolution at finitely many frequencies: [frequencies · groups] matrices.

@@ -20,7 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Final, final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -59,7 +59,6 @@ class Measure(ABC):
         """
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Entrywise(Measure):
     """Euclidean norms, also of rows, and largest magnitudes, which grow with magnitudes: spreads
@@ -243,7 +242,6 @@ _INWARD: Final = 1.0 - 2.0**-48
 _CHEAP: Final = 2.0**19  # multiplications that cost less than another stack
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Stack(Measure):
     """Matrices of several uses. parts: those of each use; owners: the use of each matrix.

@@ -14,7 +14,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final, Self, final
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -39,7 +39,6 @@ from lipcert.training.projection.there import There, is_ieee
 _INSIDE: Final = 1.0 - 2.0**-20
 
 
-@final
 @dataclass(frozen=True, slots=True)
 class Orthogonal:
     """How a parameter is seen as matrices: [groups, rows, columns]."""
@@ -104,7 +103,6 @@ _TOO_LARGE: Final = 2.0**100  # a ratio by which float32 numbers cannot be divid
 _ROUNDED: Final = 1.0 + 2.0**-50
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class Projector:
     """Constrained parameters, their storage, and what bounds their norms.

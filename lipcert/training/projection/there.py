@@ -12,7 +12,7 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, Self, final
+from typing import Final, Self
 
 import numpy as np
 import torch
@@ -69,7 +69,6 @@ def _frobenius(stack: Tensor) -> Tensor:
     return norms
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _View:
     """`viewed`, of a tensor. places: None for all entries in order; read: which places are none."""
@@ -96,7 +95,6 @@ class _View:
         return view if plus is None else view + torch.from_numpy(plus.copy()).to(view)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grams:
     """`Matrices.gram`, on a device."""
@@ -135,7 +133,6 @@ class _Grams:
         return torch.complex(cosine @ cosine.mT + sine @ sine.mT, mixed - mixed.mT)
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class _StackThere:
     """A `Stack`, of which the first guess is made and proved on the device."""
@@ -199,7 +196,6 @@ class _StackThere:
         return torch.zeros_like(self.limits).scatter_reduce(0, self.owners, values, "amax")
 
 
-@final
 @dataclass(frozen=True, slots=True, eq=False)
 class There:
     """All measures of weights on one device, asked for together."""
