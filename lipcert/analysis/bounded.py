@@ -366,7 +366,7 @@ def _silent(
             )
         elif reasons:
             found[name] = reasons[0]
-        elif name in used and name not in tensors:
+        elif (name in used or parameter.computed) and name not in tensors:
             found[name] = f"no tensor of the file holds the parameter {name!r}"
     return found
 

@@ -38,12 +38,15 @@ def tensors_of(
     """Parameter → initializers: of the same name, otherwise the first unpaired one of its numbers.
 
     Parameters that share an initializer (an exporter stored equal numbers once) share it here.
-    scattered: parameters that several tensors hold, which are all those of their numbers.
+    scattered: parameters that several tensors hold, which are all those of their numbers; one that
+    weights are computed from, and that no operand shows, is left out.
     left_out: biases that `with_biases` put into the program; no tensor of the file holds one of
     which that is every use.
     """
     stored = tensors(model)
-    found = {name: (name,) for name in graph.parameters if name in stored or name in left_out}
+    hidden = {name for name in scattered if graph.parameters[name].computed}
+    known = (stored.keys() - hidden) | left_out
+    found = {name: (name,) for name in graph.parameters if name in known}
     used = list(dict.fromkeys(_sources(program)))
     free = [name for name in used if name not in found]
     keys = {name: _key(stored[name].values()) for name in used if name in stored}

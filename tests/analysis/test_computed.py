@@ -92,6 +92,22 @@ def test_a_constraint_on_w_is_none_on_1_plus_w(tmp_path) -> None:
     assert "'w' is trained but no constraint bounds what is computed from it" in told
 
 
+@pytest.mark.parametrize(("copy", "lost"), [("b", "b"), ("onnx::MatMul_7", "a")])
+def test_what_a_copy_holds_has_no_bound(tmp_path, copy, lost) -> None:
+    """Of numbers that the exporter stored once, or twice, no operand shows whose they are."""
+    tensors = {"a": np.full((4, 4), 0.5, "<f4")}
+    nodes = [node("Exp", ["a"], ["e"]), node("MatMul", ["x", "e"], ["h"])]
+    nodes += [node("Exp", [copy], ["f"]), node("MatMul", ["h", "f"], ["y"])]
+    if copy == "b":
+        nodes.insert(0, node("Identity", ["a"], ["b"]))
+    else:
+        tensors[copy] = tensors["a"]
+    proto = model(nodes, ("N", 4), tensors)
+    proto.producer_name = "pytorch"
+    found = lipcert.analyze(saved(proto, tmp_path), STATED)
+    assert [item.name for item in found.parameters if item.grad_norm is None] == [lost]
+
+
 def test_their_gradients_are_not_measured(path) -> None:
     with pytest.raises(
         NoVerdictError, match=r"LC319.*'down', 'g', 'up', 'v'.*remove_parametrizations"
