@@ -37,7 +37,8 @@ def _identity(certificate: Certificate) -> Iterator[Mutant]:
         ("opset", _WEAK, replace(model, opset={"": 20}), {1}),
         ("opset", _WEAK, replace(model, opset={"": 21, "ai.onnx.ml": 1}), {1}),
         ("opset", _WEAK, replace(model, opset={}), {1}),
-        ("output", _WEAK, replace(model, output="v0"), {1}),
+        ("output inside", _WEAK, replace(model, output="v0"), {1, 2, 3, 4}),
+        ("output", _WEAK, replace(model, output="x"), {1}),
         ("output", _WEAK, replace(model, output=""), {1}),
     ):
         yield mutant(kind, effect, replace(certificate, model=item), stages)
