@@ -105,11 +105,9 @@ def _put(lines: Lines, place: int, *items: Line[Any]) -> Lines:
 
 def _moved(line: Line[Any], places: dict[int, int]) -> Line[Any]:
     """Named lines by their new numbers."""
-    names = [name for name in ("ball", "form") if hasattr(line, name)]
-    found: Line[Any] = replace(
-        line, **{name: places.get(getattr(line, name), getattr(line, name)) for name in names}
-    )
-    return found
+    names = {name: getattr(line, name) for name in ("ball", "form") if hasattr(line, name)}
+    moved: dict[str, Any] = {name: places[k] for name, k in names.items() if places.get(k, k) != k}
+    return replace(line, **moved) if moved else line
 
 
 def _ordered(lines: Lines, order: list[int]) -> Lines:
