@@ -206,16 +206,16 @@ def test_no_simulated_run_exceeds_it(bins: int, sigma: float) -> None:
 
 def test_it_is_monotone_and_below_one_release_per_epoch() -> None:
     delta = Fraction(1, 10**6)
-    for sigma in (0.3, 0.5, 1.0, 8.0, 300.0):
+    for sigma in (0.3, 1.0, 300.0):
         alone = gaussian_epsilon(sigma, 4, delta)
-        by_bins = [allocated_epsilon(sigma, bins, 4, delta) for bins in (1, 2, 10, 100)]
+        by_bins = [allocated_epsilon(sigma, bins, 4, delta) for bins in (1, 2, 50)]
         assert alone is not None
         assert by_bins[0] == alone
         for more, fewer in itertools.pairwise(by_bins):
             assert more is not None
             assert fewer is not None
             assert fewer <= more
-    by_epochs = [allocated_epsilon(2.0, 20, epochs, delta) for epochs in (1, 2, 7, 50)]
+    by_epochs = [allocated_epsilon(2.0, 20, epochs, delta) for epochs in (1, 2, 50)]
     assert by_epochs == sorted(by_epochs, key=lambda epsilon: epsilon or 0.0)
 
 
