@@ -72,11 +72,13 @@ def no_kernel_has_a_larger_gradient(premises, seed):
     assert attained(found, 2, 16, seed) <= bound * (1.0 + 1e-12)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(12))
 def test_of_images_without_signs(seed):
     no_kernel_has_a_larger_gradient(IMAGES, seed)
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("seed", range(400, 416))
 def test_of_images_whose_pixels_are_as_bright_as_can_be(seed):
     no_kernel_has_a_larger_gradient(BRIGHT, seed)

@@ -191,21 +191,21 @@ def test_no_ids_exceed_a_bound(seed: int, mask: str, use: str) -> None:
                 assert hidden or norm <= limit[name] * (1 + 1e-9), (name, x)
 
 
+@pytest.mark.sample(45)  # all uses, each with other masks
+@pytest.mark.parametrize("use", sorted(USES))
 @pytest.mark.parametrize("mask", sorted(MASKS))
-def test_masks_are_read_as_onnxruntime_reads_them(mask: str) -> None:
-    """Through the program that is bounded, for ids of every kind."""
-    for use in sorted(USES):
-        proto = network(MASKS[mask], USES[use], np.random.default_rng(1))
-        session = ort.InferenceSession(proto.SerializeToString())
-        found = program(proto)
-        for x in np.random.default_rng(2).integers(-ROWS, ROWS, size=(12, 1, POSITIONS)):
-            (y,) = session.run(["y"], {"x": x})
-            np.testing.assert_allclose(output_of(found, x), y, rtol=1e-4, atol=1e-4)
-        assert found.batch_proved
-        many = np.random.default_rng(3).integers(-ROWS, ROWS, size=(5, POSITIONS))
-        (y,) = session.run(["y"], {"x": many})
-        alone = np.concatenate([output_of(found, x[None]) for x in many])
-        np.testing.assert_allclose(alone, y, rtol=1e-4, atol=1e-4)
+def test_masks_are_read_as_onnxruntime_reads_them(mask: str, use: str) -> None:
+    """Through the program that is bounded, for ids of every kind, alone and side by side."""
+    proto = network(MASKS[mask], USES[use], np.random.default_rng(1))
+    session = ort.InferenceSession(proto.SerializeToString())
+    found = program(proto)
+    assert found.batch_proved
+    many = np.random.default_rng(3).integers(-ROWS, ROWS, size=(12, POSITIONS))
+    (y,) = session.run(["y"], {"x": many})
+    for x, row in zip(many, y, strict=True):
+        (alone,) = session.run(["y"], {"x": x[None]})
+        np.testing.assert_allclose(output_of(found, x[None])[0], row, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(alone[0], row, rtol=1e-4, atol=1e-4)
 
 
 def test_a_mean_over_what_is_shown_is_attained_by_one_token() -> None:

@@ -40,7 +40,7 @@ def rarest(tests: list[ChanceTest]) -> ChanceTest:
 @pytest.mark.parametrize("steps", [1, 3, 8])
 def test_chances_of_right_noise_are_those_stated(steps: int) -> None:
     """Also where there are hardly more rows than columns, which are added up then."""
-    runs = [[t.log_chance for t in told_of(noises, seed, steps)] for seed in range(150)]
+    runs = [[t.log_chance for t in told_of(noises, seed, steps)] for seed in range(80)]
     shares = np.mean(np.array(runs) < math.log(0.05), axis=0)
     assert np.all(shares < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / len(runs)))
     assert np.min(runs) > math.log(1e-6)
