@@ -49,7 +49,7 @@ def test_every_fault_is_documented_and_found() -> None:
         assert (shown[fault.name] == ("no", "no")) == fault.is_right, fault.name
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> None:
     cells = [
@@ -59,7 +59,7 @@ def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> Non
     assert tuple(cells) == documented()[fault.name]
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "says"),
     [
@@ -100,7 +100,7 @@ def test_a_type_of_few_bits_for_gradients_too_hides_all_of_them(tmp_path: Path) 
     assert not re.search("magnitudes|step before", " ".join(report.reasons)), report.reasons
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kind", list(REPAIRED), ids=lambda kind: kind.__name__)
 def test_a_repaired_loop_is_left_alone(kind: type[Loop], tmp_path: Path) -> None:
     data = REPAIRED[kind].data()

@@ -46,6 +46,7 @@ def _delta_of_search(law: Law, mean: int, shift: float, epsilon: float) -> float
     return float(np.max(found[0] - math.exp(epsilon) * found[1]))
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("law", Law)
 @pytest.mark.parametrize(("shift", "mean"), [(0.3, 2), (0.3, 10), (1.0, 2), (1.0, 10), (1.0, 50)])
 def test_above_an_explicit_search_and_hardly(law: Law, shift: float, mean: int) -> None:
@@ -78,6 +79,7 @@ def test_more_trials_cost_more(plan: TrainingPlan, law: Law) -> None:
     assert [epsilon(plan, 1.1), *costs] == sorted([epsilon(plan, 1.1), *costs])
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("law", "shape"), [(Law.GEOMETRIC, 1.0), (Law.POISSON, math.inf)])
 @pytest.mark.parametrize("trials", [3, 10, 100])
 def test_below_the_renyi_divergences_of_dp_accounting(law: Law, shape: float, trials: int) -> None:

@@ -161,7 +161,7 @@ def test_a_shuffle_is_told_what_balls_in_bins_would_save(neighbours: str) -> Non
     """In the recipe where the relation stays, beside it where it would be another."""
     settings = replace(
         planned("mlp"), sampling="shuffle", neighbours=neighbours, noise_multiplier=None,
-        target_epsilon=3.0,
+        target_epsilon=3.0, dataset_size=1280,
     )  # fmt: skip
     result = suggest(model("mlp"), settings, examples("mlp"), budget=600.0)
     made = [change for change in result.recipe.changes if change.topic == "sampling"]
