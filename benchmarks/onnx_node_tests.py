@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 from onnx import ModelProto, numpy_helper
 
-from lipcert.errors import UnsupportedModelError
+from lipcert.errors import ModelFileError, UnsupportedModelError
 from lipcert.importer.load import load_model
 
 
@@ -53,6 +53,8 @@ def outcome(proto: ModelProto, path: Path) -> tuple[str, str]:
         load_model(path, output=proto.graph.output[0].name, trusted=True)
     except UnsupportedModelError as error:
         return error.refusals[0].code, error.refusals[0].reason
+    except ModelFileError as error:  # onnxruntime does not run it
+        return "LC016", str(error)
     return "imported", ""
 
 
