@@ -177,6 +177,11 @@ class _Draft:
             stepwise=multiplier if is_stepwise and settings.scope == "point" else None,
         )
         self._tensors = self._trained(imported)
+        if not self._tensors and found.premises.run is not None:
+            raise NoVerdictError(
+                "certify: a run is stated, but no trained tensor of the file is known whose "
+                f"gradients it could release; export with {EXPORT}, or leave out the run"
+            )
 
     def finished(self) -> Certificate:
         """The certificate with every claim as it was derived."""

@@ -54,6 +54,12 @@ def test_the_bytes_do_not_depend_on_the_order_of_sets(tmp_path: Path) -> None:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
+def test_a_run_in_which_nothing_is_known_to_be_trained_has_no_certificate(tmp_path: Path) -> None:
+    path = saved(model([helper.make_node("Tanh", ["x"], ["y"])], ("N", 4), {}), tmp_path)
+    with pytest.raises(NoVerdictError, match="no trained tensor of the file is known"):
+        certify(load_model(path), Settings(loss="nll", **RUN))
+
+
 def test_claims_are_those_of_the_analysis() -> None:
     found = issued("digits_mlp")
     analysed = {item.name: item.grad_norm for item in found.analysis.parameters}
