@@ -205,6 +205,7 @@ def sum_nodes(steps, last):
     return [*nodes, node("MatMul", ["x", "w"], ["h"]), node(last, ["h", names[-1]], ["y"])]
 
 
+@pytest.mark.sample(13)
 @pytest.mark.parametrize("last", ["Gemm", "Add", "Sub"])
 @pytest.mark.parametrize("name", SUMS)
 def test_a_bias_may_be_a_sum(tmp_path, name, last):
