@@ -72,6 +72,7 @@ def test_the_table_of_mechanisms_is_what_the_example_prints(
         )
 
 
+@pytest.mark.nightly
 def test_the_epsilon_of_a_search_is_what_privacy_finds() -> None:
     rows = [
         row.strip("| ").split(" | ") for row in table("verbs/privacy.md", "trials").splitlines()

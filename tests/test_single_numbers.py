@@ -97,7 +97,7 @@ def test_every_verb_answers_or_refuses(tmp_path: Path, seed: int, loss: str) -> 
     )
 
 
-@settings(max_examples=12, phases=NO_SHRINKING)
+@settings(max_examples=6, phases=NO_SHRINKING)
 @given(seed=st.integers(0, 10**6))
 def test_bounds_withstand_an_attack(tmp_path_factory, seed: int) -> None:
     proto, folder = random_file(seed), tmp_path_factory.getbasetemp()

@@ -44,7 +44,7 @@ def _attacks(
         yield case, inputs, point
 
 
-@pytest.mark.sample(seed=4)
+@pytest.mark.sample(seed=3)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", KINDS)
 def test_nothing_leaves_the_fact_or_is_steeper(kind: str, seed: int) -> None:
@@ -193,7 +193,7 @@ def test_equal_runs_under_flat_cotangents_attain_what_peaks_allow() -> None:
     assert true * (1 - 1e-12) <= dict(found)["s"] <= true * (1 + 1e-12)
 
 
-@pytest.mark.sample(seed=4)
+@pytest.mark.sample(seed=5)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("kind", ["Dense", "Scale", "Shift", "Embedding", "Conv"])
 def test_no_gradient_of_an_operand_is_larger_than_tokens_allow(kind: str, seed: int) -> None:
