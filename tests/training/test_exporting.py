@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -188,7 +189,9 @@ def test_what_needs_no_gradient_is_frozen_in_the_file(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="matches no parameter that the file leaves trained"):
         lipcert.analyze(path, lipcert.Settings(trainable=("body.*",)))
     thawed = lipcert.export(module.requires_grad_(), x, path)
-    assert lipcert.analyze(thawed, settings).network.grad_norm is None  # computed from trained ones
+    found = lipcert.analyze(thawed, settings)  # of which a divisor is computed from a bias
+    assert {item.name for item in found.parameters if item.trainable} == names.keys()
+    assert of_file.network.grad_norm < found.network.grad_norm < math.inf
 
 
 @pytest.mark.parametrize("note", ["", "[", '{"body.weight": 1}', "[1]", "[" * 100_000])
