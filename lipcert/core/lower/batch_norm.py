@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from lipcert.core.interval import Interval, exact
@@ -12,8 +10,8 @@ from lipcert.core.interval import up as above
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import images
 from lipcert.core.lower.errors import Unsupported
-from lipcert.core.lower.values import Value
-from lipcert.core.program import BatchNorm, Operand
+from lipcert.core.lower.values import Constant, Value
+from lipcert.core.program import BatchNorm
 
 
 def batch_norm(call: Call) -> Value:
@@ -35,11 +33,10 @@ def batch_norm(call: Call) -> Value:
         raise Unsupported("a variance is not positive")
     root = Interval(below(np.sqrt(total.lo)), above(np.sqrt(total.hi)))
     inverse = root.reciprocal()
-    made = Operand(inverse.lo, inverse.hi, dict.fromkeys(variance.sources, np.inf))
+    made = Constant(inverse.lo, inverse.hi, dict.fromkeys(variance.sources, np.inf))
     if variance.sources:
-        from lipcert.core.lower.slopes import chained, steepest  # noqa: PLC0415  for such alone
+        from lipcert.core.lower.slopes import of_entries  # noqa: PLC0415  for such alone
 
-        slope = steepest(total, "power", -0.5)
-        made = replace(made, slopes=chained((call.constant(4), slope)))
-    op = BatchNorm(scale, shift, mean, made)
+        made = of_entries(made, call.constant(4), total, "power", -0.5)
+    op = BatchNorm(scale, shift, mean, made.operand(1))
     return call.step(op, value, shape=value.shape, place=value.place)

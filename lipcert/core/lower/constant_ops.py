@@ -31,7 +31,14 @@ from lipcert.core.lower.functions import applied
 from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
-from lipcert.core.lower.slopes import chained, image_of, met, repeated, steepest
+from lipcert.core.lower.slopes import (
+    chained,
+    image_of,
+    image_of_constant,
+    of_entries,
+    repeated,
+    with_blocks,
+)
 from lipcert.core.lower.spelling import reduced_axes, without_axes
 from lipcert.core.lower.sums import negative
 from lipcert.core.lower.values import (
@@ -101,7 +108,7 @@ def _arithmetic(call: Call) -> Value:
     """
     operation, found = call.node.op_type, [call.constant(place) for place in range(len(call))]
     if operation == "Sum":
-        return reduce(partial(_computed, "Add"), found)
+        return reduce(partial(_computed, call, "Add"), found)
     for source, single in ((0, 1),) if operation == "Div" else ((0, 1), (1, 0)):
         is_apart = found[source].sources.keys().isdisjoint(found[single].sources)
         if (
@@ -110,12 +117,12 @@ def _arithmetic(call: Call) -> Value:
             and found[single].lo.size == 1 < found[source].lo.size
         ):
             call.sink.untracked.update(found[single].sources)
-            found[single] = replace(found[single], sources={})
+            found[single] = replace(found[single], sources={}, blocks={})
     first, second = found
-    return _computed(operation, first, second)
+    return _computed(call, operation, first, second)
 
 
-def _computed(operation: str, first: Constant, second: Constant) -> Constant:
+def _computed(call: Call, operation: str, first: Constant, second: Constant) -> Constant:
     if not first.is_float:
         return whole(operation, first, second)
     shape, place = broadcast((first, second))
@@ -135,27 +142,12 @@ def _computed(operation: str, first: Constant, second: Constant) -> Constant:
     terms: tuple[Constant, ...] = ()
     if sources and operation in {"Add", "Sub"} and acts is None and first.shape == second.shape:
         terms = sum_of((first, second if operation == "Add" else negative(second)))
-    slopes: Mapping[str, float] = {}
-    if any(gain == math.inf for gain in sources.values()):
-        slopes = _slopes(operation, first, second, shape)
-    return Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms, slopes=slopes)
+    found = Constant(result.lo, result.hi, sources, place, acts=acts, terms=terms)
+    if not any(gain == math.inf for gain in sources.values()):
+        return found
+    from lipcert.core.lower.blocks import of_pair  # noqa: PLC0415  for such alone
 
-
-def _slopes(
-    operation: str, first: Constant, second: Constant, shape: tuple[int, ...]
-) -> Mapping[str, float]:
-    """Of a sum or a product of two constants that are repeated to a shape.
-
-    Proof: d(a + b) = da + db; d(a·b) = b·da + a·db, and a/b is the product of a and 1/b.
-    """
-    if operation in {"Add", "Sub"}:
-        return chained((first, repeated(first, shape)), (second, repeated(second, shape)))
-    factor, steep = interval(second), 1.0
-    if operation == "Div":
-        factor, steep = quotient(second), steepest(factor, "reciprocal")
-    by_first = met(first.shape, factor.magnitude(), shape)
-    by_second = multiply_up(met(second.shape, interval(first).magnitude(), shape), steep)
-    return chained((first, by_first), (second, by_second))
+    return of_pair(found, operation, first, second, call.sink.model.initializers)
 
 
 def _exact_result(
@@ -229,8 +221,8 @@ def _root(call: Call) -> Value:
     if (known.lo < 0.0).any():
         raise Unsupported("a root of a negative number")
     found = _square_root(known)
-    slopes = chained((constant, steepest(known, "sqrt"))) if constant.sources else {}
-    return Constant(found.lo, found.hi, sum_of_sources(constant), constant.place, slopes=slopes)
+    root = Constant(found.lo, found.hi, sum_of_sources(constant), constant.place)
+    return of_entries(root, constant, known, "sqrt") if constant.sources else root
 
 
 def has_halves(model: Model) -> bool:
@@ -375,7 +367,13 @@ def _power(call: Call) -> Value:
     constant = constant.rearranged(lambda own: np.broadcast_to(own, shape), place, copies)
     if constant.is_float and len(numbers) == 1:
         call.sink.untracked.update(exponent.sources)
-        return applied(call, constant, "power", float(numbers[0]))
+        power = image_of_constant(constant, "power", float(numbers[0]))
+        if constant.sources and numbers[0] == 2:
+            from lipcert.core.lower.blocks import square_blocks  # noqa: PLC0415  for such alone
+
+            squares = square_blocks(constant, call.sink.model.initializers)
+            return with_blocks(power, power.slopes, {**power.blocks, **squares})
+        return power
     if constant.is_float:
         low, high = np.empty(shape), np.empty(shape)
         for number in numbers:
@@ -486,8 +484,13 @@ def _reduction(call: Call) -> Value:
     else:
         known = _reduced_reals(kind, interval(constant), axes)
         high = known.lo if np.array_equal(known.lo, known.hi) else known.hi
-        slopes = chained((constant, _reduced_slope(kind, known, constant, axes)))
-        reduced = Constant(known.lo, high, sum_of_sources(constant), constant.place, slopes=slopes)
+        reduced = Constant(known.lo, high, sum_of_sources(constant), constant.place)
+        if constant.sources:
+            from lipcert.core.lower.blocks import sum_blocks  # noqa: PLC0415  for such alone
+
+            slopes = chained((constant, _reduced_slope(kind, known, constant, axes)))
+            blocks = sum_blocks(kind, constant, known, axes, call.sink.model.initializers)
+            reduced = with_blocks(reduced, slopes, blocks)
     return without_axes(call, reduced, axes, keeps=keeps)
 
 

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Final
 
-from lipcert.core.interval import Interval
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
 from lipcert.core.lower.moves import broadcast
-from lipcert.core.lower.reals import quotient, sum_of_sources
+from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.sums import combined, expanded, scaled
 from lipcert.core.lower.values import Constant, Data, Value
 from lipcert.core.program import Divide, Multiply, PRelu, Scale, then
@@ -65,10 +63,9 @@ def _ratio(call: Call) -> Value:
         sources = sum_of_sources(second)
         factor = Constant(inverse.lo, inverse.hi, sources, second.place, acts=acts)
         if sources:
-            from lipcert.core.lower.slopes import chained, steepest  # noqa: PLC0415  for such alone
+            from lipcert.core.lower.slopes import of_entries  # noqa: PLC0415  for such alone
 
-            slope = steepest(Interval(second.lo, second.hi), "reciprocal")
-            factor = replace(factor, slopes=chained((second, slope)))
+            factor = of_entries(factor, second, interval(second), "reciprocal")
         return times(call, call.data(0), factor)
     if isinstance(first, Constant):
         return times(call, activated(call, second, "reciprocal"), first)

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,19 +22,17 @@ from lipcert.core.lower.values import Array, Constant
 from lipcert.core.program import PLUS, Shape
 from lipcert.core.rules.activations import function
 
+if TYPE_CHECKING:
+    from lipcert.core.lower.blocks import Blocks
+
+
+def _largest(gains: Array) -> float:
+    return float(np.max(gains, initial=0.0))
+
 
 def image_of(known: Interval, name: str, *numbers: float) -> Interval:
     """Where a function of numbers in intervals lies."""
     return function(name, numbers).image(known)
-
-
-def steepest(known: Interval, name: str, *numbers: float) -> float:
-    """The largest derivative of a function of numbers in intervals; inf where none is known."""
-    try:
-        derivative = function(name, numbers).derivative(known)
-    except Unsupported:
-        return math.inf
-    return float(np.max(derivative.magnitude(), initial=0.0))
 
 
 def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
@@ -44,8 +44,38 @@ def image_of_constant(value: Constant, name: str, *numbers: float) -> Constant:
     image = image_of(known, name, *numbers)
     high = image.lo if np.array_equal(image.lo, image.hi) else image.hi
     sources = dict.fromkeys(value.sources, math.inf)
-    slopes = chained((value, steepest(known, name, *numbers))) if sources else {}
-    return Constant(image.lo, high, sources, value.place, slopes=slopes)
+    found = Constant(image.lo, high, sources, value.place)
+    return of_entries(found, value, known, name, *numbers) if sources else found
+
+
+def of_entries(
+    found: Constant, value: Constant, known: Interval, name: str, *numbers: float
+) -> Constant:
+    """`found`, a function of every entry of a constant, with slopes.
+
+    known: where the entries are, perhaps moved by numbers that no tensor changes.
+    """
+    try:
+        derivative = function(name, numbers).derivative(known)
+    except Unsupported:
+        return found
+    passed = {}
+    if value.blocks:
+        from lipcert.core.lower.blocks import passed_on  # noqa: PLC0415  for such alone
+
+        passed = {key: passed_on(item, derivative) for key, item in value.blocks.items()}
+    return with_blocks(found, chained((value, _largest(derivative.magnitude()))), passed)
+
+
+def with_blocks(
+    found: Constant, slopes: Mapping[str, float], blocks: Mapping[str, Blocks]
+) -> Constant:
+    """`found` with these slopes, or smaller ones that its blocks show."""
+    least = dict(slopes)
+    blocks = {name: item for name, item in blocks.items() if np.isfinite(item.gains).all()}
+    for name, item in blocks.items():
+        least[name] = min(_largest(item.gains), least.get(name, math.inf))
+    return replace(found, slopes=least, blocks=blocks)
 
 
 def chained(*parts: tuple[Constant, float]) -> Mapping[str, float]:
@@ -70,9 +100,13 @@ def met(own: Shape, other: Array, shape: Shape) -> float:
     Proof: an entry of x meets those of `other` in whose places it is repeated, and no other entry
     does: the squared norm is the largest sum of their squares. other: magnitudes.
     """
+    return sqrt_up(_largest(squares_met(own, other, shape)))
+
+
+def squares_met(own: Shape, other: Array, shape: Shape) -> Array:
+    """Of each entry of x, as in `met`: ≥ the sum of the squares."""
     rank = len(shape)
     padded = (1,) * (rank - len(own)) + own
     axes = [axis for axis in range(rank) if padded[axis] == 1]
     places = np.broadcast_to(other, shape)
-    squares = (exact(places) * exact(places)).sum(tuple(axes))
-    return sqrt_up(float(np.max(squares.hi, initial=0.0)))
+    return (exact(places) * exact(places)).sum(tuple(axes)).hi

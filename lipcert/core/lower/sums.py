@@ -57,4 +57,4 @@ def negative(constant: Constant) -> Constant:
     low = -constant.hi
     high = low if constant.lo is constant.hi else -constant.lo
     acts, terms = then(constant.acts, np.negative), tuple(map(negative, constant.terms))
-    return replace(constant, lo=low, hi=high, acts=acts, terms=terms)
+    return replace(constant, lo=low, hi=high, acts=acts, terms=terms, blocks={})

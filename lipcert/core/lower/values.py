@@ -80,7 +80,7 @@ class Constant:
     Of whole numbers and truth values lo is hi. sources: as of an `Operand`. acts: on the source.
     varies: how each entry depends on N and its example: `SAME`, `TIMES`, `UNKNOWN`, or p > 0
     (None: all are `SAME`). terms: constants of this shape of which it is the sum; none: not known.
-    slopes: as of an `Operand`.
+    slopes: as of an `Operand`. blocks: `Blocks` of some.
     """
 
     lo: Array
@@ -91,6 +91,7 @@ class Constant:
     acts: Acts = None
     terms: tuple[Constant, ...] = ()
     slopes: Mapping[str, float] = field(default_factory=dict)
+    blocks: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.is_float and (is_undefined(self.lo) or is_undefined(self.hi)):
@@ -165,7 +166,9 @@ class Constant:
         terms = tuple(item.rearranged(act, place, copies) for item in self.terms)
         acts = then(self.acts, act)
         sources, slopes = (_spread(own, copies) for own in (self.sources, self.slopes))
-        return Constant(low, high, sources, place, varies, acts, terms, slopes)
+        kept = self.blocks.items() if copies == 1 else ()
+        blocks = {name: item.rearranged(act) for name, item in kept}
+        return Constant(low, high, sources, place, varies, acts, terms, slopes, blocks)
 
 
 def _spread(gains: Mapping[str, float], copies: int) -> Mapping[str, float]:
