@@ -72,16 +72,20 @@ def no_kernel_has_a_larger_gradient(premises, seed):
     assert attained(found, 2, 16, seed) <= bound * (1.0 + 1e-12)
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("seed", range(12))
-def test_of_images_without_signs(seed):
-    no_kernel_has_a_larger_gradient(IMAGES, seed)
+@pytest.mark.parametrize(
+    ("premises", "seeds"),
+    [(IMAGES, range(6)), (BRIGHT, range(400, 406)), (SIGNED, range(100, 104))],
+    ids=["without signs", "as bright as can be", "with signs"],
+)
+def test_of_images(premises, seeds):
+    for seed in seeds:
+        no_kernel_has_a_larger_gradient(premises, seed)
 
 
-@pytest.mark.sample(6)
-@pytest.mark.parametrize("seed", range(400, 416))
-def test_of_images_whose_pixels_are_as_bright_as_can_be(seed):
-    no_kernel_has_a_larger_gradient(BRIGHT, seed)
+@pytest.mark.nightly
+@pytest.mark.parametrize("seed", range(200, 320))
+def test_of_many_chains(seed):
+    no_kernel_has_a_larger_gradient((SIGNED, BRIGHT, IMAGES, IMAGES)[seed % 4], seed)
 
 
 def weighted(premises, seed) -> tuple[Chain, KernelGradient]:
@@ -126,17 +130,6 @@ def no_cotangent_is_longer(premises, seed):
 @pytest.mark.parametrize("seed", range(12, 24))
 def test_of_values(seed):
     no_cotangent_is_longer(IMAGES, seed)
-
-
-@pytest.mark.parametrize("seed", range(100, 104))
-def test_of_images_with_signs(seed):
-    no_kernel_has_a_larger_gradient(SIGNED, seed)
-
-
-@pytest.mark.nightly
-@pytest.mark.parametrize("seed", range(200, 320))
-def test_of_many_chains(seed):
-    no_kernel_has_a_larger_gradient(IMAGES if seed % 4 else SIGNED, seed)
 
 
 def of_one_sign(found: Chain) -> float:
