@@ -343,11 +343,13 @@ class Graph:
         """NoVerdictError where gradients of a trained parameter cannot be measured."""
         if self.computed:
             names = ", ".join(map(repr, self.computed[:4]))
+            layer, inside, tensor = self.computed[0].partition("parametrizations.")
+            where = f"(module.get_submodule({layer[:-1]!r}), {tensor.split('.')[0]!r})"
+            call = f"torch.nn.utils.parametrize.remove_parametrizations{where if inside else ''}"
             raise NoVerdictError(
                 f"[LC319] the file computes weights from {names}, "
                 "which have bounds, but whose gradients are not measured; train plain weights "
-                "(torch.nn.utils.parametrize.remove_parametrizations), and export with "
-                f"{EXPORT}"
+                f"({call}, before the optimizer is made), and export with {EXPORT}"
             )
 
     @property
