@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib import import_module
+from pkgutil import iter_modules
 
 import numpy as np
 import pytest
@@ -33,11 +35,14 @@ def as_network(case):
 @pytest.mark.sample(1)
 @pytest.mark.parametrize("part", range(PARTS))
 def test_node_tests(tmp_path, part):
-    from onnx.backend.test.case.node import collect_testcases
+    from onnx.backend.test.case import node
 
+    known = len(node._NodeTestCases)
+    for module in [*iter_modules(node.__path__)][part::PARTS]:
+        import_module(f"{node.__name__}.{module.name}")  # which adds its cases to the list
     outcomes: Counter[str] = Counter()
     disagreements = []
-    for case in collect_testcases(None)[part::PARTS]:
+    for case in node._NodeTestCases[known:]:
         proto = as_network(case)
         if proto is None:
             continue
@@ -51,4 +56,4 @@ def test_node_tests(tmp_path, part):
             if "differs from onnxruntime" in str(error):
                 disagreements.append((case.name, str(error)))
     assert disagreements == []
-    assert outcomes["imported"] + outcomes["LC028"] >= 20, outcomes
+    assert outcomes["imported"] + outcomes["LC028"] >= 10, outcomes
