@@ -139,15 +139,19 @@ def _is_order(blocks: Blocks) -> bool:
 
 
 def _entries(value: Constant, name: str, stored: _Tensors) -> Blocks | None:
-    """Of a tensor of the file whose entries were put in another order, each is a block."""
+    """Of a tensor of the file whose entries were put in another order, each is a block.
+
+    Proof: acts move entries, put a 0 in places, or change signs, and all others make whole numbers
+    real ones. Where 1, 2, … are all there after them, no entry has become a 0 or has another sign.
+    """
     if value.acts is None or value.sources.keys() != {name} or name not in stored:
         return None
-    group = np.arange(value.lo.size, dtype=np.int64)
-    if math.prod(stored[name].dims) != group.size:
+    group, dims = np.arange(value.lo.size, dtype=np.int64), stored[name].dims
+    if math.prod(dims) != group.size:
         return None
-    cells = reduce(lambda array, act: act(array), value.acts, group.reshape(stored[name].dims))
-    found = Blocks(group, cells.reshape(value.shape), np.ones(group.size))
-    return found if cells.dtype == group.dtype and _is_order(found) else None
+    moved = reduce(lambda array, act: act(array), value.acts, (group + 1).reshape(dims))
+    found = Blocks(group, moved.reshape(value.shape) - 1, np.ones(group.size))
+    return found if moved.dtype == group.dtype and _is_order(found) else None
 
 
 def passed_on(blocks: Blocks, derivative: Interval, shape: Shape | None = None) -> Blocks:

@@ -71,6 +71,10 @@ CASES = {
         [node("ReduceL2", "v", "n", axes=[0]), node("Transpose", "n", "t", perm=[1, 0]),
          node("Neg", "t", "m"), node("Div", "v m", "w")],
         {"v": [4, 4]}, lambda v: -v / v.norm(dim=0)[:, None]),
+    "over the norm of all but the first": (
+        [node("Slice", "v axis four first", "o"), node("Pad", "o before", "p"),
+         node("ReduceL2", "p", "n"), node("Div", "v n", "c"), node("Unsqueeze", "c first", "w")],
+        {"v": [4]}, lambda v: v / v[1:].norm()),
     "times minus a norm": (
         [node("ReduceL2", "v", "n", axes=[1]), node("Neg", "n", "m"), node("Mul", "v m", "w")],
         {"v": FEW}, lambda v: -v * v.norm(dim=1, keepdim=True)),
@@ -120,7 +124,7 @@ CASES = {
 }  # fmt: skip
 NUMBERS = {
     "eps": EPS, "one": 1.0, "two": 2.0, "axis": [1], "first": [0], "last": 1, "sizes": FEW,
-    "rest": [-1], "flat": [3, -1], "column": [3, 1, 1],
+    "rest": [-1], "flat": [3, -1], "column": [3, 1, 1], "four": [4], "before": [1, 0],
     "mask": np.array([True, False, True, False]),
 }  # fmt: skip
 ATTAINED = {
