@@ -262,7 +262,7 @@ def test_a_tier_that_looks_longer_finds_more(residual: bool) -> None:
     assert_holds(program, tight, 4)
     assert tight.lipschitz < fast.lipschitz
     for name, known in fast.facts.items():
-        assert tight.facts[name].norm <= 1.001 * known.norm
+        assert tight.facts[name].norm <= 1.005 * known.norm
     for name, gradient in fast.gradients.items():
         assert tight.gradients[name] <= 1.001 * gradient
 
