@@ -16,6 +16,7 @@ import torch.nn.functional as F  # noqa: N812  as everyone calls it
 from sklearn.datasets import load_digits
 
 import lipcert
+from benchmarks.image_networks import fit
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 
@@ -156,15 +157,7 @@ def trained_encoder(spec: EncoderSpec) -> Encoder:
     network, labels = started(spec), torch.tensor(load_digits().target)
     images, order = network.images, torch.randperm(len(labels))[:1400]
     learned = [*network.weights, *(bias for bias in network.biases if bias is not None)]
-    optimizer = torch.optim.Adam(learned, lr=spec.rate)
-    for _ in range(spec.epochs):
-        for batch in order[torch.randperm(len(order))].split(100):
-            scores = network(images[batch]) / spec.temperature
-            loss = F.cross_entropy(scores, labels[batch]) * spec.temperature
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            held(network)
+    fit(network, learned, (images[order], labels[order]), spec, lambda: held(network))
     for tensor in learned:
         tensor.requires_grad_(False)
     return network

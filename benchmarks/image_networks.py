@@ -7,8 +7,9 @@ on 3×32×32, each with a bias and an average over 2×2 behind its ReLU, and all
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F  # noqa: N812  as everyone calls it
@@ -118,6 +119,37 @@ def enlarged(spec: ImageSpec) -> torch.Tensor:
     return wide.expand(-1, spec.channels[0], -1, -1).clamp(0.0, 1.0)
 
 
+class Training(Protocol):
+    """Of a network: the rate of Adam, passes over the examples, and the temperature of the loss."""
+
+    @property
+    def rate(self) -> float: ...
+    @property
+    def epochs(self) -> int: ...
+    @property
+    def temperature(self) -> float: ...
+
+
+def fit(
+    network: Callable[[torch.Tensor], torch.Tensor],
+    learned: Sequence[torch.Tensor],
+    data: tuple[torch.Tensor, torch.Tensor],
+    spec: Training,
+    hold: Callable[[], None],
+) -> None:
+    """Trains by cross-entropy on these examples; `hold` projects the weights after each step."""
+    images, labels = data
+    optimizer = torch.optim.Adam(learned, lr=spec.rate)
+    for _ in range(spec.epochs):
+        for batch in torch.randperm(len(labels)).split(100):
+            scores = network(images[batch]) / spec.temperature
+            loss = F.cross_entropy(scores, labels[batch]) * spec.temperature
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            hold()
+
+
 def trained_images(spec: ImageSpec) -> ImageNetwork:
     torch.manual_seed(0)
     images, labels = enlarged(spec), torch.tensor(load_digits().target)
@@ -134,16 +166,8 @@ def trained_images(spec: ImageSpec) -> ImageNetwork:
         tensor.requires_grad_()
     network = ImageNetwork(spec, weights, biases)
     learned = [*weights, *(biases if spec.pooled else [])]
-    optimizer = torch.optim.Adam(learned, lr=spec.rate)
     held(network, is_set=spec.is_set)
-    for _ in range(spec.epochs):
-        for batch in order[torch.randperm(len(order))].split(100):
-            scores = network(images[batch]) / spec.temperature
-            loss = F.cross_entropy(scores, labels[batch]) * spec.temperature
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            held(network)
+    fit(network, learned, (images[order], labels[order]), spec, lambda: held(network))
     return ImageNetwork(spec, [w.detach() for w in weights], [b.detach() for b in biases])
 
 

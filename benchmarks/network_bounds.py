@@ -29,6 +29,7 @@ from benchmarks.image_networks import (
     IMAGES,
     ImageNetwork,
     ImageSpec,
+    fit,
     image_graph,
     image_product,
     trained_images,
@@ -168,17 +169,13 @@ def trained(spec: Spec) -> Network:
     biases = [torch.zeros(after, requires_grad=not spec.sorts) for after in spec.widths[1:]]
     network = Network(spec, weights, biases)
     learned = [*weights, *([] if spec.sorts else biases)]
-    optimizer = torch.optim.Adam(learned, lr=spec.rate)
-    for _ in range(spec.epochs):
-        for batch in order[torch.randperm(len(order))].split(100):
-            scores = network(images[batch]) / spec.temperature
-            loss = torch.nn.functional.cross_entropy(scores, labels[batch]) * spec.temperature
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-            with torch.no_grad():
-                for weight in weights:
-                    weight.copy_(spec.project(weight))
+
+    @torch.no_grad()
+    def hold() -> None:
+        for weight in weights:
+            weight.copy_(spec.project(weight))
+
+    fit(network, learned, (images[order], labels[order]), spec, hold)
     return Network(spec, [w.detach() for w in weights], [b.detach() for b in biases])
 
 
