@@ -5,8 +5,6 @@ its own memory, limits and processor time, and what an earlier check did it does
 program starts, and what it loads, is the matter of `tests/cli/test_check.py`.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import subprocess

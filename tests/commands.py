@@ -4,8 +4,6 @@ A process of its own would spend most of its time on imports; that one starts, a
 is the matter of `tests/cli/test_startup.py`.
 """
 
-from __future__ import annotations
-
 import runpy
 import subprocess
 import sys

@@ -8,8 +8,6 @@ whole pages, and all but a sample of random searches. Hypothesis draws 25 exampl
 with `--hypothesis-profile nightly` it draws 300, always others.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -1,7 +1,5 @@
 """Random chains of operators that move the entries of a constant, for files and onnxruntime."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """Input domains for tests: real numbers in a box, a ball, or both; several side by side."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

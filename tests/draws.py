@@ -1,7 +1,5 @@
 """Draws: what builders of random networks choose by, so that a seed determines all of it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar

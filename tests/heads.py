@@ -1,7 +1,5 @@
 """Networks with several outputs, and plain losses of them, for the tests of sums of losses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small graphs built by hand, and their bounds through the files that say the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import itertools
 

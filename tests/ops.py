@@ -4,8 +4,6 @@
 Each maker returns a function from the shapes of the inputs, per example, to the node.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

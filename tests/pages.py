@@ -5,8 +5,6 @@ print, but for what `…` leaves out. It runs in a folder with the models and ex
 repository, after the blocks above it; blocks of Python on such a page run in one namespace.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

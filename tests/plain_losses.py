@@ -1,7 +1,5 @@
 """Losses of one example in plain torch, and losses of every kind that these are the truth of."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import torch

@@ -4,8 +4,6 @@ What is proved follows from a program, inputs and loss of the premises, and evid
 core, of the search and of mutants prove everything themselves, as those of the command line do.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import pickle

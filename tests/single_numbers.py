@@ -4,8 +4,6 @@ A seed determines the file. What mixes examples there, `core.lower.odd_graphs` t
 is the batch.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from onnx import ModelProto

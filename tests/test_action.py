@@ -1,7 +1,5 @@
 """action.yml: its scripts are run as GitHub runs them, on shipped networks, green and red."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

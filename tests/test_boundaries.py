@@ -1,7 +1,5 @@
 """Rules of the source that no linter knows."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 import pkgutil

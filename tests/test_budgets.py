@@ -1,7 +1,5 @@
 """The size of the project stays within `budgets.toml`, and the budgets stay close to the size."""
 
-from __future__ import annotations
-
 import ast
 import json
 import subprocess

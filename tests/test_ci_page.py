@@ -1,7 +1,5 @@
 """docs/ci.md: its tables are those of the code, its workflow, hook, tests and commands are run."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

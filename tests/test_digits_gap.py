@@ -1,7 +1,5 @@
 """The digits gap: rows run as they say, and the page shows the rows that there are."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 Both are built as `python -m build` does it, the wheel from the unpacked sources, without network.
 """
 
-from __future__ import annotations
-
 import email
 import os
 import re

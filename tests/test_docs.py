@@ -1,7 +1,5 @@
 """Tables of the documentation are what the examples print, its grammar is the one that is read."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os

@@ -1,7 +1,5 @@
 """The scripts of private training run to their end: trained, checked, audited, reported."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """docs/first_hour.md: its code runs as it stands, its transcripts are what the script prints."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from pathlib import Path

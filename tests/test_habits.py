@@ -1,7 +1,5 @@
 """What the project asks of those who take part: forms, hooks, workflows, citation, versions."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import subprocess

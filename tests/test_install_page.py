@@ -1,7 +1,5 @@
 """What the page on installing and every `pip install` say, beside what is declared and tested."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import tomllib

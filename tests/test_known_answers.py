@@ -1,7 +1,5 @@
 """Answers that are known in closed form, reproduced from files."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

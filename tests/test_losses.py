@@ -1,7 +1,5 @@
 """`make_loss` says what describes no loss; worst gradients are those of torch."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -7,8 +7,6 @@ suite, or an attack of `weakenings.oracles` or `weakenings.line_oracles`. What e
 rule loses where it is halved, `core.rules.test_mutants` sees.
 """
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

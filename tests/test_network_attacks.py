@@ -4,8 +4,6 @@ The importer, the choice of premises and scope, the search and the core all take
 knows the file alone.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

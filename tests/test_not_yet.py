@@ -1,7 +1,5 @@
 """What the page on what is not done says of networks: refused as it says, or bounded as it says."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

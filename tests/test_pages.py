@@ -1,7 +1,5 @@
 """Whatever README and pages show is run: here as it is shown, or where the table says."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

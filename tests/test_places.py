@@ -1,7 +1,5 @@
 """What belongs together is there together: a place that was forgotten is named by one of these."""
 
-from __future__ import annotations
-
 import ast
 import re
 from dataclasses import fields

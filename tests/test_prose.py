@@ -3,8 +3,6 @@
 `python -m tests.test_prose [FOLDER ...]` lists the places.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import sys

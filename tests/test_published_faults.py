@@ -5,8 +5,6 @@ torch, shows that the published claim is violated, and that ours is at or above 
 within 5 % of it where the rule is attained.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

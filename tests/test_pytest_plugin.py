@@ -1,7 +1,5 @@
 """The fixture `lipcert_audit`, in a run of pytest of its own that finds it as a project would."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

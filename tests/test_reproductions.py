@@ -1,7 +1,5 @@
 """The page on reproduced numbers shows what the quick parts measure; verdicts follow from it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

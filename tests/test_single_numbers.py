@@ -1,7 +1,5 @@
 """Examples that are single numbers, [N]: every verb answers, or refuses with a documented code."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page on suggestions shows what the journal of runs holds; the benchmark makes such runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Final

@@ -1,7 +1,5 @@
 """`lipcert.analyze`, `certify`, `audit` and `suggest` say the same of a module and of its file."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ONNX files of graphs that tests build by hand, with the names of the graph throughout."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import tempfile

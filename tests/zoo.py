@@ -1,7 +1,5 @@
 """Files of others, in a folder `../shared/zoo` beside the repository where there is one."""
 
-from __future__ import annotations
-
 import csv
 from collections.abc import Mapping, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Certificates state what the checker derives, a little more, and never less than the truth."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Certificates of backpropagation clipping and of weight clipping, on small files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Backpropagation clipping: where the clips stand, and whole networks under attack."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

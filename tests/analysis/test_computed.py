@@ -1,7 +1,5 @@
 """Weights that the file computes: bounds of what they are computed from, attacked by autograd."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch
@@ -82,10 +80,7 @@ def test_a_constraint_on_w_is_none_on_1_plus_w(tmp_path) -> None:
     nodes.insert(0, node("Constant", [], ["one"], value_float=1.0))
     tensors = {"w": weights(4), "v": weights(4, 3, seed=1)}
     held = lipcert.Settings(
-        input_norm=1.0,
-        constraint="spectral:1",
-        bias_norm=1.0,
-        scope="constraint-set",
+        input_norm=1.0, constraint="spectral:1", bias_norm=1.0, scope="constraint-set"
     )
     found = lipcert.analyze(saved(model(nodes, ("N", 4), tensors), tmp_path), held)
     (told,) = [item.message for item in found.diagnostics if item.code == "LC101"]

@@ -1,7 +1,5 @@
 """The admissible inputs."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

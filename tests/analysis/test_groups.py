@@ -1,7 +1,5 @@
 """Grouping of trained parameters."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

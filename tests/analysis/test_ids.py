@@ -1,7 +1,5 @@
 """Inputs of whole numbers that choose rows: what is said of them, and what is drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 from onnx import TensorProto
 from onnx.helper import make_node

@@ -1,7 +1,5 @@
 """The loss where nobody states one: what is assumed, and what is said of it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What each mechanism makes of the bounds of a network."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from pathlib import Path

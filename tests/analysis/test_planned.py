@@ -1,7 +1,5 @@
 """The privacy of a planned run, through the whole pipeline."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

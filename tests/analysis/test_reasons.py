@@ -1,7 +1,5 @@
 """Reasons lead from a bound down to what is assumed, through the bounds of the analysis."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Which constraint each trained parameter obeys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

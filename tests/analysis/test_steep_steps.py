@@ -1,7 +1,5 @@
 """Steps that divide by a small floor or epsilon: named, with the number and what to do."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

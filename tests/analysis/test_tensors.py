@@ -1,7 +1,5 @@
 """Which tensors of a file hold which parameter: what exporters merge, copy and leave out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

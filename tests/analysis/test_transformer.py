@@ -1,7 +1,5 @@
 """An encoder under clipped backpropagation: the numbers of docs/mechanisms.md, by hand."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every number that is absent from an analysis has a diagnostic that says why."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Whether bounds are of use: noise, signal and their quotients, by their definitions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Fixtures of several modules."""
 
-from __future__ import annotations
-
 from functools import cache
 
 import pytest

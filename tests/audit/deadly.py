@@ -1,7 +1,5 @@
 """Examples of which one is the end of the worker that reads it."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import signal

@@ -5,8 +5,6 @@ What leaves: how many of the bounds that were made wrong each part of the audit 
 bound holds is decided without the others, so that all bounds of a kind are made wrong at once.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Faults of private training, each in a loop that is right but for it, and each with its repair."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ network has two layers with biases; its gradients, clips, projections and noise 
 in plain torch, and share nothing with the package but the bounds that set the noise.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 import warnings

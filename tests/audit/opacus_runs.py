@@ -4,8 +4,6 @@ What enters: how Opacus is to be used, and a fault. What leaves: the report on t
 network, its file and the account (σ = 1.5, Poisson batches of 40 of 400) are the same for all.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext

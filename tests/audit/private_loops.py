@@ -6,8 +6,6 @@ noise on every tensor. A fault is a subclass with one method of its own; where a
 just `Loop`, it is a subclass, too.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -149,9 +147,7 @@ class Loop:
 
     def loader(self, data: Data) -> DataLoader[Any]:
         return DataLoader(
-            TensorDataset(*data),
-            batch_sampler=self.batches(data),
-            collate_fn=stacked,
+            TensorDataset(*data), batch_sampler=self.batches(data), collate_fn=stacked
         )
 
     def batches(self, data: Data) -> Sampler[list[int]]:

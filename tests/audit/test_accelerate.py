@@ -1,7 +1,5 @@
 """Recording a loop that Accelerate prepared: model, optimizer and loader are wrapped."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

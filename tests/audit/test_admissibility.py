@@ -1,7 +1,5 @@
 """Which examples lie in the declared domain."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

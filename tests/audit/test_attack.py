@@ -1,7 +1,5 @@
 """Attacks: what they propose is admissible, and comes close to maxima that are known."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

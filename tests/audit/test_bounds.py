@@ -1,7 +1,5 @@
 """Claims from an analysis and from its certificate speak of the same things."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Audits on a real cluster of processes: workers that are killed, and such that must be refused."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

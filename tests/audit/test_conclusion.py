@@ -1,7 +1,5 @@
 """Conclusions from hand-made results: what outweighs what, and that nothing fails open."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Audits of data in several forms: the same numbers, a few examples at a time, changes noticed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sums of losses in audits: their values and gradients, their labels, and attacks on them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Audits of networks that read rows of tables: what is no number of a row is never a pass."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The audit's intervals attacked: independent truth, attained bounds, and what is not a number."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Mapping
 from types import SimpleNamespace

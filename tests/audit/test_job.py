@@ -1,7 +1,5 @@
 """Jobs: the same in every process that reads them."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,7 +1,5 @@
 """Recording what a Trainer of Lightning does: batches, gradients within closures, and Opacus."""
 
-from __future__ import annotations
-
 import logging
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Plain loops of training, wrong in one thing: found as documented, and right ones left alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any
@@ -14,15 +12,7 @@ from torch import nn
 import lipcert
 from lipcert.errors import UsageError
 from lipcert.privacy.noise import Neighbouring
-from tests.audit.loop_faults import (
-    DRAWS,
-    LISTED,
-    MORE,
-    LoopFault,
-    audit_finds,
-    drawing,
-    twin_finds,
-)
+from tests.audit.loop_faults import DRAWS, LISTED, MORE, LoopFault, audit_finds, drawing, twin_finds
 from tests.audit.private_loops import BATCH, SIGMA, Data, Loop, Tensors, audit_of, examples
 
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -71,10 +61,7 @@ def test_a_fault_is_found_as_documented(fault: LoopFault, tmp_path: Path) -> Non
         ("sum of 12 uniform numbers", r"LC314\] .* its kurtosis is off by -0\.0"),
         ("noise from a table of 2¹⁶ numbers", r"LC315\] .* \d+ of \d+ magnitudes in common"),
         ("no noise on one entry", r"LC314\] .*, classifier.bias: 10 of 100 .* without noise"),
-        (
-            "noise projected off the gradient",
-            r"LC314\] .*: along the gradient .* times the stated",
-        ),
+        ("noise projected off the gradient", r"LC314\] .*: along the gradient .* times the stated"),
         ("least noise on the largest entries", r"LC314\] .*: at large gradients"),
         ("norm of matrices only", r"LC312\] example \d+ of the batch of step \d contributes 1\.\d"),
     ],

@@ -1,7 +1,5 @@
 """Recorded runs of every mechanism: right ones pass, and planted faults are found."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

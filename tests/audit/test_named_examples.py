@@ -3,8 +3,6 @@
 The runs are those of the planted faults; the data set is given to the audit, and not in the trace.
 """
 
-from __future__ import annotations
-
 import stat
 from dataclasses import replace
 from pathlib import Path

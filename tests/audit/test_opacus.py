@@ -1,7 +1,5 @@
 """Runs of Opacus, recorded and audited: right ones pass, faulty ones are found as documented."""
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Callable

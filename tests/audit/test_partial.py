@@ -1,7 +1,5 @@
 """Recordings that do not show the whole run: no plain pass, in whatever form the report comes."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

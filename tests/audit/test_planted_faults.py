@@ -1,7 +1,5 @@
 """The mutation score of the audit: planted faults that it finds, right things it leaves alone."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Random examples: admissible, deterministic, and of every kind that the domain has."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

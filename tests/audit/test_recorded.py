@@ -3,8 +3,6 @@
 Traces are written by the torch-free writer, so that any shape of a trace can be made.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The recorder: training is not changed by it, and what it wrote is what happened."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -1,7 +1,5 @@
 """Replays against plain autograd in float64, one example at a time, and their judgement."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 

@@ -4,8 +4,6 @@ All tests by chance of one run together may blame it once in a million runs; wha
 chance never may.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

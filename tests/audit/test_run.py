@@ -1,7 +1,5 @@
 """Whole audits: at once, in pieces, interrupted, and merged from shards."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Networks with several inputs: certified, checked, and audited, input by input."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

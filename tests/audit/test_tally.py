@@ -1,7 +1,5 @@
 """Tallies: counting once, in any order, whatever was counted where."""
 
-from __future__ import annotations
-
 import json
 import math
 

@@ -1,7 +1,5 @@
 """Losses per token in audits: values, labels, attacks, and loops with a criterion of their own."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

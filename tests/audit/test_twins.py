@@ -1,7 +1,5 @@
 """Twin runs: right loops pass under every mechanism, and what depends on an example is found."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import secrets

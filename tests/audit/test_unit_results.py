@@ -1,7 +1,5 @@
 """Results of units, and a folder of them: what is written is read, and nothing else is."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from collections.abc import Callable

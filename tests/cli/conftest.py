@@ -1,7 +1,5 @@
 """A certificate that each test may change."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

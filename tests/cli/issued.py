@@ -1,7 +1,5 @@
 """One certificate of a shipped network, issued by the verb itself, for the tests of the verbs."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory

@@ -1,7 +1,5 @@
 """`lipcert audit` as users call it: its answers, its exit codes, and how work is shared."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

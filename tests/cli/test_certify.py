@@ -1,7 +1,5 @@
 """`lipcert certify`: what it writes, what it says, and its exit code."""
 
-from __future__ import annotations
-
 import json
 from hashlib import sha256
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`lipcert check` and `lipcert-check`: verdicts, exit codes, the last line, what is imported."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

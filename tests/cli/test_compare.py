@@ -1,7 +1,5 @@
 """`lipcert compare`: what changed, what of it is a regression, and its exit code."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -306,8 +304,7 @@ def test_statements_hold_every_claim(files: tuple[Path, Path]) -> None:
 
 BOUNDS = st.none() | st.floats(0, allow_infinity=False) | st.fractions(0, 1)
 NUMBERS = st.dictionaries(
-    st.tuples(st.just("group"), st.sampled_from("abc"), st.sampled_from(["G", "noise_std"])),
-    BOUNDS,
+    st.tuples(st.just("group"), st.sampled_from("abc"), st.sampled_from(["G", "noise_std"])), BOUNDS
 )
 
 

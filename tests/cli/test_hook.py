@@ -1,7 +1,5 @@
 """The hook before commits: which certificates it checks, and its exit code."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Every verb names the layers that compute something else in train mode, in text and in JSON."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

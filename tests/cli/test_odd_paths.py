@@ -3,8 +3,6 @@
 The options and arguments are those that the verbs declare: a new one is covered by itself.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import signal

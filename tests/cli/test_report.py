@@ -1,7 +1,5 @@
 """`lipcert report`: from files that the verbs wrote to one page."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`lipcert suggest`: what it prints, what it writes, and its exit code."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from functools import cache

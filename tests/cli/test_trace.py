@@ -1,7 +1,5 @@
 """`lipcert trace`: answers, exit codes, formats."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """`lipcert audit --twin`: exit codes, formats, progress, and what is refused."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What a user gets who writes what other tools call an option, a verb or a choice."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.cli.issued import MODEL, call

@@ -5,8 +5,6 @@ change that makes it say something else than what follows from the model, or not
 verdict stands here and is not asked of the checker.
 """
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """The networks of the suite, as `networks.txt` describes them, and what they are certified for."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Mapping, Sequence

@@ -5,8 +5,6 @@
 It imports the standard library alone.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

@@ -1,7 +1,5 @@
 """The checker gives every certificate of this folder the verdict that is expected of it."""
 
-from __future__ import annotations
-
 import json
 import runpy
 import sys

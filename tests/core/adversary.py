@@ -1,7 +1,5 @@
 """An adversary of derived bounds: examples, labels and weights within the premises, by ascent."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Callable, Iterator, Mapping

@@ -3,8 +3,6 @@
 A layer is what lies between its ends in the file. It knows no step and no rule of the checker.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 

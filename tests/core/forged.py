@@ -1,7 +1,5 @@
 """Certificates that claim exactly what their lines prove, for any model, premises and scope."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Values of any type that the codec knows, drawn from its type hint."""
 
-from __future__ import annotations
-
 import dataclasses
 import enum
 import types

@@ -1,7 +1,5 @@
 """Small ONNX models for the tests of the checker."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -3,8 +3,6 @@
 It shares no code with the importer or the checker, and knows no step but nodes.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping

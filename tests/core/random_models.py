@@ -1,7 +1,5 @@
 """Random small ONNX models over what the checker knows, with tied, shared and computed weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field

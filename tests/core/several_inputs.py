@@ -5,8 +5,6 @@ decades; wide ones are averaged into functions that saturate, so that an input t
 what is assumed of all inputs together, but not by what is assumed of it alone, has other slopes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """pull/attention: a normalisation and the attention above it, attacked together."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

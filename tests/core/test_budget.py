@@ -1,7 +1,5 @@
 """A check that takes more than its budget is UNKNOWN, whatever the file holds."""
 
-from __future__ import annotations
-
 import math
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Certificates as records: what is written is read back, and nothing in a file is ignored."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Claims against what is derived: exactly, without tolerance."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fractions import Fraction

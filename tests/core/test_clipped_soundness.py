@@ -1,7 +1,5 @@
 """Clipped backpropagation: nothing exceeds its bound on random ONNX models, at any weights."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Where clips stand in a program, and places where none can stand."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The codec: what is written is read, and nothing else is."""
 
-from __future__ import annotations
-
 import copy
 import json
 import math

@@ -1,7 +1,5 @@
 """What the structural digest does not see, and what it must."""
 
-from __future__ import annotations
-
 import random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Embeddings: rows of tables against autograd; numbers that are read as such; hostile files."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

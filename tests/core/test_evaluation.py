@@ -1,7 +1,5 @@
 """A-EVAL: the checker itself sees what computes something else in train mode."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """No number of a certificate can be lowered by a millionth: of every line and of every claim."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """Sums of losses of several outputs: bounds against autograd, and changed certificates."""
 
-from __future__ import annotations
-
 import json
 import math
 import tempfile

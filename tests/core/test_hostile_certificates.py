@@ -1,7 +1,5 @@
 """Hostile certificates: a verdict in bounded time and memory, on one line, from a fresh process."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

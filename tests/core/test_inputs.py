@@ -1,7 +1,5 @@
 """Several inputs, each with a domain of its own: bounds against autograd, and what is no domain."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The ledger: premises and assumptions say the same, and every number of them counts."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

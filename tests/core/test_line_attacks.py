@@ -4,8 +4,6 @@ Each line states the least bound that it may, so that a line which says too litt
 full by all that rest on it. What they prove is compared with gradients of torch.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from tempfile import TemporaryDirectory
 

@@ -1,7 +1,5 @@
 """Masks computed from ids: means and attention over what they show, against autograd."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime as ort
 import pytest

@@ -1,7 +1,5 @@
 """Membership: weights within the constraints of a certificate, outside, or not decided."""
 
-from __future__ import annotations
-
 import json
 import struct
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The mutation score: see `benchmarks/certificate_mutants.py` for certificates of real files."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.core.mutants.every import every_mutant, spread

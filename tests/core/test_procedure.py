@@ -1,7 +1,5 @@
 """The procedure as a whole: certificates forged to say what is false, and honest ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Soundness: no example, label or admissible weights exceed a bound, on random ONNX models."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnxruntime as ort
 import pytest

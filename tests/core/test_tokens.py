@@ -1,7 +1,5 @@
 """Losses per token: bounds against autograd, with tables that are embedding and head at once."""
 
-from __future__ import annotations
-
 import math
 import tempfile
 from dataclasses import dataclass, replace

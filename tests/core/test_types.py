@@ -1,7 +1,5 @@
 """Values of every type where another one belongs: a certificate is refused, with a reason."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from collections.abc import Iterator

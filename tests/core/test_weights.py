@@ -1,7 +1,5 @@
 """Weights of a step: a certificate cannot choose which numbers are held against a constraint."""
 
-from __future__ import annotations
-
 import json
 import struct
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Every form gives the examples that were written, in their order, a few at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Labels of several outputs: in rows, whatever the data are kept in."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Data that are wrong are refused by name, on one line, and with what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

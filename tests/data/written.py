@@ -1,7 +1,5 @@
 """The same examples in every form that is read, made by numpy and torch."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any

@@ -5,8 +5,6 @@ the numbers of the parameters that the module has. A module that is not known is
 `pytest --record-exports` exports everything anew and keeps it here.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Kept exports are those of torch, and a module gets none of another one."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

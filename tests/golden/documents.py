@@ -3,8 +3,6 @@
 `python -m tests.golden.issue` keeps those of a version; later versions have all of their names.
 """
 
-from __future__ import annotations
-
 import json
 import shlex
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 Those of earlier versions stay: certificates must stay acceptable, documents readable.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from lipcert import ConstraintSpec, Settings, __version__, load_model

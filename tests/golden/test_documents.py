@@ -1,7 +1,5 @@
 """Documents for other programs are extended, never renamed, and older ones are still read."""
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

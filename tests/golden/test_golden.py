@@ -1,7 +1,5 @@
 """Certificates that were issued once are accepted for ever, by both engines."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

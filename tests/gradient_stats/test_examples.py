@@ -1,7 +1,5 @@
 """Random examples are admissible."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

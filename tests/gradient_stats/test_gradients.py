@@ -1,7 +1,5 @@
 """Per-example gradients in numpy are those of torch's autograd, whatever shows the parameters."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from functools import partial

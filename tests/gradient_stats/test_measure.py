@@ -1,7 +1,5 @@
 """What is observed of a mechanism is what torch finds, example by example."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

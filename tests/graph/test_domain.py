@@ -1,7 +1,5 @@
 """The farthest examples are admissible, and no admissible example is farther."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Programs computed in numpy; that steps mean what onnxruntime computes, `tests/core/lower`."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Every kind of hostile file we know of: its name, the code of its refusal, and how to make it."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import os

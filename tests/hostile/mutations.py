@@ -4,8 +4,6 @@
 one of the two that a file may cause.
 """
 
-from __future__ import annotations
-
 import random
 import sys
 import tempfile

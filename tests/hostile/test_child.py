@@ -1,7 +1,5 @@
 """The child process: answers, faults, crashes and limits, forked and in a fresh interpreter."""
 
-from __future__ import annotations
-
 import threading
 
 import pytest

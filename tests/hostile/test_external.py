@@ -1,7 +1,5 @@
 """External data that may be read: beside the model or below it, and bound by its digest."""
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Hostile files through the command line: code 3, a line for each reason, nothing else read."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Mutants of sound models: imported or refused, never another exception."""
 
-from __future__ import annotations
-
 import pytest
 
 from lipcert.importer.load import load_model

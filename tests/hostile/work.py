@@ -1,7 +1,5 @@
 """Work for a child process, good and bad."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import time

@@ -1,7 +1,5 @@
 """Small ONNX models made for the tests of the importer."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

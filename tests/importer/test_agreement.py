@@ -1,7 +1,5 @@
 """A reading of a file that is not onnxruntime's is found, told where, and not imported."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from inspect import signature
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What no output depends on refuses nothing: dead nodes, and branches that are not taken."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper

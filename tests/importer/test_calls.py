@@ -1,7 +1,5 @@
 """The exporter's notes of calls: read as written, and followed where they have no gaps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

@@ -1,7 +1,5 @@
 """A completed file computes what the file did, and has every parameter that is trained."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import json

@@ -1,7 +1,5 @@
 """Ops that are bounded on a part of the line: imported always, bounded where the box allows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

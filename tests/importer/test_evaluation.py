@@ -1,7 +1,5 @@
 """Layers in eval mode are found by their nodes and by what exporters leave of them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

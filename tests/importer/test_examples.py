@@ -1,7 +1,5 @@
 """What one example is, where a file fixes its sizes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper

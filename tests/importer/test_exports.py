@@ -1,7 +1,5 @@
 """Exports of torch as users make them: what they import as, and what their bounds are held to."""
 
-from __future__ import annotations
-
 import functools
 import logging
 from pathlib import Path

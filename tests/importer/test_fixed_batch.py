@@ -1,7 +1,5 @@
 """Files of a fixed batch: its size is that of the batch, wherever the file writes it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

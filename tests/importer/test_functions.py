@@ -1,7 +1,5 @@
 """Model-local functions and constant branches: expanded, with the same result as without."""
 
-from __future__ import annotations
-
 import pytest
 from onnx import helper
 

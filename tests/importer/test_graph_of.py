@@ -1,7 +1,5 @@
 """The graph of a program: values, gradients and norms are those of the program and of the file."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Budgets grow with the data that a model really refers to."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

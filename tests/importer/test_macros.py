@@ -3,8 +3,6 @@
 How the core puts them together is tested in `tests/core/lower/test_macros.py`.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

@@ -1,7 +1,5 @@
 """Parameters of which an optimiser stored the entries that are read, in another arrangement."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -4,8 +4,6 @@ What operators compute, with all of their attributes, `core/lower` compares with
 `test_peer` by the node tests of the onnx project.
 """
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -3,8 +3,6 @@
 The truth is what autograd says of the module itself, before any exporter saw it.
 """
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

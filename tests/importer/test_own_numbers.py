@@ -5,8 +5,6 @@ times a large number. What is left is the difference between the numbers of the 
 the textbook, and the truth about it is found in torch at double precision, node by node.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

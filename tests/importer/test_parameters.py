@@ -1,7 +1,5 @@
 """Parameters: which tensors count, under which name, and with which gain."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

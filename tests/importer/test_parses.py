@@ -1,7 +1,5 @@
 """How often a file is parsed: once in the child that rehearses, once here, once by the checker."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The node tests of the onnx project: whatever of them is claimed agrees with onnxruntime."""
 
-from __future__ import annotations
-
 from collections import Counter
 from importlib import import_module
 from pkgutil import iter_modules

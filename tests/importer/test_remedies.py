@@ -1,7 +1,5 @@
 """Remedies work: what a refusal or a note tells to do, done on a file that asks for it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper

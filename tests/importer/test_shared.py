@@ -1,7 +1,5 @@
 """Tensors that an exporter stored once, or several times: which of them are one parameter."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Numbers of formulas that an optimiser stored as tensors, and trained ones that look alike."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every reason for a refusal in one run."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import helper, numpy_helper

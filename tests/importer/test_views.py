@@ -1,7 +1,5 @@
 """What operands show of parameters, against onnxruntime."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Real files that nobody here wrote: imported as onnxruntime sees them, or refused."""
 
-from __future__ import annotations
-
 import pytest
 
 from lipcert.errors import ModelFileError, UnsupportedModelError

@@ -1,7 +1,5 @@
 """A live module against the graph exported from it: equal, other weights, another function."""
 
-from __future__ import annotations
-
 import copy
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Arithmetic sets every switch, and puts each back."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -1,7 +1,5 @@
 """Losses in torch: those of torch itself, of plain code per example, of the records; labels."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The shipped files as torch modules: architecture from the source, weights from the file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The certified gradient bounds of every shipped file hold against data and against attacks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import cache
 

@@ -1,7 +1,5 @@
 """Each shipped file holds the network it claims to hold, and nothing about who wrote it."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

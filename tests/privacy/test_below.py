@@ -1,7 +1,5 @@
 """ε from below: never above the truth, which other computations give, and close to it."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Sensitivities and noise allocations, against exact rational arithmetic and a numeric optimum."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace
@@ -30,9 +28,7 @@ ADD_REMOVE, REPLACE = Neighbouring.ADD_OR_REMOVE_ONE, Neighbouring.REPLACE_ONE
 deltas = st.one_of(st.just(0.0), st.floats(1e-6, 1e6), st.floats(1e-140, 1e-120))
 group_lists = st.lists(
     st.builds(
-        lambda dimension, delta: Group("group", dimension, delta),
-        st.integers(1, 10**7),
-        deltas,
+        lambda dimension, delta: Group("group", dimension, delta), st.integers(1, 10**7), deltas
     ),
     min_size=1,
     max_size=8,

@@ -1,7 +1,5 @@
 """Selection among trials: ε against explicit searches, Rényi divergences and composition."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

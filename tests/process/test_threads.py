@@ -1,7 +1,5 @@
 """Linear algebra has one thread while LipCert computes, and the caller's number afterwards."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

@@ -1,7 +1,5 @@
 """Random audits: any name, any number, any combination; records need not be consistent."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any, get_type_hints
 

@@ -6,14 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.charts import (
-    HEIGHT,
-    WIDTH,
-    LineChart,
-    figure,
-    scale_from_zero,
-    scale_of,
-)
+from lipcert.report.charts import HEIGHT, WIDTH, LineChart, figure, scale_from_zero, scale_of
 
 SVG = "{http://www.w3.org/2000/svg}"
 COLUMNS = 300.0

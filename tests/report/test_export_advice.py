@@ -1,7 +1,5 @@
 """What `lipcert inspect` says of exports as people make them, and that its line does without."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Proposed chains: whole, in windows and through branches; attacked, and derived again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

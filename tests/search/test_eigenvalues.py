@@ -1,7 +1,5 @@
 """Estimates against singular values, in the cases that trouble iterations."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -2,8 +2,6 @@
 of each proposal is at least the truth, and what lies below the truth it refuses.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """A witness is reached by an admissible example: no bound is below, some are attained."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import tempfile

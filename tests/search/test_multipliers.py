@@ -1,7 +1,5 @@
 """Multipliers against what a general optimiser finds for the same forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import minimize

@@ -3,8 +3,6 @@
 The truth is the matrix of singular vectors of each map, evaluated by its definition.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

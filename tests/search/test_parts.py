@@ -1,7 +1,5 @@
 """Parts of chains against whole ones."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

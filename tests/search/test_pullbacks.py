@@ -1,7 +1,5 @@
 """Cotangents and parameter gradients of programs are those of torch's autograd on the file."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Quasi-Newton steps against minima that are known."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

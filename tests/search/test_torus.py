@@ -1,7 +1,5 @@
 """Tori are compared with the circular convolution around, written out by its definition."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

@@ -1,7 +1,5 @@
 """What people hand over in Python is converted exactly, or refused with the key."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import fields

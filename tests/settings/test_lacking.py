@@ -1,7 +1,5 @@
 """What is missing is listed at once, whichever verb or constructor asks."""
 
-from __future__ import annotations
-
 import pytest
 
 from lipcert.analysis.release import check_complete

@@ -1,7 +1,5 @@
 """Settings as a file are read back as the same settings, whatever was stated."""
 
-from __future__ import annotations
-
 import tomllib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Networks as people write them, and with edits that suggestions name made by hand."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

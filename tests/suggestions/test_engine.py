@@ -1,7 +1,5 @@
 """Every number that is suggested is that of an analysis of the network under these settings."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from functools import cache

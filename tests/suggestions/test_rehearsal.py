@@ -1,7 +1,5 @@
 """Rehearsals learn where the noise lets them, drown where it does not, and decide what is first."""
 
-from __future__ import annotations
-
 import json
 import shlex
 from dataclasses import replace

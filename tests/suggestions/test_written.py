@@ -1,7 +1,5 @@
 """What is printed under "how" can be pasted, and says what was analysed."""
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Mapping
 from dataclasses import fields, replace

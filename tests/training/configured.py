@@ -1,7 +1,5 @@
 """A network that holds numbers everywhere, and what attacks on it have in common."""
 
-from __future__ import annotations
-
 import dataclasses
 from types import SimpleNamespace
 from typing import Any, ClassVar

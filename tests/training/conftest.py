@@ -1,7 +1,5 @@
 """What takes seconds is done once for each worker: ε of one plan, and a file; or left out."""
 
-from __future__ import annotations
-
 from functools import cache
 from pathlib import Path
 

@@ -4,8 +4,6 @@ process. As a program, until it ends or is killed:
     python -m tests.training.kill_worker FOLDER STEPS
 """
 
-from __future__ import annotations
-
 import sys
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Small private runs: a network, data inside its domain, and the loop of the documentation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

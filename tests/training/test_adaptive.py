@@ -1,7 +1,5 @@
 """When the bounds of weight clipping are made anew, and when those at hand or their lines serve."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

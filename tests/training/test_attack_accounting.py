@@ -4,8 +4,6 @@ The truth: privacy loss distributions on a fine grid, composed by FFT, in float6
 in any direction; and canaries, each of which is in the data or not by the toss of a coin.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from pathlib import Path

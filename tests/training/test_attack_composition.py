@@ -3,8 +3,6 @@
 Each of them multiplies a gradient by far more than its bound allows; none may be released.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial

@@ -1,7 +1,5 @@
 """Attacks on a run by ordinary code: none of them may come to a release."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -4,8 +4,6 @@ The truth is not asked of the package: standard deviations are computed here fro
 the noise is what `optimizer.step()` adds to the gradient that `backward()` left, over B.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The batch sampler for loaders of one's own."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np
@@ -10,12 +8,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from lipcert.audit.checks.chance import SHARE
-from lipcert.audit.checks.draws import (
-    Epochs,
-    bin_member_tests,
-    bin_size_tests,
-    repeated_or_missing,
-)
+from lipcert.audit.checks.draws import Epochs, bin_member_tests, bin_size_tests, repeated_or_missing
 from lipcert.errors import UsageError
 from lipcert.training import BallsInBinsSampler
 

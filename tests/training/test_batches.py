@@ -1,7 +1,5 @@
 """Batches in the forms that loaders have: which parts are inputs, and which are labels."""
 
-from __future__ import annotations
-
 from collections import namedtuple
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether noise drowns the gradient is said before the first release, and costs nothing."""
 
-from __future__ import annotations
-
 import math
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Comparisons, against torch's own and against numbers that only exact sums tell apart."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

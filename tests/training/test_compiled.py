@@ -1,7 +1,5 @@
 """torch.compile before and after make_private; optimizers that have no hooks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

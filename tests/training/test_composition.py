@@ -1,7 +1,5 @@
 """What a module is made of is told apart, whatever it holds, and however that hangs together."""
 
-from __future__ import annotations
-
 import threading
 import weakref
 from collections import deque

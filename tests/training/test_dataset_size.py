@@ -1,7 +1,5 @@
 """N is a public constant: with it, neighbouring data sets have one rate, divisor and length."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Many processes make one release: one sum, one noise, one count; and one that fails stops all."""
 
-from __future__ import annotations
-
 import os
 import signal
 import time

@@ -1,7 +1,5 @@
 """The domain of inputs: nothing undeclared is enforced, and what does not fit leaves no trace."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

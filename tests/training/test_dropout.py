@@ -1,7 +1,5 @@
 """Dropout under gradient clipping: gradients of single examples with their own masks, clipped."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """Private runs of networks that read token ids: bounded, clipped, projected, certified, audited."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What the model holds at the end of a run is what its last release left, or the run says so."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`lipcert.export`: the file computes what the module computes, and shows what it is trained by."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Every misuse of a private run stops it with the reason, before anything is released."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """A network with a classifier and a regressor: from the module to an audited private run."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What may enter the network: examples of the declared domain; rounding alone is forgiven."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import pytest

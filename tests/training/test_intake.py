@@ -1,7 +1,5 @@
 """What a training script hands over is looked at before anything is done with it."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

@@ -1,7 +1,5 @@
 """kill -9 at any moment: what was released stays spent, and nothing is drawn twice."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

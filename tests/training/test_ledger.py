@@ -1,7 +1,5 @@
 """The ledger counts every release before it is made, whatever happens to the process."""
 
-from __future__ import annotations
-
 import json
 import os
 import random

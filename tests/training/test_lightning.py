@@ -1,7 +1,5 @@
 """Private training under a Trainer; under a fake of it in two ranks, or with something missing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Private batches from a DataLoader: one for each release, whatever the size."""
 
-from __future__ import annotations
-
 from collections import OrderedDict, defaultdict, namedtuple
 from itertools import count
 from types import MappingProxyType

@@ -1,7 +1,5 @@
 """Settings and the mechanism that a run of them needs say the same."""
 
-from __future__ import annotations
-
 import pytest
 
 from lipcert.errors import UsageError

@@ -1,7 +1,5 @@
 """What mixes examples only in batches larger than the few that any module is compared at."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A private run from Python: what it releases, what it costs, and how it goes on."""
 
-from __future__ import annotations
-
 import json
 import math
 import warnings

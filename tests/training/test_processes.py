@@ -1,7 +1,5 @@
 """A run belongs to one process: what was forked from it, or copied, releases nothing."""
 
-from __future__ import annotations
-
 import copy
 import io
 import os

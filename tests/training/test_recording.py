@@ -1,7 +1,5 @@
 """The trace of a private run: without its data unless asked for, and audited with the data set."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

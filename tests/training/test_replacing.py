@@ -1,7 +1,5 @@
 """A copy in which nothing mixes examples: what is replaced, what is told, what stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Frozen features keep the statistics that they have learnt, and stay in evaluation mode."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A module that was changed is compared anew; what ordinary programs do goes on."""
 
-from __future__ import annotations
-
 import copy
 import io
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Draws against the probabilities of the plan, by exact tests with fixed seeds."""
 
-from __future__ import annotations
-
 from collections import Counter
 from types import SimpleNamespace
 

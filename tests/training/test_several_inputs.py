@@ -1,7 +1,5 @@
 """Private runs of modules with several inputs: each is held to its own domain, and audited."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

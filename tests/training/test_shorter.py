@@ -1,7 +1,5 @@
 """The forward pass of a step under gradient clipping: whose it is, and that no hook misses one."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -1,7 +1,5 @@
 """What the caller of a pass has leads to nothing that could change its gradient."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

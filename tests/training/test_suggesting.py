@@ -1,7 +1,5 @@
 """Suggestions for modules: the module that is returned runs the recipe that is printed."""
 
-from __future__ import annotations
-
 import copy
 import itertools
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A causal language model with a tied head: from the module to an audited private run."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

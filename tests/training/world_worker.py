@@ -3,8 +3,6 @@
 torchrun --nproc-per-node 2 -m tests.training.world_worker FOLDER [ddp]
 """
 
-from __future__ import annotations
-
 import multiprocessing
 import pickle
 import sys

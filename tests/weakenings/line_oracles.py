@@ -4,8 +4,6 @@ Each line states the least bound that it may, and what does not follow is passed
 that was weakened proves something that is false of the network.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace

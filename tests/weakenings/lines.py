@@ -1,7 +1,5 @@
 """Of the rules of lines: every hypothesis that one of them checks, and every sum that it forms."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from tests.core import test_attention_pull

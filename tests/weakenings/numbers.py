@@ -1,20 +1,9 @@
 """Of arithmetic, losses, accounting, and the book-keeping between a program and its claims."""
 
-from __future__ import annotations
-
 import math
 
-from tests.core import (
-    test_arithmetic,
-    test_claims,
-    test_clipped_soundness,
-    test_heads,
-    test_tokens,
-)
-from tests.core.accounting import (
-    test_account,
-    test_curve,
-)
+from tests.core import test_arithmetic, test_claims, test_clipped_soundness, test_heads, test_tokens
+from tests.core.accounting import test_account, test_curve
 from tests.core.losses import test_attained, test_kinds, test_softmax_error
 from tests.core.rules import test_facts
 from tests.weakenings import line_oracles, oracles

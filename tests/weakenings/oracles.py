@@ -1,7 +1,5 @@
 """Killers that hand the core what no honest search proposes: claims and factors that are wrong."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Of proofs about matrices, convolutions and chains, and of what takes them into a derivation."""
 
-from __future__ import annotations
-
 from lipcert.core.norms.float_engine import definite_float, norm_at_most_float
 from lipcert.core.norms.integer_engine import definite_exact, norm_at_most_exact
 from lipcert.core.program import Activation

@@ -1,7 +1,5 @@
 """Of the rules of steps, and of what they share."""
 
-from __future__ import annotations
-
 from tests import test_known_answers as known
 from tests.core import test_clipped_soundness
 from tests.core.rules import (

@@ -1,7 +1,5 @@
 """Recorded runs of a small private network, right in everything but one planted fault."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Constraints of weights: certified on both ends, and what rounding of a projection explains."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Noise along the axes of its tensors: chances are those stated, and what axes share is seen."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The published sensitivity βC/B, found from one step of the example; βC passes."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import ModuleType

@@ -1,7 +1,5 @@
 """Weights follow from the recorded steps, or the audit says where something else changed them."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Bounds of probabilities against brute force: never below the truth, and not far above it."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations, product
 

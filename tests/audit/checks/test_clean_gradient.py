@@ -1,7 +1,5 @@
 """The sum of gradients that cancel against a decay inside the clip, and one that is not the sum."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Contributions next to a claim: a millionth above it passes, and a little more does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Noises compared at all shifts: copies are found, independent noises are left alone."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """ε from below covers the truth as often as it says, is near to it, and sees too little noise."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Checks of functions of the user's own: leaving one example out, and mixing of a batch."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Gradients of a batch under every mechanism, against a loop over single examples in float64."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

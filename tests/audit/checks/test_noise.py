@@ -1,7 +1,5 @@
 """Noise of one step and of many: right noise is left alone, and each fault of it is seen."""
 
-from __future__ import annotations
-
 import math
 import sys
 from collections.abc import Callable, Iterator

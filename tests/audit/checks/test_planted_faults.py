@@ -1,7 +1,5 @@
 """One fault at a time, planted into a recorded run: the right check finds it, and only that."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Magnitudes that come again are seen in any order; those of independent noises are left alone."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 Right runs come from the sampler of private training, and wrong ones differ from it in one thing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """What a trace itself shows: damage, an end that nobody wrote, statistics that move."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Traces for tests, made with the torch-free writer."""
 
-from __future__ import annotations
-
 import warnings
 from pathlib import Path
 

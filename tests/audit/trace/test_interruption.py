@@ -1,7 +1,5 @@
 """kill -9 at any moment: no recorded step is lost or told twice, and everything verifies."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

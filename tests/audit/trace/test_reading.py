@@ -1,7 +1,5 @@
 """Manifests and lines: what is written is read, in one spelling."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Redaction: nothing of the data remains, what remains is right, and the chain is its own."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is written is read back: tensors, records, chains, private files."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

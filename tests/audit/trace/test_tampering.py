@@ -1,7 +1,5 @@
 """Changed and hostile traces: changes are noticed, nothing outside is read, nothing unpickled."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """ε against closed forms, against mpmath, and against dp-accounting."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The discrete pair of one release is above the exact one, between the points of the grid too."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction

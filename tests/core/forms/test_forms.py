@@ -1,7 +1,5 @@
 """Forms of chains, against every mask of small networks and sampled slopes."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

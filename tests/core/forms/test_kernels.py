@@ -1,7 +1,5 @@
 """Weights of entries: how much of an image windows may read, by linear programs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import linprog

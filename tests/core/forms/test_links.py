@@ -1,7 +1,5 @@
 """Links against a plain evaluator: their product is the Jacobian of a linear program."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Products of factors that are not negative, against values of networks at many inputs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -215,11 +213,7 @@ def test_searches_of_numbers_far_from_one(scale: float) -> None:
     rows = np.array([[1.0, -1.0, 2.0, 0.0], [0.0] * 4, [-1.0] * 4, [1.0, 1.0, -2.0, 1.0]])
     for number, size in enumerate((scale, 1.0)):
         weight = size * rows.astype(np.float64)
-        net(
-            Dense(Operand(weight, weight), net.weight(4)),
-            "x" if number == 0 else "v1",
-            (1, 4),
-        )
+        net(Dense(Operand(weight, weight), net.weight(4)), "x" if number == 0 else "v1", (1, 4))
         net(RELU, f"v{2 * number}", (1, 4))
     proof = proof_of(net, (0.0, 1.0), 1.5)
     reached = attained(proof, "v3")

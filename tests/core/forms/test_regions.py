@@ -1,7 +1,5 @@
 """Forms of regions with branches, sorts and maxima, against Jacobians of their programs."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

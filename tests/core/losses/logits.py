@@ -1,7 +1,5 @@
 """Facts about logits for the tests of losses, and a gradient attack on the logits."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Every loss bound against projected gradient ascent on the torch loss it speaks of."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import mpmath

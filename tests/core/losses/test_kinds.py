@@ -1,7 +1,5 @@
 """Losses: sampled gradients by autograd, and what is refused."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The suprema of ‖softmax(z) − t_y‖ and of 1 − p_y, against brute force and closed forms."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Small ONNX graphs written down in a line or two, and the comparison with onnxruntime."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path

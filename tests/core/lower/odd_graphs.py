@@ -4,8 +4,6 @@ A graph grows node by node; a node that onnxruntime does not run is taken back, 
 mean something. Nothing here knows what a node ought to compute.
 """
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field

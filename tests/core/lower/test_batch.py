@@ -1,7 +1,5 @@
 """Graphs that let examples meet, or use the size of the batch, must not be called proved."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import numpy_helper

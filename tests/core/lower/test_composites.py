@@ -1,7 +1,5 @@
 """Operators written down in others, and those that take entries in blocks, beside onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """Constants that are moved, against onnxruntime: their numbers, gains and memory."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

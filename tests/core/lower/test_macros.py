@@ -1,7 +1,5 @@
 """Layers put together again from their spellings, with the numbers of the file."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

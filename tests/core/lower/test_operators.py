@@ -1,7 +1,5 @@
 """The table of operators: what it names is there, and is loaded for the operators of a file."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Mapping

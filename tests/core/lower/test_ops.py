@@ -1,7 +1,5 @@
 """Single operators and their attributes, compared with onnxruntime."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

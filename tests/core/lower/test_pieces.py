@@ -1,7 +1,5 @@
 """Activations spelled with comparisons: the same steps as their operators, or a refusal."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

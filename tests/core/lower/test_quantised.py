@@ -1,7 +1,5 @@
 """Quantised numbers of a file, beside onnxruntime: with scales for all, for an axis, for blocks."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

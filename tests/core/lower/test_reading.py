@@ -1,7 +1,5 @@
 """Odd graphs: whatever the checker makes a program of computes what onnxruntime computes."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """Slopes of computed weights, attacked by the Jacobians that torch finds."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

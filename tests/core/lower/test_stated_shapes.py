@@ -1,7 +1,5 @@
 """Shapes that a file states of its results, held against those that its nodes have."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

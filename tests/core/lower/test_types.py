@@ -1,7 +1,5 @@
 """Constants that change their type: widths that become numbers, and their roots."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from fractions import Fraction
 

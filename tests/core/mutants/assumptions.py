@@ -1,7 +1,5 @@
 """Mutants of assumptions: edited in places, and rewritten as a whole with their texts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Mutants of claims: bounds of gradients, groups, the network, and ε."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

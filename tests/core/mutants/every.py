@@ -1,7 +1,5 @@
 """All mutants of a case."""
 
-from __future__ import annotations
-
 import itertools
 import random
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """Mutants of the model file, under its old certificate and under one that was signed again."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Mutants of the lines of a proof: their numbers, their order, what they name, their rules."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Small networks of four families, certified, for the mutants of their certificates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mutant: one change of a certificate or of its model, and what the checker must make of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum

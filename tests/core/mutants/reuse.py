@@ -4,8 +4,6 @@ Within `reused`, `check` asks functions that remember their answers by all that 
 mutant shares with the certificate is computed once. What a verdict compares is not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mutants of what a certificate says of the model: its identity, and its scope."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

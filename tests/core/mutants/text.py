@@ -1,7 +1,5 @@
 """Mutants of the text of a certificate: members edited blindly."""
 
-from __future__ import annotations
-
 import copy
 import json
 from collections.abc import Iterator

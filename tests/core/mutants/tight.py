@@ -1,7 +1,5 @@
 """Certificates with every number at what its lines prove, so that one ulp makes a difference."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

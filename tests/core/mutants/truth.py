@@ -1,7 +1,5 @@
 """What is true of a certified network, found by examples, and what a list of lines says of it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Mutants of witnesses: of norms, of forms, of raised weights. A bad one proves nothing false."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Random convolutions, and what they are by definition."""
 
-from __future__ import annotations
-
 import numpy as np
 from hypothesis import assume
 from hypothesis import strategies as st

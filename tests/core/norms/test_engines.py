@@ -1,7 +1,5 @@
 """Both engines against exact rational arithmetic, singular values and each other."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Runs of affine steps: against their Jacobian, column by column, by definition."""
 
-from __future__ import annotations
-
 import itertools
 import math
 

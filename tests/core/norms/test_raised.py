@@ -1,7 +1,5 @@
 """Raised kernels, against ascent over inputs without negative entries."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """External data: read where it may lie, refused everywhere else, unread."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import os

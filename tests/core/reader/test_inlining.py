@@ -1,7 +1,5 @@
 """Model-local functions and branches: read as the nodes that they stand for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from onnx import AttributeProto, TensorProto, helper, numpy_helper

@@ -1,7 +1,5 @@
 """Tensors of every type against onnx's own decoder, and those that do not add up."""
 
-from __future__ import annotations
-
 import ml_dtypes
 import numpy as np
 import pytest

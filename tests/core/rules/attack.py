@@ -1,7 +1,5 @@
 """Members of a fact that are chosen to break a bound."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np

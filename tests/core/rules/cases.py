@@ -1,7 +1,5 @@
 """Random steps of every kind and random facts of what they read, with members to attack them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Steps in torch, so that autograd can tell what their Jacobians are."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence

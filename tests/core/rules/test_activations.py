@@ -1,7 +1,5 @@
 """Scalar functions: images and slopes of boxes against mpmath and dense sampling."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Callable

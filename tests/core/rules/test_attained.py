@@ -1,7 +1,5 @@
 """Bounds that are attained, by kind of step; hulls that survive; shapes that are refused."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Attention: tokens without bounds, equal tokens, shared heads, and attacks on its constants."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Conv: images at the border, gradients of kernels behind a move and by channel sums."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Dense: bounds that are attained, the vertices of a hull, gradients of weights."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

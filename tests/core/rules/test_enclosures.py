@@ -1,7 +1,5 @@
 """Enclosures against mpmath: they hold the exact value, and they are narrow."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import mpmath

@@ -1,7 +1,5 @@
 """Facts: what follows from what, and norms of rows rounded upwards."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

@@ -1,7 +1,5 @@
 """Rules of single families, where `test_laws` asks too little."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

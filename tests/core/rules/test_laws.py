@@ -1,7 +1,5 @@
 """Laws of every rule, at random steps and facts: torch and its derivatives are the oracle."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields

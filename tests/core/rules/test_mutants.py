@@ -1,7 +1,5 @@
 """Every answer of every rule, weakened: the laws have to see it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace

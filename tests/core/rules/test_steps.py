@@ -1,7 +1,5 @@
 """Steps in their places: whole random programs against values and gradients by autograd."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Weights: bounds of operands over a scope, against members of the scope."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

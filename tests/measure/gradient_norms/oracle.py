@@ -1,7 +1,5 @@
 """Truth for gradients: one example after another, plain autograd in float64, through θ."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 
 import numpy as np

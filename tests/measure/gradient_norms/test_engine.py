@@ -1,7 +1,5 @@
 """Whole networks: uses of parameters, values and cotangents, against single-example autograd."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Gradients of tables against autograd: repeated, negative and single numbers of rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Sums of squares with their errors, against exact ones."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Steps of every kind with inputs of them, in the words of `tests.core.rules.evaluate`."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

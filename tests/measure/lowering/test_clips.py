@@ -1,7 +1,5 @@
 """Clips: the input as a function of its own, the cotangent in the backward pass only."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Windows of every kind: pads, strides, dilations, groups, one to three dimensions."""
 
-from __future__ import annotations
-
 import numpy as np
 import torch
 from hypothesis import assume, given

@@ -1,7 +1,5 @@
 """Moves of entries: which are views, and what stands around a value."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

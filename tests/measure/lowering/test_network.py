@@ -1,7 +1,5 @@
 """Whole networks in torch: values, parameters, taps, memory, refusals."""
 
-from __future__ import annotations
-
 import gc
 import weakref
 from dataclasses import replace

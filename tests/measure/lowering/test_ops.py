@@ -1,7 +1,5 @@
 """Every step in torch: the numbers of `evaluate`, the gradients of single examples, vmap."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -12,12 +12,7 @@ from hypothesis import strategies as st
 from lipcert.report.sources import analysis_html
 from tests.models.shipped import analysis_of
 from tests.report import audit_samples
-from tests.report.html.documents import (
-    analysis_source,
-    audit_source,
-    full_page,
-    page,
-)
+from tests.report.html.documents import analysis_source, audit_source, full_page, page
 from tests.report.html.markup import SVG, charts, parsed
 from tests.report.samples import sample
 

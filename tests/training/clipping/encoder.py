@@ -1,7 +1,5 @@
 """A small encoder as users write it, and the same with clips in its own code: an oracle."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Truth for clipped sums: one example after another, plain autograd in float64, through θ."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -4,8 +4,6 @@ Each graph is one op, and the loss is linear in its output: value and cotangent 
 exactly, and only the computation of the inner product rounds.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Factors and clipped sums against single examples in float64."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 

@@ -1,8 +1,6 @@
 """Radii of single layers, from settings to a live encoder: it clips what was bounded, and its
 gradients stay below the bounds, whatever examples and weights are."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """The live network: shared where it can be, up to date always."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

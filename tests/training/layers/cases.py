@@ -1,7 +1,5 @@
 """Case: one record per layer, with what it is to compute and the constants it states."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

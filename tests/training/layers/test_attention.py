@@ -1,7 +1,5 @@
 """Attention of bounded scale, and the transformer that is built of it: bounds under attack."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

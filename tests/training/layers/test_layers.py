@@ -1,7 +1,5 @@
 """Every layer against its definition, and its constants under attack."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """Where published versions of these layers break their own bounds, and these do not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import nn

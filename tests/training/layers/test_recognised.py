@@ -1,7 +1,5 @@
 """Exported, imported, analysed and certified: the constants of the docstrings come out again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Graphs with one constrained op, projectors of them, and the true norms of their ops."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Matrices of convolutions, held against the whole linear map."""
 
-from __future__ import annotations
-
 from unittest import mock
 
 import numpy as np

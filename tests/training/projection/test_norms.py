@@ -1,7 +1,5 @@
 """Proofs of positive definiteness, held against matrices whose norms are known exactly."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 
 import numpy as np

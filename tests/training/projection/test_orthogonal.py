@@ -1,7 +1,5 @@
 """Björck iterations before a projection, where orthogonal weights have norm 1."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Projections of live tensors: what is stored obeys its constraint, and loses hardly anything."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Proofs on a device, here the processor: the same projections, and nothing false."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 
