@@ -25,13 +25,7 @@ from lipcert.core.certificate import (
     read_certificate,
 )
 from lipcert.core.claims import group_bounds, joint_multiplier, output_faults
-from lipcert.core.coverage import (
-    drops,
-    eval_layers,
-    frozen_tensors,
-    tensors,
-    unspoken_tensors,
-)
+from lipcert.core.coverage import drops, eval_layers, frozen_tensors, tensors, unspoken_tensors
 from lipcert.core.ledger import CHECKED
 from lipcert.core.ledger.premises import Circumstances, Premises
 from lipcert.core.line import NotProved

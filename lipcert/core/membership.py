@@ -338,11 +338,7 @@ def _reached(matrix: Array) -> float:
 
 
 def _has_norm(
-    step: Step,
-    constraint: Constraint,
-    program: Program,
-    norms: Mapping[str, float],
-    engine: Engine,
+    step: Step, constraint: Constraint, program: Program, norms: Mapping[str, float], engine: Engine
 ) -> bool:
     """Whether the linear map of a step is within the radius, and every entry of other operands.
 

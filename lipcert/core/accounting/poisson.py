@@ -14,13 +14,7 @@ import numpy as np
 
 from lipcert.core.accounting.compose import composed_epsilon
 from lipcert.core.accounting.curve import NormalTail, Removed, bits_for
-from lipcert.core.accounting.pair import (
-    STRIDE,
-    Grid,
-    Losses,
-    both_directions,
-    symmetric_direction,
-)
+from lipcert.core.accounting.pair import STRIDE, Grid, Losses, both_directions, symmetric_direction
 from lipcert.core.exponential import exp_bounds
 
 _MOST_NODES: Final = 1e7
@@ -71,12 +65,7 @@ def _pairs(shift: Fraction, rate: Fraction, grid: Grid, *, replaced: bool) -> tu
 
 
 def _grid(  # noqa: PLR0917
-    shift: float,
-    rate: Fraction,
-    releases: int,
-    delta: Fraction,
-    replaced: bool,
-    coarseness: float,
+    shift: float, rate: Fraction, releases: int, delta: Fraction, replaced: bool, coarseness: float
 ) -> Grid | None:
     """Fine where most losses are: against their deviation `spread`, as far as time allows."""
     chance = float(rate)

@@ -13,22 +13,9 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Final, Literal, cast
 
 from lipcert.core.canonical import Parameters
-from lipcert.core.certificate import (
-    Assumption,
-    Certificate,
-    CertificateFormatError,
-    read,
-)
+from lipcert.core.certificate import Assumption, Certificate, CertificateFormatError, read
 from lipcert.core.codec import Bound, member
-from lipcert.core.ledger import (
-    CHECKED,
-    EVALUATION,
-    LAYERS,
-    SAMPLING,
-    STEPWISE,
-    EvalLayer,
-    declared,
-)
+from lipcert.core.ledger import CHECKED, EVALUATION, LAYERS, SAMPLING, STEPWISE, EvalLayer, declared
 from lipcert.core.ledger.mechanism import MECHANISM, Mechanism, read_mechanism
 
 if TYPE_CHECKING:  # loaded where a certificate states them

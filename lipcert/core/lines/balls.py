@@ -9,12 +9,7 @@ from fractions import Fraction
 from typing import ClassVar, Literal
 
 from lipcert.core.codec import Bound
-from lipcert.core.forms.centred import (
-    Ball,
-    enclosing_ball,
-    fact_around,
-    is_allowed,
-)
+from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, is_allowed
 from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import COTANGENTS, Chain

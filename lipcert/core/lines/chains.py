@@ -76,9 +76,8 @@ class ChainForm(Line[Chain]):
             raise NotProved(f"its form from {self.start} to {self.stop} proves no such norm")
         return Chain(self.start, self.stop, steps, slopes, form, self.use)
 
-    def least(self, found: Chain) -> float:
+    def least(self, _: Chain) -> float:
         """The bound itself, which is proved."""
-        del found
         return 0.0 if self.bound is None else self.bound
 
     def keep(self, proof: Proof, found: Chain) -> None:

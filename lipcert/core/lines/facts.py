@@ -93,7 +93,6 @@ class TensorGradient(Line[float]):
                 found = add_up(found, share) if name == self.tensor else found
         return found
 
-    def keep(self, proof: Proof, found: float) -> None:
+    def keep(self, proof: Proof, _: float) -> None:
         """For the claims about parameters."""
-        del found
         proof.gradients[self.tensor] = self.stated

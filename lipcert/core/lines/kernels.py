@@ -27,16 +27,7 @@ from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
 from lipcert.core.lines.proof import LOSS, Proof
 from lipcert.core.lines.signs import differences_at, path_between
-from lipcert.core.program import (
-    Activation,
-    BatchNorm,
-    Conv,
-    IndexArray,
-    PRelu,
-    Scale,
-    Shift,
-    Step,
-)
+from lipcert.core.program import Activation, BatchNorm, Conv, IndexArray, PRelu, Scale, Shift, Step
 from lipcert.core.rules.facts import root_up
 from lipcert.core.rules.steps import rule_at
 from lipcert.core.rules.window_reads import windows_over
@@ -83,9 +74,8 @@ class KernelGradient(Line[float]):
         """The largest of all pairs."""
         return found
 
-    def keep(self, proof: Proof, found: float) -> None:
+    def keep(self, proof: Proof, _: float) -> None:
         """For the tensors of the kernel."""
-        del found
         known = proof.kernels.get(self.value, math.inf)
         proof.kernels[self.value] = min(known, self.stated)
 

@@ -42,9 +42,8 @@ class MovedBall(Line[float]):
         chain = of_values(proof, self.form)
         return multiply_up(chain.form.norm, proof.radii[self.ball, chain.start])
 
-    def keep(self, proof: Proof, found: float) -> None:
+    def keep(self, proof: Proof, _: float) -> None:
         """The smallest radius that is known at the value."""
-        del found
         chain, points = proof.forms[self.form], proof.balls[self.ball]
         proof.carried(points, chain.steps)
         known = proof.radii.get((self.ball, chain.stop), math.inf)

@@ -51,12 +51,7 @@ class ProductFact(FactLine):
         if region is not None:
             with np.errstate(over="ignore", invalid="ignore", under="ignore"):
                 form = region.inequality(
-                    self.level,
-                    self.norms,
-                    self.ties,
-                    self.places,
-                    self.cuts,
-                    raised=self.raised,
+                    self.level, self.norms, self.ties, self.places, self.cuts, raised=self.raised
                 )
         if form is None or not is_definite(form, proof.engine.definite):
             raise NotProved(f"its multipliers prove no norm from {self.start} to {self.value}")
@@ -64,11 +59,7 @@ class ProductFact(FactLine):
 
 
 def region_of(
-    proof: Proof,
-    facts: Mapping[str, Fact],
-    start: str,
-    stop: str,
-    ties: Sequence[Sequence[float]],
+    proof: Proof, facts: Mapping[str, Fact], start: str, stop: str, ties: Sequence[Sequence[float]]
 ) -> Unfolded | None:
     """All steps from a value up to another, in variables; None where the rule has none."""
     steps = chain_steps(proof.program, VALUES, start, stop, proof.free)

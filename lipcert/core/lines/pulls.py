@@ -92,11 +92,7 @@ class ValuePull(PullLine):
 
 
 def received(
-    own: Pass,
-    value: str,
-    facts: Mapping[str, Fact],
-    weights: Weights,
-    but: Collection[str] = (),
+    own: Pass, value: str, facts: Mapping[str, Fact], weights: Weights, but: Collection[str] = ()
 ) -> Cotangent:
     """The cotangent of a value, from those of what its readers compute.
 

@@ -27,9 +27,8 @@ class ShareLine(Line[float]):
     def entry(self, proof: Proof) -> tuple[str, str | None]:
         """The value, and the only reader through which it receives this; None: all are meant."""
 
-    def keep(self, proof: Proof, found: float) -> None:
+    def keep(self, proof: Proof, _: float) -> None:
         """For a line about the value."""
-        del found
         edges, entry = proof.passes[self.of].edges, self.entry(proof)
         edges[entry] = min(edges.get(entry, math.inf), self.stated)
 

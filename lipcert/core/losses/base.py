@@ -15,16 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Final,
-    TypeAlias,
-    cast,
-    get_args,
-    get_type_hints,
-)
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, cast, get_args, get_type_hints
 
 from lipcert.core.codec import Limit
 from lipcert.core.losses import KINDS

@@ -68,9 +68,8 @@ class AbsoluteError(Loss):
     kind: ClassVar[str] = "mae"
     output_reduction: Terms = "mean"
 
-    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+    def bound(self, _: Fact, outputs: int) -> Cotangent:
         """Entries in [−1, 1]. Attained: where no output equals its label."""
-        del logits
         return _reduced(root_up(outputs), self.output_reduction, outputs)
 
 

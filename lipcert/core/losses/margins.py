@@ -45,14 +45,13 @@ class MulticlassHinge(ClassLoss):
     margin: NotNegative = 1.0
     output_reduction: Terms = "mean"
 
-    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+    def bound(self, _: Fact, outputs: int) -> Cotangent:
         """Entries in [−1, 1] times the weights of the K hinges.
 
         sum: 1 each. mean: (K − 1)/K for the label and 1/K for the others, √((K − 1)² + K − 1)/K in
         all, which is no less than √K/K, the plain mean's, for K ≥ 2; 1 for one output.
         Attained: where every margin is violated.
         """
-        del logits
         mean = self.output_reduction == "mean"
         return Cotangent(_hinge_mean(outputs) if mean else root_up(outputs))
 
@@ -65,13 +64,12 @@ class MultiMargin(ClassLoss):
     margin: NotNegative = 1.0
     output_reduction: Terms = "mean"
 
-    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+    def bound(self, _: Fact, outputs: int) -> Cotangent:
         """Σ_{j≠y} w_j(e_j − e_y), w_j in [0, 1]; the mean divides by K.
 
         Proof: Σw_j² + (Σw_j)² ≤ (K − 1) + (K − 1)², and it is at most K − 1 times a member of the
         hull. Attained: where every margin is violated.
         """
-        del logits
         divisor = outputs if self.output_reduction == "mean" else 1
         norm = sqrt_up(Fraction(outputs * (outputs - 1), divisor**2))
         return Cotangent(norm, Hull(outputs, divide_up(float(outputs - 1), float(divisor))))
@@ -88,9 +86,8 @@ class KantorovichRubinstein(ClassLoss):
     kind: ClassVar[str] = "kr"
     of_one_score: ClassVar[bool] = True
 
-    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+    def bound(self, _: Fact, outputs: int) -> Cotangent:
         """mean_{j≠y} e_j − e_y, of norm √(1 + 1/(K − 1)); for one output −s. Attained."""
-        del logits
         return Cotangent(_kr_norm(outputs), Hull(outputs, 1.0) if outputs > 1 else None)
 
 
@@ -103,9 +100,8 @@ class HingeKantorovichRubinstein(ClassLoss):
     hkr_weight: NotNegative = 1.0
     margin: NotNegative = 1.0
 
-    def bound(self, logits: Fact, outputs: int) -> Cotangent:
+    def bound(self, _: Fact, outputs: int) -> Cotangent:
         """The sum of `kr` and hkr_weight times the mean `multiclass-hinge`. Attained: as there."""
-        del logits
         hinge = multiply_up(self.hkr_weight, _hinge_mean(outputs))
         return Cotangent(add_up(_kr_norm(outputs), hinge))
 

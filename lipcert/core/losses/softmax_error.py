@@ -77,10 +77,7 @@ class SoftmaxDomain(AnyLogits):
 
 
 def square_at(
-    smoothing: Fraction,
-    label: Quotient,
-    first: tuple[Quotient, int],
-    second: tuple[Quotient, int],
+    smoothing: Fraction, label: Quotient, first: tuple[Quotient, int], second: tuple[Quotient, int]
 ) -> Quotient:
     """‖p − t‖², where p is proportional to a weight of the label and two of other classes."""
     (one, of_one), (other, of_other) = first[0], second[0]

@@ -14,16 +14,7 @@ from lipcert.core.lower.errors import MixingError, Unsupported
 from lipcert.core.lower.moves import gathered, indices, moved
 from lipcert.core.lower.sums import combined
 from lipcert.core.lower.values import Constant, Data, Value, check_size
-from lipcert.core.program import (
-    Concat,
-    Head,
-    IndexArray,
-    Move,
-    Part,
-    Place,
-    Program,
-    Step,
-)
+from lipcert.core.program import Concat, Head, IndexArray, Move, Part, Place, Program, Step
 from lipcert.core.reader.records import Node
 
 Numbered: TypeAlias = Sequence[tuple[int, Node]]
@@ -137,11 +128,7 @@ def _readers(nodes: Numbered, covered: Sequence[str]) -> dict[str, int]:
 
 
 def _filled(
-    call: Call,
-    total: Data,
-    values: Sequence[Value],
-    axis: int,
-    source: IndexArray,
+    call: Call, total: Data, values: Sequence[Value], axis: int, source: IndexArray
 ) -> Data:
     """Zeros between the data where constants stand; every constant, with zeros around, added."""
     length = sum(value.shape[axis] for value in values)

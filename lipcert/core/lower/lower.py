@@ -23,15 +23,7 @@ from lipcert.core.lower.call import Call, Sink, refused
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
 from lipcert.core.lower.macros import rewritten
 from lipcert.core.lower.operators import JUMPING, JUMPS, rule_of
-from lipcert.core.lower.values import (
-    Constant,
-    Data,
-    Kind,
-    Value,
-    is_finite,
-    literal,
-    made_entries,
-)
+from lipcert.core.lower.values import Constant, Data, Kind, Value, is_finite, literal, made_entries
 from lipcert.core.reader.records import Input, Model, Node, shown, with_nested
 
 if TYPE_CHECKING:

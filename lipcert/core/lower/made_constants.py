@@ -11,14 +11,7 @@ from lipcert.core.interval import exact
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.moves import gathered
-from lipcert.core.lower.values import (
-    FIXED,
-    VARIES,
-    Constant,
-    Value,
-    check_size,
-    is_of_batch,
-)
+from lipcert.core.lower.values import FIXED, VARIES, Constant, Value, check_size, is_of_batch
 from lipcert.core.program import Place
 
 _EXACT = 1 << 24

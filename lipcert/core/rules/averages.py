@@ -33,7 +33,7 @@ class AveragePoolRule(Rule[AveragePool]):
             box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
         return Fact.of(self.shape, multiply_up(self.lipschitz(0), self.x.norm), box)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """≥ the norm of the map, a Kronecker product of those of single axes.
 
         Proof: with S = AAᵀ ≥ 0 entry by entry and any v > 0, ‖A‖² = ‖S‖ ≤ max_i (Sv)_i/v_i, the
@@ -41,7 +41,6 @@ class AveragePoolRule(Rule[AveragePool]):
         each passes fewer than n operations lose less than a factor of 1 + 2nu. v may come from
         anywhere. Attained: by the eigenvector of the largest eigenvalue.
         """
-        del index
         norm = 1.0
         for matrix in self._matrices:
             terms = sum(matrix.shape) + 8

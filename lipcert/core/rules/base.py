@@ -33,9 +33,8 @@ class Weights:
 
     norms: Mapping[str, float]
 
-    def is_fixed(self, operand: Operand) -> bool:
+    def is_fixed(self, _: Operand) -> bool:
         """Whether no trained initializer takes part in it: its entries are those of the file."""
-        del operand
         return True
 
     def entries(self, operand: Operand) -> Interval:
@@ -195,12 +194,10 @@ class Entrywise(Rule[OpT]):
     def slopes(self) -> Interval:
         """The derivative of each entry, broadcastable to the shape."""
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """The steepest slope: the norm of a diagonal matrix."""
-        del index
         return float(np.max(self.slopes().magnitude(), initial=0.0))
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, *_: int) -> bool:
         """Always, since no entry depends on another."""
-        del index, axis
         return True

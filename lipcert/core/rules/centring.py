@@ -44,14 +44,12 @@ class CentreRule(Rule[Centre]):
             x.column_norm if axes == (len(shape) - 2,) else math.inf,
         )
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1, the norm of a projection; 0 for blocks of one entry. Attained always."""
-        del index
         return 0.0 if block_size(self.op.axes, self.before) == 1 else 1.0
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, _: int, axis: int) -> bool:
         """Along axes on which blocks have length 1."""
-        del index
         return axis % len(self.shape) not in {own % len(self.shape) for own in self.op.axes}
 
 
@@ -80,18 +78,16 @@ class DivideByNormRule(Rule[DivideByNorm]):
 
         return Fact.of(shape, norm, box, line(-1, x.row_norm), line(-2, x.column_norm))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1/floor.
 
         Proof: with d = share·‖x‖ and u = x/‖x‖ of a block, the Jacobian is I/floor where d < floor,
         (I − uuᵀ)/d where d > floor, and between them where both meet. Attained: at x = 0.
         """
-        del index
         return divide_up(1.0, self.op.floor) if self.op.floor > 0.0 else math.inf
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, _: int, axis: int) -> bool:
         """Along axes on which blocks have length 1."""
-        del index
         return axis % len(self.shape) not in {own % len(self.shape) for own in self.op.axes}
 
     def longest_part(self, operand: Shape) -> float:

@@ -25,12 +25,11 @@ class InputClipRule(Rule[InputClip]):
             return x
         return Fact.of(self.shape, radius, hull(x.box, exact(0.0)), x.row_norm, x.column_norm)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1, whether t is differentiated or taken as a constant.
 
         Proof: y is the projection onto a ball, a convex set. Attained: where ‖x‖ < radius.
         """
-        del index
         return 1.0
 
 
@@ -41,17 +40,15 @@ class CotangentClipRule(Rule[CotangentClip]):
         """That of x: the clip acts on gradients."""
         return self.x
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1, of the function. Attained always."""
-        del index
         return 1.0
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, *_: int) -> bool:
         """Always: gradients become shorter at all places alike."""
-        del index, axis
         return True
 
-    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+    def pulled(self, _: int, cotangent: Cotangent) -> Cotangent:
         """min(l, radius), by channel also for the sums; a hull stays one.
 
         Proof: the clip multiplies g by a t in [0, 1], after which |g| is at most the radius. A root
@@ -59,7 +56,6 @@ class CotangentClipRule(Rule[CotangentClip]):
         With a member a hull holds its shorter multiples.
         Attained: by every g with |g| ≥ radius.
         """
-        del index
         radius = self.op.radius
         sums = radius if self.op.by_channel else math.inf
         norm = min(cotangent.norm, radius)

@@ -39,14 +39,12 @@ class ConcatRule(Rule[Concat]):
             _root_sum_square(columns) if axis == rank - 2 else max(columns),
         )
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1, since y contains x as it is. Attained always."""
-        del index
         return 1.0
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, *_: int) -> bool:
         """Along all axes; along that of the seams, but for the numbers of the places."""
-        del index, axis
         return True
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:

@@ -57,9 +57,8 @@ class ConvRule(Rule[Conv]):
         box = _box(kernel, channels, into, x.norm, cap) + bias
         return Fact.of(after, min(norms), _spread(box, len(after)))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """‖T‖₂. Attained always."""
-        del index
         return self.weights.operator_norm(self.output, self.op, self.before, self.shape)
 
     def reaches(self) -> Iterator[tuple[Operand, float]]:

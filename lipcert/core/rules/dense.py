@@ -68,9 +68,8 @@ class DenseRule(Rule[Dense]):
         box = (full @ weight.transposed()).meet(reach) + bias
         return Fact.of(self.shape, norm, box, run, row_spread=spread)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """‖W‖₂. Attained always."""
-        del index
         return self.weights.operator_norm(self.output, self.op, self.before, self.shape)
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
@@ -96,9 +95,8 @@ class DenseRule(Rule[Dense]):
             peaks = min(peaks, multiply_up(copies, peak))
         return Cotangent(norm, peaks=peaks)
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, _: int, axis: int) -> bool:
         """Along all axes but the last."""
-        del index
         return axis < -1
 
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:

@@ -30,9 +30,8 @@ class EmbeddingRule(Rule[Embedding]):
         ends = (end.reshape(*(1,) * len(self.before), -1) for end in (low, high))
         return Fact.of(self.shape, box=Interval(*ends), row_norm=weights.longest_row(op.table))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """None: the numbers only name rows, and neighbours among them have nothing in common."""
-        del index
         return math.inf
 
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:

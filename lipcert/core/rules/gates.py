@@ -26,12 +26,7 @@ Gate: TypeAlias = Callable[[Interval], Interval]
 
 
 def gated(
-    gate: Gate,
-    slope: Gate,
-    lowest: Interval,
-    turns: tuple[Interval, ...],
-    *,
-    rises: bool = True,
+    gate: Gate, slope: Gate, lowest: Interval, turns: tuple[Interval, ...], *, rises: bool = True
 ) -> Function:
     """x·g(x) and g(x) + x·g'(x); a gate that falls exchanges the limits."""
     limits, steep = ((0.0, math.inf), (0.0, 1.0)) if rises else ((-math.inf, 0.0), (1.0, 0.0))

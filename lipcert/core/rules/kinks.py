@@ -96,10 +96,6 @@ def hard_swish() -> Function:
     middle = Curve(lambda x: x * three.reciprocal() + half)
     return Function(
         Curve(lambda x: x * clip(x * exact(6.0).reciprocal() + half, 0.0, 1.0), (exact(-1.5),)),
-        (
-            Piece(-_INF, -3.0, always(0.0)),
-            Piece(-3.0, 3.0, middle),
-            Piece(3.0, _INF, always(1.0)),
-        ),
+        (Piece(-_INF, -3.0, always(0.0)), Piece(-3.0, 3.0, middle), Piece(3.0, _INF, always(1.0))),
         shrinks=True,
     )

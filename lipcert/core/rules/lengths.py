@@ -36,14 +36,13 @@ class LpPoolRule(Rule[LpPool]):
             powers = Interval(low, high)
         return Fact.of(self.shape, multiply_up(self.lipschitz(0), x.norm), _roots(powers, p))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """√overlap for p = 2, √(taps·overlap) for p = 1; the map keeps 0.
 
         Proof: |‖a‖_p − ‖b‖_p| ≤ ‖a − b‖_p, at most ‖a − b‖₂, or √taps times that; each position is
         read by at most `overlap` windows, so that the squares add up to overlap·‖·‖².
         Attained: windows that do not overlap; p = 1 by equal magnitudes.
         """
-        del index
         axes, p = read_axes(self.op.window, self.before), self.op.p
         if axes is None or p not in {1, 2}:
             return math.inf
@@ -75,14 +74,13 @@ class ReduceNormRule(Rule[ReduceNorm]):
         powers = _powers(x.box, op.p).broadcast(full).sum(axes) + exact(op.floor)
         return Fact.of(self.shape, norm, _roots(powers, op.p))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1 for p = 2, √m for p = 1 and m entries.
 
         Proof: the length of (x, √floor), or of x plus a constant; |‖a‖ − ‖b‖| ≤ ‖a − b‖ in either
         norm, ‖·‖₁ ≤ √m‖·‖₂, and slices are disjoint. Hypothesis: floor ≥ 0.
         Attained: floor = 0; for p = 1 where no entry is 0.
         """
-        del index
         if self.op.p not in {1, 2} or not self.op.floor >= 0.0:
             return math.inf
         entries = math.prod(self.before[axis] for axis in self.op.axes)
@@ -122,10 +120,9 @@ class ReduceLogSumExpRule(Rule[ReduceLogSumExp]):
         norm = add_up(multiply_up(root_up(math.prod(self.shape)), spread), self.x.norm)
         return Fact.of(self.shape, norm, Interval(low, up(high + spread) if spread else high))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1: the gradient of a slice is its softmax p, ‖p‖₂ ≤ ‖p‖₁ = 1, and slices are disjoint.
 
         Attained: approached where one entry exceeds all others; by m = 1.
         """
-        del index
         return 1.0

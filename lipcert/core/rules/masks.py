@@ -21,9 +21,8 @@ class CompareRule(Rule[Compare]):
         ends = (np.full((1,) * len(self.shape), end) for end in (0.0, 1.0))
         return Fact.of(self.shape, box=Interval(*ends))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """None: it jumps from one whole number to the next."""
-        del index
         return math.inf
 
 

@@ -52,12 +52,11 @@ class MoveRule(Rule[Move]):
                 found = least
         return found
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """√m, m the largest number of times that one entry of x occurs: the norm of the map.
 
         Proof: its columns are disjoint, with that many ones. Attained always.
         """
-        del index
         used = self.op.sources[self.op.sources >= 0]
         return root_up(int(np.max(np.bincount(used), initial=0)))
 

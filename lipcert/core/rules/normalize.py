@@ -38,22 +38,20 @@ class NormalizeRule(Rule[Normalize]):
         norm = self._part(math.prod(shape) // block, block)
         return Fact.of(shape, norm, symmetric(entry, (1,) * len(shape)), line(-1), line(-2))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1/√ε; inf for ε = 0, 0 where x̂ is always 0.
 
         Proof: the Jacobian of a block is (P − x̂x̂ᵀ/n)/√(q + ε) with the projection P = I, or
         P = I − 11ᵀ/n, and 0 ≤ P − x̂x̂ᵀ/n ≤ I.
         Attained: at q = 0.
         """
-        del index
         epsilon = self.op.epsilon
         if self.op.centred and block_size(self.op.axes, self.shape) == 1:
             return 0.0
         return divide_up(1.0, sqrt_down(epsilon)) if epsilon > 0.0 else math.inf
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, _: int, axis: int) -> bool:
         """Along axes on which blocks have length 1."""
-        del index
         return axis % len(self.shape) not in {own % len(self.shape) for own in self.op.axes}
 
     def longest_part(self, operand: Shape) -> float:

@@ -38,9 +38,8 @@ class MultiplyRule(Rule[Multiply]):
         other = self.inputs[1 - index]
         return min(other.norm, longest_met(other.box, self.shapes[index], self.shape))
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, index: int, _: int) -> bool:
         """Along all axes where nothing is repeated."""
-        del axis
         return self.shapes[index] == self.shape
 
 

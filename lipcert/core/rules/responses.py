@@ -27,7 +27,7 @@ class LocalResponseRule(Rule[LocalResponse]):
         box = Interval(clip(largest, -math.inf, 0.0).lo, clip(largest, 0.0, math.inf).hi)
         return Fact.of(self.shape, multiply_up(shrink, self.x.norm), box)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """floor^−β·(1 + 2√size·(1 + 1/β)^−(β+1)).
 
         Proof: J = D − B with 0 < D = diag(s^−β) ≤ floor^−β and, for the channels j around i,
@@ -38,7 +38,6 @@ class LocalResponseRule(Rule[LocalResponse]):
         Hypotheses: size ≥ 1, strength ≥ 0, β ≥ 0, floor > 0. Attained: at x = 0 up to the second
         term.
         """
-        del index
         op, steepness = self.op, 1.0
         if op.power > 0.0 and op.strength > 0.0:
             base = exact(1.0) + exact(op.power).reciprocal()

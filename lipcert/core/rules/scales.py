@@ -38,9 +38,8 @@ class ScaleRule(Entrywise[Scale]):
         """The factors themselves. Attained always."""
         return self.weights.entries(self.op.factor)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """The largest factor. Attained always."""
-        del index
         return self.weights.max_abs(self.op.factor)
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
@@ -104,20 +103,17 @@ class ShiftRule(Rule[Shift]):
         spreads = spreads_kept(x, self.op.offset.shape, shape)
         return Fact.of(shape, add_up(x.norm, added), x.box + offset, *lengths, *spreads)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1, since x ↦ x + c. Attained always."""
-        del index
         return 1.0
 
-    def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
+    def pulled(self, _: int, cotangent: Cotangent) -> Cotangent:
         """The same, with its hull and its rows."""
-        del index
         peaks = cotangent.peaks
         return Cotangent(cotangent.norm, cotangent.hull, peaks=peaks, rows=cotangent.rows)
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, *_: int) -> bool:
         """Always, since no entry depends on another."""
-        del index, axis
         return True
 
     def operand_gradients(self, cotangent: Cotangent) -> Iterator[tuple[Operand, float]]:

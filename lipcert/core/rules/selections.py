@@ -33,13 +33,12 @@ class MaxPoolRule(Rule[MaxPool]):
         box = Interval(_largest(self.x.box.lo, axes), _largest(self.x.box.hi, axes))
         return Fact.of(self.shape, multiply_up(self.lipschitz(0), self.x.norm), box)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """√overlap.
 
         Proof: the Jacobian mixes rows that pick one entry each: rows of sum 1, columns of sum
         ≤ overlap, and ‖J‖² is at most the product of both. Attained: as the norm.
         """
-        del index
         axes = read_axes(self.op.window, self.before)
         return root_up(overlap(axes)) if axes else math.inf
 
@@ -53,9 +52,8 @@ class ReduceMaxRule(Rule[ReduceMax]):
         low, high = (chosen(end, axis=self.op.axes, keepdims=True) for end in (box.lo, box.hi))
         return Fact.of(self.shape, self.x.norm, Interval(np.asarray(low), np.asarray(high)))
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1: every row picks one entry of its own, or mixes such rows. Attained always."""
-        del index
         return 1.0
 
 
@@ -75,9 +73,8 @@ class SortRule(Rule[Sort]):
         column = x.column_norm if axis == rank - 2 else math.inf
         return Fact.of(self.shape, x.norm, Interval(low, high), run, column)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """1, the norm of a permutation, or of a mean of some. Attained always."""
-        del index
         return 1.0
 
 

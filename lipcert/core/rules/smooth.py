@@ -79,9 +79,7 @@ def softplus() -> Function:
 
     slope = Curve(logistic)
     return Function(
-        Curve(at),
-        (Piece(-_INF, _INF, slope), Piece(_GUARD, _INF, always(1.0))),
-        bounds=(0.0, _INF),
+        Curve(at), (Piece(-_INF, _INF, slope), Piece(_GUARD, _INF, always(1.0))), bounds=(0.0, _INF)
     )
 
 

@@ -89,7 +89,7 @@ class SoftmaxRule(Rule[Softmax]):
             column_norm=slice_norm if axis == len(shape) - 2 else math.inf,
         )
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """min(½, max p), or √(n·max p) of the logarithm; 0 for one class.
 
         Proof: row i of diag(p) − ppᵀ has p_i(1 − p_i) on the diagonal and the same sum of
@@ -98,7 +98,6 @@ class SoftmaxRule(Rule[Softmax]):
         ‖I − Q‖ = ‖Q‖ = √n·‖p‖ with ‖p‖² ≤ max p.
         Attained: two classes at equal logits; approached by unbounded ones.
         """
-        del index
         spread = self._spread
         if spread.classes == 1:
             return 0.0

@@ -30,9 +30,8 @@ class ReduceSumRule(Rule[ReduceSum]):
             box = Interval(np.maximum(box.lo, 0.0), np.maximum(box.hi, 0.0))
         return Fact.of(self.shape, multiply_up(self.lipschitz(0), x.norm), box)
 
-    def lipschitz(self, index: int) -> float:
+    def lipschitz(self, _: int) -> float:
         """√n, or 1/√n for the mean: the norm of each row; rows are disjoint. Attained always."""
-        del index
         return sqrt_up(Fraction(1, self._count) if self.op.mean else Fraction(self._count))
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
@@ -45,9 +44,8 @@ class ReduceSumRule(Rule[ReduceSum]):
         norm, peaks = (multiply_up(longest, length) for length in (cotangent.norm, cotangent.peak))
         return Cotangent(norm, peaks=peaks)
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, _: int, axis: int) -> bool:
         """Along axes that are not summed."""
-        del index
         rank = len(self.shape)
         return axis % rank not in {own % rank for own in self.op.axes}
 
@@ -78,9 +76,8 @@ class AddRule(Rule[Add]):
         """√m for a value that is repeated m times: disjoint columns of ones. Attained always."""
         return root_up(copies(self.shapes[index], self.shape))
 
-    def is_apart(self, index: int, axis: int) -> bool:
+    def is_apart(self, index: int, _: int) -> bool:
         """Along all axes where nothing is repeated."""
-        del axis
         return self.shapes[index] == self.shape
 
     def pulled(self, index: int, cotangent: Cotangent) -> Cotangent:
