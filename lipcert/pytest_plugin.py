@@ -45,8 +45,8 @@ def lipcert_audit(
     """
 
     def audited(target: Any, /, *example: Any, **words: Any) -> AuditReport:
+        from lipcert.cli.output import FOLDED, document_text
         from lipcert.report.audit import audit_document
-        from lipcert.report.formats import FOLDED, document_text
         from lipcert.verbs import audit
 
         report = audit(target, *example, **_completed(target, words))

@@ -51,7 +51,7 @@ from lipcert.diagnostics import Diagnostic
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Observed
-from lipcert.graph.ir import Graph, name_of
+from lipcert.graph.ir import name_of
 from lipcert.importer.model import ImportedModel
 from lipcert.losses import loss_record
 from lipcert.privacy.noise import Group
@@ -117,6 +117,7 @@ def reported(
     observed: gradients of examples; about_data: what a reader must know of these.
     """
     plan, absence = plan_of(settings), absence_of(found)
+    trained = sum(item.size for item in found.graph.parameters.values() if item.trainable)
     multiplier = planned_multiplier(plan, settings, found.groups)
     released = Release.of(found.groups, settings, multiplier)
     account = None if plan is None else account_of(plan, multiplier, settings)
@@ -125,12 +126,16 @@ def reported(
     network = _network_report(found, released, _witness(found, settings))
     noted = tuple(findings(found, absence, settings))
     return Analysis(
-        model=_model_report(model, found.graph),
+        model=ModelReport(model.path, model.sha256, trained, model.opset, model.producer),
         assumptions=_assumptions(model, settings, found, multiplier=multiplier),
         nodes=_node_reports(found, absence),
         parameters=parameters,
         groups=grouped,
-        allocations=_allocation_reports(released),
+        allocations=tuple(
+            AllocationReport(way.value, energy, way is released.chosen)
+            for way, energy in released.energies.items()
+            if energy is not None
+        ),
         network=network,
         privacy=account,
         diagnostics=(
@@ -170,21 +175,6 @@ def _trained(found: Bounded) -> Mapping[str, Tensor | None]:
     return {name: stored.get(name) for name in found.scope.trained}
 
 
-def _allocation_reports(released: Release) -> tuple[AllocationReport, ...]:
-    """The three allocations side by side; empty where a bound is absent."""
-    return tuple(
-        AllocationReport(way.value, energy, way is released.chosen)
-        for way, energy in released.energies.items()
-        if energy is not None
-    )
-
-
-def _model_report(model: ImportedModel, graph: Graph) -> ModelReport:
-    """Which file was analysed."""
-    trained = sum(p.size for p in graph.parameters.values() if p.trainable)
-    return ModelReport(model.path, model.sha256, trained, model.opset, model.producer)
-
-
 def _assumptions(
     model: ImportedModel, settings: Settings, found: Bounded, *, multiplier: float
 ) -> Assumptions:
@@ -192,10 +182,11 @@ def _assumptions(
     graph, loss = found.graph, found.loss
     at_input = found.derived.facts[found.program.input].norm
     constraints = constraints_of(graph, settings) if settings.scope == "constraint-set" else {}
+    clip = {} if settings.loss_clip is None else {"clip": settings.loss_clip}
     return Assumptions(
         input_norm=finite(at_input),
         input_box=settings.effective_input_box,
-        loss={**loss_record(loss), "reduction": settings.reduction, **_clip(settings)},
+        loss={**loss_record(loss), "reduction": settings.reduction, **clip},
         scope=settings.scope,
         constraints={name: str(spec) for name, spec in constraints.items()},
         neighbours=settings.neighbours,
@@ -214,10 +205,6 @@ def _assumptions(
         frozen=tuple(sorted(n for n, p in model.graph.parameters.items() if not p.trainable)),
         fixed=graph.fixed,
     )
-
-
-def _clip(settings: Settings) -> Mapping[str, float]:
-    return {} if settings.loss_clip is None else {"clip": settings.loss_clip}
 
 
 def _node_reports(found: Bounded, absence: Absence) -> tuple[NodeReport, ...]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from lipcert.core.certificate import Certificate
+from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.ledger.premises import InputPart
 from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import LOSS
@@ -84,6 +85,12 @@ class Assumptions:
     input_parts: tuple[InputPart, ...] = ()
     frozen: tuple[str, ...] = ()
     fixed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_stepwise(self) -> bool:
+        """Whether the mechanism takes bounds at the weights that a step starts from."""
+        found = MECHANISMS.get(str(self.mechanism.get("kind")))
+        return found is not None and found.weights == "stepwise"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,9 @@ from lipcert.cli.options import (
     require_data,
     some_examples,
 )
-from lipcert.cli.output import Output
+from lipcert.cli.output import ANALYSIS_FORMATS, FOLDED, Output
 from lipcert.errors import ExitCode
 from lipcert.process.progress import ProgressReport
-from lipcert.report.formats import ANALYSIS_FORMATS, FOLDED
 from lipcert.settings.gates import OF_ANALYSES, GateOutcome, worst_of
 
 if TYPE_CHECKING:
@@ -82,6 +81,7 @@ def command(
 
 
 def _page(analysis: Analysis) -> str:
-    from lipcert.report.sources import analysis_html  # charts, and all that may be on a page
+    from lipcert.report.analysis import analysis_json
+    from lipcert.report.sources import page_of  # charts, and all that may be on a page
 
-    return analysis_html(analysis)
+    return page_of(analysis_json(analysis))

@@ -23,11 +23,10 @@ from lipcert.cli.options import (
     require_data,
     together,
 )
-from lipcert.cli.output import Output
+from lipcert.cli.output import AUDIT_FORMATS, FOLDED, Output
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
 from lipcert.measure.precision import Precision
 from lipcert.process.progress import ProgressReport
-from lipcert.report.formats import AUDIT_FORMATS, FOLDED
 from lipcert.settings.gates import OF_AUDITS
 from lipcert.verbs import is_certificate, model_beside, require_torch
 

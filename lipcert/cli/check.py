@@ -13,12 +13,11 @@ import click
 
 from lipcert.cli import paths
 from lipcert.cli.options import gate_options, gates_of, option, output_options
-from lipcert.cli.output import Output, write
+from lipcert.cli.output import CHECK_FORMATS, Output, write
 from lipcert.core.budget import MAX_ENTRIES, MAX_SECONDS, Limits
 from lipcert.core.certificate import CertificateFileError, read_certificate_file
 from lipcert.core.main import EXIT_CODES, accepted_ids
 from lipcert.errors import ExitCode, NoVerdictError, UsageError
-from lipcert.report.formats import CHECK_FORMATS
 from lipcert.settings.gates import (
     NOT_PROVED,
     NOT_STATED,

@@ -7,9 +7,8 @@ from pathlib import Path
 import click
 
 from lipcert.cli.options import chosen_settings, given, knob_options, output_options
-from lipcert.cli.output import Output
+from lipcert.cli.output import BOUND_FORMATS, FOLDED, Output
 from lipcert.errors import ExitCode, UsageError
-from lipcert.report.formats import BOUND_FORMATS, FOLDED
 
 
 @click.command("explain")
@@ -49,14 +48,12 @@ def command(
         from lipcert.report.json import dump
 
         found = {"keys": all_keys()} if key is None else {"key": key, "text": explain(key)}
-        result.write(lambda *_: dump({"schema": "lipcert.explanation/1", **found}))
+        page = dump({"schema": "lipcert.explanation/1", **found})
     elif key is None:
-        rows = (f"{name:<40}  {title}\n".rstrip(" ") for name, title in all_keys().items())
-        listing = "".join(rows)
-        result.write(lambda *_: listing)
+        page = "".join(f"{name:<40}  {title}".rstrip() + "\n" for name, title in all_keys().items())
     else:
         page = explain(key) + "\n"
-        result.write(lambda *_: page)
+    result.write(lambda *_: page)
     return ExitCode.HOLDS
 
 
@@ -68,12 +65,18 @@ def _bound(context: click.Context, model: Path, name: str, result: Output) -> Ex
     from lipcert.importer.load import load_under
     from lipcert.process.progress import ProgressReport
     from lipcert.report.reasons import bound_document, bound_json
-    from lipcert.report.sources import bound_html
+    from lipcert.report.sources import page_of
 
     imported = load_under(model, settings)
     settings = settings.with_inputs(imported.graph.inputs)
     with ProgressReport(result.progress) as report:
         found = bounded(imported, settings, report.observe)
     said = bound_report(found, str(model), imported.sha256, name)
-    result.show(bound_document, said, most={"text": FOLDED}, json=bound_json, html=bound_html)
+    result.show(
+        bound_document,
+        said,
+        most={"text": FOLDED},
+        json=bound_json,
+        html=lambda said: page_of(bound_json(said)),
+    )
     return ExitCode.HOLDS

@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Final, NoReturn
 
@@ -22,10 +22,8 @@ from lipcert.cli.unknown import extra_words, unknown_option, verb_meant
 from lipcert.errors import (
     ExitCode,
     LipCertError,
-    ModelFileError,
     NoVerdictError,
     Refusal,
-    UnsupportedModelError,
     exit_code_of,
 )
 from lipcert.text.safe import safe
@@ -69,43 +67,20 @@ class _LipCertGroup(click.Group):
                 click.echo(err=True)  # after the ^C that the terminal shows
             raise NoVerdictError(_INTERRUPTED) from error
 
-    def main(
-        self,
-        args: Sequence[str] | None = None,
-        prog_name: str | None = None,
-        complete_var: str | None = None,
-        standalone_mode: bool = True,
-        windows_expand_args: bool = True,
-        **extra: Any,
-    ) -> NoReturn:
+    def main(self, args: Sequence[str] | None = None, *more: Any, **extra: Any) -> NoReturn:
         """Run, report what went wrong in one line, and exit with the documented code."""
-        del standalone_mode
         words = list(sys.argv[1:] if args is None else args)
         try:
-            code = self._outcome(words, prog_name, complete_var, windows_expand_args, extra)
+            code = self._outcome(words, *more, **{**extra, "standalone_mode": False})
         except BrokenPipeError:
             _silence_stdout()
             code = ExitCode.NO_VERDICT
         sys.exit(int(code))
 
-    def _outcome(
-        self,
-        words: list[str],
-        prog_name: str | None,
-        complete_var: str | None,
-        windows_expand_args: bool,
-        extra: Mapping[str, Any],
-    ) -> ExitCode:
+    def _outcome(self, words: list[str], *more: Any, **extra: Any) -> ExitCode:
         """Run a verb; an error is reported here and becomes its code."""
         try:
-            code = super().main(
-                args=words,
-                prog_name=prog_name,
-                complete_var=complete_var,
-                standalone_mode=False,
-                windows_expand_args=windows_expand_args,
-                **extra,
-            )
+            code = super().main(words, *more, **extra)
             sys.stdout.flush()
             return ExitCode(code or ExitCode.HOLDS)
         except click.exceptions.NoArgsIsHelpError as error:
@@ -119,7 +94,8 @@ class _LipCertGroup(click.Group):
         except click.ClickException as error:
             return _fail(words, ExitCode.USAGE, error.format_message(), _usage_hint(error))
         except LipCertError as error:
-            return _fail_on_purpose(words, error)
+            refusals = getattr(error, "refusals", ())
+            return _fail(words, exit_code_of(error), str(error), refusals=refusals)
         except (BrokenPipeError, SystemExit) as error:
             # click answers a closed pipe with SystemExit, and with nothing else
             raise BrokenPipeError from error
@@ -181,15 +157,6 @@ def _refusal_lines(refusals: tuple[Refusal, ...]) -> list[str]:
         remedy = f". Remedy: {line.remedy}" if line.remedy else ""
         lines.append(f"[{line.label[0]}] {where}{line.what}{remedy}")
     return lines
-
-
-def _fail_on_purpose(words: Sequence[str], error: LipCertError) -> ExitCode:
-    match error:
-        case ModelFileError() | UnsupportedModelError():
-            refusals = error.refusals
-        case _:
-            refusals = ()
-    return _fail(words, exit_code_of(error), str(error), refusals=refusals)
 
 
 def _fail_internally(words: Sequence[str], error: Exception) -> ExitCode:

@@ -1,5 +1,6 @@
-"""Output: finished text to standard output or, atomically, into files.
+"""Output: a result in the format that was asked for, to standard output or, atomically, into files.
 
+The modules of a format are imported when it is named.
 Invariant: a regular file either keeps its old content or holds the whole new one, and stdout
 carries results only.
 """
@@ -20,12 +21,19 @@ import click
 from lipcert.cli.paths import path_of, require_writable
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.process.files import write_whole
-from lipcert.report.formats import CI_FORMATS, ci_text, document_text
 
 if TYPE_CHECKING:
     from lipcert.report.ci import CiReport
     from lipcert.report.document import Document
 
+CI_FORMATS: Final = ("sarif", "junit", "github")
+ANALYSIS_FORMATS: Final = ("text", "json", "markdown", "csv", "html", *CI_FORMATS)
+AUDIT_FORMATS: Final = ("text", "json", "markdown", *CI_FORMATS)
+CHECK_FORMATS: Final = ("text", "json", *CI_FORMATS)
+SUGGEST_FORMATS: Final = ("text", "json", "markdown")
+BOUND_FORMATS: Final = ("text", "json", "markdown", "html")
+FOLDED: Final = 40
+"""rows of a table in text, unless all are asked for"""
 Destination = tuple[str, Path]
 """a format and the file that receives it"""
 
@@ -97,6 +105,8 @@ class Output:
             if name in files:
                 return files[name](*found)
             if ci is not None and name in CI_FORMATS:
+                from lipcert.report.ci import ci_text
+
                 return ci_text(ci(*found), name)
             if document is None:
                 raise TypeError(f"a result has no {name}")
@@ -105,6 +115,17 @@ class Output:
             return document_text(shown, name, width=text_width(), color=color)
 
         self.write(rendered)
+
+
+def document_text(document: Document, name: str, *, width: int = 120, color: bool = False) -> str:
+    """The document as "text" or "markdown"."""
+    if name == "markdown":
+        from lipcert.report.markdown import markdown
+
+        return markdown(document)
+    from lipcert.report.text import text
+
+    return text(document, width=width, color=color)
 
 
 def parse_report(word: str, formats: tuple[str, ...]) -> Destination:

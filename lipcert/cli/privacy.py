@@ -237,7 +237,6 @@ def _take_over(given: dict[str, Any], analysis: Path) -> tuple[Diagnostic, ...]:
     """Fill gaps from an analysis; what is to be said of bounds at the weights of its file only."""
     from lipcert.privacy.account import POINT_ONLY
     from lipcert.report.sources import ANALYSIS, read_source
-    from lipcert.report.statements import is_stepwise
 
     _, document = paths.read_json(analysis)
     if document.get("schema") != ANALYSIS:
@@ -265,5 +264,5 @@ def _take_over(given: dict[str, Any], analysis: Path) -> tuple[Diagnostic, ...]:
         if given.get("sampling", run.sampling) != run.sampling:
             described.pop("sampling_rate")
         _fill(given, described)
-    is_of_point = assumed.scope == "point" and not is_stepwise(assumed.mechanism)
+    is_of_point = assumed.scope == "point" and not assumed.is_stepwise
     return (POINT_ONLY,) if is_of_point else ()

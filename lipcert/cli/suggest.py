@@ -17,10 +17,9 @@ from lipcert.cli.options import (
     require_data,
     some_examples,
 )
-from lipcert.cli.output import Output, write
+from lipcert.cli.output import SUGGEST_FORMATS, Output, write
 from lipcert.errors import ExitCode, UsageError
 from lipcert.process.progress import ProgressReport
-from lipcert.report.formats import SUGGEST_FORMATS
 from lipcert.settings.written import settings_toml
 
 if TYPE_CHECKING:

@@ -178,10 +178,7 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
         (item.name, f"{item.dimension:,}", item.grad_norm, item.sensitivity, item.noise_std)
         for item in certificate.groups
     ]
-    values = [
-        (value, op or "input", norm, cotangent)
-        for value, _, op, norm, cotangent in claimed_values(certificate)
-    ]
+    values = list(claimed_values(certificate))
     return doc.Document(
         "LipCert certificate",
         tuple(answers),
@@ -203,8 +200,8 @@ def certificate_document(claimed: Claimed, most: int | None, *, is_checked: bool
     )
 
 
-Bounded = tuple[str, str, str, float | None, float | None]
-"""a value, the node and the op that compute it, and the bounds of its norm and its cotangent's"""
+Bounded = tuple[str, str, float | None, float | None]
+"""a value, what computes it, and the bounds of its norm and its cotangent's"""
 
 
 def claimed_values(certificate: Certificate) -> Iterator[Bounded]:
@@ -212,7 +209,7 @@ def claimed_values(certificate: Certificate) -> Iterator[Bounded]:
     norms, cotangents = stated_values(certificate)
     rules = {line.value: line.step for line in certificate.lines if isinstance(line, StepFact)}
     for value in dict.fromkeys((*rules, *cotangents)):
-        yield value, "", rules.get(value, ""), norms.get(value), cotangents.get(value)
+        yield value, rules.get(value, "input"), norms.get(value), cotangents.get(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -277,7 +277,7 @@ def analysis_figures(analysis: Analysis, run: Account | None) -> Iterator[Figure
     """Of an analysis, and of the run that it describes."""
     yield from privacy_figures(run, {})
     yield from _profiles(
-        [(x.output, x.name, x.op, x.output_norm, x.cotangent_norm) for x in analysis.nodes]
+        [(x.output, x.name, x.output_norm, x.cotangent_norm) for x in analysis.nodes]
     )
 
 
@@ -298,8 +298,8 @@ def audit_figures(report: AuditReport) -> Iterator[Figure]:
 
 def _profiles(values: Sequence[Bounded]) -> Iterator[Figure]:
     """How both norms of values grow along the network."""
-    norms = [(value, node, norm) for value, node, _, norm, _ in values]
-    cotangents = [(value, node, cotangent) for value, node, _, _, cotangent in values]
+    norms = [(value, maker, norm) for value, maker, norm, _ in values]
+    cotangents = [(value, maker, cotangent) for value, maker, _, cotangent in values]
     yield from _profile(Quantity.OUTPUT_NORM, norms)
     yield from _profile(Quantity.COTANGENT_NORM, cotangents)
 

@@ -157,6 +157,12 @@ _LONGEST: Final = 1000
 _BASE: Final = "%SRCROOT%"
 
 
+def ci_text(report: CiReport, name: str) -> str:
+    """What CI systems show, in the format of that name: "sarif", "junit" or "github"."""
+    writers = {"sarif": sarif, "junit": junit_xml, "github": github_annotations}
+    return writers[name](report)
+
+
 def github_annotations(report: CiReport) -> str:
     """The annotations, worst first, then the answer as a line of text."""
     lines = [_annotation(report.file, finding) for finding in report.findings[:_MOST]]

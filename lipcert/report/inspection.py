@@ -24,9 +24,9 @@ from lipcert.graph.ir import BatchProof, EvalLayer, Graph, Node
 from lipcert.importer.model import ImportedModel, MacroLayer, Verification
 from lipcert.importer.reading import Outline
 from lipcert.report import document as doc
+from lipcert.report.analysis import kept_rows
 from lipcert.report.document import Commands, Listing, diagnostics_told, refusals_told
 from lipcert.report.json import DOCUMENT, dump
-from lipcert.report.statements import kept_rows
 from lipcert.text.numbers import counted, shape_text
 
 _TORCH: Final = "pytorch"

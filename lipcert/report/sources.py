@@ -18,7 +18,7 @@ from lipcert.analysis.records import Analysis, BoundReport
 from lipcert.core.certificate import SCHEMA as CERTIFICATE
 from lipcert.core.certificate import CertificateFormatError
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.report.analysis import analysis_document, analysis_json
+from lipcert.report.analysis import analysis_document
 from lipcert.report.audit import audit_document
 from lipcert.report.audit_json import audit_from_document
 from lipcert.report.certificate import (
@@ -38,7 +38,7 @@ from lipcert.report.json import DOCUMENT, FieldError, JsonObject, dump
 from lipcert.report.markdown import markdown
 from lipcert.report.privacy import PrivacyReport, privacy_document
 from lipcert.report.reasons import SCHEMA as BOUND
-from lipcert.report.reasons import bound_document, bound_json
+from lipcert.report.reasons import bound_document
 from lipcert.version import __version__
 
 ANALYSIS: Final = "lipcert.analysis/1"
@@ -84,11 +84,6 @@ def read_source(path: str, document: Mapping[str, object], data: bytes = b"") ->
         ) from error
     except (CertificateFormatError, OverflowError, ValueError) as error:
         raise NoVerdictError(f"{path}: not a certificate ({error})") from error
-
-
-def analysis_source(analysis: Analysis) -> Source:
-    """An analysis that is in no file yet."""
-    return read_source("", json.loads(analysis_json(analysis)))
 
 
 def read_analysis(document: Mapping[str, object]) -> Analysis:
@@ -271,14 +266,9 @@ def study_report(study: Study, name: str) -> str:
     return markdown(Document("LipCert report", (), facts), *documents)
 
 
-def analysis_html(analysis: Analysis) -> str:
-    """The page of an analysis alone."""
-    return study_report(joined([analysis_source(analysis)]), "html")
-
-
-def bound_html(report: BoundReport) -> str:
-    """The page of the reasons of a bound alone."""
-    return study_report(joined([read_source("", json.loads(bound_json(report)))]), "html")
+def page_of(document: str) -> str:
+    """The page of one document alone, which is in no file."""
+    return study_report(joined([read_source("", json.loads(document))]), "html")
 
 
 def study_object(study: Study) -> JsonObject:

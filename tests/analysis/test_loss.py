@@ -10,7 +10,7 @@ from lipcert import Settings, analyze, load_model
 from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Level
 from lipcert.errors import UsageError
-from lipcert.report.statements import assumption_rows
+from lipcert.report.analysis import assumption_rows
 from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 

@@ -15,8 +15,8 @@ from torch import nn
 from lipcert.analysis.pipeline import analyze
 from lipcert.diagnostics import EXPORT
 from lipcert.importer.load import load_model, load_under
+from lipcert.report.analysis import assumption_rows
 from lipcert.report.inspection import inspection_of
-from lipcert.report.statements import assumption_rows
 from lipcert.settings.settings import Settings
 from tests.importer.models import model, saved, weights
 from tests.importer.test_calls import FX_NODE, noted

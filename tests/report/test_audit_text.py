@@ -9,9 +9,9 @@ from hypothesis import given
 
 from lipcert.analysis.records import VerdictName
 from lipcert.audit.records import AuditReport, GradientAudit, Verdict
+from lipcert.cli.output import AUDIT_FORMATS
 from lipcert.report.audit import audit_ci
 from lipcert.report.audit_json import audit_from_document, audit_json
-from lipcert.report.formats import AUDIT_FORMATS
 from lipcert.report.markdown import LARGEST
 from lipcert.settings.gates import GateResult
 from tests.report.audit_samples import (

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipcert.cli.output import document_text
 from lipcert.report.document import (
     Answer,
     Bar,
@@ -26,7 +27,6 @@ from lipcert.report.document import (
     sections_of,
     table,
 )
-from lipcert.report.formats import document_text
 from lipcert.report.html import page_html
 from tests.report.html.test_writing import check_inert as check_inert_page
 from tests.report.shown import number_of

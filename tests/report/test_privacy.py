@@ -4,11 +4,11 @@ import csv
 import io
 import json
 
+from lipcert.cli.output import document_text
 from lipcert.privacy.account import Account, Declaration, Divisor, account_for
 from lipcert.privacy.accounting import CurvePoint
 from lipcert.privacy.noise import Neighbouring
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.report.formats import document_text
 from lipcert.report.privacy import PrivacyReport, privacy_csv, privacy_document, privacy_json
 
 SHUFFLED = TrainingPlan(

@@ -10,9 +10,9 @@ from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.report.analysis import analysis_ci, analysis_json
 from lipcert.report.document import diagnostics_told, refusals_told
-from lipcert.report.sources import analysis_html, analysis_source, joined, study_report
+from lipcert.report.sources import joined, read_source, study_report
 from tests.report.samples import refused, sample
-from tests.report.written import analysis_markdown, analysis_text, inspection_text
+from tests.report.written import analysis_html, analysis_markdown, analysis_text, inspection_text
 
 COUNT = 27
 
@@ -30,7 +30,9 @@ def repeated() -> Analysis:
     [
         lambda found: analysis_text(found, width=200, color=False, show_all=False),
         analysis_markdown,
-        lambda found: study_report(joined([analysis_source(found)]), "markdown"),
+        lambda found: study_report(
+            joined([read_source("", json.loads(analysis_json(found)))]), "markdown"
+        ),
         lambda found: analysis_html(found).partition('id="data"')[0],
     ],
     ids=["text", "markdown", "page in markdown", "html"],

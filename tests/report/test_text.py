@@ -7,8 +7,7 @@ from dataclasses import replace
 import pytest
 
 from lipcert.report import analysis as attribution
-from lipcert.report.analysis import CSV_COLUMNS, analysis_csv
-from lipcert.report.statements import answer_rows, promise
+from lipcert.report.analysis import CSV_COLUMNS, analysis_csv, answer_rows, promise
 from tests.report.samples import inspection, node, refused, sample
 from tests.report.written import analysis_markdown, analysis_text, inspection_text
 

@@ -5,8 +5,8 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipcert.cli.output import document_text
 from lipcert.report.document import Column, Document, Section, table
-from lipcert.report.formats import document_text
 from lipcert.text.safe import shortened
 
 COLUMNS = (

@@ -2,10 +2,12 @@
 
 from lipcert.analysis.records import Analysis
 from lipcert.audit.records import AuditReport
-from lipcert.report.analysis import analysis_document
+from lipcert.cli.output import CI_FORMATS, FOLDED, document_text
+from lipcert.report.analysis import analysis_document, analysis_json
 from lipcert.report.audit import audit_ci, audit_document
-from lipcert.report.formats import CI_FORMATS, FOLDED, ci_text, document_text
+from lipcert.report.ci import ci_text
 from lipcert.report.inspection import Inspection, inspection_document
+from lipcert.report.sources import page_of
 
 
 def analysis_text(analysis: Analysis, *, width: int, color: bool, show_all: bool) -> str:
@@ -15,6 +17,10 @@ def analysis_text(analysis: Analysis, *, width: int, color: bool, show_all: bool
 
 def analysis_markdown(analysis: Analysis) -> str:
     return document_text(analysis_document(analysis), "markdown")
+
+
+def analysis_html(analysis: Analysis) -> str:
+    return page_of(analysis_json(analysis))
 
 
 def audit_written(

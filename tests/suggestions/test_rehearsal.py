@@ -15,12 +15,12 @@ from torch import nn
 
 from lipcert.analysis.bounded import bounded
 from lipcert.analysis.release import planned_multiplier
+from lipcert.cli.output import document_text
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.graph.viewed import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
-from lipcert.report.formats import document_text
 from lipcert.report.suggestions import suggestions_document
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.suggestions.analyst import Analyst, release_of

@@ -14,11 +14,11 @@ import pytest
 
 from lipcert.analysis.records import Analysis
 from lipcert.diagnostics import Diagnostic, Level
-from lipcert.report.sources import analysis_html
 from tests.report import audit_samples
 from tests.report.html.documents import audit_source, full_page, page
 from tests.report.html.png import Picture, read_png
 from tests.report.samples import node, sample
+from tests.report.written import analysis_html
 
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs chromium (apt install chromium)")

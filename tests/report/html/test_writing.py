@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.report.sources import analysis_html
 from tests.models.shipped import analysis_of
 from tests.report import audit_samples
 from tests.report.html.documents import analysis_source, audit_source, full_page, page
 from tests.report.html.markup import SVG, charts, parsed
 from tests.report.samples import sample
+from tests.report.written import analysis_html
 
 ALLOWED = {
     *("html", "head", "meta", "title", "style", "body", "header", "main", "footer", "section"),
