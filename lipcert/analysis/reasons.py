@@ -18,7 +18,7 @@ from lipcert.core.line import Line
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall
-from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.chains import ChainForm, FormPull, ShareLine
 from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
@@ -27,7 +27,6 @@ from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
 from lipcert.core.lines.pulls import LossPull, PullLine
 from lipcert.core.lines.runs import RunPull
-from lipcert.core.lines.shares import FormPull, ShareLine
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackPull

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -36,7 +36,7 @@ from lipcert.core.norms import ENGINES
 from lipcert.core.program import Program
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError
-from lipcert.core.verdict import Report, Stage, StoredWeight, Verdict, promise
+from lipcert.core.verdict import Report, Stage, Verdict, promise
 
 _KINDS: Final = frozenset({"spectral", "frobenius"})
 _MOST_LINES: Final = 40
@@ -97,7 +97,7 @@ class _State:
         self.choices = choices
         self.notes: list[str] = []
         self.assumptions: tuple[Assumption, ...] = ()
-        self.weights: tuple[StoredWeight, ...] = ()
+        self.weights: Mapping[str, str] = {}
 
     def open_assumptions(self) -> tuple[str, ...]:
         """Assumptions that are neither checked nor accepted."""

@@ -35,8 +35,8 @@ def report_json(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
         "promise": report.promise,
         "notes": report.notes,
         "weights": [
-            {"tensor": x.tensor, "stored_as": x.stored, "own_name": x.is_own}
-            for x in report.weights
+            {"tensor": tensor, "stored_as": name, "own_name": name == tensor}
+            for tensor, name in report.weights.items()
         ],
     }
     if trusted:

@@ -34,7 +34,6 @@ from lipcert.core.reader.files import read_model_bytes
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown
 from lipcert.core.rules.facts import lengths_up
-from lipcert.core.verdict import StoredWeight
 
 _TYPES: Final[Mapping[str, str]] = {
     "F64": "float64",
@@ -49,13 +48,13 @@ _MOST_UNUSED: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """A model with the weights of a file, where they were found, and what was not looked at.
+    """A model with the weights of a file, their names there, and what was not looked at.
 
     other: tensors of the model that are not trained, and for which the file holds other numbers.
     """
 
     model: Model
-    found: tuple[StoredWeight, ...]
+    found: Mapping[str, str]
     unused: tuple[str, ...] = ()
     other: tuple[str, ...] = ()
 
@@ -74,14 +73,13 @@ def read_weights(path: Path, model: Model, certificate: Certificate) -> Weights:
     trained = certificate.scope.trained
     if path.suffix != ".safetensors":
         weights = read_model(path)
-        known = [name for name in trained if name in weights.initializers]
-        return Weights(weights, tuple(StoredWeight(name, name) for name in known))
+        return Weights(weights, {name: name for name in trained if name in weights.initializers})
     stored = _Safetensors(read_model_bytes(path))
     found = {tensor: _stored_name(tensor, stored, model, certificate) for tensor in trained}
     own = [name for name in stored.names if name in model.initializers and name not in found]
     return Weights(
         exchanged(model, {name: stored.like(found[name], model, name) for name in trained}),
-        tuple(StoredWeight(tensor, name) for tensor, name in found.items()),
+        found,
         tuple(sorted(set(stored.names) - set(found.values()) - set(own))),
         tuple(name for name in own if not _is_same(stored.tensor(name), model.initializers[name])),
     )

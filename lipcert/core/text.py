@@ -58,9 +58,9 @@ def report_text(report: Report, trusted: Sequence[TrustedFile] = ()) -> str:
             lines.append(f"  {_safe(item.id)} [{status}] {_safe(item.text)}")
     if report.weights:
         lines += ["", "Which weights were compared with the constraints"]
-        for weight in report.weights:
-            named = "its own name" if weight.is_own else "a name that the certificate gives it"
-            lines.append(f"  {_safe(weight.tensor)}: {_safe(weight.stored)}, {named}")
+        for tensor, name in report.weights.items():
+            named = "its own name" if name == tensor else "a name that the certificate gives it"
+            lines.append(f"  {_safe(tensor)}: {_safe(name)}, {named}")
     if trusted:
         from lipcert.core.trusted import trusted_lines  # noqa: PLC0415  for a list alone
 

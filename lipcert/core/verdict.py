@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
 
 from lipcert.core.certificate import Assumption, Certificate
@@ -57,25 +57,13 @@ class Stage:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredWeight:
-    """A trained tensor of the model, and the name under which given weights hold it."""
-
-    tensor: str
-    stored: str
-
-    @property
-    def is_own(self) -> bool:
-        """Whether that is the tensor's own name, and not one that the certificate gives it."""
-        return self.tensor == self.stored
-
-
-@dataclass(frozen=True, slots=True)
 class Report:
     """The outcome of a check.
 
     sha256: of the certificate. stages: those that were reached. assumptions: the ledger, where it
     was read; open_assumptions: ids of those that are neither checked nor accepted. promise: what
-    is proved, in words. weights: where each trained tensor was found, if weights were given.
+    is proved, in words. weights: for each trained tensor, the name under which given weights hold
+    it: its own, or one that the certificate gives it.
     """
 
     verdict: Verdict
@@ -85,7 +73,7 @@ class Report:
     open_assumptions: tuple[str, ...] = ()
     promise: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    weights: tuple[StoredWeight, ...] = ()
+    weights: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def reasons(self) -> tuple[str, ...]:

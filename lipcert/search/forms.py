@@ -17,9 +17,8 @@ from lipcert.core.forms.chain import Form
 from lipcert.core.interval import Array, Interval, norm_up
 from lipcert.core.line import Line
 from lipcert.core.lines.balls import NearFact
-from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.chains import ChainForm, FormPull
 from lipcert.core.lines.proof import Proof
-from lipcert.core.lines.shares import FormPull
 from lipcert.core.norms.claim import MAX_SIZE, room_for
 from lipcert.core.program import Shape
 from lipcert.core.rules.facts import Cotangent, Fact

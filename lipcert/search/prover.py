@@ -29,7 +29,10 @@ from lipcert.core.lines.chains import (
     VALUES,
     Chain,
     ChainForm,
+    FormPull,
+    ShareLine,
     chain_steps,
+    first_reader,
     slopes_at,
     slopes_between,
 )
@@ -40,7 +43,6 @@ from lipcert.core.lines.norms import NormLine, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunPull
-from lipcert.core.lines.shares import FormPull, ShareLine, first_reader
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact, row_sets
 from lipcert.core.lines.stacks import StackPull

@@ -31,7 +31,7 @@ from lipcert.core.line import RULES, Line
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall, NearFact
-from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.chains import ChainForm, FormPull
 from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
@@ -40,7 +40,6 @@ from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
-from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull

@@ -23,7 +23,14 @@ from lipcert.core.ledger.premises import InputPart, Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import BallFact, InputBall
-from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, slopes_between
+from lipcert.core.lines.chains import (
+    CHORDS,
+    COTANGENTS,
+    VALUES,
+    ChainForm,
+    FormPull,
+    slopes_between,
+)
 from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
@@ -32,7 +39,6 @@ from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
 from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
-from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull
 from lipcert.core.lower.errors import Unsupported

@@ -200,7 +200,7 @@ SHARED = [
         test_convolution.test_one_window_of_equal_entries_attains_what_their_largest_allows),
     by_seeds("rules.base:Entrywise.lipschitz", "np.max(", "np.min(", LAW, "PRelu"),
     by("rules.curves:Curve.over", "np.minimum(low, value.lo)", "low", IMAGES, ("gelu", ())),
-    by("rules.relu:Relu.image", "clip(box, 0.0", "clip(box, 0.1", IMAGES, ("relu", ())),
+    by("rules.activations:Relu.image", "clip(box, 0.0", "clip(box, 0.1", IMAGES, ("relu", ())),
     by("rules.curves:Function.derivative", "np.maximum(high, slope.hi)", "slope.hi",
         IMAGES, ("clip", (-1.0, 2.0))),
     by("rules.curves:Function.chord", "self.steepest(hull(box, exact(0.0)))", "self.steepest(box)",

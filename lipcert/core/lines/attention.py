@@ -15,9 +15,9 @@ import numpy.typing as npt
 from lipcert.core.arithmetic import add_up, divide_up, multiply_up, sqrt_down
 from lipcert.core.interval import norm_up
 from lipcert.core.line import NotProved
+from lipcert.core.lines.chains import ShareLine
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.pulls import reads_apart, received
-from lipcert.core.lines.shares import ShareLine
 from lipcert.core.program import Attention, Dense, Move, Normalize, Scale, Shift, Step
 from lipcert.core.rules.attention import AttentionRule
 from lipcert.core.rules.facts import Fact, root_up

@@ -7,9 +7,9 @@ from typing import ClassVar, Literal
 
 from lipcert.core.arithmetic import multiply_up
 from lipcert.core.line import NotProved
+from lipcert.core.lines.chains import ShareLine
 from lipcert.core.lines.norms import NormLine
 from lipcert.core.lines.proof import Proof
-from lipcert.core.lines.shares import ShareLine
 from lipcert.core.program import Add
 
 

@@ -14,9 +14,8 @@ from lipcert.core.coverage import tensors_read
 from lipcert.core.forms.pulled import pulled
 from lipcert.core.forms.signs import Differences
 from lipcert.core.line import NotProved
-from lipcert.core.lines.chains import slopes_between
+from lipcert.core.lines.chains import ShareLine, slopes_between
 from lipcert.core.lines.proof import LOSS, Proof
-from lipcert.core.lines.shares import ShareLine
 from lipcert.core.program import Activation, PRelu, Step
 from lipcert.core.rules.steps import rule_at
 

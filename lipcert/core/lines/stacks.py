@@ -12,10 +12,10 @@ from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up
 from lipcert.core.coverage import tensors_read
 from lipcert.core.interval import Interval, exact
 from lipcert.core.line import Line, NotProved
+from lipcert.core.lines.chains import ShareLine
 from lipcert.core.lines.norms import matrix_holds
 from lipcert.core.lines.proof import Proof
 from lipcert.core.lines.pulls import received
-from lipcert.core.lines.shares import ShareLine
 from lipcert.core.program import Dense, Step
 
 

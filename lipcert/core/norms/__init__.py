@@ -6,11 +6,10 @@ every rounding error accounted for, by one of two arithmetics.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final, cast
+
+from lipcert.core.registry import member
 
 if TYPE_CHECKING:
     from lipcert.core.norms.claim import Definite, NormCheck
@@ -18,32 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Engine:
-    """An arithmetic for proofs about matrices, in the file that is loaded on first use."""
+    """An arithmetic for proofs about matrices, in the file that is loaded on first use.
 
-    file: str
-    name: str
+    place: of its functions in this package.
+    """
+
+    place: str
 
     @property
     def norms(self) -> NormCheck:
         """Whether ‖W‖₂ ≤ c could be proved."""
-        found: NormCheck = self._function("norm_at_most")
-        return found
+        return cast("NormCheck", member("norms", self.place.format("norm_at_most")))
 
     @property
     def definite(self) -> Definite:
         """Whether λ_min(M) ≥ c could be proved."""
-        found: Definite = self._function("definite")
-        return found
-
-    def _function(self, what: str) -> Any:
-        module = import_module(f"lipcert.core.norms.{self.file}")
-        return getattr(module, f"{what}_{self.name}")
+        return cast("Definite", member("norms", self.place.format("definite")))
 
 
-ENGINES: Final[Mapping[str, Engine]] = MappingProxyType(
-    {
-        name: Engine(f"{file}_engine", name)
-        for name, file in (("float", "float"), ("exact", "integer"))
-    }
-)
+ENGINES: Final = {
+    "float": Engine("float_engine.{}_float"),
+    "exact": Engine("integer_engine.{}_exact"),
+}
 """by the names that users give them; a check uses one of them"""

@@ -37,7 +37,7 @@ STEPS: Final = Registry("rules", {
 }, "{}Rule".format)  # fmt: skip
 """the rule of each kind of step"""
 FUNCTIONS: Final = Registry("rules", {
-    "relu.Relu": "relu",
+    "activations.Relu": "relu",
     "kinks": "leaky_relu hard_sigmoid hard_swish soft_threshold",
     "kinks.absolute": "abs",
     "kinks.clipped": "clip",

@@ -1,13 +1,16 @@
-"""Activations: a function of one number, entry by entry, and where each function is."""
+"""Activations: a function of one number, entry by entry; ReLU, and where each other function is."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Final, Protocol
 from weakref import WeakKeyDictionary
 
+import numpy as np
+
 from lipcert.core.arithmetic import add_up, multiply_up
-from lipcert.core.interval import Interval
+from lipcert.core.interval import Interval, clip
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import Activation, Shape
 from lipcert.core.rules import FUNCTIONS
@@ -86,3 +89,22 @@ class ActivationRule(Entrywise[Activation]):
         if key not in known:
             known[key] = self._function.derivative(self.x.box)
         return known[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Relu:
+    """max(x, 0), the function that most networks apply."""
+
+    at_zero: float = 0.0
+
+    def image(self, box: Interval) -> Interval:
+        """max(x, 0) rises."""
+        return clip(box, 0.0, math.inf)
+
+    def derivative(self, box: Interval) -> Interval:
+        """0 where x < 0, 1 where x > 0, anything between at 0."""
+        return Interval(np.where(box.lo > 0.0, 1.0, 0.0), np.where(box.hi < 0.0, 0.0, 1.0))
+
+    def chord(self, _: Interval) -> float:
+        """0 ≤ max(x, 0)/x ≤ 1."""
+        return 1.0

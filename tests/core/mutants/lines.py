@@ -11,7 +11,7 @@ from lipcert.core.line import Line
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall
-from lipcert.core.lines.chains import ChainForm
+from lipcert.core.lines.chains import ChainForm, FormPull
 from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
@@ -21,7 +21,6 @@ from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT
 from lipcert.core.lines.pulls import LossPull, PullLine, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
-from lipcert.core.lines.shares import FormPull
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull
