@@ -4,8 +4,9 @@
     lipcert.analyze(lipcert.load_model("net.onnx"), settings)
     lipcert.analyze(module, x[:1], settings)
 
-Args: an ONNX file, an `ImportedModel`, or an `nn.Module` with one batch [examples, …] that shows
-what it reads (a tuple of them where it reads several); and settings, by default `Settings()`.
+Args, given in this order or by name: an ONNX file, an `ImportedModel`, or an `nn.Module`; of a
+module `example`, one batch [examples, …] that shows what it reads (a tuple of them where it reads
+several); and `settings`, by default `Settings()`.
 Invariants: for files torch is loaded by audits alone; a module is exported and imported as
 `make_private` does it, found to compute what its file computes, and left as it was; its parameters
 that need no gradient are frozen.
@@ -42,16 +43,6 @@ if TYPE_CHECKING:
     File = str | os.PathLike[str] | ImportedModel
 
 
-@overload
-def analyze(model: File, /, settings: Settings = ..., **options: Any) -> Analysis: ...
-
-
-@overload
-def analyze(
-    model: object, /, example: object, settings: Settings | None = None, **options: Any
-) -> Analysis: ...
-
-
 def analyze(model: object, /, *given: Any, **options: Any) -> Analysis:
     """Certified bounds, sensitivities and noise of a planned private training run, and their use.
 
@@ -65,31 +56,6 @@ def analyze(model: object, /, *given: Any, **options: Any) -> Analysis:
     with asked.imported() as (network, settings):
         found = pipeline.analyze(network, settings, *asked.more, **options)
     return replace(found, model=replace(found.model, path=asked.name))
-
-
-@overload
-def certify(
-    model: File,
-    /,
-    settings: Settings = ...,
-    *,
-    out: str | os.PathLike[str] | None = None,
-    engine: str = "float",
-    observe: Progress | None = None,
-) -> Issued: ...
-
-
-@overload
-def certify(
-    model: object,
-    /,
-    example: object,
-    settings: Settings | None = None,
-    *,
-    out: str | os.PathLike[str],
-    engine: str = "float",
-    observe: Progress | None = None,
-) -> Issued: ...
 
 
 def certify(
@@ -128,34 +94,6 @@ def certify(
     _put(target, issued.data)
     analysis = replace(issued.analysis, model=replace(issued.analysis.model, path=str(file)))
     return replace(issued, analysis=analysis, path=target)
-
-
-@overload
-def audit(
-    target: File,
-    /,
-    settings: Settings = ...,
-    *,
-    data: object = None,
-    model: str | os.PathLike[str] | None = None,
-    results: str | os.PathLike[str] | None = None,
-    cluster: Cluster | None = None,
-    observe: Progress | None = None,
-    **job: Any,
-) -> AuditReport: ...
-
-
-@overload
-def audit(
-    target: object,
-    /,
-    example: object,
-    settings: Settings | None = None,
-    *,
-    data: object = None,
-    observe: Progress | None = None,
-    **job: Any,
-) -> AuditReport: ...
 
 
 def audit(

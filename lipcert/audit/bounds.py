@@ -38,23 +38,13 @@ from lipcert.text.numbers import finite
 ANALYSIS: Final = "analysis"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupBound:
-    """Parameters noised together and the bound of their joint per-example gradient."""
-
-    name: str
-    parameters: tuple[str, ...]
-    dimension: int
-    grad_norm: float | None
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Claims:
     """What is claimed, of which network, under which settings.
 
     values: ‖value‖ ≤ X, cotangents: ‖∂loss/∂value‖ ≤ l, by the name of a value that file and graph
-    share. engine: what is derived of the same network under the same settings. certificate: the one
-    that claims it; None for an analysis.
+    share. groups: with their bounds, infinite where there is none. engine: what is derived of the
+    same network under the same settings. certificate: the one that claims it; None for an analysis.
     """
 
     origin: str
@@ -62,13 +52,13 @@ class Claims:
     engine: Bounded
     values: Mapping[str, float]
     cotangents: Mapping[str, float]
-    groups: tuple[GroupBound, ...]
+    groups: tuple[Group, ...]
     certificate: Certificate | None = None
 
     @property
     def grad_norm(self) -> float | None:
         """G of all groups together; None where there is no group, or one has no bound."""
-        bounds = [math.inf if g.grad_norm is None else g.grad_norm for g in self.groups]
+        bounds = [group.grad_norm for group in self.groups]
         return finite(total_sensitivity(bounds)) if bounds else None
 
 
@@ -129,7 +119,7 @@ def _claimed(found: Bounded, settings: Settings) -> Claims:
         engine=found,
         values=_finite({n: fact.norm for n, fact in derived.facts.items() if n in shared}),
         cotangents=_finite({n: item.norm for n, item in derived.cotangents.items() if n in shared}),
-        groups=tuple(_group(group) for group in found.groups),
+        groups=found.groups,
     )
 
 
@@ -145,6 +135,8 @@ def claims_of_certificate(
             f"audit: {origin} is about the file with SHA-256 {certificate.model.sha256[:16]}…, and "
             f"{model.path} has {model.sha256[:16]}…; give the model that was certified"
         )
+    if any(claim.dimension < 1 for claim in certificate.groups):
+        raise NoVerdictError(f"audit: {origin} has a group without parameters; certify again")
     settings = settings_of(certificate, model.path).with_inputs(model.graph.inputs)
     found = bounded(model, settings, observe)
     stated = Premises.read(certificate.assumptions).layer_clip
@@ -162,7 +154,12 @@ def claims_of_certificate(
         values={name: bound for name, bound in norms.items() if name in shared},
         cotangents={name: bound for name, bound in cotangents.items() if name in shared},
         groups=tuple(
-            GroupBound(claim.name, claim.parameters, claim.dimension, claim.grad_norm)
+            Group(
+                claim.name,
+                claim.dimension,
+                parameters=claim.parameters,
+                grad_norm=claim.grad_norm,
+            )
             for claim in certificate.groups
         ),
         certificate=certificate,
@@ -260,10 +257,6 @@ def _trained_between(
 def _values_of(found: Bounded) -> frozenset[str]:
     """The values that an audit can measure: those within a step of the core have other names."""
     return frozenset((found.graph.input_name, *(node.output for node in found.graph.nodes)))
-
-
-def _group(group: Group) -> GroupBound:
-    return GroupBound(group.name, group.parameters, group.dimension, finite(group.grad_norm))
 
 
 def _finite(bounds: Mapping[str, float]) -> Mapping[str, float]:

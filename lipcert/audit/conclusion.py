@@ -22,7 +22,7 @@ from lipcert.analysis.release import (
     planned_sensitivity,
 )
 from lipcert.analysis.usefulness import usefulness_of
-from lipcert.audit.bounds import Claims, GroupBound, are_made_anew, claimed_epsilon
+from lipcert.audit.bounds import Claims, are_made_anew, claimed_epsilon
 from lipcert.audit.checks import Checked
 from lipcert.audit.job import Kind
 from lipcert.audit.prepared_job import Ready
@@ -208,14 +208,14 @@ def _sensitivity(claims: Claims, bound: float) -> float:
     return stated
 
 
-def _group(group: GroupBound, total: Total, precision: Precision | None) -> GroupAudit:
+def _group(group: Group, total: Total, precision: Precision | None) -> GroupAudit:
     """precision: None where the bound changes with the weights.
 
     The bound is then the one that a norm came closest to, and norms at other weights are given at
     its scale, as their share of their own bound.
     """
     parts = [part.of(Family.GRADIENT, group.name) for part in total.parts]
-    both, bound = parts[0].merged(parts[1]), group.grad_norm
+    both, bound = parts[0].merged(parts[1]), finite(group.grad_norm)
     if precision is None and both.examples:
         bound = both.bound
     replayed, attacked = (
@@ -389,19 +389,9 @@ def _usefulness(ready: Ready) -> Usefulness | None:
     claims, settings = ready.claims, ready.claims.settings
     if not claims.groups:
         return None
-    groups = _claimed_groups(claims)
-    released = Release.of(groups, settings, planned_multiplier(None, settings, groups))
+    multiplier = planned_multiplier(None, settings, claims.groups)
+    released = Release.of(claims.groups, settings, multiplier)
     return usefulness_of(released, settings, None, _observed(ready))
-
-
-def _claimed_groups(claims: Claims) -> tuple[Group, ...]:
-    """The groups of the analysis, with the bounds that are claimed of them."""
-    bounds = {claim.name: claim.grad_norm for claim in claims.groups}
-    return tuple(
-        replace(group, grad_norm=math.inf if bound is None else bound)
-        for group in claims.engine.groups
-        for bound in (bounds.get(group.name, group.grad_norm),)
-    )
 
 
 def _observed(ready: Ready) -> Observed | None:

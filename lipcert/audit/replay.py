@@ -226,7 +226,7 @@ def _bounds_of(claims: Claims) -> Mapping[Family, Mapping[str, float]]:
     """Every bound, by family and name."""
     return {
         Family.GRADIENT: {
-            group.name: group.grad_norm for group in claims.groups if group.grad_norm is not None
+            group.name: group.grad_norm for group in claims.groups if math.isfinite(group.grad_norm)
         },
         Family.WHOLE: {} if claims.grad_norm is None else {ALL: claims.grad_norm},
         Family.VALUE: claims.values,

@@ -159,8 +159,6 @@ def scaled_groups(claims: Claims, factors: Mapping[str, float]) -> tuple[Claims,
     """Bounds of groups times their factors."""
     groups = tuple(
         replace(group, grad_norm=group.grad_norm * factors.get(group.name, 1.0))
-        if group.grad_norm is not None
-        else group
         for group in claims.groups
     )
     return replace(claims, groups=groups), frozenset(factors)

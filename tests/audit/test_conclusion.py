@@ -129,7 +129,7 @@ def test_missing_units_are_inconclusive() -> None:
 
 def test_a_group_without_a_bound_is_inconclusive() -> None:
     claims = ready().claims
-    groups = (replace(claims.groups[0], grad_norm=None), *claims.groups[1:])
+    groups = (replace(claims.groups[0], grad_norm=math.inf), *claims.groups[1:])
     at = replace(ready(), claims=replace(claims, groups=groups))
     report = concluded(result(0), result(1), at=at)
     assert (report.verdict, codes(report)) == (Verdict.INCONCLUSIVE, ["LC102"])
@@ -176,9 +176,8 @@ def test_a_bound_that_nothing_came_near_is_no_pass(
 ) -> None:
     """0 is as far from a bound as a norm can be."""
     first = ready().claims.groups[0]
-    assert first.grad_norm is not None
     at = replace(ready(), job=replace(ready().job, max_detectable_factor=limit))
-    near = {group.name: tally(group.grad_norm or 0.0) for group in at.claims.groups[1:]}
+    near = {group.name: tally(group.grad_norm) for group in at.claims.groups[1:]}
     far = near | {first.name: tally(share * first.grad_norm)}
     report = concluded(result(0, far), result(1, far), at=at)
     assert (report.verdict is Verdict.PASS) == is_pass
@@ -192,7 +191,7 @@ def test_a_bound_that_nothing_came_near_is_no_pass(
 def test_the_attack_counts_for_what_was_tried() -> None:
     first = ready().claims.groups[0]
     far = {first.name: tally(0.0)}
-    near = {first.name: tally(first.grad_norm or 0.0)}
+    near = {first.name: tally(first.grad_norm)}
     report = concluded(result(0, far), result(1, near, kind=Kind.ATTACK))
     assert report.verdict is Verdict.PASS
 

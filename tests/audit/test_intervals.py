@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lipcert.audit.bounds import Claims, GroupBound, claims_of_analysis
+from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.evaluator import Bench
 from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import ALL, Family, Tallies
@@ -21,6 +21,7 @@ from lipcert.losses import targets_of
 from lipcert.measure.losses import per_example_loss
 from lipcert.measure.lowering import lowered
 from lipcert.measure.precision import Precision
+from lipcert.privacy.noise import Group
 from lipcert.settings.settings import Settings
 from tests.measure.gradient_norms.oracle import network_of, truth
 from tests.networks import (
@@ -52,7 +53,7 @@ def unclaimed(graph: Graph, loss: Loss) -> Claims:
     """A network of which nothing is claimed, each parameter a group."""
     premises = SimpleNamespace(clip=None)
     engine: Any = SimpleNamespace(graph=graph, loss=loss, premises=premises)
-    groups = tuple(GroupBound(name, (name,), 1, None) for name in graph.parameters)
+    groups = tuple(Group(name, 1, parameters=(name,)) for name in graph.parameters)
     return Claims("test", Settings(), engine, {}, {}, groups)
 
 
@@ -220,9 +221,7 @@ def test_bounds_that_are_attained_pass_and_any_smaller_ones_do_not(
     small = dataclasses.replace(
         claims,
         groups=tuple(
-            dataclasses.replace(g, grad_norm=g.grad_norm * (1.0 - 1e-5))
-            for g in claims.groups
-            if g.grad_norm is not None
+            dataclasses.replace(g, grad_norm=g.grad_norm * (1.0 - 1e-5)) for g in claims.groups
         ),
         cotangents={name: bound * (1.0 - 1e-5) for name, bound in claims.cotangents.items()},
     )

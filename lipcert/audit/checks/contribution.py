@@ -144,7 +144,7 @@ def _claimed(
     """Each group's contributions against G/divisor."""
     largest = largest_of(found.values())
     for group in at.claims.groups:
-        if group.grad_norm is None:
+        if math.isinf(group.grad_norm):
             continue
         claim = group.grad_norm / divisor
         limit = claim * (1.0 + 2.0**-50)

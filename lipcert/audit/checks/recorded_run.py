@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lipcert.analysis.release import known_plan, planned_multiplier
-from lipcert.audit.bounds import Claims, GroupBound
+from lipcert.audit.bounds import Claims
 from lipcert.audit.recorded import Match, RecordedTensors, settled_at, step_name
 from lipcert.audit.records import Check, CheckReport, EpsilonInterval, Verdict
 from lipcert.audit.trace.blobs import Blob
@@ -34,6 +34,7 @@ from lipcert.audit.weight_norms import Settled
 from lipcert.core.program import FloatArray
 from lipcert.gradient_stats.examples import Readable, checked_labels
 from lipcert.graph.ir import Graph
+from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.settings.settings import Settings
 
@@ -312,7 +313,7 @@ def _members(run: RecordedRun, group: str) -> tuple[str, ...]:
     return (group,) if group in run.trace.manifest.parameters else ()
 
 
-def _recorded(run: RecordedRun, group: GroupBound) -> tuple[str, ...]:
+def _recorded(run: RecordedRun, group: Group) -> tuple[str, ...]:
     return tuple(run.names[name].recorded for name in group.parameters)
 
 

@@ -266,7 +266,7 @@ def _multiplier(
     run: RecordedRun, claims: Claims, step: Step | None, where: str
 ) -> float | str | None:
     """(Σ Δ_k²/s_k²)^(−1/2), None where nothing is sensitive; a sentence where it is not known."""
-    if any(group.grad_norm is None for group in claims.groups):
+    if any(math.isinf(group.grad_norm) for group in claims.groups):
         return f"a group has no bound that its noise could be compared with ({where})"
     stds = group_stds(run, step)
     silent = [group.name for group in claims.groups if group.name not in stds]
@@ -275,7 +275,7 @@ def _multiplier(
     outer = _outer(run, step)
     if outer is None:
         return f"the units of the noise at {where} are not recorded"
-    bounds = (multiply_up(group.grad_norm or 0.0, outer) for group in claims.groups)
+    bounds = (multiply_up(group.grad_norm, outer) for group in claims.groups)
     deltas = [sensitivity_up(bound, None, run.settings.neighbours) for bound in bounds]
     found = effective_multiplier(deltas, [stds[group.name] for group in claims.groups])
     return found if found < math.inf else None
