@@ -205,20 +205,18 @@ class CertificateFileError(ValueError):
 
 def read_certificate_file(path: Path) -> bytes:
     """The bytes of a regular file, at most one more than a certificate may have."""
+    return read_regular(path, MAX_BYTES + 1, CertificateFileError)
+
+
+def read_regular(path: Path, most: int, error: type[ValueError]) -> bytes:
+    """At most so many bytes of a regular file; an error for any other, which is not waited for."""
     try:
-        content = read_regular(path, MAX_BYTES + 1)
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with os.fdopen(handle, "rb") as file:
+            is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
+            content = file.read(most) if is_regular else b""
     except (OSError, ValueError):
-        raise CertificateFileError(f"{str(path)!a} cannot be read") from None
-    if content is None:
-        raise CertificateFileError(f"{str(path)!a} is not a regular file")
+        raise error(f"{str(path)!a} cannot be read") from None
+    if not is_regular:
+        raise error(f"{str(path)!a} is not a regular file")
     return content
-
-
-def read_regular(path: Path, most: int) -> bytes | None:
-    """At most so many bytes of a regular file; None of any other, which is not waited for.
-
-    Raises OSError or ValueError where the file cannot be read.
-    """
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(handle, "rb") as file:
-        return file.read(most) if stat.S_ISREG(os.fstat(file.fileno()).st_mode) else None

@@ -109,19 +109,13 @@ class _State:
 
     def report(self, verdict: Verdict, stages: tuple[Stage, ...]) -> Report:
         """The report of a check that ended with this verdict."""
-        sentences: Iterator[str] = iter(())
+        promised: tuple[str, ...] = ()
         if verdict in {Verdict.VALID, Verdict.CONDITIONAL}:
-            sentences = promise(self.certificate, self.premises.mechanism, self.assumptions)
-        return Report(
-            verdict=verdict,
-            sha256=hashlib.sha256(self.data).hexdigest(),
-            stages=stages,
-            assumptions=self.assumptions,
-            open_assumptions=self.open_assumptions(),
-            promise=tuple(sentences),
-            notes=tuple(self.notes),
-            weights=self.weights,
-        )
+            mechanism = self.premises.mechanism
+            promised = tuple(promise(self.certificate, mechanism, self.assumptions))
+        digest, open_ids = hashlib.sha256(self.data).hexdigest(), self.open_assumptions()
+        found = self.assumptions, open_ids, promised, tuple(self.notes), self.weights
+        return Report(verdict, digest, stages, *found)
 
 
 def _read(state: _State) -> Iterator[str]:

@@ -20,7 +20,7 @@ takes a float), and a member is missing, unknown or read: what is read says no m
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
+from dataclasses import Field, dataclass, fields, is_dataclass
 from functools import partial, reduce
 from math import isfinite
 from types import NoneType, UnionType
@@ -159,13 +159,7 @@ class Codec:
             hints = get_type_hints(kind, include_extras=True)
             rows = [(item, {**member(), **self.said(kind, item)}) for item in fields(kind)]
             self._plans[kind] = [
-                Member(
-                    item.name,
-                    f".{more['name'] or item.name}",
-                    hints[item.name],
-                    None if item.default is MISSING else item.default,
-                    more["optional"],
-                )
+                Member(item, hints[item.name], f".{more['name'] or item.name}", more["optional"])
                 for item, more in rows
                 if not more["apart"]
             ]
@@ -181,13 +175,13 @@ class Codec:
         for item in plan:
             if item.path in rest:
                 read = self.reader(item.hint)
-                found[item.field] = inside(item.place, read, rest.pop(item.path))
-                if item.optional and not found[item.field]:
+                found[item.field.name] = inside(item.place, read, rest.pop(item.path))
+                if item.optional and not found[item.field.name]:
                     raise CodecError("says nothing, and is to be left out", item.place)
             elif not item.optional:
                 if self.nulls or NoneType not in get_args(item.hint):
                     raise CodecError("is missing", item.place)
-                found[item.field] = None
+                found[item.field.name] = None
         if rest and not self.extra:
             path = min(rest)
             around = "".join(f".{name}" for name in path[:-1])
@@ -200,12 +194,11 @@ class Codec:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A field of a record, and its place in the object."""
+    """A field of a record, its type, and its place in the object."""
 
-    field: str
-    place: str
+    field: Field[Any]
     hint: Any
-    default: Any
+    place: str
     optional: bool
 
     @property

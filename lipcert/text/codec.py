@@ -142,8 +142,8 @@ class Codec(codec.Codec):
         for item in self.plan(kind):
             *outer, name = item.path
             place = found.setdefault(outer[0], {}) if outer else found
-            value = getattr(record, item.field)
-            if item.optional and (not value or value == item.default):
+            value = getattr(record, item.field.name)
+            if item.optional and (not value or value == item.field.default):
                 continue
             if value is not None or self.nulls:
                 place[name] = self._writer(item.hint)(value)

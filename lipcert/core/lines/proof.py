@@ -216,10 +216,7 @@ def input_facts(program: Program, premises: Premises) -> dict[str, Fact]:
 def input_faults(program: Program, premises: Premises) -> bool:
     """Whether premises describe other inputs than the program has."""
     stated = [(part.name, part.shape) for part in premises.input_parts]
-    has_box = premises.input_box is not None
-    return stated != [(part.name, part.shape) for part in program.parts] or (
-        has_box and bool(stated)
-    )
+    return stated != [(part.name, part.shape) for part in program.parts]
 
 
 def input_fact(shape: Shape, norm: float, box: Interval | None) -> Fact:

@@ -16,12 +16,7 @@ _GZIP: Final = b"\x1f\x8b"
 
 def read_model_bytes(path: Path) -> bytes:
     """The bytes of the model file, whose path is the user's own; decompressed if it is a gzip."""
-    try:
-        content = read_regular(path, MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise ModelReadError(f"{shown(str(path))} cannot be read") from error
-    if content is None:
-        raise ModelReadError(f"{shown(str(path))} is not a regular file")
+    content = read_regular(path, MAX_BYTES + 1, ModelReadError)
     if content.startswith(_GZIP):
         from lipcert.core.reader.compressed import decompressed  # noqa: PLC0415  for such alone
 
