@@ -15,7 +15,6 @@ from lipcert.audit.attack.labels import label_set
 from lipcert.core.ledger.mechanism import MECHANISMS, names_of
 from lipcert.core.losses import KINDS
 from lipcert.core.losses.base import loss_class, parameters_of
-from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
 from lipcert.core.rules import FUNCTIONS
 from lipcert.core.rules.facts import Fact
 from lipcert.graph.evaluate import function_of
@@ -130,16 +129,6 @@ def test_every_loss_can_be_audited(kind: str) -> None:
     found = loss(kind)
     assert _loss.dispatch(type(found)) is not _loss.dispatch(object)
     assert label_set(found, (3,), Fact.of((3,), 1.0)).drawn(2, np.random.default_rng(0)) is not None
-
-
-@pytest.mark.parametrize("name", sorted({*LAYOUT.places.values(), *DATA.places.values(), *TABLES}))
-def test_every_reader_of_an_operator_can_be_loaded(name: str) -> None:
-    assert loaded(name)
-
-
-def test_every_operator_is_read_in_one_way() -> None:
-    read = [DATA.keys(), LAYOUT.keys(), *(loaded(name).keys() for name in TABLES)]
-    assert sum(map(len, read)) == len(set().union(*read))
 
 
 def names_of_mechanisms(tree: ast.Module) -> dict[str, set[str]]:

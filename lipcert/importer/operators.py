@@ -9,12 +9,11 @@ depends on them; −∞ is refused where it is used: the mask of an attention ma
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Set
-from functools import cache
-from typing import Final, cast
+from typing import Final
 
 import numpy as np
 
-from lipcert.core.lower.operators import DATA, LAYOUT, TABLES, loaded
+from lipcert.core.lower.operators import DATA, LAYOUT
 from lipcert.core.reader.records import Model, Node, Tensor
 from lipcert.errors import Refusal
 from lipcert.importer.nodes import label
@@ -89,13 +88,6 @@ _REASONS: Final[Mapping[str, _Words]] = {
 nobody wrote them down"""
 
 
-@cache
-def _understood() -> frozenset[str]:
-    """The operators that the core reads on data."""
-    tables = (cast(Mapping[str, object], loaded(name)) for name in TABLES)
-    return frozenset().union(LAYOUT, DATA, *tables)
-
-
 def refusal_of(node: Node) -> Refusal | None:
     """Why a node that depends on the data is not understood; None where the core may say so."""
     words = _words(node)
@@ -106,7 +98,8 @@ def _words(node: Node) -> _Words | None:
     kind, domain = node.op_type, node.domain
     if "training" in domain or _REASONS.get(kind) is _TRAINING:
         return _TRAINING
-    if (f"{domain}." if domain else "") + kind in _understood():
+    name = f"{domain}.{kind}" if domain else kind
+    if name in LAYOUT or name in DATA:
         return None
     if domain:
         reason = f"the domain {domain!r} is not supported"

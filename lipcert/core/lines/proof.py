@@ -216,7 +216,8 @@ def input_facts(program: Program, premises: Premises) -> dict[str, Fact]:
 def input_faults(program: Program, premises: Premises) -> bool:
     """Whether premises describe other inputs than the program has."""
     stated = [(part.name, part.shape) for part in premises.input_parts]
-    return stated != [(part.name, part.shape) for part in program.parts]
+    has_box = bool(stated) and premises.input_box is not None
+    return has_box or stated != [(part.name, part.shape) for part in program.parts]
 
 
 def input_fact(shape: Shape, norm: float, box: Interval | None) -> Fact:

@@ -21,14 +21,12 @@ from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.exact_constants import (
     ARITHMETIC,
-    JUMPS,
     exactly,
     held_for_all,
     whole,
     within,
 )
 from lipcert.core.lower.functions import applied
-from lipcert.core.lower.made_constants import filled, identity_matrix, numbers_from, one_hot
 from lipcert.core.lower.moves import broadcast
 from lipcert.core.lower.reals import interval, quotient, sum_of_sources
 from lipcert.core.lower.slopes import (
@@ -100,7 +98,7 @@ def _by_ends(
 # real numbers ---------------------------------------------------------------------------------
 
 
-def _arithmetic(call: Call) -> Value:
+def arithmetic(call: Call) -> Value:
     """Add, Sub, Mul, Div of two constants; Sum of any number.
 
     A single number is taken for a plain one, so that a product is linear in the other factor, and a
@@ -207,7 +205,8 @@ def _origin(operation: str, first: Constant, second: Constant) -> tuple[Mapping[
     return {name: multiply_up(gain, largest) for name, gain in source.sources.items()}, acts
 
 
-def _negative(call: Call) -> Value:
+def opposite(call: Call) -> Value:
+    """Every number with the other sign."""
     constant = call.constant(0)
     constant.check_fixed()
     if constant.lo.dtype.kind in "bu":
@@ -215,7 +214,8 @@ def _negative(call: Call) -> Value:
     return negative(constant)
 
 
-def _root(call: Call) -> Value:
+def root(call: Call) -> Value:
+    """The square root of every number."""
     constant = call.constant(0)
     known = interval(constant)
     if (known.lo < 0.0).any():
@@ -268,7 +268,7 @@ def or_rounded(known: Interval) -> Interval:
     return Interval(np.minimum(known.lo, low), np.maximum(known.hi, high))
 
 
-def _cast(call: Call) -> Value:
+def cast(call: Call) -> Value:
     """Another type: of whole numbers that it holds, and of real numbers rounded as it rounds."""
     constant = call.constant(0)
     kind = _TYPES.get(call.integer("to", 0))
@@ -343,7 +343,7 @@ def cast_like(call: Call) -> Value:
 # other ----------------------------------------------------------------------------------------
 
 
-def _where(call: Call) -> Value:
+def choice(call: Call) -> Value:
     """One constant or the other, entry by entry."""
     condition, first, second = (call.constant(place) for place in range(3))
     condition.check_fixed()
@@ -354,7 +354,7 @@ def _where(call: Call) -> Value:
     return replace(found, place=broadcast((condition, first, second))[1])
 
 
-def _power(call: Call) -> Value:
+def power(call: Call) -> Value:
     """c^n, entry by entry; of whole numbers exactly."""
     constant, exponent = call.constant(0), call.constant(1)
     shape, place = broadcast((constant, exponent))
@@ -389,14 +389,15 @@ def _power(call: Call) -> Value:
     return Constant(exact_powers, exact_powers, {}, place)
 
 
-def _absolute(call: Call) -> Value:
+def absolute_value(call: Call) -> Value:
+    """The magnitude of every number of a tensor."""
     constant = call.constant(0)
     if constant.is_float:
         return applied(call, constant, "abs")
-    return exactly(np.abs)(call)
+    return exactly(call, np.abs)
 
 
-def _extremum(call: Call) -> Value:
+def extremum(call: Call) -> Value:
     """The largest or smallest of several constants, entry by entry.
 
     Of what depends on the batch only the shape is known, which exporters read off it.
@@ -410,7 +411,7 @@ def _extremum(call: Call) -> Value:
     return _by_ends(found, lambda *ends: reduce(choose, ends), varies)
 
 
-def _product(call: Call) -> Value:
+def product(call: Call) -> Value:
     """A product of matrices, of which the first may hold a part for each example, or both a stack.
 
     Proof: a row of the product is computed from the row of the first one alone, and a matrix of a
@@ -463,7 +464,7 @@ def _size(matrices: Interval, stack: tuple[int, ...]) -> float:
     return multiply_up(sqrt_up(float(copies)), norm_up(matrices.magnitude()))
 
 
-def _reduction(call: Call) -> Value:
+def reduction(call: Call) -> Value:
     """Reduce nodes, of which the product is also known of sizes."""
     constant, kind = call.constant(0), call.node.op_type
     axes, keeps = reduced_axes(call, constant)
@@ -569,28 +570,6 @@ def _factors_multiplied(known: Interval, axes: tuple[int, ...], count: int) -> I
     result = reduce(mul, factors, exact(np.ones(rows)))
     shape = tuple(1 if axis in axes else size for axis, size in enumerate(known.shape))
     return result.moved(lambda end: end.reshape(shape))
-
-
-CONSTANT_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
-    **JUMPS,
-    **dict.fromkeys(["Add", "Sub", "Sum", "Mul", "Div"], _arithmetic),
-    **dict.fromkeys(["Max", "Min"], _extremum),
-    **dict.fromkeys(
-        ["ReduceL1", "ReduceL2", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum",
-         "ReduceSumSquare"], _reduction,
-    ),
-    "Abs": _absolute,
-    "Cast": _cast,
-    "ConstantOfShape": filled,
-    "EyeLike": identity_matrix,
-    "MatMul": _product,
-    "Neg": _negative,
-    "OneHot": one_hot,
-    "Pow": _power,
-    "Range": numbers_from,
-    "Sqrt": _root,
-    "Where": _where,
-}  # fmt: skip
 
 
 def sum_of(parts: Sequence[Constant]) -> tuple[Constant, ...]:

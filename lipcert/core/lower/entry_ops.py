@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
-
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated
@@ -21,7 +18,8 @@ def check_alike(call: Call) -> None:
         raise Unsupported("its inputs have different shapes")
 
 
-def _sum(call: Call) -> Value:
+def total(call: Call) -> Value:
+    """The sum of all its inputs."""
     if call.node.op_type == "Sum":
         check_alike(call)
     values = call.values()
@@ -32,7 +30,8 @@ def _sum(call: Call) -> Value:
     return combined(call, values, (1,) * len(call))
 
 
-def _difference(call: Call) -> Value:
+def difference(call: Call) -> Value:
+    """The first value less the second."""
     return combined(call, call.values(), (1, -1))
 
 
@@ -43,7 +42,8 @@ def times(call: Call, value: Data, factor: Constant) -> Data:
     return call.step(Scale(factor.operand(len(shape))), full, shape=shape, place=place)
 
 
-def _product(call: Call) -> Value:
+def product(call: Call) -> Value:
+    """The product of two, or a square."""
     first, second = call.value(0), call.value(1)
     if isinstance(first, Constant):
         return times(call, call.data(1), first)
@@ -55,7 +55,8 @@ def _product(call: Call) -> Value:
     return call.step(Multiply(), first, second, shape=shape, place=place)
 
 
-def _ratio(call: Call) -> Value:
+def ratio(call: Call) -> Value:
+    """The first value over the second."""
     first, second = call.value(0), call.value(1)
     if isinstance(second, Constant):
         inverse = quotient(second)
@@ -73,7 +74,8 @@ def _ratio(call: Call) -> Value:
     return call.step(Divide(), first, second, shape=shape, place=place)
 
 
-def _prelu(call: Call) -> Value:
+def prelu(call: Call) -> Value:
+    """The value, times its slope below 0."""
     value, slope = call.data(0), call.constant(1)
     shape, place = broadcast((value, slope))
     if shape != value.shape:
@@ -81,16 +83,6 @@ def _prelu(call: Call) -> Value:
     return call.step(PRelu(slope.operand(len(shape))), value, shape=shape, place=place)
 
 
-def _negative(call: Call) -> Value:
+def negative(call: Call) -> Value:
+    """The value with the other sign."""
     return scaled(call, call.data(), -1.0)
-
-
-ENTRY_OPS: Final[Mapping[str, Callable[[Call], Value]]] = {
-    "Add": _sum,
-    "Div": _ratio,
-    "Mul": _product,
-    "Neg": _negative,
-    "PRelu": _prelu,
-    "Sub": _difference,
-    "Sum": _sum,
-}

@@ -115,24 +115,20 @@ def equal(call: Call) -> Value:
     return Constant(flags, flags, {}, place)
 
 
-def exactly(function: Callable[..., Any]) -> Callable[[Call], Value]:
+def exactly(call: Call, function: Callable[..., Any]) -> Value:
     """A function that may jump, of exact numbers: the same for these and as float32 holds them."""
-
-    def rule(call: Call) -> Value:
-        constants = [call.constant(place) for place in range(len(call))]
-        _, place = broadcast(constants)
-        for item in constants:
-            item.check_fixed()
-            if item.lo is not item.hi:
-                raise Unsupported("it jumps, and a number before it is not exact")
-            call.sink.untracked.update(item.sources)
-        found = np.asarray(function(*(item.lo for item in constants)))
-        rounded = function(*(_rounded(item.lo) for item in constants))
-        if not np.array_equal(found, rounded):
-            raise Unsupported(_READINGS)
-        return Constant(found, found, {}, place)
-
-    return rule
+    constants = [call.constant(place) for place in range(len(call))]
+    _, place = broadcast(constants)
+    for item in constants:
+        item.check_fixed()
+        if item.lo is not item.hi:
+            raise Unsupported("it jumps, and a number before it is not exact")
+        call.sink.untracked.update(item.sources)
+    found = np.asarray(function(*(item.lo for item in constants)))
+    rounded = function(*(_rounded(item.lo) for item in constants))
+    if not np.array_equal(found, rounded):
+        raise Unsupported(_READINGS)
+    return Constant(found, found, {}, place)
 
 
 def _rounded(array: Array) -> Array:
@@ -144,7 +140,7 @@ def modulo(call: Call) -> Value:
     function = np.fmod if call.integer("fmod", 0) else np.mod
     if not call.constant(1).lo.all():
         raise Unsupported("a divisor is 0")
-    return exactly(function)(call)
+    return exactly(call, function)
 
 
 def _signs(array: Array) -> Array:
@@ -153,22 +149,24 @@ def _signs(array: Array) -> Array:
     return np.asarray(np.sign(array))
 
 
-JUMPS: Final[Mapping[str, Callable[[Call], Value]]] = {
-    "And": exactly(np.logical_and),
-    "Ceil": exactly(np.ceil),
-    "Equal": equal,
-    "Floor": exactly(np.floor),
-    "Greater": exactly(np.greater),
-    "GreaterOrEqual": exactly(np.greater_equal),
-    "IsInf": exactly(np.isinf),
-    "IsNaN": exactly(np.isnan),
-    "Less": exactly(np.less),
-    "LessOrEqual": exactly(np.less_equal),
-    "Mod": modulo,
-    "Not": exactly(np.logical_not),
-    "Or": exactly(np.logical_or),
-    "Round": exactly(np.round),
-    "Sign": exactly(_signs),
-    "Xor": exactly(np.logical_xor),
+_JUMPS: Final[Mapping[str, Callable[..., Any]]] = {
+    "And": np.logical_and,
+    "Ceil": np.ceil,
+    "Floor": np.floor,
+    "Greater": np.greater,
+    "GreaterOrEqual": np.greater_equal,
+    "IsInf": np.isinf,
+    "IsNaN": np.isnan,
+    "Less": np.less,
+    "LessOrEqual": np.less_equal,
+    "Not": np.logical_not,
+    "Or": np.logical_or,
+    "Round": np.round,
+    "Sign": _signs,
+    "Xor": np.logical_xor,
 }
-"""functions that jump, of constants"""
+
+
+def jump(call: Call) -> Value:
+    """A function that jumps, of constants."""
+    return exactly(call, _JUMPS[call.node.op_type])

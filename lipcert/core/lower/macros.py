@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Final, cast
 
 from lipcert.core.lower.call import Sink
-from lipcert.core.lower.operators import loaded
 from lipcert.core.lower.values import Data
 from lipcert.core.program import Activation, Step
+from lipcert.core.registry import member
 
 if TYPE_CHECKING:
     from lipcert.core.lower.rewriter import Rule
@@ -65,4 +65,4 @@ def _names(step: Step, makers: Mapping[str, Step]) -> tuple[str, ...]:
 
 def _rules(step: Step, makers: Mapping[str, Step]) -> list[Rule]:
     """These rules, loaded when there is such a step."""
-    return [cast("Rule", loaded(name)) for name in _names(step, makers)]
+    return [cast("Rule", member("lower", name)) for name in _names(step, makers)]

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, cast
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value
 from lipcert.core.reader.records import Node
-from lipcert.core.registry import Registry, member
+from lipcert.core.registry import Registry
 
 REALS: Final = frozenset({1, 10, 11, 16})
 """types of real numbers, as a Cast names them"""
 Rule: TypeAlias = Callable[[Call], Value | list[Value]]
 
 
-def _spelt(kind: str) -> str:
+def spelt(kind: str) -> str:
     """The function of an operator, where it has the same name: "gather_nd" for GatherND."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", kind).lower()
 
@@ -33,6 +33,9 @@ LAYOUT: Final = Registry("lower", {
     "constant_ops": "CastLike",
     "contraction": "Einsum",
     "function_choices": "Clip Gelu Shrink Swish",
+    "functions.named": "Atan Celu Cos Elu Erf Exp HardSigmoid HardSwish LeakyRelu Log Mish "
+    "Reciprocal Relu Selu Sigmoid Sin Softplus Softsign Tanh com.microsoft.FastGelu "
+    "com.microsoft.Gelu com.microsoft.QuickGelu",
     "layout_ops": "Flatten Reshape Squeeze Transpose Unsqueeze",
     "casts.same": "Dropout Identity",
     "reals": "Constant",
@@ -45,7 +48,7 @@ LAYOUT: Final = Registry("lower", {
     "size_ops.shape_of": "Shape",
     "size_ops.size_of": "Size",
     "stacks.added_blocks": "Col2Im",
-}, _spelt)  # fmt: skip
+}, spelt)  # fmt: skip
 """operators that treat constants as they treat values"""
 DATA: Final = Registry("lower", {
     "axis_ops.normalization": "LayerNormalization RMSNormalization",
@@ -55,6 +58,13 @@ DATA: Final = Registry("lower", {
     "batch_norm.batch_norm": "BatchNormalization",
     "casts.same": "Cast",
     "conv_ops.conv": "Conv ConvTranspose",
+    "entry_ops.difference": "Sub",
+    "entry_ops.negative": "Neg",
+    "entry_ops.prelu": "PRelu",
+    "entry_ops.product": "Mul",
+    "entry_ops.ratio": "Div",
+    "entry_ops.total": "Add Sum",
+    "functions.named": "Abs Sqrt",
     "gemm": "Gemm",
     "image_ops.global_pool": "GlobalAveragePool GlobalLpPool GlobalMaxPool",
     "image_ops.image_normalization": "GroupNormalization InstanceNormalization",
@@ -71,19 +81,8 @@ DATA: Final = Registry("lower", {
     "truth.comparison": "Equal Greater GreaterOrEqual Less LessOrEqual",
     "truth.largest_place": "ArgMax ArgMin",
     "truth.opposite": "Not",
-}, _spelt)  # fmt: skip
+}, spelt)  # fmt: skip
 """operators on values that are computed from the input"""
-TABLES: Final = ("functions.FUNCTIONS", "entry_ops.ENTRY_OPS")
-"""what else there is for such values, by the module that holds it"""
-CONSTANTS: Final = Registry("lower", {
-    "composites": "Gemm Softmax",
-    "composites.batch_norm": "BatchNormalization",
-    "composites.layer_norm": "LayerNormalization",
-    "quantised.dequantised": "DequantizeLinear com.microsoft.DequantizeLinear",
-    "size_ops.joined": "Concat",
-}, _spelt)  # fmt: skip
-CONSTANT_TABLES: Final = ("constant_ops.CONSTANT_OPS", "functions.FUNCTIONS")
-"""the same for constants; the first table goes first"""
 
 
 COMPARISONS: Final = frozenset({"Greater", "GreaterOrEqual", "Less", "LessOrEqual"})
@@ -100,18 +99,11 @@ def rule_of(node: Node, inputs: Sequence[Value | None]) -> Rule:
     kind = f"{node.domain}.{node.op_type}" if node.domain else node.op_type
     if kind in LAYOUT:
         return cast(Rule, LAYOUT[kind])
-    has_data = any(isinstance(item, Data) for item in inputs)
-    named = DATA if has_data else CONSTANTS
-    if kind in named:
-        return cast(Rule, named[kind])
-    names = TABLES if has_data else CONSTANT_TABLES
-    tables = (cast(Mapping[str, Rule], loaded(name)) for name in names)
-    rule = next((table[kind] for table in tables if kind in table), None)
-    if rule is None:
+    table = DATA
+    if not any(isinstance(item, Data) for item in inputs):
+        from lipcert.core.lower.reals import CONSTANTS  # noqa: PLC0415  for such alone
+
+        table = CONSTANTS
+    if kind not in table:
         raise Unsupported(UNSUPPORTED)
-    return rule
-
-
-def loaded(place: str) -> object:
-    """What stands at "module.name" in this package."""
-    return member("lower", place)
+    return cast(Rule, table[kind])
