@@ -52,8 +52,7 @@ from lipcert.core.rules.steps import rule_at, weights_in
 from lipcert.errors import NoVerdictError
 from lipcert.graph.domain import Domain
 from lipcert.graph.ir import JOINED, EvalLayer, Graph
-from lipcert.importer.model import ImportedModel, read_program
-from lipcert.importer.reading import Reading
+from lipcert.importer.model import ImportedModel, Reading, read_program
 from lipcert.privacy.noise import Group
 from lipcert.process.threads import one_thread
 from lipcert.search.chains import with_chains

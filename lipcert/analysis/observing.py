@@ -28,8 +28,7 @@ from lipcert.gradient_stats.examples import Examples, random_examples
 from lipcert.gradient_stats.measure import RIVAL, Met, Observed, measure, met, observed_of
 from lipcert.gradient_stats.network import numbers_held
 from lipcert.graph.evaluate import evaluate_batch
-from lipcert.graph.ir import Graph, Operand, Use, places_of
-from lipcert.graph.viewed import graph_at, parameters_of
+from lipcert.graph.ir import Graph, Operand, Use, graph_at, parameters_of, places_of
 from lipcert.search.pullbacks import cotangents, pulls, work
 from lipcert.settings.settings import ConstraintSpec, Settings
 

@@ -18,9 +18,8 @@ from lipcert.core.program import Conv, Dense, FloatArray, Operand, Program, oper
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
-from lipcert.graph.ir import Graph
+from lipcert.graph.ir import Graph, parameters_of
 from lipcert.graph.ir import Operand as Bias
-from lipcert.graph.viewed import parameters_of
 from lipcert.importer.computed import numbers_of
 from lipcert.settings.settings import ConstraintSpec
 

@@ -25,7 +25,7 @@ from lipcert.core.program import FloatArray
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Node
 from lipcert.errors import NoVerdictError
-from lipcert.graph.viewed import graph_at, is_shown
+from lipcert.graph.ir import graph_at, is_shown
 from lipcert.importer.model import ImportedModel
 from lipcert.losses import Parameter, loss_record, parameters
 from lipcert.privacy.noise import Group

@@ -46,7 +46,7 @@ from lipcert.core.losses.joint import Joint
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.measure import Observed
 from lipcert.graph.ir import EvalLayer
-from lipcert.importer.evaluation import eval_notes
+from lipcert.importer.metadata import eval_notes
 from lipcert.losses import loss_record, parameters
 from lipcert.measure.precision import Precision
 from lipcert.privacy.noise import Group

@@ -170,17 +170,12 @@ def _inputs(
     """Digests of everything that the job reads."""
     found = {"model": model.sha256, **{f"beside {k}": v for k, v in model.external.items()}}
     if job.certificate is not None:
-        found["certificate"] = _sha256_of(Path(job.certificate))
+        found["certificate"] = hashlib.sha256(Path(job.certificate).read_bytes()).hexdigest()
     if data is not None:
         found["data"] = data.sha256
     if trace is not None:
         found["trace"] = trace.head
     return found
-
-
-def _sha256_of(path: Path) -> str:
-    """The SHA-256 of a file."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
 def _certificate(path: Path) -> Certificate:

@@ -39,8 +39,7 @@ from lipcert.core.program import BatchNorm, FloatArray, Shape
 from lipcert.diagnostics import EXPORT
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples, Readable, checked_examples
-from lipcert.graph.ir import Graph
-from lipcert.graph.viewed import is_shown
+from lipcert.graph.ir import Graph, is_shown
 from lipcert.settings.settings import Settings
 from lipcert.text.numbers import first_of
 

@@ -118,9 +118,9 @@ class Tally:
     @property
     def share(self) -> float:
         """The largest observed over bound; inf where there is no bound."""
-        if self.bound is None:
-            return math.inf
-        return self.max_observed / self.bound if self.bound else _share_of_zero(self.max_observed)
+        if self.bound:
+            return self.max_observed / self.bound
+        return 0.0 if self.bound == self.max_observed else math.inf
 
     @property
     def median(self) -> float | None:
@@ -173,10 +173,6 @@ class Findings:
 
 def _rank(tally: Tally) -> tuple[float, float, ExampleReference | None]:
     return (-tally.share, -tally.max_observed, tally.worst)
-
-
-def _share_of_zero(norm: float) -> float:
-    return math.inf if norm > 0.0 else 0.0
 
 
 def _counts(norms: FloatArray, bound: float) -> Mapping[int, int]:

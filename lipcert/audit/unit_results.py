@@ -182,17 +182,16 @@ def _place(path: Path, line: bytes) -> None:
         raise NoVerdictError(f"audit: cannot write {path}: {error.strerror or error}") from error
 
 
-def _place_of(example: ExampleReference) -> tuple[str, int]:
-    return example.weights, example.index
-
-
 _PLAIN: Final = Codec(CodecError, {})
 _PAIR: Final = _PLAIN.reader(tuple[str, int])
 UNITS: Final = Codec(
     ValueError,
     {
         **FORMS,
-        ExampleReference: Form(_place_of, lambda value: ExampleReference(*_PAIR(value))),
+        ExampleReference: Form(
+            lambda example: (example.weights, example.index),
+            lambda value: ExampleReference(*_PAIR(value)),
+        ),
     },
     nulls=True,
     longest=1 << 24,

@@ -30,8 +30,7 @@ from lipcert.core.norms.convolution import Kernel
 from lipcert.core.program import Conv, Dense, FloatArray, Operand, Shape, Step
 from lipcert.core.rules.facts import lengths_up
 from lipcert.graph.evaluate import batch_output
-from lipcert.graph.ir import Node, Use
-from lipcert.graph.viewed import graph_at, is_shown, parameters_of
+from lipcert.graph.ir import Node, Use, graph_at, is_shown, parameters_of
 from lipcert.measure.lowering import lowered
 from lipcert.search.norms import proved_bound
 from lipcert.settings.settings import ConstraintSpec

@@ -37,7 +37,7 @@ def command(
     paths.require_model(model)
     result.require_writable([model])
     from lipcert.importer.load import load_model
-    from lipcert.importer.reading import outline_of
+    from lipcert.importer.model import outline_of
     from lipcert.report.inspection import (
         inspection_document,
         inspection_json,

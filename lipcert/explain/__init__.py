@@ -124,10 +124,12 @@ def _tree(file: str) -> ast.Module:
 def explain(key: str) -> str:
     """The page of a code or a rule; UsageError with the nearest names for an unknown key."""
     if key.upper() in CODES:
-        return _code_page(key.upper())
+        code = key.upper()
+        return f"{code}: {CODES[code]}\n\n{code_pages()[code]}"
     pages = core_pages()
     if key in pages:
-        return "\n\n".join([key, *(_rule_text(page) for page in pages[key])])
+        rules = (f"{page.name}  ({page.file})\n\n{page.text}" for page in pages[key])
+        return "\n\n".join([key, *rules])
     below = [name for name in pages if name.startswith((f"{key}.", f"{key}/"))]
     if len(below) == 1:
         return explain(below[0])
@@ -149,11 +151,3 @@ def code_pages() -> Mapping[str, str]:
     text = (Path(__file__).parent / "codes.md").read_text(encoding="utf-8")
     parts = (part.partition("\n") for part in text.split("\n## ")[1:])
     return {code: " ".join(page.split()) for code, _, page in parts}
-
-
-def _code_page(code: str) -> str:
-    return f"{code}: {CODES[code]}\n\n{code_pages()[code]}"
-
-
-def _rule_text(page: RulePage) -> str:
-    return f"{page.name}  ({page.file})\n\n{page.text}"

@@ -25,8 +25,7 @@ from lipcert.core.lower.constant_ops import has_halves
 from lipcert.core.program import Place, Program, Shape
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.graph.evaluate import output_of, values
-from lipcert.importer.model import Verification
-from lipcert.importer.reading import Reading
+from lipcert.importer.model import Reading, Verification
 from lipcert.importer.runtime import RunFailure, Runtime
 
 Array: TypeAlias = npt.NDArray[Any]

@@ -36,19 +36,25 @@ from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph
 from lipcert.importer.bindings import separate_shared, with_bindings
 from lipcert.importer.computed import Computed, with_computed
-from lipcert.importer.evaluation import eval_layers, eval_notes
 from lipcert.importer.graph_of import graph_of
 from lipcert.importer.metadata import (
     Provenance,
+    eval_layers,
+    eval_notes,
     is_anonymous,
     read_provenance,
     training_refusals,
 )
-from lipcert.importer.model import ImportedModel, MacroLayer, Verification
+from lipcert.importer.model import (
+    ImportedModel,
+    MacroLayer,
+    Reading,
+    Verification,
+    external_digests,
+)
 from lipcert.importer.nodes import NotedNode, followed, label, needed_nodes, needed_values
 from lipcert.importer.operators import number_refusals
 from lipcert.importer.origins import unseen
-from lipcert.importer.reading import Reading, external_digests
 from lipcert.importer.survey import (
     ACROSS,
     distinct,

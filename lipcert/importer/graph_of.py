@@ -27,8 +27,17 @@ from lipcert.core.lower.values import Arrange, Constant
 from lipcert.core.program import FloatArray
 from lipcert.core.reader.records import Model, Tensor
 from lipcert.graph.evaluate import member
-from lipcert.graph.ir import JOINED, ROLES, Graph, Node, Operand, Parameter, PlaceArray, example
-from lipcert.graph.viewed import viewed
+from lipcert.graph.ir import (
+    JOINED,
+    ROLES,
+    Graph,
+    Node,
+    Operand,
+    Parameter,
+    PlaceArray,
+    example,
+    viewed,
+)
 
 Slot = tuple[int, str]
 """a step, by its position, and the name of an operand in its op"""

@@ -28,8 +28,7 @@ from onnx.onnx_ml_pb2 import ModelProto
 from lipcert.errors import ModelFileError, Refusal, UnsupportedModelError, UsageError
 from lipcert.importer.assemble import Verify, assemble
 from lipcert.importer.child import Budget, run_in_child
-from lipcert.importer.model import ImportedModel, Verification
-from lipcert.importer.reading import external_digests, stored_model
+from lipcert.importer.model import ImportedModel, Verification, external_digests, stored_model
 from lipcert.process.threads import one_thread
 from lipcert.settings.settings import Settings
 

@@ -1,15 +1,93 @@
-"""ImportedModel: what the importer hands to the rest of LipCert."""
+"""What the importer knows of a file: what the core reads in it, and what the rest of LipCert gets.
+
+A `Reading` is the model in a file and the program that the core reads in it; bounds are of the
+latter. It raises `ModelFileError` or `UnsupportedModelError`, with the code that the core gives, or
+LC028 where the core does not understand the model. An `ImportedModel` is what was imported, an
+`Outline` facts about a refused file that need no understanding of its operators: it is made in a
+child process, of which only plain text comes back.
+"""
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Final
 
-from lipcert.diagnostics import Diagnostic
-from lipcert.errors import NoVerdictError
+from onnx.onnx_ml_pb2 import ModelProto
+
+from lipcert.core.lower.errors import Unsupported
+from lipcert.core.lower.lower import lower
+from lipcert.core.program import Program
+from lipcert.core.reader.model import read_parsed
+from lipcert.core.reader.records import Model, ModelReadError, Tensor, shown
+from lipcert.diagnostics import EXPORT, Diagnostic
+from lipcert.errors import ModelFileError, NoVerdictError, Refusal, UnsupportedModelError
 from lipcert.graph.ir import BatchProof, Graph
-from lipcert.importer.reading import Reading, external_digests
+from lipcert.importer.child import Budget, run_in_child
+from lipcert.importer.metadata import read_provenance
+
+_PLAIN: Final = "write the layer in plain operators, or report the file"
+_NO_MODEL: Final = frozenset({"", "LC001", "LC002"})
+"""codes of files that hold no model, or one that is too large"""
+_REMEDIES: Final = {
+    "LC003": "export it again with a current exporter",
+    "LC011": "export for inference",
+    "LC015": f"save the model in one file: {EXPORT}",
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reading:
+    """What the core makes of a file. outputs: those of the file that the loss reads, by name."""
+
+    model: Model
+    program: Program
+    outputs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, path: Path, *outputs: str) -> Reading:
+        """The program behind outputs of a file."""
+        model, _ = stored_model(path)
+        names = outputs if set(outputs) <= model.computed else model.outputs[-1:]
+        return cls(model, _lowered(model, *names), names)
+
+    def at(self, tensors: Mapping[str, Tensor]) -> Reading:
+        """The same file with other numbers in some of its initializers."""
+        model = replace(self.model, initializers={**self.model.initializers, **tensors})
+        return replace(self, model=model, program=_lowered(model, *self.outputs))
+
+
+def external_digests(model: Model) -> dict[str, str]:
+    """SHA-256 of each file with external data, by its path relative to the model's folder."""
+    return {item.location: item.sha256 for item in model.external}
+
+
+def stored_model(path: Path) -> tuple[Model, ModelProto]:
+    """The model in a file, as the core reads it, and the message that it was read from."""
+    try:
+        model, proto = read_parsed(path)
+    except ModelReadError as error:
+        reason = str(error)
+        if error.code not in _NO_MODEL:
+            remedy = _REMEDIES.get(error.code, "")
+            refusal = Refusal(error.code, "", "", reason, remedy)
+            raise UnsupportedModelError((refusal,)) from error
+        where = "" if shown(str(path)) in reason else f"{str(path)!r}: "
+        raise ModelFileError(where + reason, error.code or "LC001") from error
+    if not model.outputs:
+        raise ModelFileError(f"{str(path)!r} has no output")
+    return model, proto
+
+
+def _lowered(model: Model, *outputs: str) -> Program:
+    try:
+        return lower(model, *outputs)
+    except Unsupported as error:
+        refusal = Refusal("LC028", "", "", str(error), _PLAIN)
+        raise UnsupportedModelError((refusal,)) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,3 +146,60 @@ def read_program(imported: ImportedModel, outputs: tuple[str, ...] = ()) -> Read
     if not imported.has(found):
         raise NoVerdictError(f"{imported.path} changed after it was imported")
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Outline:
+    """Producer, operator sets, inputs, outputs, operators with their numbers, stored tensors.
+
+    signed: whether the exporter says which tensors are parameters.
+    """
+
+    sha256: str
+    producer: str
+    opset: Mapping[str, int]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    ops: Mapping[str, int]
+    tensors: int
+    numbers: int
+    signed: bool = True
+
+
+def outline_of(path: Path) -> Outline | None:
+    """The outline of a file that can be parsed."""
+    try:
+        found = json.loads(run_in_child(outline, str(path), Budget.of_path(path), str(path)))
+    except NoVerdictError:
+        return None
+    if found is None:
+        return None
+    inputs, outputs = tuple(found.pop("inputs")), tuple(found.pop("outputs"))
+    return Outline(inputs=inputs, outputs=outputs, **found)
+
+
+def outline(text: str) -> str:
+    """The work of the child."""
+    try:
+        model, _ = stored_model(Path(text))
+    except NoVerdictError:
+        return "null"
+    found = Outline(
+        sha256=model.sha256,
+        producer=model.producer,
+        opset={name or "ai.onnx": version for name, version in model.opset.items()},
+        inputs=tuple(
+            f"{item.name} {'unknown shape' if item.dims is None else _listed(item.dims)}"
+            for item in model.inputs
+        ),
+        outputs=model.outputs,
+        ops=dict(Counter(node.op_type for node in model.nodes).most_common()),
+        tensors=len(model.initializers),
+        numbers=sum(tensor.size for tensor in model.initializers.values()),
+        signed=read_provenance(model).signed,
+    )
+    return json.dumps(asdict(found))
+
+
+def _listed(dims: tuple[int | str, ...]) -> str:
+    return "[" + ", ".join(str(dim) or "?" for dim in dims) + "]"

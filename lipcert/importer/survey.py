@@ -5,7 +5,7 @@ A node whose inputs are unknown because an earlier node is refused is judged by 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from lipcert.core.lower.errors import MixingError, ReadsAcrossError, Unsupported
@@ -39,6 +39,8 @@ _ROWS: Final = (
     " to floats first"
 )
 _DEPENDS: Final = JUMPING | {"If"}
+"""operators of which it depends on others whether they have a bound"""
+
 _SUPPORTED: Final = "export with supported operators, or opset 17-20"
 _NUMBERS: Final = "feed floats, or ids of embeddings as int64"
 _LARGE: Final = "a tensor has more than"
@@ -82,21 +84,15 @@ def distinct(refusals: Iterable[Refusal]) -> tuple[Refusal, ...]:
     return tuple(kept.values())
 
 
-def operator_refusals(
-    model: Model, outputs: Sequence[str], allowed: Set[str] = _DEPENDS
-) -> Iterator[Refusal]:
-    """The operators on the way from any input to these outputs that have no bound anywhere.
-
-    allowed: those of which it depends on others whether they have one.
-    """
+def operator_refusals(model: Model, outputs: Sequence[str]) -> Iterator[Refusal]:
+    """The operators on the way from any input to these outputs that have no bound anywhere."""
     data = {item.name for item in model.inputs}
     for node in needed_nodes(model, *outputs):
         if node.op_type in _SHAPES or data.isdisjoint(node.inputs):
             continue
         data.update(output_names(node))
-        is_allowed = node.op_type in allowed and not node.domain
-        refusal = None if is_allowed else refusal_of(node)
-        if refusal is not None:
+        depends = node.op_type in _DEPENDS and not node.domain
+        if not depends and (refusal := refusal_of(node)) is not None:
             yield refusal
 
 

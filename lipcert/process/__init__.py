@@ -1,1 +1,1 @@
-"""The running process: its progress bars, its threads, and objects that must not be forked."""
+"""The running process: its progress bars, its threads, and the files that it writes."""

@@ -21,8 +21,7 @@ from lipcert.core.reader.records import Input
 from lipcert.diagnostics import CODES, EXPORT, Diagnostic
 from lipcert.errors import Refusal, UnsupportedModelError
 from lipcert.graph.ir import BatchProof, EvalLayer, Graph, Node
-from lipcert.importer.model import ImportedModel, MacroLayer, Verification
-from lipcert.importer.reading import Outline
+from lipcert.importer.model import ImportedModel, MacroLayer, Outline, Verification
 from lipcert.report import document as doc
 from lipcert.report.analysis import kept_rows
 from lipcert.report.document import Commands, Listing, diagnostics_told, refusals_told

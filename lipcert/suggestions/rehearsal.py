@@ -29,8 +29,7 @@ from lipcert.gradient_stats.examples import Examples, checked_labels
 from lipcert.gradient_stats.measure import released_mean
 from lipcert.gradient_stats.network import Network, stack_size
 from lipcert.graph.evaluate import evaluate_batch
-from lipcert.graph.ir import Graph
-from lipcert.graph.viewed import graph_at, parameters_of
+from lipcert.graph.ir import Graph, graph_at, parameters_of
 from lipcert.losses import DISTANCES, targets_of
 from lipcert.privacy.noise import Reduction
 from lipcert.settings.settings import Settings

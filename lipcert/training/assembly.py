@@ -266,19 +266,16 @@ def _physical(given: int | None) -> int | None:
 
 def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int | None) -> Private:
     """Hooks in place, nothing recorded yet."""
-    settings, world, plan = parts.calibration.settings, parts.world, parts.calibration.plan
+    world, plan, bounds = parts.world, parts.calibration.plan, parts.calibration.bounds
     joins = parts.network.outputs.join_in_training(parts.network.module)
-    sameness = SameNetwork(
-        parts.model, parts.network, parts.calibration.bounds.graph, parts.trained
-    )
-    guard = StepGuard(parts.network.module, parts.trained, settings, sameness)
+    sameness = SameNetwork(parts.model, parts.network, bounds.graph, parts.trained)
+    guard = StepGuard(parts.network.module, parts.trained, parts.calibration.settings, sameness)
     own = parts.enforcement.forward if parts.model is parts.network.module else None
     hooks = _hooked(
         parts.failing, Hooks(parts.model, guard, plan, (*joins, parts.rest), instead=own)
     )
     done = parts.ledger.releases
     noise = NoiseSource(world.shared_secret(seed), done, is_alone=world.ranks == 1)
-    secret = world.shared_secret(seed)  # another one, unless a seed is given
     release = Release(
         optimizer=parts.optimizer,
         trained=parts.trained,
@@ -295,7 +292,7 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
     _hooked(parts.failing, release)
     sampler = Sampler(
         plan,
-        secret,
+        world.shared_secret(seed),  # another one, unless a seed is given
         rank=world.rank,
         ranks=world.ranks,
         first=done,
@@ -305,7 +302,14 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
         model=parts.model,
         optimizer=parts.optimizer,
         loader=PrivateLoader(parts.loader, sampler, parts.ledger, hooks.drawn, parts.progress),
-        criterion=_criterion(parts, guard),
+        criterion=PrivateLoss(
+            bounds.loss,
+            bounds.graph.output_shape,
+            float(plan.batch),
+            bounds.loss_clip,
+            guard=guard,
+            gradients=parts.enforcement.gradients,
+        ),
         calibration=parts.calibration,
         network=parts.network,
         ledger=parts.ledger,
@@ -318,18 +322,6 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
         folder=parts.place,
         max_physical_batch=max_physical_batch,
         example=x,
-    )
-
-
-def _criterion(parts: _Parts, guard: StepGuard) -> PrivateLoss:
-    bounds, enforcement = parts.calibration.bounds, parts.enforcement
-    return PrivateLoss(
-        bounds.loss,
-        bounds.graph.output_shape,
-        float(parts.calibration.plan.batch),
-        bounds.loss_clip,
-        guard=guard,
-        gradients=enforcement.gradients,
     )
 
 

@@ -22,7 +22,6 @@ from typing import Self
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.privacy.accounting import epsilon, steps_for_epsilon
 from lipcert.privacy.plan import TrainingPlan
-from lipcert.process.one_process import OneProcess
 from lipcert.training.ledger_file import (
     LedgerFile,
     LedgerHeader,
@@ -31,6 +30,7 @@ from lipcert.training.ledger_file import (
     require_same,
     spending_line,
 )
+from lipcert.training.world import OneProcess
 
 
 def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:

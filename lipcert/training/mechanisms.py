@@ -26,6 +26,7 @@ from lipcert.settings.settings import (
     divide_inputs,
     kinds_of,
     loss_parameters,
+    values_of,
 )
 from lipcert.settings.values import (
     AccountantName,
@@ -95,10 +96,6 @@ class PlannedRun:
         if (self.target_epsilon is None) == (self.noise_multiplier is None):
             raise UsageError("training: give exactly one of target_epsilon and noise_multiplier")
 
-    def settings(self) -> dict[str, Any]:
-        """Under the names of `Settings`."""
-        return {item.name: getattr(self, item.name) for item in fields(self)}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMechanism:
@@ -130,11 +127,11 @@ class TrainingMechanism:
 
     def settings(self, run: PlannedRun) -> Settings:
         """The settings by which analysis, certificate and audit describe this run."""
-        return self._settings(**run.settings(), reduction="mean")
+        return self._settings(**values_of(run), reduction="mean")
 
     def _settings(self, **run: Any) -> Settings:
         """UsageError for what no run of this mechanism can have."""
-        shared = {item.name: getattr(self, item.name) for item in fields(TrainingMechanism)}
+        shared = values_of(self, TrainingMechanism)
         return Settings(**(shared | self.loss.settings()), **self._own(), **run)
 
     def _own(self) -> dict[str, Any]:

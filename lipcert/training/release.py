@@ -32,13 +32,12 @@ from torch.utils.hooks import RemovableHandle
 from lipcert.audit import tape
 from lipcert.audit.recorder import Recorder
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.process.one_process import OneProcess
 from lipcert.training.calibration import Calibration
 from lipcert.training.enforcement import Enforcement
 from lipcert.training.guards import StepGuard
 from lipcert.training.hooks import Hooks
 from lipcert.training.ledger import Ledger
-from lipcert.training.world import World, checksum
+from lipcert.training.world import OneProcess, World, checksum
 
 _OWN: Final = 1
 """tells this stream from those that samplers draw from the same seed"""

@@ -23,8 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.graph.ir import Graph
-from lipcert.graph.viewed import is_shown
+from lipcert.graph.ir import Graph, is_shown
 from lipcert.training.clipping.probe import (
     EXAMPLES,
     Probe,

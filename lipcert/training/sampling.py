@@ -23,7 +23,7 @@ from lipcert.audit import tape
 from lipcert.audit.trace.records import IndexArray
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling, TrainingPlan
-from lipcert.process.one_process import OneProcess
+from lipcert.training.world import OneProcess
 
 _BITS: Final = 256
 

@@ -6,6 +6,8 @@ without a process group everything here is the identity; a rank that refuses, di
 not arrive stops all others, with an error that names it, before they wait longer than `patience`
 seconds.
 
+Of one process alone are its secrets: `OneProcess`.
+
 Collective calls of torch.distributed do not say which rank they wait for, so messages go from each
 rank to each, over gloo. Once a rank is missing the group is unusable: gloo closes its connections.
 """
@@ -13,13 +15,14 @@ rank to each, over gloo. Once a rank is missing the group is unusable: gloo clos
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -58,48 +61,38 @@ _WHOLE: Final[Mapping[int, torch.dtype]] = {
 """numbers of so many bytes as whole ones"""
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """words: of the others that answered, by rank. missing: why the others did not, by rank."""
-
-    words: Mapping[int, str]
-    missing: Mapping[int, str]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Exchange:
-    """Under way with one rank."""
-
-    heard: Tensor
-    works: tuple[Any, ...]
-
-
-def heartbeat(group: Any, rank: int, ranks: int, word: str, patience: float) -> Heartbeat:
+def heartbeat(
+    group: Any, rank: int, ranks: int, word: str, patience: float
+) -> tuple[dict[int, str], dict[int, str]]:
     """Exchange a message with all other ranks of a group, which must do the same.
 
     A rank is missing after `patience` seconds, or as soon as its process has ended.
+    Returns: by rank the words of the others that answered, and why the others did not.
     """
     deadline = time.monotonic() + patience
-    said = _bytes_of(word)
+    data = bytearray(word.encode()[:LONGEST].ljust(LONGEST, b"\0"))
+    said = torch.frombuffer(data, dtype=torch.uint8)
     words: dict[int, str] = {}
     missing: dict[int, str] = {}
-    begun: dict[int, _Exchange] = {}
+    begun: dict[int, tuple[Tensor, tuple[Any, ...]]] = {}
     for peer in range(ranks):
         if peer == rank:
             continue
+        heard = torch.zeros(LONGEST, dtype=torch.uint8)
         try:
-            begun[peer] = _begun(said, peer, group)
+            receiving: Any = dist.irecv(heard, peer, group=group)
+            begun[peer] = heard, (receiving, dist.isend(said, peer, group=group))
         except RuntimeError:
             missing[peer] = _GONE
-    for peer, exchange in begun.items():
+    for peer, (heard, works) in begun.items():
         try:
-            for work in exchange.works:
+            for work in works:
                 work.wait(timedelta(seconds=max(deadline - time.monotonic(), _LEAST)))
-            words[peer] = _word_in(exchange.heard)
+            words[peer] = bytes(heard.numpy()).rstrip(b"\0").decode(errors="ignore")
         except RuntimeError:
             late = time.monotonic() >= deadline
             missing[peer] = f"did not come within {patience:g} s" if late else _GONE
-    return Heartbeat(words, dict(sorted(missing.items())))
+    return words, dict(sorted(missing.items()))
 
 
 def abandon(group: Any, rank: int) -> None:
@@ -113,22 +106,6 @@ def abandon(group: Any, rank: int) -> None:
         silence.wait(timedelta(seconds=_LEAST))
     except RuntimeError:
         return
-
-
-def _begun(said: Tensor, peer: int, group: Any) -> _Exchange:
-    heard = torch.zeros(LONGEST, dtype=torch.uint8)
-    return _Exchange(
-        heard, (dist.irecv(heard, peer, group=group), dist.isend(said, peer, group=group))
-    )
-
-
-def _bytes_of(word: str) -> Tensor:
-    data = bytearray(word.encode()[:LONGEST].ljust(LONGEST, b"\0"))
-    return torch.frombuffer(data, dtype=torch.uint8)
-
-
-def _word_in(heard: Tensor) -> str:
-    return bytes(heard.numpy()).rstrip(b"\0").decode(errors="ignore")
 
 
 class WorldError(NoVerdictError):
@@ -274,20 +251,19 @@ class World:
         """What all ranks say, in their order."""
         if self.ranks == 1:
             return [word]
-        found = heartbeat(self.calls, self.rank, self.ranks, _FINE + word, self.patience)
-        failed = {
+        heard, missing = heartbeat(self.calls, self.rank, self.ranks, _FINE + word, self.patience)
+        wrong = {
             rank: f"stopped: {said.removeprefix(_FAILED)}"
-            for rank, said in found.words.items()
+            for rank, said in heard.items()
             if said.startswith(_FAILED)
-        }
-        wrong = {**failed, **found.missing}
+        } | missing
         if wrong:
             reasons = "; ".join(f"rank {rank} {reason}" for rank, reason in wrong.items())
             raise WorldError(
                 f"training: not all {self.ranks} ranks reached {what}, so nothing is released: "
                 f"{reasons}; {_RESUME}"
             )
-        words = {**found.words, self.rank: _FINE + word}
+        words = {**heard, self.rank: _FINE + word}
         return [words[rank].removeprefix(_FINE) for rank in range(self.ranks)]
 
 
@@ -337,3 +313,47 @@ def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
 
 def _first_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
+
+
+_FORKS = [object()]
+"""what a child of this process has another of; its number alone may be that of one that ended"""
+os.register_at_fork(after_in_child=lambda: _FORKS.__setitem__(0, object()))
+
+
+class OneProcess:
+    """Base class of objects that count, draw or noise, and must not be used in two processes.
+
+    A process that was forked holds the same generator in the same state: it would draw the same
+    noise as its parent, so that the difference of two releases reveals the difference of their
+    gradients without noise, while each process counts half of them. A process that only holds such
+    an object, as workers that load data do, is left alone.
+    """
+
+    _made_in: tuple[int, object]
+
+    def __init__(self) -> None:
+        self._made_in = os.getpid(), _FORKS[0]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that made it."""
+        number, forks = self._made_in
+        return number == os.getpid() and forks is _FORKS[0]
+
+    def require_here(self) -> None:
+        """UsageError in any other process."""
+        if not self.is_here:
+            raise UsageError(
+                f"training: this is process {os.getpid()}, and the {type(self).__name__} of the "
+                f"run belongs to process {self._made_in[0]}, from which it was forked: both would "
+                "draw the same noise and examples, and count apart; call make_private in the "
+                "process that trains, after the fork, each run with a folder of its own"
+            )
+
+    def __reduce__(self) -> NoReturn:
+        """A copy would draw or count the same again."""
+        raise UsageError(
+            f"training: the {type(self).__name__} of a run is neither copied nor pickled, since a "
+            "copy would draw and count the same again; call make_private where it is needed, and "
+            "continue a run with resume=True"
+        )

@@ -9,7 +9,7 @@ from lipcert.analysis.certificate import certify
 from lipcert.audit.bounds import claims_at, claims_of_analysis, claims_of_certificate, settings_of
 from lipcert.core.certificate import Certificate
 from lipcert.errors import NoVerdictError
-from lipcert.graph.viewed import graph_at, parameters_of
+from lipcert.graph.ir import graph_at, parameters_of
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.settings.settings import ConstraintSpec, Settings

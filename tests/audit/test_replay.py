@@ -13,7 +13,7 @@ from lipcert.audit.replay import Replayer
 from lipcert.audit.tally import ALL, Family, Findings
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Examples
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.measure.precision import Precision
 from lipcert.settings.settings import Settings

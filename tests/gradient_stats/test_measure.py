@@ -11,7 +11,7 @@ from lipcert.analysis.observing import scaled_into
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import measure, released_mean
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import parameters_of
 from lipcert.losses import make_loss
 from lipcert.measure.losses import per_example_loss
 from lipcert.settings.settings import ConstraintSpec

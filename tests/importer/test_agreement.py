@@ -18,8 +18,7 @@ from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.importer import assemble, load
 from lipcert.importer.agreement import Domain, check_agreement
 from lipcert.importer.bindings import Separated
-from lipcert.importer.model import read_program
-from lipcert.importer.reading import Reading, stored_model
+from lipcert.importer.model import Reading, read_program, stored_model
 from lipcert.settings.settings import Settings
 from tests.commands import lipcert
 from tests.core.lower.cases import model, node

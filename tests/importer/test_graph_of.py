@@ -12,8 +12,7 @@ from lipcert.core.lower.lower import lower
 from lipcert.core.reader.model import read_model
 from lipcert.core.reader.records import Tensor
 from lipcert.graph.evaluate import evaluate_batch
-from lipcert.graph.ir import Parameter
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import Parameter, parameters_of
 from lipcert.importer.graph_of import graph_of
 from lipcert.measure.gradient_norms.engine import NormEngine
 from lipcert.measure.lowering import LoweredNetwork

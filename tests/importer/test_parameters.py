@@ -8,8 +8,7 @@ from onnx import helper, numpy_helper
 
 from lipcert.errors import NoVerdictError, UnsupportedModelError
 from lipcert.gradient_stats.network import Network
-from lipcert.graph.ir import Parameter
-from lipcert.graph.viewed import parameters_of, viewed
+from lipcert.graph.ir import Parameter, parameters_of, viewed
 from lipcert.importer.load import load_model
 from lipcert.measure.gradient_norms import NormEngine
 from tests.importer.models import model, saved, weights

@@ -18,8 +18,7 @@ from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.gradient_stats.measure import Observed, ObservedGroup
 from lipcert.graph.ir import BatchProof, BatchStatus
-from lipcert.importer.model import MacroLayer, Verification
-from lipcert.importer.reading import Outline
+from lipcert.importer.model import MacroLayer, Outline, Verification
 from lipcert.report.inspection import InspectedNode, InspectedParameter, InspectedValue, Inspection
 
 

@@ -14,7 +14,7 @@ from torch import nn
 import lipcert as package
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.load import load_model
-from lipcert.importer.reading import outline_of
+from lipcert.importer.model import outline_of
 from lipcert.report.inspection import (
     ExportAdvice,
     inspection_json,

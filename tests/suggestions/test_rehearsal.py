@@ -18,7 +18,7 @@ from lipcert.analysis.release import planned_multiplier
 from lipcert.cli.output import document_text
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.importer.model import ImportedModel
 from lipcert.report.suggestions import suggestions_document

@@ -23,8 +23,7 @@ from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper,
 from lipcert.core.interval import norm_up
 from lipcert.core.program import Dense, FloatArray, operands
 from lipcert.errors import NoVerdictError, UsageError
-from lipcert.graph.ir import Graph, Operand, Use
-from lipcert.graph.viewed import graph_at
+from lipcert.graph.ir import Graph, Operand, Use, graph_at
 from lipcert.settings.settings import ConstraintSpec
 from lipcert.settings.values import TierName
 

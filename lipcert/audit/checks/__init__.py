@@ -31,7 +31,7 @@ from lipcert.audit.trace.reading import Trace, verify
 from lipcert.audit.trace.spelling import FaultKind
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import Readable
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import parameters_of
 
 __all__ = [
     "Checked",

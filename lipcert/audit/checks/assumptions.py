@@ -38,7 +38,7 @@ from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.blobs import Blob
 from lipcert.audit.weight_norms import MODEL, Excess, excesses, storage_unit
 from lipcert.core.program import FloatArray
-from lipcert.graph.viewed import is_shown
+from lipcert.graph.ir import is_shown
 
 _DOMAIN: Final = Check(
     "LC304",

@@ -21,8 +21,7 @@ from torch import Tensor
 from lipcert.core import program as p
 from lipcert.core.program import FloatArray
 from lipcert.errors import NoVerdictError, Refusal, UnsupportedModelError
-from lipcert.graph.ir import Graph, Node, Operand, PlaceArray
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import Graph, Node, Operand, PlaceArray, parameters_of
 from lipcert.measure.lowering.functions import (
     FUNCTIONS,
     Elementwise,

@@ -31,8 +31,7 @@ from torch import Tensor
 from lipcert.analysis.bounded import Bounded
 from lipcert.core.losses.base import Loss
 from lipcert.errors import NoVerdictError
-from lipcert.graph.ir import Graph, Operand
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import Graph, Operand, parameters_of
 from lipcert.measure.gradient_norms.convolution import KernelGradient, library_gradient, readable
 from lipcert.measure.gradient_norms.engine import (
     Begun,

@@ -29,8 +29,7 @@ from lipcert.core.norms.stacks import ComplexArray
 from lipcert.core.norms.torus import half_turns
 from lipcert.core.program import Conv, FloatArray, IndexArray
 from lipcert.errors import UsageError
-from lipcert.graph.ir import Node, Operand
-from lipcert.graph.viewed import viewed
+from lipcert.graph.ir import Node, Operand, viewed
 
 Matrix = npt.NDArray[np.float64 | np.complex128]
 UNIT_ROUNDOFF: Final = 2.0**-53

@@ -27,7 +27,7 @@ import numpy.typing as npt
 from scipy.linalg.lapack import dlauum, dpotrf
 
 from lipcert.core.program import FloatArray, IndexArray
-from lipcert.graph.viewed import viewed
+from lipcert.graph.ir import viewed
 from lipcert.search.eigenvalues import estimated_squares
 from lipcert.training.projection.constrained import Norm, Use
 from lipcert.training.projection.matrices import UNIT_ROUNDOFF, Matrices, Matrix, gamma, matrices_of

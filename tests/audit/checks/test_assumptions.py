@@ -8,8 +8,7 @@ from lipcert.audit.checks.assumptions import file_weights
 from lipcert.audit.records import CheckReport, Verdict
 from lipcert.audit.weight_norms import operator_norm_lower, operator_norm_upper
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Node
-from lipcert.graph.viewed import graph_at, is_shown, parameters_of
+from lipcert.graph.ir import Node, graph_at, is_shown, parameters_of
 from lipcert.settings.settings import ConstraintSpec, Settings
 from tests.networks import dag, trained
 from tests.ops import Conv, ConvTranspose, Dense, evaluated

@@ -13,7 +13,7 @@ from torch.nn import functional
 from lipcert.audit.bounds import Claims, claims_of_analysis
 from lipcert.audit.checks.gradients import Clip, Gradients, Pass
 from lipcert.audit.checks.recorded_run import Scale
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import parameters_of
 from lipcert.importer.load import load_model
 from lipcert.measure.measured import Measured
 from lipcert.settings.settings import Settings

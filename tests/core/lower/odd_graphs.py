@@ -15,7 +15,7 @@ from onnx import AttributeProto, ModelProto, NodeProto, helper, numpy_helper
 
 from lipcert.errors import UnsupportedModelError
 from lipcert.importer.agreement import Domain, check_agreement
-from lipcert.importer.reading import Reading, stored_model
+from lipcert.importer.model import Reading, stored_model
 
 Array = np.ndarray
 ort.set_default_logger_severity(4)

@@ -6,8 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lipcert.graph.ir import Graph, Operand
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import Graph, Operand, parameters_of
 from lipcert.measure.lowering import LoweredNetwork, lowered
 from lipcert.measure.measured import BatchNorms, Measured
 

@@ -11,8 +11,7 @@ import torch
 
 from lipcert.core import program
 from lipcert.errors import LipCertError, NoVerdictError, UnsupportedModelError
-from lipcert.graph.ir import Operand
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import Operand, parameters_of
 from lipcert.importer.load import load_model
 from lipcert.measure.lowering import LoweredNetwork
 from tests.models.shipped import NAMES, graph_of, path_of

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from lipcert.core.losses.entries import SquaredError
-from lipcert.graph.ir import Graph
-from lipcert.graph.viewed import parameters_of
+from lipcert.graph.ir import Graph, parameters_of
 from lipcert.privacy.noise import Group
 from lipcert.training.clipping import ClipRule
 from tests.measure.gradient_norms import oracle

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Graph, Node
-from lipcert.graph.viewed import graph_at
+from lipcert.graph.ir import Graph, Node, graph_at
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
 from tests.networks import chain

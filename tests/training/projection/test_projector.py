@@ -14,8 +14,7 @@ from lipcert.audit.checks.assumptions import file_weights
 from lipcert.audit.records import Verdict
 from lipcert.errors import NoVerdictError, UsageError
 from lipcert.graph.geometry import Window
-from lipcert.graph.ir import Graph, Operand
-from lipcert.graph.viewed import graph_at
+from lipcert.graph.ir import Graph, Operand, graph_at
 from lipcert.settings.settings import ConstraintSpec, Settings
 from lipcert.training.projection import Projector
 from tests.networks import chain, dag, trained
