@@ -24,12 +24,7 @@ from lipcert.analysis.premises import (
     scope_claim,
 )
 from lipcert.analysis.release import clipped_groups, group_parameters, known_plan
-from lipcert.analysis.tensors import (
-    check_held_alike,
-    exchanged_tensors,
-    tensors_of,
-    with_biases,
-)
+from lipcert.analysis.tensors import check_held_alike, exchanged_tensors, tensors_of, with_biases
 from lipcert.core.arithmetic import add_up
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.claims import clipped_gradient

@@ -32,12 +32,7 @@ from lipcert.core.certificate import (
     Tool,
 )
 from lipcert.core.check import Choices, check
-from lipcert.core.claims import (
-    clipped_gradient,
-    group_bounds,
-    joint_multiplier,
-    total_sensitivity,
-)
+from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier, total_sensitivity
 from lipcert.core.coverage import eval_layers, frozen_tensors
 from lipcert.core.coverage import tensors as tensors_stored
 from lipcert.core.digest import structural_digest

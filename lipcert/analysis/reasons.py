@@ -19,17 +19,23 @@ from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm, FormPull, ShareLine
-from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Seed
-from lipcert.core.lines.pulls import LossPull, PullLine
 from lipcert.core.lines.runs import RunPull
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackPull
+from lipcert.core.lines.steps import (
+    FactLine,
+    InputFact,
+    LossPull,
+    PullLine,
+    StepFact,
+    TensorGradient,
+)
 from lipcert.core.program import BatchNorm, Conv, Dense, Embedding, Scale, Step
 from lipcert.errors import UsageError
 from lipcert.settings.values import nearest

@@ -14,9 +14,8 @@ from typing import Final, Literal
 from lipcert.core.certificate import Certificate
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.core.ledger.premises import InputPart
-from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import LOSS
-from lipcert.core.lines.pulls import PullLine
+from lipcert.core.lines.steps import FactLine, PullLine
 from lipcert.core.program import Shape
 from lipcert.diagnostics import Diagnostic
 from lipcert.gradient_stats.measure import Observed, signal_words
@@ -24,13 +23,7 @@ from lipcert.graph.ir import EvalLayer
 from lipcert.privacy.account import Account
 from lipcert.settings.gates import GateResult
 
-VerdictName = Literal[
-    "useful",
-    "costly",
-    "not usable",
-    "unknown",
-    "nothing trained",
-]
+VerdictName = Literal["useful", "costly", "not usable", "unknown", "nothing trained"]
 """what bounds are good for: a class of their relative cost"""
 _ATTAINED: Final = 1e-6
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from lipcert.analysis.records import stated_values
 from lipcert.core.certificate import Certificate, read_certificate
 from lipcert.core.ledger.premises import Premises
-from lipcert.core.lines.facts import StepFact
+from lipcert.core.lines.steps import StepFact
 from lipcert.core.text import NOT_CHECKED
 from lipcert.core.verdict import Report, Verdict
 from lipcert.diagnostics import CODES, Level

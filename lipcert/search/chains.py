@@ -59,13 +59,7 @@ from lipcert.core.rules.steps import rule_at
 from lipcert.search.eigenvalues import spectral_norm
 from lipcert.search.evidence import Evidence, Observer, Proposals
 from lipcert.search.forms import shares_of_balls
-from lipcert.search.multipliers import (
-    FloatArray,
-    Linked,
-    first_form,
-    multipliers,
-    top,
-)
+from lipcert.search.multipliers import FloatArray, Linked, first_form, multipliers, top
 from lipcert.search.products import LARGEST, count_of_variables, product_line
 from lipcert.search.prover import Derived, derive
 from lipcert.search.raised_products import raised_line
@@ -145,11 +139,7 @@ class _Search(Proposals):
     """Proposes chains to a derivation."""
 
     def __init__(
-        self,
-        program: Program,
-        premises: Premises,
-        evidence: Evidence,
-        observe: Observer | None,
+        self, program: Program, premises: Premises, evidence: Evidence, observe: Observer | None
     ) -> None:
         self._program, self._effort = program, _EFFORTS[evidence.tier]
         self._observe = observe
@@ -374,11 +364,7 @@ class _Search(Proposals):
         return False
 
     def _of_cotangent(
-        self,
-        start: str,
-        stops: Iterable[str],
-        facts: Mapping[str, Fact],
-        found: list[ChainForm],
+        self, start: str, stops: Iterable[str], facts: Mapping[str, Fact], found: list[ChainForm]
     ) -> set[str]:
         """Where the longest window ends, if there is more to say of it; its chains are added."""
         ways = itertools.pairwise((start, *stops))
@@ -504,11 +490,7 @@ class _Search(Proposals):
         return witness.use == VALUES and witness.start != self._program.input
 
     def _is_hopeless(
-        self,
-        witness: ChainForm,
-        linked: Linked,
-        found: Fact,
-        facts: Mapping[str, Fact],
+        self, witness: ChainForm, linked: Linked, found: Fact, facts: Mapping[str, Fact]
     ) -> bool:
         """Whether no multipliers improve much on what was found: some Jacobian is too large.
 

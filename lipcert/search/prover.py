@@ -36,16 +36,22 @@ from lipcert.core.lines.chains import (
     slopes_at,
     slopes_between,
 )
-from lipcert.core.lines.facts import FactLine, InputFact, StepFact, TensorGradient
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact, is_proved_for
 from lipcert.core.lines.norms import NormLine, StepNorm
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof, Seed, Table
-from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunPull
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact, row_sets
 from lipcert.core.lines.stacks import StackPull
+from lipcert.core.lines.steps import (
+    FactLine,
+    InputFact,
+    LossPull,
+    StepFact,
+    TensorGradient,
+    ValuePull,
+)
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Attention, Conv, Dense, Program, Step
 from lipcert.core.rules.facts import Cotangent, Fact

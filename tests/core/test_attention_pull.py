@@ -13,12 +13,11 @@ from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import NotProved
 from lipcert.core.lines.attention import AttentionPull, _joined, spread_along, tokens_below
-from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import OUTPUT, Proof
-from lipcert.core.lines.pulls import ValuePull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm
+from lipcert.core.lines.steps import InputFact, StepFact, ValuePull
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import Op, Operand, Program, Step
 from tests.core.mutants.truth import follow

@@ -32,17 +32,16 @@ from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall, NearFact
 from lipcert.core.lines.chains import ChainForm, FormPull
-from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
-from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull
+from lipcert.core.lines.steps import InputFact, LossPull, StepFact, TensorGradient, ValuePull
 from lipcert.text.certificate import write_certificate
 from tests.core.generated import SCALARS, values_of
 from tests.core.test_canonical import VALUES

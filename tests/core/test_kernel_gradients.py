@@ -21,11 +21,10 @@ from lipcert.core.interval import exact
 from lipcert.core.ledger.premises import Premises
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import slopes_between
-from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.kernels import Kernel, KernelGradient, kernel_at
 from lipcert.core.lines.proof import LOSS, Proof
-from lipcert.core.lines.pulls import LossPull
 from lipcert.core.lines.signs import SignPull
+from lipcert.core.lines.steps import InputFact, LossPull, StepFact
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 
-from lipcert.core.lines.pulls import LossPull, ValuePull
+from lipcert.core.lines.steps import LossPull, ValuePull
 from tests.core.mutants.every import spread
 from tests.core.mutants.lines import line_variants
 from tests.core.mutants.networks import FAMILIES, certified
@@ -63,4 +63,4 @@ def test_a_false_rule_is_found():
     guard = "self.value == proof.program.output"
     killer = Kill.of(the_output_as_another_value)
     assert killer.failure() is None
-    assert killed_by(Mutation("lines.pulls:ValuePull.evaluate", guard, "False", killer))
+    assert killed_by(Mutation("lines.steps:ValuePull.evaluate", guard, "False", killer))

@@ -14,8 +14,8 @@ from lipcert.core.ledger.run import Run
 from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.balls import InputBall
 from lipcert.core.lines.norms import StepNorm
-from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
+from lipcert.core.lines.steps import LossPull, ValuePull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.verdict import STAGES, Verdict
 from lipcert.text.certificate import write_certificate

@@ -31,16 +31,15 @@ from lipcert.core.lines.chains import (
     FormPull,
     slopes_between,
 )
-from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT, Proof
-from lipcert.core.lines.pulls import LossPull, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull
+from lipcert.core.lines.steps import InputFact, LossPull, StepFact, TensorGradient, ValuePull
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import (

@@ -57,11 +57,11 @@ VALUES = [
         "spread = 0.0", by.a_slice_with_a_bias),
     _of("slices:row_sets", "has_alike_runs(sources, axis, maker.shape, -1)", "True",
         by.a_slice_of_several_runs),
-    _of("facts:StepFact.evaluate", "proof.known.get(self.value)",
+    _of("steps:StepFact.evaluate", "proof.known.get(self.value)",
         "proof.known.get(proof.program.input)", by.what_the_input_is_said_to_be),
     Mutation("rules.steps:weights_in", 'scope.kind == "point"', "True",
         Kill.of(by.weights_of_a_set)),
-    _of("facts:FactLine.keep", "if self.value in proof.facts:", "if False:",
+    _of("steps:FactLine.keep", "if self.value in proof.facts:", "if False:",
         by.two_lines_about_a_value),
 ]  # fmt: skip
 
@@ -99,13 +99,13 @@ FORMS = [
 ]  # fmt: skip
 
 PULLS = [
-    _of("pulls:LossPull.evaluate", "self.of != LOSS or self.value != program.output", "False",
+    _of("steps:LossPull.evaluate", "self.of != LOSS or self.value != program.output", "False",
         by.a_loss_of_another_value),
-    _of("pulls:LossPull.evaluate", "clipped(found, premises.loss_clip)",
+    _of("steps:LossPull.evaluate", "clipped(found, premises.loss_clip)",
         "clipped(found, 0.9 * premises.loss_clip)", by.a_clipped_loss),
-    _of("pulls:ValuePull.evaluate", "self.value == proof.program.output", "False",
+    _of("steps:ValuePull.evaluate", "self.value == proof.program.output", "False",
         by.the_output_without_a_loss),
-    _of("pulls:PullLine.keep", "self.value in cotangents", "False",
+    _of("steps:PullLine.keep", "self.value in cotangents", "False",
         by.a_cotangent_that_is_bounded_twice),
     _of("runs:RunPull.evaluate",
         "any(proof.reads[value] != 1 for value in self.values[:-1])", "False",
@@ -168,9 +168,9 @@ PULLS = [
 ]  # fmt: skip
 
 GRADIENTS = [
-    _of("facts:TensorGradient.evaluate", "add_up(found, share) if", "max(found, share) if",
+    _of("steps:TensorGradient.evaluate", "add_up(found, share) if", "max(found, share) if",
         by.a_tensor_with_two_uses),
-    _of("facts:TensorGradient.evaluate", "self.tensor in proof.program.untracked", "False",
+    _of("steps:TensorGradient.evaluate", "self.tensor in proof.program.untracked", "False",
         by.a_plain_number_with_a_gradient),
     Mutation("lines.proof:Proof.gradient", "math.inf if is_read else 0.0", "0.0",
         Kill.of(by.a_gradient_without_a_line)),

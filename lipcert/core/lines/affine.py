@@ -10,8 +10,8 @@ from lipcert.core.arithmetic import add_up, multiply_up
 from lipcert.core.coverage import is_relu
 from lipcert.core.interval import clip
 from lipcert.core.line import NotProved
-from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.steps import FactLine
 from lipcert.core.program import Conv, Dense, Step
 from lipcert.core.rules.facts import Fact
 

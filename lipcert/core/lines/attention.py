@@ -17,7 +17,7 @@ from lipcert.core.interval import norm_up
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import ShareLine
 from lipcert.core.lines.proof import Proof
-from lipcert.core.lines.pulls import reads_apart, received
+from lipcert.core.lines.steps import reads_apart, received
 from lipcert.core.program import Attention, Dense, Move, Normalize, Scale, Shift, Step
 from lipcert.core.rules.attention import AttentionRule
 from lipcert.core.rules.facts import Fact, root_up

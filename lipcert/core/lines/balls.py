@@ -13,8 +13,8 @@ from lipcert.core.forms.centred import Ball, enclosing_ball, fact_around, is_all
 from lipcert.core.interval import Interval
 from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import COTANGENTS, Chain
-from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.steps import FactLine
 from lipcert.core.rules.facts import Fact
 
 _LARGEST_POINTS = 1 << 20

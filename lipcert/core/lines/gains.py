@@ -16,8 +16,8 @@ from lipcert.core.codec import Bound
 from lipcert.core.coverage import is_relu, tensors_read
 from lipcert.core.interval import Array, exact
 from lipcert.core.line import NotProved
-from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.steps import FactLine
 from lipcert.core.norms.claim import NormWitness, all_at_most, matrix_of
 from lipcert.core.norms.raised import raised_entries
 from lipcert.core.program import Dense, Shape, Step

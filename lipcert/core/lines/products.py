@@ -13,8 +13,8 @@ from lipcert.core.forms.products import Unfolded, is_definite, unfolded
 from lipcert.core.interval import Interval, exact
 from lipcert.core.line import NotProved
 from lipcert.core.lines.chains import VALUES, chain_steps
-from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.steps import FactLine
 from lipcert.core.program import Activation, Step
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.steps import step_fact

@@ -13,9 +13,9 @@ from lipcert.core.codec import Bound
 from lipcert.core.coverage import tensors_read
 from lipcert.core.interval import Interval, norm_up
 from lipcert.core.line import NotProved
-from lipcert.core.lines.facts import FactLine
 from lipcert.core.lines.norms import matrix_holds
 from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.steps import FactLine
 from lipcert.core.program import Dense, Move, Step
 from lipcert.core.rules.facts import Fact
 from lipcert.core.rules.moves import has_alike_runs

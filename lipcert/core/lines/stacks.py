@@ -15,7 +15,7 @@ from lipcert.core.line import Line, NotProved
 from lipcert.core.lines.chains import ShareLine
 from lipcert.core.lines.norms import matrix_holds
 from lipcert.core.lines.proof import Proof
-from lipcert.core.lines.pulls import received
+from lipcert.core.lines.steps import received
 from lipcert.core.program import Dense, Step
 
 

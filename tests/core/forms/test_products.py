@@ -9,9 +9,9 @@ import pytest
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.coverage import rule_of
 from lipcert.core.line import NotProved
-from lipcert.core.lines.facts import InputFact, StepFact
 from lipcert.core.lines.products import ProductFact, region_of
 from lipcert.core.lines.proof import Proof
+from lipcert.core.lines.steps import InputFact, StepFact
 from lipcert.core.norms import ENGINES
 from lipcert.core.program import (
     Activation,

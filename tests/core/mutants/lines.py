@@ -12,18 +12,24 @@ from lipcert.core.lines.affine import AffineFact
 from lipcert.core.lines.attention import AttentionPull
 from lipcert.core.lines.balls import BallFact, InputBall
 from lipcert.core.lines.chains import ChainForm, FormPull
-from lipcert.core.lines.facts import InputFact, StepFact, TensorGradient
 from lipcert.core.lines.gains import GainFact
 from lipcert.core.lines.kernels import KernelGradient
 from lipcert.core.lines.moved_balls import MovedBall, ZeroFact
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.products import ProductFact
 from lipcert.core.lines.proof import LOSS, OUTPUT
-from lipcert.core.lines.pulls import LossPull, PullLine, ValuePull
 from lipcert.core.lines.runs import RunNorm, RunPull
 from lipcert.core.lines.signs import SignPull
 from lipcert.core.lines.slices import SliceFact
 from lipcert.core.lines.stacks import StackNorm, StackPull
+from lipcert.core.lines.steps import (
+    InputFact,
+    LossPull,
+    PullLine,
+    StepFact,
+    TensorGradient,
+    ValuePull,
+)
 from lipcert.core.program import Program
 from tests.core.mutants.networks import Case
 from tests.core.mutants.record import Effect, Mutant, mutant

@@ -13,7 +13,7 @@ import torch
 
 from lipcert.core.interval import symmetric
 from lipcert.core.lines.proof import Pass, Table
-from lipcert.core.lines.pulls import received
+from lipcert.core.lines.steps import received
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.program import (
     Activation,
