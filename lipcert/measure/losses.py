@@ -50,7 +50,7 @@ def per_example_loss(
         raise NoVerdictError(f"{len(labels)} labels for {len(logits)} examples: give one for each")
     if clip is not None:
         logits = with_clipped_cotangent(logits, clip)
-    z = logits.unsqueeze(-1).flatten(1)  # [examples, outputs]
+    z = logits if logits.dim() == 2 else logits.unsqueeze(-1).flatten(1)  # [examples, outputs]
     shape = tuple(logits.shape[1:])
     if not labels.dtype.is_floating_point:
         return _at(loss, shape, z, labels)

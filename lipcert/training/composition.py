@@ -137,8 +137,7 @@ class KeptNumbers:
     @torch.no_grad()
     def settle(self) -> None:
         """A step is done: these are the weights that the next one begins with."""
-        for name, parameter in self._trained.items():
-            self._left[name].copy_(parameter)
+        torch._foreach_copy_(list(self._left.values()), list(self._trained.values()))
 
     def keep(self) -> None:
         """From now on, changes of untrained numbers are refused."""
@@ -168,10 +167,10 @@ class KeptNumbers:
 
     def _moved(self) -> str | None:
         """The first that is trained, and not what was left, or not on the processor."""
-        for name, parameter in self._trained.items():
-            if not (parameter.is_cpu and are_equal(parameter, self._left[name])):
-                return name
-        return None
+        pairs = zip(self._trained.items(), self._left.values(), strict=True)
+        return next(
+            (n for (n, own), left in pairs if not (own.is_cpu and are_equal(own, left))), None
+        )
 
     def require_released(self) -> None:
         """UsageError unless all numbers are those that were left, on whatever device."""
@@ -252,6 +251,7 @@ class Composition:
 
     def __init__(self, module: nn.Module) -> None:
         self._held: list[tuple[Any, _Look, tuple[object, ...]]] = []
+        self._empty: list[Any] = []
         self._objects: list[object] = []
         self._tensors: list[tuple[Tensor, bool, bool]] = []
         self._arrays: list[tuple[np.ndarray[Any, Any], bytes]] = []
@@ -266,12 +266,12 @@ class Composition:
     def is_present(self) -> bool:
         """Whether everything is unchanged, except numbers of parameters and buffers."""
         for holder, look, known in self._held:
-            if holder or known:
-                now = tuple(look(holder))
-                if len(now) != len(known) or not all(map(is_, now, known)):
-                    return False
+            now = tuple(look(holder))
+            if len(now) != len(known) or not all(map(is_, now, known)):
+                return False
         return (
-            all(map(is_, map(type, self._objects), self._kinds))
+            not any(self._empty)
+            and all(map(is_, map(type, self._objects), self._kinds))
             and all(
                 item.requires_grad is is_trained and bool(item._backward_hooks) is is_hooked
                 for item, is_trained, is_hooked in self._tensors
@@ -340,7 +340,10 @@ class Composition:
     def _hold(self, holder: Any, look: _Look, depth: int) -> None:
         """depth: of what it holds."""
         known = tuple(look(holder))
-        self._held.append((holder, look, known))
+        if known or holder:
+            self._held.append((holder, look, known))
+        else:
+            self._empty.append(holder)
         if depth <= _DEPTH:
             self._waiting += [(item, depth) for item in known]
 

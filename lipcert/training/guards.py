@@ -306,11 +306,8 @@ class StepGuard:
         self._numbers.require(is_still=True)
         self._sameness.require_unwritten()
         for name, gradient in gradients.items():
-            parameter = self._trained[name]
-            own = gradient.detach()
-            if (own.dtype, own.device) != (parameter.dtype, parameter.device):
-                own = own.to(parameter)
-            total = self._sums.get(name)
+            parameter, total = self._trained[name], self._sums.get(name)
+            own = gradient.detach().to(parameter)
             self._sums[name] = own if total is None else total + own
             if parameter.grad is None:  # as it lies: fused optimizers ask for it
                 parameter.grad = torch.empty_like(parameter).copy_(own)

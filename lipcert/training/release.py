@@ -110,20 +110,20 @@ class NoiseSource(OneProcess):
         else:
             noises = self._drawn_here(given)
         for (name, gradient), noise in zip(gradients.items(), noises, strict=True):
-            gradient.add_(noise.to(gradient.device, gradient.dtype), alpha=stds[name])
+            gradient.add_(noise.to(gradient), alpha=stds[name])
 
     def _drawn_here(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
         """One for each tensor; what it is does not depend on those that are drawn with it."""
         if like[0].dtype is torch.float64:
             drawn = [self.generator.standard_normal(tuple(item.shape)) for item in like]
             return [torch.from_numpy(np.asarray(item)) for item in drawn]
-        pairs = [-(-item.numel() // 2) for item in like]
+        sizes = [item.numel() for item in like]
+        pairs = [-(-size // 2) for size in sizes]
         raw = self.generator.bit_generator.random_raw(sum(pairs))
         whole = torch.from_numpy(standard_normal(raw))
         parts = torch.split(whole, [2 * count for count in pairs])
-        return [
-            part[: item.numel()].reshape(item.shape) for part, item in zip(parts, like, strict=True)
-        ]
+        odd = [part[:-1] if size % 2 else part for part, size in zip(parts, sizes, strict=True)]
+        return [part.view_as(item) for part, item in zip(odd, like, strict=True)]
 
     def _drawn_there(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
         """In float64, whose tails reach further, by the generator of their GPU."""

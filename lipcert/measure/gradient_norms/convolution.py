@@ -111,7 +111,8 @@ class KernelGradient(OperandGradient):
         grams = 2 * self.groups * positions**2
         direct = gradient * positions
         add = self._method
-        found = [add("unfolded", (copy + columns + gradient) * width, self._unfolded, direct)]
+        scratch = (copy + columns + gradient) * width
+        found = [Method("unfolded", scratch, self.instantiated, work=direct)]
         rows = written // self.groups + read * taps // self.groups
         if positions * rows < 4 * written * read * taps // self.groups**2:
             scratch = (copy + columns + grams) * width
@@ -125,7 +126,7 @@ class KernelGradient(OperandGradient):
 
     def gradients(self, pair: Pair) -> Gradients:
         """By unfolding.  # [examples, written, read/groups, *taps]"""
-        pair = self._oriented(pair).contiguous()
+        pair = self._oriented(pair)
         return Gradients(self._instantiated(pair), self._distance(pair))
 
     def gradient_scratch(self, pair: Pair) -> int:
@@ -198,9 +199,6 @@ class KernelGradient(OperandGradient):
         if self._unfolds_pixels(pair):
             return found.reshape(len(pair), written, *taps, read).movedim(-1, 2)
         return found.reshape(len(pair), written, read, *taps)
-
-    def _unfolded(self, pair: Pair) -> Squares:
-        return with_distance(self._instantiated(pair), self._distance(pair), pair.b)
 
     def _gram(self, pair: Pair) -> Squares:
         """Gram matrices of the unfolded value and of the cotangent."""

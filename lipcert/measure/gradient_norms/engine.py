@@ -13,7 +13,7 @@ squares by name.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -35,15 +35,15 @@ from lipcert.measure.gradient_norms.plan import (
     prefers_channels_last,
     shared_squares,
 )
-from lipcert.measure.gradient_norms.squares import Squares, dense, sum_of_squares
+from lipcert.measure.gradient_norms.squares import Squares, dense, sum_of_squares, sums_of_squares
 from lipcert.measure.lowering import LoweredNetwork, Tap
 from lipcert.measure.measured import BatchNorms, Measured
 from lipcert.measure.precision import Precision
 
 
 class Recording:
-    """One batch under way. looks: whether every operand is searched for examples that are known too
-    loosely, which are then measured again."""
+    """One batch under way. later: squares that may be known too loosely; None where every operand
+    is searched for such examples, which are then measured again."""
 
     def __init__(
         self,
@@ -60,7 +60,17 @@ class Recording:
         self._waiting: dict[str, list[Contribution]] = {}
         self._plan = plan
         self._chooser = chooser
-        self.looks = looks
+        self.later: list[Squares] | None = None if looks else []
+
+    def begin(self, arrived: Sequence[tuple[NodePlan, Tensor | None, Tensor]]) -> None:
+        """The squares of all values and cotangents that gradient norms follow from, together."""
+        read = {
+            plan.node.inputs[0]: a for plan, a, b in arrived if a is not None and a.dtype is b.dtype
+        }
+        received = {plan.node.output: b for plan, _, b in arrived}
+        found = iter(sums_of_squares([*map(wide_enough, (*read.values(), *received.values()))]))
+        self.values.update(zip(read, found, strict=False))
+        self.cotangents.update(zip(received, found, strict=False))
 
     def value(self, name: str, tensor: Tensor) -> Squares:
         """The squares of a value, computed once."""
@@ -84,11 +94,11 @@ class Recording:
         for item in plan.operands:
             name, scale = item.use.parameter, item.use.operand.scale
             if item.scatter is None:
-                squares = self._chooser.squares(item.gradient, pair, looks=self.looks)
+                squares = self._chooser.squares(item.gradient, pair, self.later)
                 if squares.rows is not None:
                     rows[item.use.slot] = squares.rows
-                bare = Squares(squares.value, squares.upper)
-                self._add(name, bare.times(scale * scale))
+                    squares = Squares(squares.value, squares.upper)
+                self._add(name, squares.times(scale * scale))
             else:
                 self._wait(name, Contribution(item.gradient, item.scatter, pair))
         return rows
@@ -303,11 +313,10 @@ class NormEngine:
         edges, recording = [edge for _, _, edge in begun.reached], self._recording(x)
         found = torch.autograd.grad(total, edges, allow_unused=True) if total.requires_grad else ()
         with exact_arithmetic(self.network):
-            caught = tuple(
-                recording.caught(plan, value, cotangent, keeps=self._keeps)
-                for (plan, value, _), cotangent in zip(begun.reached, found, strict=False)
-                if cotangent is not None
-            )
+            pairs = zip(begun.reached, found, strict=False)
+            arrived = [(plan, value, own) for (plan, value, _), own in pairs if own is not None]
+            recording.begin(arrived)
+            caught = tuple(recording.caught(*each, keeps=self._keeps) for each in arrived)
             recording.finish()
         begun.reached.clear()
         if self._must_repeat(recording):
@@ -319,8 +328,8 @@ class NormEngine:
 
     def _must_repeat(self, recording: Recording) -> bool:
         """Whether some example is known too loosely; from then on every example is looked at."""
-        found = list(recording.parameters.values())
-        if recording.looks or not found or not bool(_together(found).is_wide(_LOOSE).any()):
+        found = recording.later
+        if not found or not bool(_together(found).is_wide(_LOOSE).any()):
             return False
         self._defers = False
         return True

@@ -16,11 +16,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from lipcert.measure.gradient_norms.squares import (
-    Squares,
-    sum_of_squares,
-    widened,
-)
+from lipcert.measure.gradient_norms.squares import Squares, sum_of_squares, with_distance
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,6 +83,10 @@ class Gradients:
     distance: Tensor
 
 
+_LOOSE: Final = 0.05
+"""relative error of a norm above which it is computed again"""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Method:
     """One way to measure: its name, bytes of scratch memory per example, and the computation.
@@ -104,7 +104,7 @@ class Method:
 
     def widest(self, dtype: torch.dtype) -> float:
         """Relative error of a norm above which it is computed again (float32: 1e-3)."""
-        return 2.0**13 * torch.finfo(dtype).eps if self.cancels else 0.05
+        return 2.0**13 * torch.finfo(dtype).eps if self.cancels else _LOOSE
 
 
 class OperandGradient(ABC):
@@ -117,6 +117,11 @@ class OperandGradient(ABC):
         """Whether the pair must hold the value; if not, its a may be anything."""
         return True
 
+    def of_norms(self, pair: Pair) -> Squares | None:
+        """The squares where they follow from those of the pair, as closely; otherwise None."""
+        del pair
+        return None
+
     @abstractmethod
     def methods(self, pair: Pair) -> Sequence[Method]:
         """All exact ways to measure, of equal work the faster one first; never empty."""
@@ -128,6 +133,11 @@ class OperandGradient(ABC):
     @abstractmethod
     def gradient_scratch(self, pair: Pair) -> int:
         """Bytes per example that `gradients` takes on a float64 pair, its result included."""
+
+    def instantiated(self, pair: Pair) -> Squares:
+        """The squares of the gradients themselves, which are kept where they are small."""
+        found = self.gradients(pair)
+        return with_distance(found.gradient, found.distance, pair.b)
 
 
 _ALONE: Final = 2**24
@@ -142,44 +152,38 @@ class Chooser:
 
     memory_limit: int
 
-    def squares(self, of: OperandGradient, pair: Pair, *, looks: bool = True) -> Squares:
+    def squares(self, of: OperandGradient, pair: Pair, later: list[Squares] | None) -> Squares:
         """Squares of every example, by the method of the least work.
 
-        looks: whether those known too loosely are measured again by instantiation.
+        later: where squares are kept that may be known too loosely; None: those that are so are
+        measured again by instantiation.
         """
-        methods = self._admitted(of.methods(pair))
-        if len(methods) == 1:
-            method, scratch = methods[0], max(_ALONE, self._scratch(pair))
-        else:
-            method, scratch = min(methods, key=lambda each: each.work), self._scratch(pair)
-        squares = by_chunks(method.squares, pair, self._chunk(method, scratch))
-        if not looks:
+        squares, widest = of.of_norms(pair), _LOOSE
+        if squares is not None and later is not None:
             return squares
-        is_wide = squares.is_wide(method.widest(pair.b.dtype))
+        if squares is None:
+            methods = self._admitted(of.methods(pair))
+            method = min(methods, key=lambda each: each.work)
+            limit = _SCRATCH.get(pair.b.device.type, self.memory_limit)
+            limit = min(max(_ALONE, limit) if len(methods) == 1 else limit, self.memory_limit)
+            squares = by_chunks(method.squares, pair, max(1, limit // max(method.scratch, 1)))
+            widest = method.widest(pair.b.dtype)
+        if later is not None:
+            later.append(squares)
+            return squares
+        is_wide = squares.is_wide(widest)
         if not is_wide.any():
             return squares
-        wide = is_wide.nonzero().squeeze(1)
-        return squares.replaced(wide, self._instantiated(of, pair.picked(wide)))
-
-    def _instantiated(self, of: OperandGradient, pair: Pair) -> Squares:
-        """From the gradients themselves, in float64."""
-
-        def squares(part: Pair) -> Squares:
-            found = of.gradients(part.double())
-            return widened(sum_of_squares(found.gradient), found.distance)
-
-        return by_chunks(squares, pair, max(1, self.memory_limit // of.gradient_scratch(pair)))
+        wide, chunk = is_wide.nonzero().squeeze(1), self.memory_limit // of.gradient_scratch(pair)
+        known = by_chunks(
+            lambda part: of.instantiated(part.double()), pair.picked(wide), max(1, chunk)
+        )
+        return squares.replaced(wide, known)
 
     def _admitted(self, methods: Sequence[Method]) -> Sequence[Method]:
         """Those that fit one example into the memory, or else the most modest one."""
         fitting = [method for method in methods if method.scratch <= self.memory_limit]
         return fitting or [min(methods, key=lambda method: method.scratch)]
-
-    def _scratch(self, pair: Pair) -> int:
-        return _SCRATCH.get(pair.b.device.type, self.memory_limit)
-
-    def _chunk(self, method: Method, scratch: int) -> int:
-        return max(1, min(scratch, self.memory_limit) // max(method.scratch, 1))
 
 
 def by_chunks(squares: Callable[[Pair], Squares], pair: Pair, chunk: int) -> Squares:

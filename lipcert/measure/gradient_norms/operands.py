@@ -35,7 +35,6 @@ from lipcert.measure.gradient_norms.squares import (
     sum_of_squares,
     underflow,
     widened,
-    with_distance,
 )
 
 
@@ -43,28 +42,20 @@ from lipcert.measure.gradient_norms.squares import (
 class DenseWeight(OperandGradient):
     """The weight [out, in] of a `Dense`."""
 
+    def of_norms(self, pair: Pair) -> Squares | None:
+        """At one position the outer product."""
+        return pair.a_squares.product(pair.b_squares) if _is_single(pair) else None
+
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """At one position the outer product; otherwise whatever is cheaper."""
+        """The gradient itself, or Gram matrices where these are cheaper."""
         positions, read, written = _sizes(pair)
-        if positions == 1:
-            return [Method("product", 0, lambda pair: pair.a_squares.product(pair.b_squares))]
         width = pair.b.element_size()
-        instantiated = Method(
-            "instantiated",
-            read * written * width,
-            self._instantiated,
-            work=positions * read * written,
-        )
-        gram = Method(
-            "gram",
-            2 * positions**2 * width,
-            _gram,
-            cancels=True,
-            work=positions**2 * (read + written),
-        )
-        if positions * (read + written) > 4 * read * written:
-            return [instantiated]
-        return [instantiated, gram]
+        size, side = read * written, read + written
+        found = [Method("instantiated", size * width, self.instantiated, work=positions * size)]
+        if positions * side <= 4 * size:
+            scratch, work = 2 * positions**2 * width, positions**2 * side
+            found.append(Method("gram", scratch, _gram, cancels=True, work=work))
+        return found
 
     def gradients(self, pair: Pair) -> Gradients:
         """G = BᵀA.  # [examples, out, in]"""
@@ -77,10 +68,6 @@ class DenseWeight(OperandGradient):
         """The bytes of one gradient in float64."""
         _, read, written = _sizes(pair)
         return 8 * read * written
-
-    def _instantiated(self, pair: Pair) -> Squares:
-        found = self.gradients(pair)
-        return with_distance(found.gradient, found.distance, pair.b)
 
 
 def _gram(pair: Pair) -> Squares:
@@ -96,6 +83,11 @@ def _matrix(tensor: Tensor) -> Tensor:
     return tensor.reshape(len(tensor), prod(tensor.shape[1:-1]), tensor.shape[-1])
 
 
+def _is_single(pair: Pair) -> bool:
+    """Whether every example has one position."""
+    return pair.b.dim() == 2 or prod(pair.b.shape[1:-1]) == 1
+
+
 def _sizes(pair: Pair) -> tuple[int, int, int]:
     """Positions, features read, features written."""
     return prod(pair.b.shape[1:-1]), pair.a.shape[-1], pair.b.shape[-1]
@@ -107,11 +99,13 @@ class TableGradient(OperandGradient):
 
     rows: int
 
+    def of_norms(self, pair: Pair) -> Squares | None:
+        """Nothing to add up at one position."""
+        return pair.b_squares if _is_single(pair) else None
+
     def methods(self, pair: Pair) -> Sequence[Method]:
-        """Sums over the positions of one row; nothing to add up at one position."""
+        """Sums over the positions of one row."""
         positions, width = self._sizes(pair)
-        if positions == 1:
-            return [Method("cotangent", 0, lambda pair: pair.b_squares)]
         return [Method("rows", 8 * positions * (2 * positions + 2 * width), self._squares)]
 
     def gradients(self, pair: Pair) -> Gradients:
@@ -213,7 +207,7 @@ class EntrywiseGradient(OperandGradient):
 
     def methods(self, pair: Pair) -> Sequence[Method]:
         """One method: multiply, then add up."""
-        return [Method("reduced", self._scratch(pair), self._squares)]
+        return [Method("reduced", self._scratch(pair), self.instantiated)]
 
     def gradients(self, pair: Pair) -> Gradients:
         """The sums of the products.  # [examples, *placed]"""
@@ -229,10 +223,6 @@ class EntrywiseGradient(OperandGradient):
 
     def _terms(self, pair: Pair) -> int:
         return prod(pair.b.shape[1:]) // max(prod(self.placed), 1)
-
-    def _squares(self, pair: Pair) -> Squares:
-        found = self.gradients(pair)
-        return with_distance(found.gradient, found.distance, pair.b)
 
     def _multiplied(
         self, pair: Pair, factor: Tensor, size: Tensor, roundings: int
@@ -260,11 +250,14 @@ class BiasGradient(EntrywiseGradient):
         """False: only the cotangent is needed."""
         return False
 
-    def methods(self, pair: Pair) -> Sequence[Method]:
+    def of_norms(self, pair: Pair) -> Squares | None:
         """Nothing to add up where nothing is repeated."""
-        if self._terms(pair) == 1:
-            return [Method("cotangent", 0, lambda pair: pair.b_squares)]
-        return [Method("reduced", prod(self.placed) * 8, self._squares)]
+        return pair.b_squares if self._terms(pair) == 1 else None
+
+    def methods(self, pair: Pair) -> Sequence[Method]:
+        """Sums over what is repeated."""
+        del pair
+        return [Method("reduced", prod(self.placed) * 8, self.instantiated)]
 
     def _products(self, pair: Pair) -> tuple[Tensor, Tensor]:
         """Proof: Σ|b| over m entries ≤ √m‖b‖ on them."""

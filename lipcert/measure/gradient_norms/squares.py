@@ -178,8 +178,7 @@ def sum_of_squares(tensor: Tensor) -> Squares:
     added in float64. Squares that underflow lose at most the smallest normal number each. A GPU
     waits for operations rather than for float64, in which it adds up all squares at once.
     """
-    rows = in_memory_order(tensor)
-    rows = rows if rows.dim() == 2 else rows.reshape(len(tensor), -1)
+    rows = _rows(tensor)
     length = rows.shape[1]
     if tensor.is_cuda and length:
         value = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square_()
@@ -195,9 +194,35 @@ def sum_of_squares(tensor: Tensor) -> Squares:
     if not parts:
         return Squares.zeros(len(rows), tensor.device)
     value = parts[0] if len(parts) == 1 else parts[0] + parts[1]
-    relative = gamma(min(length, _BLOCK) + 4, tensor.dtype)
-    relative = relative + gamma(length // _BLOCK + 4, torch.float64)
-    return _summed(value, relative * (1.0 + 2.0 * relative), length, tensor.dtype)
+    return _summed(value, _share(length, tensor.dtype), length, tensor.dtype)
+
+
+def sums_of_squares(tensors: Sequence[Tensor]) -> Sequence[Squares]:
+    """`sum_of_squares` of each, all at once where none is longer than a block.
+
+    What bounds the error of the longest sum bounds those of the others.
+    """
+    rows = [_rows(tensor) for tensor in tensors]
+    longest = max((item.shape[1] for item in rows), default=0)
+    is_one_kind = all(item.is_cpu and item.dtype is rows[0].dtype for item in rows)
+    if len(rows) < 2 or longest > _BLOCK or not is_one_kind:
+        return [sum_of_squares(tensor) for tensor in tensors]
+    norms = torch.stack([torch.linalg.vector_norm(item, dim=1) for item in rows])
+    found = _summed(norms.double().square_(), _share(longest, norms.dtype), longest, norms.dtype)
+    return [*map(Squares, found.value.unbind(), found.upper.unbind())]
+
+
+def _rows(tensor: Tensor) -> Tensor:
+    """[examples, entries], in any order."""
+    rows = in_memory_order(tensor)
+    return rows if rows.dim() == 2 else rows.reshape(len(tensor), -1)
+
+
+@lru_cache(maxsize=1024)
+def _share(length: int, dtype: torch.dtype) -> float:
+    """Relative error of a sum of so many squares, in blocks."""
+    relative = gamma(min(length, _BLOCK) + 4, dtype) + gamma(length // _BLOCK + 4, torch.float64)
+    return relative * (1.0 + 2.0 * relative)
 
 
 def _summed(value: Tensor, share: float, length: int, dtype: torch.dtype) -> Squares:

@@ -168,7 +168,8 @@ class ClipRule:
 
 OUTWARD: Final = 1.0 + 2.0**-40
 _SHARE: Final = 1.0 - 2.0**-20
-"""of the radius: rounding a factor to float32, and its product with a cotangent, adds less"""
+"""of the radius: rounding the norm, the factor to float32, and its product with a cotangent, adds
+less"""
 
 
 def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Tensor:
@@ -177,9 +178,8 @@ def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Ten
     Raises NoVerdictError where weights that decay inside the clip are not finite.
     """
     inner = inner_products(network, passed.caught) if rule.weight_decay > 0.0 else {}
-    norms = torch.stack(
-        [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups], 1
-    )
+    own = [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups]
+    norms = torch.stack(own, 1) if len(own) > 1 else own[0].unsqueeze(1)
     radii = torch.tensor(rule.radii, dtype=norms.dtype, device=norms.device)
     return factors_of(norms, radii, network.dtype)
 
@@ -189,7 +189,7 @@ def factors_of(norms: Tensor, radii: Tensor, dtype: torch.dtype) -> Tensor:
 
     Nothing of an example that is not finite; a factor below the normal numbers is imprecise.
     """
-    factors = torch.where(norms <= radii, 1.0, radii * _SHARE / norms).to(dtype)
+    factors = (radii * _SHARE / norms).clamp_max_(1.0).to(dtype)
     counts = factors >= torch.finfo(dtype).tiny  # false where the norm is not finite
     if counts.shape[1] > 1:
         counts = counts & (norms.sum(dim=1, keepdim=True) < math.inf)
@@ -206,7 +206,7 @@ def _norms(
     """Upper bounds of what is clipped.  # float64 [examples]"""
     found = [passed.squares[name] for name in group.parameters]
     if decay == 0.0:
-        return Squares.total_upper(found).sqrt_().mul_(OUTWARD)
+        return Squares.total_upper(found).sqrt_()
     gradient = Squares.total(found)
     weights = weight_squares(network, group.parameters)
     if not bool(torch.isfinite(weights)):
@@ -355,7 +355,7 @@ class ClippedGradients:
             passed = self._engine.caught(some, partial(self._rule.losses, labels=own), part)
             with exact_arithmetic(network):
                 factors.append(clip_factors(network, self._rule, passed))
-                self._add(network, passed, factors[-1], gradients)
+                self._add(passed, factors[-1], gradients)
         for name in self._group_of:
             if name not in gradients:
                 gradients[name] = torch.zeros_like(network.parameters[name])
@@ -368,40 +368,34 @@ class ClippedGradients:
         count = -(-len(tensor) // self._most)
         return (tensor,) if count < 2 else torch.tensor_split(tensor, count)
 
-    def _add(
-        self,
-        network: LoweredNetwork,
-        passed: Passed,
-        factors: Tensor,
-        gradients: dict[str, Tensor],
-    ) -> None:
+    def _add(self, passed: Passed, factors: Tensor, gradients: dict[str, Tensor]) -> None:
         """Adds up. Examples that count nowhere are left out, for 0·NaN is not 0."""
-        counts = (factors > 0.0).any(dim=1)
-        kept = None if bool(counts.all()) else counts.nonzero().squeeze(1)
+        kept = None if bool(factors.all()) else factors.any(dim=1).nonzero().squeeze(1)
         factors = factors if kept is None else factors[kept]
         if not len(factors):
             return
+        columns = factors.unbind(1)
         for item in passed.caught:
-            self._add_node(network, _picked(item, kept), factors, gradients)
+            self._add_node(_picked(item, kept), columns, gradients)
         decay = self._rule.weight_decay
         for name, group in self._group_of.items() if decay > 0.0 else ():
-            own = network.parameters[name] * (decay * factors[:, group].sum())
+            own = self._engine.network.parameters[name] * (decay * columns[group].sum())
             gradients[name] = gradients[name] + own if name in gradients else own
 
     def _add_node(
-        self, network: LoweredNetwork, item: Caught, factors: Tensor, gradients: dict[str, Tensor]
+        self, item: Caught, factors: Sequence[Tensor], gradients: dict[str, Tensor]
     ) -> None:
-        scaled: dict[int, Tensor] = {}
+        network, scaled = self._engine.network, dict[int, Tensor]()
         for trained in item.plan.operands:
             name, operand = trained.use.parameter, trained.use.operand
             group = self._group_of[name]
             rows = item.rows.get(trained.use.slot)
             if rows is not None:
-                own = weighted(rows, factors[:, group]).reshape(operand.shape)
+                own = weighted(rows, factors[group]).reshape(operand.shape)
             else:
                 value, cotangent = item.pair
                 if group not in scaled:
-                    scaled[group] = cotangent * placed(factors[:, group], cotangent)
+                    scaled[group] = cotangent * placed(factors[group], cotangent)
                 own = summed_gradient(network, trained, value, scaled[group])
             own = own.to(network.dtype)
             moved = in_parameter(operand, own, tuple(network.parameters[name].shape))
