@@ -1,7 +1,5 @@
 """Entry point of `lipcert` and `python -m lipcert`."""
 
-from __future__ import annotations
-
 import gc
 import os
 from typing import Final

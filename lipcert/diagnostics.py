@@ -4,8 +4,6 @@ Invariant: every code that LipCert emits has one entry in `CODES`; `lipcert expl
 LC0xx import, LC1xx bounds, LC2xx certificate, LC3xx audit, LC4xx privacy, LC9xx internal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum

@@ -15,8 +15,6 @@ Invariant: LipCert exits with one of these five and no other; Python's own 1 for
 exception never appears, because it would read as a finding.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import IntEnum
 

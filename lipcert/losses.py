@@ -5,8 +5,6 @@ Output: a valid `Loss`, or a `UsageError` that says what is wrong and what would
 parameter that the loss does not have is an error: silence would certify another loss.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields

@@ -1,7 +1,5 @@
 """The version of LipCert."""
 
-from __future__ import annotations
-
 from typing import Final
 
 __version__: Final = "0.1.0"

@@ -4,8 +4,6 @@ Nothing here is trusted: no certificate is issued that the checker rejects, or o
 core reads otherwise than onnxruntime does.
 """
 
-from __future__ import annotations
-
 import math
 import tempfile
 from collections.abc import Mapping

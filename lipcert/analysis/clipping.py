@@ -5,8 +5,6 @@ cotangent and, unless the settings leave its input as it is, preceded by a clip 
 and radii of every layer become a premise that the core states in words.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Findings: what a reader must know besides the numbers of an analysis, such as absent bounds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Final

@@ -9,8 +9,6 @@ Input: a graph and the constraint of each parameter. Output: the graph at scaled
 estimates (a few steps of power iteration): nothing is proved of the result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final

@@ -4,8 +4,6 @@ The data flow: bounds of the network → noise → records. Every number in the 
 upper bound, or None with a diagnostic.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping

@@ -6,8 +6,6 @@ A loss that does not fit the output is a UsageError that says which one would; w
 given, this module says what makes the assumed one doubtful.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

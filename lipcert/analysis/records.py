@@ -5,8 +5,6 @@ Numbers are certified upper bounds; None stands for "no bound" and always has a 
 Stated bounds: what the lines of a certificate say of values, for those who read it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal

@@ -4,8 +4,6 @@ The importer names parameters as the training program does, the core as the file
 equal numbers can only join more than one parameter, which makes a sum of gradient bounds larger.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The verdict says first what a bound is good for: a class of a ratio.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Final, Literal

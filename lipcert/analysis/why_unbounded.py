@@ -5,8 +5,6 @@ lost; `unexplained`, the numbers of a finished analysis that are absent though a
 are there.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

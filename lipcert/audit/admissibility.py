@@ -5,8 +5,6 @@ Numbers are compared exactly: every float type embeds in float64, and a norm cou
 only where rounding cannot be the reason.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Final

@@ -4,8 +4,6 @@ Claims are made of a model, by an analysis under settings or by a certificate. B
 numbers by the names of the file; a bound that is absent has no key.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -5,8 +5,6 @@ where its inputs are not, byte for byte, what the client read; a worker that die
 that it works on, which another worker does again.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence

@@ -5,8 +5,6 @@ run was recorded to its end, that every recorded batch was found, that every gro
 which gradients came near enough to, and that nothing is violated or undecided.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ memory, digests, names and flags; the reduction of the loss. Invariant: nothing 
 number, writes to a tensor, or builds a graph.
 """
 
-from __future__ import annotations
-
 import hashlib
 import inspect
 import math

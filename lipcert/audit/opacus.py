@@ -16,8 +16,6 @@ ranks, for which detailed steps add up copies. What a trace cannot describe is r
 adapt, and parameters that are sharded.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol, TypeGuard, runtime_checkable
 

@@ -4,8 +4,6 @@
 digest of it all.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Mapping

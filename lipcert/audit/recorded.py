@@ -16,8 +16,6 @@ NoVerdictError that names what could not be matched. Invariant: nothing is guess
 to a prefix, or the numbers agree exactly and with one tensor only.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

@@ -14,8 +14,6 @@ a trace of the same model goes on with it: steps are counted by what was done, s
 again after a return to an older checkpoint are further steps.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import time

@@ -3,8 +3,6 @@
 None stands for "there is none". Norms are 2-norms of one example's tensors.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace

@@ -6,8 +6,6 @@ the findings or, if no bound applies to it, in a check that names it. `audit_uni
 arguments alone, so that it may be called anywhere; what is tuned for weights is kept in a process.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -21,8 +21,6 @@ reported as a violation only where two runs on the same data do not differ: so i
 something is published that no ε covers.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import random
 import sys

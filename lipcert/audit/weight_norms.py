@@ -11,8 +11,6 @@ of summation; the norm of the error is at most γ_n·‖|T||v|‖, and |T||v| it
 factor 1 + γ_n. Of fewer than 2^40 products γ_n ≤ n·2^-52.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

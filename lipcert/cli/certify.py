@@ -1,7 +1,5 @@
 """`lipcert certify`: analyse a model and write a certificate that the checker has accepted."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`lipcert compare`: what changed from one certificate or analysis to another."""
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`lipcert config show`: the settings in force and where each comes from."""
 
-from __future__ import annotations
-
 import click
 
 from lipcert.cli.options import chosen_settings, knob_options, output_options

@@ -1,7 +1,5 @@
 """`lipcert explain`: the page behind a rule or a diagnostic code, or the lines of one bound."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

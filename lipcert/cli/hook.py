@@ -8,8 +8,6 @@ certificate NAME.lipcert.json is of the network NAME.onnx beside it; one without
 judged, and a network without a certificate claims nothing.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Sequence

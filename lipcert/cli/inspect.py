@@ -1,7 +1,5 @@
 """`lipcert inspect`: what was understood of a model, or every reason why it is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

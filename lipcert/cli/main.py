@@ -5,8 +5,6 @@ codes of `ExitCode`; `lipcert --help` loads click and the declarations of the ve
 that computes.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -6,8 +6,6 @@ their readers to judge. Every option and argument that names a file, a folder or
 declared with `FILE` or `WHERE`.
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import os

@@ -1,7 +1,5 @@
 """`lipcert report`: one page from what the other verbs wrote of a model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -9,8 +9,6 @@ Precedence: command line > LIPCERT_* > TOML file > default; every key keeps its 
 an unknown key in any source is an error, never ignored.
 """
 
-from __future__ import annotations
-
 import os
 import tomllib
 from collections.abc import Callable, Iterable, Mapping

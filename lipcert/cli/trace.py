@@ -1,7 +1,5 @@
 """`lipcert trace`: say what a recorded run holds, verify it, and make a copy without the data."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

@@ -5,8 +5,6 @@ call so, those of other verbs, those of which the word is a choice or a part, th
 alike.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType

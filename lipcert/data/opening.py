@@ -10,8 +10,6 @@ order, again for each reading. This module does not import torch: the author of 
 imported it.
 """
 
-from __future__ import annotations
-
 import hashlib
 import importlib
 import importlib.util

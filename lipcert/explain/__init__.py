@@ -11,8 +11,6 @@ imported; the names come from the registries by which the core finds its rules, 
 missing or out of date.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 from collections.abc import Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ Input: a network as a mechanism runs it, how that clips, and examples. Output: a
 Measured in float64 and up to rounding: nothing here is certified.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -8,8 +8,6 @@ Of a stack of examples and the gradients of their losses at the output follows f
 rounding; exact for parameters that several steps show, whole or in part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Final, Self

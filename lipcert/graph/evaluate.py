@@ -4,8 +4,6 @@ Nothing here is rounded in a direction or trusted by a bound: it serves to compa
 file with onnxruntime, and to try bounds out at examples.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -4,8 +4,6 @@ Input: the windows of a step, and the sizes of the grid that they read. Output: 
 one per spatial dimension, with exact counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cache
 

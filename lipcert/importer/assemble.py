@@ -6,8 +6,6 @@ Operators are understood by the core alone; here it is decided which tensors tra
 Invariant: the same model gives the same graph, in this process or another.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress

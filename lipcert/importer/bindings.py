@@ -31,8 +31,6 @@ initializer of its own again, which the node reads in its place. Invariant: both
 same: y + 0 is y in floating point, but for the sign of a zero.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -10,8 +10,6 @@ the tensor, and to ones, tells which of them stands where, and by what it is mul
 of the tensor itself decide nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence

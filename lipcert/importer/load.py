@@ -13,8 +13,6 @@ that it returns, the program of the core has been compared with onnxruntime, and
 program.
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping, Sequence

@@ -23,8 +23,6 @@ A layer of which no node is left, a batch normalization folded into a convolutio
 say, or a Dropout that an optimiser removed, leaves no trace, and is not found.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence

@@ -7,8 +7,6 @@ or `1e-05`; a name behind `%` is that of a placeholder or of another call. Invar
 guessed; a note of another form is ignored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Runtime: onnxruntime without optimisations, on one thread, as a reference for comparisons."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path

@@ -3,8 +3,6 @@
 A node whose inputs are unknown because an earlier node is refused is judged by its operator only.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 

@@ -6,8 +6,6 @@ not all of its uses are seen. Invariant: a tensor is a parameter without being f
 its uses are operands of steps, or numbers for which the core knows no bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields

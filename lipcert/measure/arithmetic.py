@@ -5,8 +5,6 @@ multiplies in exactly that precision. Invariant: every switch of the device is r
 another, and restored afterwards; a precision that the device lacks is refused on construction.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass

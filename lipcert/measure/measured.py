@@ -7,8 +7,6 @@ exact norm; only float64 says "violating", and only where the whole interval of 
 above the bound.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

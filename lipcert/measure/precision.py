@@ -15,8 +15,6 @@ a proof about one network:
   since their gradients cancel where a network is certain.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 

@@ -11,8 +11,6 @@ amplifies, ρ of one release and of the run, gives an ε by the simple conversio
 that of the accountants; it is printed because papers state it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, replace

@@ -15,8 +15,6 @@ above the window comes back at its bottom, where it counts less. Gaps and window
 is, never its side.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

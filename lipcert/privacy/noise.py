@@ -6,8 +6,6 @@ it at least σ, in real arithmetic: each s_k is the formula's value rounded up. 
 therefore cost the same privacy and differ in noise energy Σ_k d_k·s_k² alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Files that are written atomically: a reader finds the old content, or all of the new."""
 
-from __future__ import annotations
-
 import os
 import tempfile
 from collections.abc import Callable

@@ -10,8 +10,6 @@ overlap, the first one sets and restores the number; those that outlast it run w
 setting. Nothing else is touched: torch and onnxruntime have threads of their own.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import threading

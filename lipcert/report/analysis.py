@@ -6,8 +6,6 @@ Rankings orient a reader: they are ratios of certified bounds, not bounds themse
 model stand in sentences verbatim: the writers make them safe.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType

@@ -5,8 +5,6 @@ anything else, and never left out in favour of what holds; strings are verbatim,
 make them safe.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ Groups and values are both norms that are compared with bounds. An audit that is
 least one finding of level error, even where nothing but its verdict says so.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Collection, Iterator, Mapping

@@ -6,8 +6,6 @@ path. An object is read back as the exact record, with NoVerdictError where a me
 of another type; what is derived is computed anew: tightness, factors and findings.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ that one side lacks counts as infinite there, and nothing is rounded before it i
 Displayed bounds are rounded up; where that hides a change, they are shown in full.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -4,8 +4,6 @@ The file contains their data as JSON. Every text of a document is made safe and 
 environment of the template, not by its author; equal documents give equal bytes.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from functools import cache

@@ -8,8 +8,6 @@ From the findings of an inspection whose remedy is to export again: what each me
 Python.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ Markdown or HTML escaped. The text is below one mebibyte, and says where it was 
 left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Final
 

@@ -4,8 +4,6 @@ An ε is rounded up for people and in full
 precision for programs, for whom null or an empty field stands for "no finite ε".
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final

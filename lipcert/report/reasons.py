@@ -1,7 +1,5 @@
 """Why a bound is so large: the lines behind it, for people and tools."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Final
 

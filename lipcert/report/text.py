@@ -5,8 +5,6 @@ markup; a number is shown in full or not at all, because a bound that lost its l
 read as a smaller one; no line is a command of a CI log.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ TraceError names the first broken line. Tensors are counted and not read: that t
 for `reading.verify` to say.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from dataclasses import asdict, dataclass, field

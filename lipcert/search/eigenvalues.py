@@ -1,7 +1,5 @@
 """Estimates of spectral norms from below, good to a few digits or to almost all of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Evidence: what the prover may use besides program and premises, none of it chosen yet."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

@@ -1,8 +1,6 @@
 """Numbers that lines about forms state: the norm of a form, and levels of values near others; and
 the balls of inputs that are tried."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

@@ -5,8 +5,6 @@ methods, is an estimate of a true upper bound, without a margin; where it is not
 raised a little, and a little more, before another method or nothing takes its place.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

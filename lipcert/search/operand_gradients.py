@@ -5,8 +5,6 @@ Output: for each operand an `OperandGradient`, which gives norms or sums and bui
 every single example only on request.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Input: a descent. Output: for each part a descent of its own, and the numbers th
 its entries at the top have in the whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Final

@@ -5,8 +5,6 @@ Stacks of examples and of cotangents have a first axis of their own; one example
 cotangents.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

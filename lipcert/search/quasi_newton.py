@@ -5,8 +5,6 @@ BFGS, started from an estimate of the curvature along each axis, with backtracki
 (Nocedal and Wright, Numerical Optimization, chapters 3 and 7).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar

@@ -3,8 +3,6 @@
 Invariant: a number that is not known never passes a gate. This module loads nothing heavy.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields

@@ -4,8 +4,6 @@ A mapping from outputs to losses says the same; the text has one spelling. Which
 there are, and which parameters the losses have, is not known here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -15,8 +15,6 @@ itself, whatever letters it has, and of several patterns the first that fits cou
 What a request lacks: all of it in one message, in the words of the command line.
 """
 
-from __future__ import annotations
-
 import difflib
 import math
 import re

@@ -4,8 +4,6 @@
 pasted. Invariant: a line says what the settings say.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

@@ -1,7 +1,5 @@
 """Certificates, written: the bytes that the core reads, and the data of its assumptions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from fractions import Fraction

@@ -9,8 +9,6 @@ T | None          null, where the dialect writes what is absent
 Invariant: a written record reads back as that record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import Field, dataclass, is_dataclass
 from enum import Enum

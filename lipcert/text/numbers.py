@@ -7,8 +7,6 @@ never at or below it; measured numbers are otherwise rounded to the nearest. Fro
 numbers are powers of ten, in few digits: `4.81·10²²`.
 """
 
-from __future__ import annotations
-
 import decimal
 import math
 from collections.abc import Sequence

@@ -6,8 +6,6 @@ Invariant: nothing that a report prints for people was taken from a model withou
 (JSON needs exact names and makes them inert by its own escapes.)
 """
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import Final

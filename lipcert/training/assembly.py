@@ -9,8 +9,6 @@ are found before the folder of the run is created. Invariants: nothing is traine
 of parameters has a finite certified bound; samples and noise come from two independent secrets.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -6,8 +6,6 @@ domain, an example that rounding alone has left outside is drawn into it, with n
 NoVerdictError names the first other example that lies outside.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Mapping, Sequence

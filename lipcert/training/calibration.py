@@ -10,8 +10,6 @@ it states. Private examples are not read, so the warning costs no privacy; its m
 nothing, and no run fails because of it.
 """
 
-from __future__ import annotations
-
 import math
 import warnings
 from collections.abc import Iterable, Mapping

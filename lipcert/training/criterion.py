@@ -8,8 +8,6 @@ itself, separately from anything else in the backward pass, and passes the resul
 gradient that contains more is not released.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 

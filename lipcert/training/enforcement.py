@@ -7,8 +7,6 @@ weights (weight clipping), these lie within the radii that the bounds were compu
 they are bounds at these weights; radii follow from weights that were noised, and are public.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field, replace

@@ -8,8 +8,6 @@ used; the file is the module in evaluation mode, for any number of examples, wit
 precomputed from its parameters. Parameters that need no gradient are marked as frozen.
 """
 
-from __future__ import annotations
-
 import copy
 import inspect
 import json

@@ -6,8 +6,6 @@ process until the release adds them up. Invariants: passes in evaluation mode, o
 are left alone; ranks communicate only through `World`, which knows the missing rank.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import wraps

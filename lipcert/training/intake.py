@@ -5,8 +5,6 @@ trained parameters, and settings in which everything else is frozen; or a UsageE
 does not fit. Invariant: the inputs are not changed.
 """
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, replace

@@ -12,8 +12,6 @@ A changed line is refused when the ledger is opened. Whole lines cut off at the 
 file, cannot be detected: everyone with write access to the folder is trusted.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path

@@ -14,8 +14,6 @@ The file only grows, before anything is released; an unfinished end is overwritt
 first.
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import stat

@@ -11,8 +11,6 @@ of tuples, lists and mappings, which all hold equally many examples; anything el
 because its axis of examples is unknown.
 """
 
-from __future__ import annotations
-
 import copy
 import operator
 from collections import deque

@@ -19,8 +19,6 @@ example; given all masks, a release is a clipped sum with noise, as without drop
 for every value of the masks holds for their mixture.
 """
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -20,8 +20,6 @@ batches and new noise, and the ledger, a file of its own, has counted all releas
 checkpoint.
 """
 
-from __future__ import annotations
-
 import pickle
 import shutil
 import time

@@ -9,8 +9,6 @@ Invariant: `make_private` finds no torch module in the copy that it must refuse 
 code in `forward` is not examined.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Container
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ the first, and on every one that is larger than all before. Behaviour that occur
 numbers, or only occasionally, is not found.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final

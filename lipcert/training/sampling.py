@@ -9,8 +9,6 @@ the coming batches, and amplification by sampling assumes that they are secret.
 A `batch_sampler` for any DataLoader, also outside of `make_private`: balls in bins.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ other example. The data flow: starts → ascent over examples → the best of ev
 move, again for every group with its own weights.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial

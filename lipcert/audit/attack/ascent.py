@@ -6,8 +6,6 @@ Deterministic. Invariants: rows stay in the domain; nothing that was found is lo
 the candidates for a start, so that the best is never below the best start.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Self

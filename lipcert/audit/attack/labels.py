@@ -4,8 +4,6 @@ Every label that is returned is admissible. Where the norm of a gradient is a co
 label, its largest values are at the extreme labels: only those are tried.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ Everything outside is float64 numpy; a few rows at a time are evaluated, so that
 bounded.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

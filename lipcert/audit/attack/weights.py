@@ -6,8 +6,6 @@ whatever they are. In the ascent, steps of the weights and of the examples take 
 weights that does not help is taken back.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self

@@ -4,8 +4,6 @@ Each module states checks: what each one compares, and why its threshold raises 
 false alarms. `leave_one_out` and `batch_independence` check functions of the user's own.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from lipcert.audit.bounds import Claims

@@ -20,8 +20,6 @@ layers stay as they are. Compared: bit for bit. False alarms: none: those of a l
 by its batch move, and by nothing else.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 

@@ -27,8 +27,6 @@ of A is off by more than ‖E‖, which does not grow where columns are added up
 one that favours the run is taken.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field

@@ -29,8 +29,6 @@ Invariant: nothing is imitated: the class is one of `torch.optim`, by its full n
 hyper-parameter that it takes is the recorded one.
 """
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Collection, Iterator, Mapping

@@ -31,8 +31,6 @@ linearly independent, of at least twice as many entries as there are examples, s
 as many explain anything, kinks as well; and batches of at most 2²⁴ numbers in all.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

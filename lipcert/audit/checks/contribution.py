@@ -12,8 +12,6 @@ than 2^-22, which is what rounding a standard deviation to float32 may take away
 within what that margin stands for. Examples that attain the claim pass.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

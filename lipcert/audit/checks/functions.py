@@ -4,8 +4,6 @@ leave_one_out(gradients, x, y, sensitivity=0.25)  # gradients(x, y) → arrays b
 batch_independence(function, x)                   # function(x) → one row for each example
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace

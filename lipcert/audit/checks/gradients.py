@@ -11,8 +11,6 @@ the derivative of the logits in the direction θ: forward differentiation gives 
 at once. Invariant: each norm is off by its error at most.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property

@@ -21,8 +21,6 @@ decay), which is harmless, and cannot be distinguished from a release without no
 is a violation only where a is closer to the clean gradient than to the noised one.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping

@@ -13,8 +13,6 @@ batches themselves show of the sampler stands in `sampling`.
 False alarms: none.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

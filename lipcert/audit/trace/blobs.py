@@ -13,8 +13,6 @@ noise, which a trace holds at detailed steps, are another matter.) Invariant: a 
 for all ranks and all times, of which its manifest states a digest.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import json

@@ -4,8 +4,6 @@ Invariant: nothing but a regular file is opened for reading, and a name either i
 complete content.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import stat

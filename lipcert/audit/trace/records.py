@@ -6,7 +6,7 @@ mapping, stands for "was not recorded", never for zero. A number may be NaN or i
 computed such a number.
 """
 
-from __future__ import annotations
+from __future__ import annotations  # `kinds_of` reads declared types as texts
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace

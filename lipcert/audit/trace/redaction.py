@@ -8,8 +8,6 @@ ones remain equal, and nothing can be tried out. What is kept was still computed
 a redacted trace is not differentially private.
 """
 
-from __future__ import annotations
-
 import hmac
 import math
 import secrets

@@ -9,8 +9,6 @@ of kind "close" says that there were none. A number that is not finite is one of
 because JSON has no number for it and a recorded loss may be one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

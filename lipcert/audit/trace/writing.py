@@ -7,8 +7,6 @@ system itself loses with its power is at most what was written in the last secon
 or lines (`SYNC_LINES`).
 """
 
-from __future__ import annotations
-
 import fcntl
 import os
 import time

@@ -3,8 +3,6 @@
 The float64 values of a `LoweredNetwork` are those of `graph.evaluate` up to rounding.
 """
 
-from __future__ import annotations
-
 from lipcert.measure.lowering.functions import Tensors
 from lipcert.measure.lowering.network import LoweredNetwork, Tap, lowered
 

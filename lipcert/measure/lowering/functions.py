@@ -5,8 +5,6 @@ Invariants: examples never meet; nothing is written in place, and no input is re
 depends on the numbers in a tensor, so that autograd and `torch.func.vmap` see through everything.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial, reduce

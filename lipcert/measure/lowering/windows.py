@@ -4,8 +4,6 @@ x is [examples, channels, *sizes], a kernel as ONNX has it. Pads that torch's ke
 or refuse (unequal ends, more than half a window) are added, or cut away, explicitly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

@@ -4,8 +4,6 @@ Input: the bounded part of a network, and its live module. Output: sums of clipp
 hooks that clip the input and the cotangent of each layer.
 """
 
-from __future__ import annotations
-
 from lipcert.training.clipping.backprop import install_clips
 from lipcert.training.clipping.gradients import (
     Asked,

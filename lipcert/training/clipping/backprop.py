@@ -8,8 +8,6 @@ of which one of two modules reads rows; whatever cannot be mapped this way is re
 `check_clips` verifies the mapping.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -10,8 +10,6 @@ example, the two compute the same at all other inputs too, also where a clip tha
 here takes effect.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ sums come from the same tensors, so that an example changes the sum by at most t
 group, up to the rounding of the additions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 

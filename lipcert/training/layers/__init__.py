@@ -10,8 +10,6 @@ that averages over the batch, a convolution that is 1-Lipschitz by a factor of a
 constraint on the weight holds the norm of the convolution itself).
 """
 
-from __future__ import annotations
-
 from lipcert.training.layers.activations import GroupSort, Householder, MaxMin, ScaledL2NormPool2d
 from lipcert.training.layers.blocks import (
     AddBias,

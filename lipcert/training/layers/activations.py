@@ -18,8 +18,6 @@ Exports: a layer may compute the same function in two ways: for the exporter in 
 importer recognises as a whole, and otherwise in the operations that are fastest, backwards too.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Final

@@ -21,8 +21,6 @@ is not trained.
 (Béthune et al. 2024, Section 4: projection onto the ball, onto the sphere.)
 """
 
-from __future__ import annotations
-
 from types import MappingProxyType
 from typing import Final, Literal
 

@@ -10,8 +10,6 @@ the floor, (P − uuᵀ)/s where it is above, and between the two where both mee
 the maximum leaves large deviations alone. Constant blocks give 0, with a finite derivative.
 """
 
-from __future__ import annotations
-
 import math
 
 import torch

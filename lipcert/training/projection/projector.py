@@ -8,8 +8,6 @@ real numbers that its entries are, obeys its constraint: this is proved, not com
 scaled to its radius. Nothing is claimed about the result; it is projected like any other weight.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ emulate float64 by whole numbers, whose errors are others: where it is asked to,
 What the first guess does not prove is left to the processor, which guesses on.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Mapping, Sequence
