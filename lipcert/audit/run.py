@@ -103,16 +103,11 @@ def audit_shard(job: Job, shard: Shard, results: Path, observe: Progress | None 
 
 
 @one_thread()
-def merged_report(
-    results: Path, observe: Progress | None = None, data: object = None
-) -> AuditReport:
-    """The report of the results that are in a folder; units without one make it inconclusive.
-
-    data: as of `audit`.
-    """
+def merged_report(results: Path, observe: Progress | None = None) -> AuditReport:
+    """The report of the results that are in a folder; units without one make it inconclusive."""
     started = time.monotonic()
     job = ResultFolder.job_in(results)
-    ready = prepare(job, observe, data)
+    ready = prepare(job, observe)
     kept = ResultFolder.opened(results, job, ready.digest).kept(ready.units)
     checked = run_checks(_on_cpu(ready))
     return conclude(ready, total_of(kept), checked, seconds=time.monotonic() - started)

@@ -8,16 +8,12 @@ from typing import BinaryIO
 
 
 def write_whole(
-    file: Path,
-    content: bytes | Callable[[BinaryIO], object],
-    *,
-    private: bool = False,
-    durable: bool = True,
+    file: Path, content: bytes | Callable[[BinaryIO], object], *, private: bool = False
 ) -> None:
     """Write a file atomically; content: the bytes, or a function that writes them.
 
     private: nobody else can read it; else it has the permissions of the file that it replaces, or
-    those of any new file. durable: it survives a crash of the system.
+    those of any new file. It survives a crash of the system.
     Raises: OSError, and what `content` raises; then the old file is as it was.
     """
     handle, name = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name[:64]}.")
@@ -28,9 +24,8 @@ def write_whole(
                 stream.write(content)
             else:
                 content(stream)
-            if durable:
-                stream.flush()
-                os.fsync(stream.fileno())
+            stream.flush()
+            os.fsync(stream.fileno())
         if not private:
             temporary.chmod(_permissions(file))
         temporary.replace(file)
