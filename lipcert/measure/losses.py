@@ -5,8 +5,6 @@ one number per example [examples]; its gradient is what `Loss.cotangent` bounds.
 not reduce over the batch.
 """
 
-from __future__ import annotations
-
 from functools import singledispatch
 
 import torch

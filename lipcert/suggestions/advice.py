@@ -7,8 +7,6 @@ clipping needs none of them, except that no private run can have a layer that mi
 a batch.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final

@@ -1,7 +1,5 @@
 """Engine: what-ifs of one network, analysed, ranked and combined by a `Session`."""
 
-from __future__ import annotations
-
 import math
 import time
 from dataclasses import replace

@@ -12,8 +12,6 @@ function, what an object within an object within an object holds) is not seen.
 which `.data` and numpy pass by. A yes is never wrong, however sums are rounded.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections import OrderedDict, deque

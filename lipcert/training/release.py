@@ -15,8 +15,6 @@ numbers of a GPU depend on its model. That pseudo-random numbers stand for rando
 floating-point numbers for real ones, are assumptions of every (ε, δ) that is stated.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, field

@@ -3,8 +3,6 @@
 Every norm comes with a rigorous bound of its rounding error.
 """
 
-from __future__ import annotations
-
 from lipcert.measure.gradient_norms.engine import MEMORY_LIMIT, NormEngine
 
 __all__ = ["MEMORY_LIMIT", "NormEngine"]

@@ -6,8 +6,6 @@ to ‖G‖². A transposed convolution is the adjoint: value and cotangent excha
 formula is the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod, sqrt

@@ -11,8 +11,6 @@ scales (f = x), divisors (f = −x/d²), slopes of PRelu, and scales behind a no
 statistics (f = (x − m)·r).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -17,8 +17,6 @@ the same tensors: an example moves the sum by at most the radius of each group, 
 of the additions, however inexact the pass itself was.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
