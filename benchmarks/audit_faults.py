@@ -258,6 +258,42 @@ def _alike(spread: int) -> Draw:
     return draw
 
 
+def _cut(random: np.random.Generator, pool: int, size: int, _: int) -> Index:
+    return _poisson(random, pool, size)[: size + int(size**0.5)]
+
+
+def _drawn_again(random: np.random.Generator, pool: int, size: int, step: int) -> Index:
+    index = _poisson(random, pool, size)
+    is_far = abs(len(index) - size) > size**0.5
+    return _drawn_again(random, pool, size, step) if is_far else index
+
+
+def _pairs(random: np.random.Generator, pool: int, size: int, _: int) -> Index:
+    """Each with another one."""
+    half = _poisson(random, pool // 2, size // 2)
+    return np.concatenate([half, half + pool // 2]) * 7 % pool
+
+
+def _antithetic(random: np.random.Generator, pool: int, size: int, step: int) -> Index:
+    """Who is in a batch is not in the next one, of every two."""
+    index = random.permutation(pool)
+    if step % 2:
+        index = index[~np.isin(index, _LAST.pop())]
+    drawn: Index = index[: random.binomial(pool, size / pool)]
+    _LAST[:] = [drawn]
+    return drawn
+
+
+def _at_rates(*rates: float) -> Draw:
+    """Of equal parts of the data, times the rate."""
+    return lambda random, pool, size, _: np.flatnonzero(
+        random.random(pool) < size / pool * np.repeat(rates, pool // len(rates))
+    )
+
+
+_LAST: list[Index] = []
+
+
 def _shuffled(random: np.random.Generator, pool: int, size: int, step: int) -> Index:
     """Epochs of disjoint batches, of sizes that vary as they should."""
     order = np.random.default_rng(step * size // pool).permutation(pool)
@@ -278,6 +314,12 @@ SAMPLERS: dict[str, Draw] = {
     "sizes that are all equal": _alike(0),
     "sizes that differ by one at most": _alike(1),
     "shuffled and cut, with Poisson sizes": _shuffled,
+    "cut at the mean and a deviation": _cut,
+    "drawn again beyond a deviation": _drawn_again,
+    "examples in pairs": _pairs,
+    "antithetic batches, two and two": _antithetic,
+    "a quarter of the data at 2.2 times the rate": _at_rates(2.2, 0.6, 0.6, 0.6),
+    "an eighth of the data never": _at_rates(*7 * [8 / 7], 0.0),
 }
 
 

@@ -15,11 +15,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 from scipy.optimize import minimize_scalar
-from scipy.stats import hypergeom
 
 from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.core.program import FloatArray
@@ -27,6 +27,7 @@ from lipcert.core.program import FloatArray
 FALSE_ALARM: Final = 1e-6
 SHARE: Final = FALSE_ALARM / 5.0
 STEEPEST: Final = 60.0
+_Numbers = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,9 @@ def too_rare(tests: Iterable[ChanceTest], share: float) -> ChanceTest | None:
     return found if found is not None and found.is_too_rare(share) else None
 
 
-def log_binomial_at_least(count: FloatArray, trials: float, log_p: FloatArray) -> FloatArray:
+def log_binomial_at_least(
+    count: _Numbers, trials: float | _Numbers, log_p: float | _Numbers
+) -> FloatArray:
     """ln of a bound of P(K ≥ count), K a sum of `trials` indicators of probability p = exp(log_p).
 
     The indicators are independent, or negatively associated, under which products of increasing
@@ -100,20 +103,6 @@ def log_chernoff(log_moment: Callable[[float], float], value: float, *, upper: b
         lambda slope: log_moment(slope) - slope * value, bounds=ends, method="bounded"
     )
     return min(0.0, float(found.fun))
-
-
-def log_overlap_tails(total: int, first: int, second: int, shared: int) -> tuple[float, float]:
-    """ln P(X ≤ shared) and ln P(X ≥ shared), X the overlap of uniform subsets of these sizes.
-
-    X is hypergeometric: exact, as sums of its probabilities.
-    """
-    places = np.arange(max(0, first + second - total), min(first, second) + 1)
-    log_each = hypergeom.logpmf(places, total, first, second)
-
-    def summed(chosen: FloatArray) -> float:
-        return min(0.0, float(np.logaddexp.reduce(chosen))) if chosen.size else -math.inf
-
-    return summed(log_each[places <= shared]), summed(log_each[places >= shared])
 
 
 def power_of_ten(log_chance: float) -> str:

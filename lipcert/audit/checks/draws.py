@@ -1,14 +1,22 @@
 """Draws (LC311): whether batches are as likely as the stated sampling makes them.
 
-**Poisson sizes**: whether they are independent and Binomial(N, q). Compared: each size, the sum of
-all, and how much they vary, on either side.
+**Poisson batches**: each of N examples is in each of T batches with the probability q, each
+independently. So sizes of batches are independent and Binomial(N, q), and so are, Binomial(T, q),
+the numbers of batches that an example is in. Compared, of either:
 
-Threshold: the tails of single sizes and of the sum, which is Binomial(TN, q), are exact and
-doubled. How much they vary is V = Σ min(z², w), z being
-(size − mean)/deviation: its terms are bounded and independent, so that
-P(V ≥ v) ≤ exp(−λv)·M(λ)^T for every λ > 0, and P(V ≤ v) for every λ < 0, M being the moment
-generating function of one term: a finite sum, computed term by term. (Without w, sizes that never
-occur would outweigh all others in M.)
+    levels     how many are k or more, and k or less, for every k that occurs
+    spread     V = Σ min(z², w), z being (number − mean)/deviation, on either side
+    total      the sum of all, which is Binomial(TN, q)
+    cut        sizes alone: whether they are cut at the largest
+
+Threshold: the number of those that are k or more is Binomial; of the j largest, and of the j
+smallest, each j is a test, and Chernoff's bound its probability, as it is that of the total. V: its
+terms are bounded and independent, so that P(V ≥ v) ≤ exp(−λv)·M(λ)^T for every λ > 0, and
+P(V ≤ v) for every λ < 0, M being the moment generating function of one term: a finite sum, computed
+term by term. (Without w, numbers that never occur would outweigh all others in M.) Cut: the
+ratio of the likelihoods of sizes that are cut at m, and of right ones, is 0 where one is above m,
+and (P(S ≥ m)/P(S = m))^(how many are m) elsewhere. It has the mean 1; Markov's inequality for every
+m does the rest.
 
 **Balls in bins**: whether every epoch puts each example into a uniformly drawn batch. Statement: an
 epoch has b batches; each of N examples is in one of them, each with probability 1/b, independently
@@ -16,8 +24,8 @@ of all other examples and epochs. An epoch begins with the run, after an interru
 steps. Of a recording with gaps, the steps that are there are compared.
 
 Sizes: given m batches of its epoch, which hold M examples, the next one is Binomial(N − M,
-1/(b − m)), as the other examples are still uniform among the other batches. Compared: each size,
-whose tails are exact, and V as above. Threshold: with M_t(λ) = E(e^(λ·min(z_t², w)) | the batches
+1/(b − m)), as the other examples are still uniform among the other batches. Compared: each size
+and V as above. Threshold: of sizes, Chernoff's bound; with M_t(λ) = E(e^(λ·min(z_t², w)) | those
 before), a finite sum, e^(λV)/ΠM_t(λ) has the mean 1 for every λ, so that by Markov it is above x
 with at most the probability 1/x; the λ that are tried are counted.
 
@@ -30,28 +38,38 @@ batches of different epochs (`pairs`, below).
 
 Statement: the batches of T steps are independent, and each example is in each batch with the
 probability q; under Poisson sampling independently of the others, without replacement as one of a
-uniform subset of B. Compared, K_k being the number of examples that are in k batches or more:
+uniform subset of B. Compared:
 
-    counts     K_k for every k, on either side: examples that are drawn too often or too rarely;
-               K_1 is how many examples were seen at all
-    neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, on either side; fewer where this
-               would compare more than 2²⁵ members
+    levels, spread  of the numbers of batches that examples are in, as above
+    sets       how often examples of a set are drawn, on either side: 2, 4, … 64 parts of the data,
+               and every m-th example, m = 2 … 16, from each place on
+    neighbours Σ_t |S_t ∩ S_{t+l}| for each of the lags l = 1 … 64, on either side, and where t is
+               even, or odd; fewer where this would compare more than 2²⁵ members
     pairs      |S_s ∩ S_t| for every two of up to 512 steps, spread over the run, on either side
-    together   how many pairs of examples are in the same batches, k or more, and in no others, for
-               every k ≥ 1: of groups that come together, one shows whether another is there
+    together   how many examples are in the same batches as an earlier one, k or more, and in no
+               others, for every k ≥ 1: of groups that come together, one shows whether another is
+               there
+    apart      how often examples i and i + d are in one batch, on either side, for every d
 
-Threshold. Counts: that an example is in k batches or more has the probability P(Binomial(T, q) ≥ k)
-exactly. These indicators are independent under Poisson sampling. Without replacement the members of
-a uniform subset are negatively associated, independent families of such are, and so are increasing
-functions of disjoint parts of them (Joag-Dev and Proschan, 1983), so that Chernoff's bound for
-independent indicators holds in both cases. (K_k small is its complement large, as rare.)
+Threshold. Levels, sets: the indicators are independent under Poisson sampling. Without replacement
+the members of a uniform subset are negatively associated, independent families of such are, and so
+are increasing, or decreasing, functions of disjoint parts of them (Joag-Dev and Proschan, 1983), so
+that Chernoff's bound for independent indicators holds in both cases.
 Neighbours: given the batches before it, S_{t+l} is a uniform subset of its size, so that the
 overlaps of one lag are independent given the sizes, and each is hypergeometric; its moment
 generating function is at most that of Binomial(|S_{t+l}|, |S_t|/N) (Hoeffding, 1963, theorem 4),
-which Chernoff's bound takes. Pairs: the hypergeometric tails are exact; those that lie furthest
-from their means are looked at, and all are counted. Together: both of two examples are in a batch
-with at most the probability q², and neither is with at most (1 − q)². So of all pairs, at most
-C(N, 2)·Σ_{j≥k} C(T, j)·q^2j·(1 − q)^2(T−j) are expected; Markov's inequality does the rest.
+and that of their sum at most that of as many trials of their mean rate, since ln(1 + r(e^λ − 1)) is
+concave in r. Chernoff's bound takes these.
+Together, Poisson: how many examples, n, have one pattern of j batches is Binomial(N, p), p =
+q^j·(1 − q)^(T−j): n with the probability (Np)^n/n! at most, more than w with that of w + 1 times
+e^(Np). Those of all patterns are negatively associated, so that the moment generating function of
+Σ min(n − 1, w), over patterns of k batches or more, is at most the product of single ones, which
+Chernoff's bound takes.
+Spread and together, without replacement: batches of size B are Poisson ones, given that all are of
+this size, so that no event is likelier than under Poisson sampling by more than P(S = B)^−T.
+Apart: of those i for which ⌊i/d⌋ is even no two are in one pair, nor are they of those for which it
+is odd. So each half is a sum of indicators, independent or negatively associated as above, each of
+the probability of two members of one batch: q², or q(B − 1)/(N − 1) without replacement.
 """
 
 from __future__ import annotations
@@ -59,30 +77,30 @@ from __future__ import annotations
 import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from functools import partial
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
+from scipy.fft import irfft, next_fast_len, rfft
 from scipy.sparse import csr_array
-from scipy.special import logsumexp
+from scipy.special import gammaln, logsumexp
 from scipy.stats import binom
 
 from lipcert.audit.checks.chance import (
     ChanceTest,
     log_binomial_at_least,
     log_chernoff,
-    log_overlap_tails,
     power_of_ten,
 )
 from lipcert.core.program import FloatArray
+from lipcert.privacy.plan import Sampling
 
 _BEYOND: Final = 1e-15
 _WIDEST: Final = 64.0
-_EITHER: Final = np.geomspace(1e-3, 1e3, 200)
-_SLOPES: Final = np.concatenate([-_EITHER, _EITHER])
-_FEW_SLOPES: Final = np.concatenate([-np.geomspace(0.02, 200.0, 24), np.geomspace(0.005, 0.45, 12)])
+_SLOPES: Final = np.concatenate([-np.geomspace(0.02, 200.0, 24), np.geomspace(0.005, 0.45, 12)])
 _Numbers = npt.NDArray[np.int64]
 Members = Sequence[tuple[int, _Numbers]]
 """step and different examples of its batch, from 0"""
@@ -91,81 +109,107 @@ _COMPARED: Final = 1 << 25
 _PAIRED: Final = 512
 _EXACTLY: Final = 8
 """pairs on either side whose tail is computed"""
+_AGAIN: Final = 64
+"""examples beyond the first of a pattern that count"""
+_LARGEST: Final = 600.0
+"""ln of what float64 holds"""
+_SPECTRA: Final = 1 << 24
+"""examples times steps whose distances are compared"""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Sizes:
-    """Sizes of batches, each Binomial(trials, rate) given those before."""
+def _rarest(  # noqa: PLR0917
+    counts: npt.NDArray[Any],
+    trials: int | npt.NDArray[Any],
+    rates: float | FloatArray,
+    what: Sequence[str],
+    why: str = "",
+    many: int = 0,
+) -> ChanceTest:
+    """The rarest of some counts, each Binomial(trials, rate) given those before, in these words.
 
-    steps: Sequence[int]
-    counts: _Numbers
-    trials: _Numbers
-    rates: FloatArray
+    many: how many are counted; all, if less.
+    """
+    tails = log_two_sided(counts, trials, rates)
+    k = int(np.argmin(tails))
+    seen, mean = float(counts[k]), float(np.broadcast_to(trials * rates, tails.shape)[k])
+    text = f"{seen:.0f} {what[k]}, where {mean:.4g} are expected"
+    return _test(float(tails[k]), max(many, len(tails)), text, (seen, mean), why)
 
-    def rarest(self, law: str) -> ChanceTest:
-        """The rarest of them. law: the name of the sampling."""
-        tails = log_two_sided(self.counts, self.trials, self.rates)
-        worst = int(np.argmin(tails))
-        step, count, rest = self.steps[worst], self.counts[worst], self.trials[worst]
-        mean = float(rest * self.rates[worst])
-        why = (
-            f"the last batch of an epoch, at step {step}, holds {count} examples, where {rest} "
-            "were in none of its batches before"
-            if self.rates[worst] == 1.0 and not law
-            else f"a {law}batch of {count} examples, as at step {step}, has the probability "
-            f"{power_of_ten(float(tails[worst]))}, where {mean:.4g} are expected"
-        )
-        log_chance = float(tails[worst]) + math.log(len(self.counts))
-        return ChanceTest(log_chance, why, f"step {step}", (float(count), mean))
 
-    def spread(self, slopes: FloatArray, tried: int, law: str) -> ChanceTest:
-        """How much they vary. tried: of how many bounds this is the least. law: what is right."""
-        log_bounds, total, expected = np.zeros(len(slopes)), 0.0, 0.0
-        laws = np.stack([self.trials, self.rates], axis=1)
-        for trials, rate in np.unique(laws, axis=0):
-            variance = trials * rate * (1.0 - rate)
-            if variance <= 0.0:
-                continue
-            some = self.counts[np.all(laws == (trials, rate), axis=1)]
-            places, log_each = binomial_law(int(trials), rate)
-            terms, seen = (
-                np.minimum((numbers - trials * rate) ** 2 / variance, _WIDEST)
-                for numbers in (places, some)
+def _spread(
+    parts: Iterable[tuple[int, float, _Numbers, _Numbers]], of: str, more: float = 0.0
+) -> ChanceTest:
+    """How much numbers vary. parts: trials and rate of their law, numbers, and how many of each.
+
+    more: what is added to the logarithm of a probability.
+    """
+    log_bounds, total, expected = np.zeros(len(_SLOPES)), 0.0, 0
+    for trials, rate, numbers, seen in parts:
+        variance = trials * rate * (1.0 - rate)
+        if variance > 0.0:
+            places, log_each = binomial_law(trials, rate)
+            terms, own = (
+                np.minimum((some - trials * rate) ** 2 / variance, _WIDEST)
+                for some in (places, numbers)
             )
             terms = np.append(terms, _WIDEST)
-            log_bounds += len(some) * logsumexp(log_each + slopes[:, np.newaxis] * terms, axis=1)
-            total += float(np.sum(seen))
-            expected += len(some)
-        log_chance = min(0.0, float(np.min(log_bounds - slopes * total)) + math.log(tried))
-        little = total < expected
-        why = ": batches of a shuffled and cut data set are of one size (LC402)" if little else ""
-        return ChanceTest(
-            log_chance,
-            f"the sizes of {int(expected)} batches vary too {'little' if little else 'much'}: "
-            f"their squared deviations are {total / max(expected, 1.0):.3g} of what {law} gives, "
-            f"which has at most the probability {power_of_ten(log_chance)}{why}",
-            numbers=(total, expected),
-        )
+            moment = logsumexp(log_each + _SLOPES[:, np.newaxis] * terms, axis=1)
+            log_bounds += int(seen.sum()) * moment
+            total += float(own @ seen)
+            expected += int(seen.sum())
+    log_chance = more + float(np.min(log_bounds - _SLOPES * total))
+    how = "little" if total < expected else "much"
+    why = ": batches of a shuffled and cut data set are of one size (LC402)" * (how == "little")
+    what = f"{of.format(expected)} vary too {how}: their squared deviations are "
+    what += f"{total / max(expected, 1):.3g} of what was accounted for"
+    return _test(log_chance, len(_SLOPES), what, (total, float(expected)), why)
+
+
+def _test(
+    log_chance: float, many: float, what: str, numbers: tuple[float, float], why: str = ""
+) -> ChanceTest:
+    """The rarest of so many tests, what it saw, and what that means."""
+    log_chance = min(0.0, log_chance + math.log(many))
+    power = power_of_ten(log_chance)
+    text = f"{what}, which has at most the probability {power}{why}"
+    return ChanceTest(log_chance, text, numbers=numbers)
 
 
 def size_tests(dataset: int, rate: float, sizes: Mapping[int, int]) -> Iterator[ChanceTest]:
-    """The rarest thing that each of the three tests of Poisson batches saw. sizes: by step."""
+    """The rarest thing that each of the four tests of Poisson batches saw. sizes: by step."""
     counts = np.array(list(sizes.values()), dtype=np.int64)
-    law = _Sizes(list(sizes), counts, np.full(len(counts), dataset), np.full(len(counts), rate))
-    yield law.rarest("Poisson ")
-    yield _total(dataset, rate, counts)
-    yield law.spread(_SLOPES, 2, f"the rate {rate:.6g}")
+    found = np.unique(counts, return_counts=True)
+    yield _levels(*found, dataset, rate, ("batches hold", "examples"))
+    yield _spread([(dataset, rate, *found)], "the sizes of {} batches")
+    of = f"examples are in {len(counts)} Poisson batches, at the rate {rate:.6g}"
+    yield _rarest(counts.sum(keepdims=True), dataset * len(counts), rate, [of])
+    yield _cut(*found, dataset, rate)
 
 
-def _total(dataset: int, rate: float, counts: npt.NDArray[np.int64]) -> ChanceTest:
-    total, steps = int(counts.sum()), len(counts)
-    tail = float(log_two_sided(np.array([total]), dataset * steps, rate)[0])
-    return ChanceTest(
-        tail,
-        f"{total} examples in {steps} Poisson batches have the probability {power_of_ten(tail)} "
-        f"at the rate {rate:.6g}",
-        numbers=(float(total), dataset * rate * steps),
-    )
+def _levels(
+    places: _Numbers, seen: _Numbers, trials: int, rate: float, words: tuple[str, str]
+) -> ChanceTest:
+    """How many of some numbers are as large, or as small, as one of them, the rarest.
+
+    seen: how many there are of each. words: what they are, and of what.
+    """
+    count, at_most = int(seen.sum()), np.cumsum(seen)
+    counts = np.stack([count - at_most + seen, at_most], axis=1).ravel()
+    tails = binom.sf(places - 1, trials, rate), binom.cdf(places, trials, rate)
+    many, rates = 2 * min(count, trials + 1), np.stack(tails, axis=1).ravel()
+    how = [text for k in places for text in (f"{k} or more", f"at most {k}")]
+    what = [f"of {count} {words[0]} {each} of {trials} {words[1]}" for each in how]
+    why = f": at the rate {rate:.6g} they are not drawn alike, and independently"
+    return _rarest(counts, count, rates, what, why, many)
+
+
+def _cut(places: _Numbers, seen: _Numbers, dataset: int, rate: float) -> ChanceTest:
+    """Whether sizes are cut at the largest. seen: how many of each."""
+    law, largest = binom(dataset, rate), int(places[-1])
+    gain = float(seen[-1] * (law.logsf(largest - 1) - law.logpmf(largest)))
+    what = f"{seen[-1]} of {seen.sum()} batches hold {largest} examples, and none more"
+    many = len(binomial_law(dataset, rate)[0])
+    return _test(-gain, many, what, (float(seen[-1]), 0.0), ": batches are cut")
 
 
 def binomial_law(trials: int, rate: float) -> tuple[FloatArray, FloatArray]:
@@ -179,123 +223,146 @@ def binomial_law(trials: int, rate: float) -> tuple[FloatArray, FloatArray]:
 
 
 def log_two_sided(
-    counts: npt.NDArray[np.int64],
-    trials: int | npt.NDArray[np.int64],
-    rate: float | npt.NDArray[np.float64],
-) -> npt.NDArray[np.float64]:
-    """ln of twice the smaller tail of Binomial(trials, rate) at each count."""
-    below = binom.logcdf(counts, trials, rate)
-    above = binom.logsf(counts - 1, trials, rate)
-    found = np.minimum(0.0, math.log(2.0) + np.minimum(below, above))
-    return np.asarray(found, dtype=np.float64)
+    counts: npt.NDArray[Any], trials: int | npt.NDArray[Any], rate: float | FloatArray
+) -> FloatArray:
+    """ln of a bound of twice the smaller tail of Binomial(trials, rate) at each count."""
+    some = np.maximum(trials, 1)
+    with np.errstate(divide="ignore"):
+        often = log_binomial_at_least(counts, some, np.log(rate))
+        rarely = log_binomial_at_least(trials - counts, some, np.log1p(-np.asarray(rate)))
+    found = np.minimum(0.0, math.log(2.0) + np.minimum(often, rarely))
+    return np.where(np.asarray(trials) > 0, found, 0.0)
 
 
-def member_tests(dataset: int, rate: float, members: Members) -> Iterator[ChanceTest]:
-    """The rarest thing that each of the four tests saw."""
+def member_tests(
+    dataset: int,
+    rate: float,
+    members: Members,
+    way: Sampling = Sampling.POISSON,
+    *,
+    is_ordered: bool = True,
+) -> Iterator[ChanceTest]:
+    """The rarest thing that each of the seven tests saw.
+
+    is_ordered: whether examples are numbered as in the data set.
+    """
     if not members or not 0.0 < rate < 1.0:
         return
-    yield _counts(dataset, rate, members)
-    yield _together(dataset, rate, members)
+    is_poisson = way is Sampling.POISSON
+    steps, drawn = len(members), np.concatenate([index for _, index in members])
+    examples, seen = np.unique(drawn, return_counts=True)
+    places, counts = np.unique(np.append(seen, 0), return_counts=True)
+    counts[0] = max(dataset - len(examples), 0)
+    yield _levels(places, counts, steps, rate, ("examples are in", "batches"))
+    more = 0.0 if is_poisson else -steps * float(binom.logpmf(len(members[0][1]), dataset, rate))
+    of = "the numbers of batches that {} examples are in"
+    yield _spread([(steps, rate, places, counts)], of, more)
+    yield _together(dataset, rate, members, more)
+    if is_ordered:
+        yield _sets(dataset, rate, drawn, steps)
+        other = rate if is_poisson else max(0.0, (rate * dataset - 1.0) / (dataset - 1))
+        yield _apart(dataset, rate * other, members)
     if len(members) > 1:
-        yield _neighbours(dataset, members, _matrix(members))
+        yield _neighbours(dataset, members)
         yield pair_test(dataset, members, range(len(members)))
 
 
-def _counts(dataset: int, rate: float, members: Members) -> ChanceTest:
-    steps = len(members)
-    examples, seen = np.unique(np.concatenate([index for _, index in members]), return_counts=True)
-    places = np.arange(int(seen.max(initial=0)) + 1)
-    histogram = np.bincount(seen, minlength=len(places)).astype(np.float64)
-    histogram[0] = max(dataset - len(examples), 0)
-    at_most = np.cumsum(histogram)
-    at_least = dataset - at_most + histogram
-    often = log_binomial_at_least(at_least, dataset, binom.logsf(places - 1, steps, rate))
-    rarely = log_binomial_at_least(at_most, dataset, binom.logcdf(places, steps, rate))
-    many = math.log(2.0 * (steps + 1))
-    k = int(np.argmin(np.minimum(often, rarely)))
-    too_often = bool(often[k] < rarely[k])
-    counted = int((at_least if too_often else at_most)[k])
-    tail = float((binom.sf if too_often else binom.cdf)(k - too_often, steps, rate))
-    log_chance = min(0.0, float(min(often[k], rarely[k])) + many)
-    how = f"{k} or more" if too_often else f"at most {k}" if k else "none"
-    batches = "batch" if steps == 1 else "batches"
-    return ChanceTest(
-        log_chance,
-        f"{counted} of {dataset} examples are in {how} of {steps} {batches}, where "
-        f"{dataset * tail:.3g} are expected at the rate {rate:.6g}, which has at most the "
-        f"probability {power_of_ten(log_chance)}: they are not drawn with equal probability",
-        numbers=(float(counted), dataset * tail),
-    )
-
-
-def _together(dataset: int, rate: float, members: Members) -> ChanceTest:
+def _together(dataset: int, rate: float, members: Members, more: float) -> ChanceTest:
+    """more: what is added to the logarithm of a probability."""
     steps, columns = len(members), csr_array(_matrix(members).T)
     alike = Counter(
         columns.indices[start:end].tobytes() for start, end in itertools.pairwise(columns.indptr)
     )
-    pairs = np.zeros(steps + 1)
+    again = np.zeros(steps + 1)
     for row, count in alike.items():
-        pairs[len(row) // columns.indices.itemsize] += count * (count - 1) / 2
-    seen = np.cumsum(pairs[::-1])[::-1]
+        again[len(row) // columns.indices.itemsize] += min(count - 1, _AGAIN)
+    seen = np.cumsum(again[::-1])[::-1]
     places = np.flatnonzero(seen[1:]) + 1
     if not len(places):
         return ChanceTest(0.0, "")
-    both, neither = rate * rate, (1.0 - rate) ** 2
-    log_tails = steps * math.log(both + neither) + binom.logsf(
-        places - 1, steps, both / (both + neither)
-    )
-    log_expected = math.log(dataset * (dataset - 1) / 2) + log_tails
-    chances = log_expected - np.log(seen[places]) + math.log(steps)
+    places = places[np.unique(np.linspace(0, len(places) - 1, _EXACTLY).astype(int))]
+    batches, more_of = np.arange(steps + 1), np.arange(2, _AGAIN + 2)[:, np.newaxis]
+    log_patterns = gammaln(steps + 1) - gammaln(batches + 1) - gammaln(steps - batches + 1)
+    log_mean = math.log(dataset) + batches * math.log(rate) + (steps - batches) * math.log1p(-rate)
+    law = more_of * log_mean - gammaln(more_of + 1)
+    law[-1] += np.exp(log_mean)
+
+    def log_moment(slope: float, least: int) -> float:
+        rise = slope * (more_of - 1)
+        gains = rise + np.log(-np.expm1(-np.maximum(rise, _BEYOND)))
+        each = np.minimum(log_patterns + logsumexp(law + gains, axis=0), _LARGEST)
+        return float(np.exp(each)[least:].sum())
+
+    chances = [log_chernoff(partial(log_moment, least=k), seen[k], upper=True) for k in places]
     least = int(np.argmin(chances))
-    k, log_chance = int(places[least]), min(0.0, float(chances[least]))
-    found, expected = float(seen[k]), math.exp(log_expected[least])
-    return ChanceTest(
-        log_chance,
-        f"{found:.0f} pairs of examples are in the same {k} or more of {steps} batches and in no "
-        f"others, where {expected:.2g} are expected, which has at most the probability "
-        f"{power_of_ten(log_chance)}: they come together, so that one shows whether another is "
-        "there",
-        numbers=(found, expected),
+    k = int(places[least])
+    found = float(seen[k])
+    return _test(
+        chances[least] + more,
+        steps,
+        f"{found:.0f} examples are in the same {k} or more of {steps} batches as others are, and "
+        "in no others",
+        (found, 0.0),
+        ": they come together, so that one shows whether another is there",
     )
 
 
-def _neighbours(dataset: int, members: Members, batches: csr_array) -> ChanceTest:
+def _sets(dataset: int, rate: float, drawn: _Numbers, steps: int) -> ChanceTest:
+    """Draws from parts of the data, and of every m-th example, the rarest."""
+    cuts = [(n, drawn * n // dataset, np.diff(-(-dataset * np.arange(n + 1) // n)))
+            for n in (2, 4, 8, 16, 32, 64)]  # fmt: skip
+    cuts += [(m, drawn % m, (dataset - np.arange(m) + m - 1) // m) for m in range(2, 17)]
+    what = [f"draws are from part {k} of {n} of the data" for n, *_ in cuts[:6] for k in range(n)]
+    what += [
+        f"draws are of every {m}th example, from {k} on" for m, *_ in cuts[6:] for k in range(m)
+    ]
+    counts = np.concatenate([np.bincount(at, minlength=n) for n, at, _ in cuts])
+    trials = steps * np.concatenate([sizes for _, _, sizes in cuts])
+    why = ": examples are not drawn with equal probability"
+    return _rarest(counts, trials, rate, what, why)
+
+
+def _apart(dataset: int, rate: float, members: Members) -> ChanceTest:
+    """Examples at one distance in one batch. rate: the probability of both."""
+    if not 1 < dataset <= _SPECTRA:
+        return ChanceTest(0.0, "")
+    size, some = next_fast_len(2 * dataset, real=True), members[: _SPECTRA // dataset]
+    rows = (np.abs(rfft(np.bincount(index, minlength=size))) ** 2 for _, index in some)
+    power = sum(rows, start=np.zeros(size // 2 + 1))
+    seen = np.rint(irfft(power, size)[1:dataset])
+    mean = rate * len(some) * (dataset - np.arange(1, dataset))
+    order = np.argsort((seen - mean) / np.sqrt(mean + 1.0))
+    drawn = np.concatenate([2 * t * dataset + index for t, (_, index) in enumerate(some)])
+    furthest = np.unique(np.concatenate([order[:_EXACTLY], order[-_EXACTLY:]])) + 1
+    counts, trials = [], []
+    for d in furthest:
+        both = drawn[np.isin(drawn + d, drawn)] % (2 * dataset)
+        counts += np.bincount(both // d % 2, minlength=2).tolist()
+        trials += (len(some) * np.bincount(np.arange(dataset - d) // d % 2, minlength=2)).tolist()
+    what = [
+        f"times examples whose numbers differ by {d} are together" for d in furthest for _ in "12"
+    ]
+    why, many = ": they are not drawn independently", 2 * (dataset - 1)
+    return _rarest(np.array(counts), np.array(trials), rate, what, why, many)
+
+
+def _neighbours(dataset: int, members: Members) -> ChanceTest:
     """Overlaps of batches l steps apart, for each l."""
+    batches = _matrix(members)
     sizes = np.array([len(index) for _, index in members], dtype=np.float64)
     lags = min(_LAGS, len(members) - 1, max(1, _COMPARED // max(1, batches.nnz)))
-    found = [_at_lag(dataset, sizes, batches, lag) for lag in range(1, lags + 1)]
-    log_chance, lag, shared, expected = min(found)
-    log_chance = min(0.0, log_chance + math.log(2.0 * lags))
-    apart = "consecutive batches" if lag == 1 else f"batches {lag} steps apart"
-    how = (
-        f"{apart} never share an example"
-        if shared == 0.0
-        else f"{apart} share {shared:.0f} examples in all"
-    )
-    why = ": the data set was shuffled and cut (LC402)" if shared == 0.0 else ""
-    return ChanceTest(
-        log_chance,
-        f"{how}, where {expected:.4g} are expected, which has at most the probability "
-        f"{power_of_ten(log_chance)}{why}",
-        numbers=(shared, expected),
-    )
-
-
-def _at_lag(
-    dataset: int, sizes: FloatArray, batches: csr_array, lag: int
-) -> tuple[float, int, float, float]:
-    """ln of the rarer tail, the lag, the sum of the overlaps and its mean."""
-    trials, rates = sizes[lag:], np.minimum(sizes[:-lag] / dataset, 1.0)
-    shared = float(batches[lag:].multiply(batches[:-lag]).sum())
-    expected = float(trials @ rates)
-
-    def log_moment(slope: float) -> float:
-        with np.errstate(divide="ignore"):
-            each = np.log1p(rates * math.expm1(slope))
-        return float(np.sum(np.where(trials > 0.0, trials * each, 0.0)))
-
-    tail = log_chernoff(log_moment, shared, upper=shared > expected)
-    return tail, lag, shared, expected
+    parts = []
+    for lag in range(1, lags + 1):
+        overlaps = batches[lag:].multiply(batches[:-lag]).sum(axis=1)
+        means = sizes[lag:] * np.minimum(sizes[:-lag] / dataset, 1.0)
+        rows = np.stack([overlaps, sizes[lag:], means])
+        some = slice(None), slice(0, None, 2), slice(1, None, 2)
+        parts += [rows[:, each].sum(axis=1) for each in some]
+    shared, trials, means = np.array(parts).T
+    rates = means / np.maximum(trials, 1.0)
+    what = [f"examples are shared by batches {k // 3 + 1} steps apart" for k in range(3 * lags)]
+    why = ": they share none where the data set was shuffled and cut (LC402)"
+    return _rarest(shared, trials, rates, what, why)
 
 
 def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTest:
@@ -311,34 +378,11 @@ def pair_test(dataset: int, members: Members, epochs: Sequence[int]) -> ChanceTe
     first, second = np.nonzero(np.triu(epoch[:, np.newaxis] != epoch, 1))
     if not len(first):
         return ChanceTest(0.0, "")
-    seen = shared[first, second].astype(np.float64)
-    rates = np.minimum(sizes[first] / dataset, 1.0)
-    mean = sizes[second] * rates
-    spread = np.sqrt(np.maximum(mean * (1.0 - rates), 1e-12))
-    order = np.argsort((seen - mean) / spread)
-    looked_at = np.unique(np.concatenate([order[:_EXACTLY], order[-_EXACTLY:]]))
-    found = [
-        (
-            min(
-                log_overlap_tails(
-                    dataset, int(sizes[first[i]]), int(sizes[second[i]]), int(seen[i])
-                )
-            ),
-            int(i),
-        )
-        for i in looked_at
-    ]
-    log_chance, i = min(found)
-    log_chance = min(0.0, log_chance + math.log(2.0 * len(first)))
-    one, other = (members[int(chosen[place[i]])][0] for place in (first, second))
-    return ChanceTest(
-        log_chance,
-        f"the batches of steps {one} and {other} share {int(seen[i])} of their "
-        f"{int(sizes[first[i]])} and {int(sizes[second[i]])} examples, where {mean[i]:.3g} are "
-        f"expected, which has at most the probability {power_of_ten(log_chance)}",
-        f"step {other}",
-        (float(seen[i]), float(mean[i])),
-    )
+    seen, rates = shared[first, second], np.minimum(sizes[first] / dataset, 1.0)
+    steps = [members[place][0] for place in chosen]
+    both = zip(first, second, strict=True)
+    what = [f"examples are shared by batches {steps[a]} and {steps[b]}" for a, b in both]
+    return _rarest(seen, sizes[second], rates, what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -369,9 +413,15 @@ def bin_size_tests(epochs: Epochs, dataset: int, sizes: Mapping[int, int]) -> It
         rests.append(max(dataset - examples, 0))
         chances.append(1.0 / (epochs.bins - batches))
     counts = np.array([sizes[step] for step in sorted(sizes)], dtype=np.int64)
-    law = _Sizes(sorted(sizes), counts, np.array(rests), np.array(chances))
-    yield law.rarest("")
-    yield law.spread(_FEW_SLOPES, len(_FEW_SLOPES), "balls in bins")
+    trials, rates = np.array(rests), np.array(chances)
+    what = [f"examples are in the batch of step {step}" for step in sorted(sizes)]
+    yield _rarest(counts, trials, rates, what)
+    laws, which = np.unique(np.stack([trials, rates], axis=1), axis=0, return_inverse=True)
+    parts = [
+        (int(rest), float(chance), *np.unique(counts[which == k], return_counts=True))
+        for k, (rest, chance) in enumerate(laws)
+    ]
+    yield _spread(parts, "the sizes of {} batches")
 
 
 def repeated_or_missing(epochs: Epochs, dataset: int, members: Members) -> tuple[str, int] | None:
@@ -408,23 +458,12 @@ def bin_member_tests(epochs: Epochs, dataset: int, members: Members) -> Iterator
             there = place[index]
             np.add.at(moved, (there[there >= 0] - bin_) % epochs.bins, 1.0)
     if trials.any():
-        yield _moves(epochs.bins, moved, trials)
+        moves = ["stay in the same batch", *(f"move by {k} batches" for k in range(1, len(moved)))]
+        what = [f"examples {move} from one epoch to the next" for move in moves]
+        why = ": batches are not drawn anew"
+        yield _rarest(moved, trials, 1.0 / epochs.bins, what, why)
     if len(starts) > 1:
         yield pair_test(dataset, members, [epochs.place(step)[0] for step, _ in members])
-
-
-def _moves(bins: int, moved: FloatArray, trials: FloatArray) -> ChanceTest:
-    tails = log_two_sided(moved.astype(np.int64), trials.astype(np.int64), 1.0 / bins)
-    worst = int(np.argmin(tails))
-    log_chance = min(0.0, float(tails[worst]) + math.log(bins))
-    how = f"move by {worst} batches" if worst else "stay in the same batch"
-    return ChanceTest(
-        log_chance,
-        f"{moved[worst]:.0f} examples {how} from one epoch to the next, where "
-        f"{trials[worst] / bins:.4g} are expected, which has at most the probability "
-        f"{power_of_ten(log_chance)}: batches are not drawn anew",
-        numbers=(float(moved[worst]), float(trials[worst] / bins)),
-    )
 
 
 def _matrix(members: Members) -> csr_array:

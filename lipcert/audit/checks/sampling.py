@@ -34,8 +34,8 @@ from lipcert.audit.records import Check, CheckReport
 from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
 
-OF_EACH: Final = SHARE / 7.0
-"""the share of each test: three are of sizes, four of members"""
+OF_EACH: Final = SHARE / 11.0
+"""the share of each test: four are of sizes, seven of members"""
 _CHECK: Final = Check(
     "LC311",
     "schedule",
@@ -84,9 +84,9 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
             case Sampling.SHUFFLE:
                 yield from _epoch_faults(epoch, members, resumed_steps(run), _epochs(run, epoch))
             case Sampling.POISSON | Sampling.WITHOUT_REPLACEMENT:
-                yield from _rarest(member_tests(present, rate, members))
-            case Sampling.FULL_BATCH:
-                pass
+                tags = any(batch.tags for step in run.steps for batch in step.batches)
+                tests = member_tests(present, rate, members, way, is_ordered=not tags)
+                yield from _rarest(tests)
     yield _CHECK.passed("members of batches")
 
 

@@ -115,7 +115,7 @@ FAULTS: dict[str, tuple[dict[str, object], set[tuple[str, str]], str, float | No
     ),
     "batches of a fixed size": ({"draw": fixed_size}, {SCHEDULE}, "of one size", None),
     "a shuffled data set": (
-        {"draw": shuffled}, {SCHEDULE}, "are not drawn with equal probability", None,
+        {"draw": shuffled}, {SCHEDULE}, "which has at most the probability", None,
     ),
     "another sampler": ({"sampler": "shuffle"}, {SCHEDULE}, "", None),
     "an example twice in a batch": ({"draw": twice}, {SCHEDULE}, "step 2", None),

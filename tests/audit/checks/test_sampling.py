@@ -99,11 +99,11 @@ def test_chances_are_no_smaller_than_they_are_said_to_be(way: Sampling) -> None:
             )
         else:
             sized = size_tests(200, 0.1, sizes) if way is Sampling.POISSON else iter(())
-            seen = member_tests(200, 0.1, members)
+            seen = member_tests(200, 0.1, members, way)
         every = [*sized, *seen]
         found.append([item.log_chance for item in every])
     below = np.mean(np.array(found) < math.log(0.05), axis=0)
-    assert below.shape == ({Sampling.POISSON: 7}.get(way, 4),)
+    assert below.shape == ({Sampling.POISSON: 11, BINS: 4}.get(way, 6),)
     assert np.all(below < 0.05 + 4.0 * math.sqrt(0.05 * 0.95 / 120))
     assert np.min(found) > math.log(SHARE)
 
@@ -173,6 +173,39 @@ def one_pair(random: np.random.Generator, step: int) -> np.ndarray:
     return np.flatnonzero(drawn)
 
 
+def cut_at(most: int) -> Draw:
+    return lambda random, step: poisson(random, step)[:most]
+
+
+def drawn_again(random: np.random.Generator, step: int) -> np.ndarray:
+    """Until there are no fewer than 34 and no more than 46."""
+    index = poisson(random, step)
+    return index if 34 <= len(index) <= 46 else drawn_again(random, step)
+
+
+def pairs(random: np.random.Generator, _: int) -> np.ndarray:
+    """Examples of one order, two and two."""
+    half = np.flatnonzero(random.random(POOL // 2) < RATE)
+    return np.random.default_rng(3).permutation(POOL)[np.concatenate([half, half + POOL // 2])]
+
+
+def antithetic(_: np.random.Generator, step: int) -> np.ndarray:
+    u = np.random.default_rng(step // 2).random(POOL)
+    return np.flatnonzero((1.0 - u if step % 2 else u) < RATE)
+
+
+def at_rates(*rates: float) -> Draw:
+    """Of equal parts of the data."""
+    return lambda random, _: np.flatnonzero(
+        random.random(POOL) < RATE * np.repeat(rates, POOL // len(rates))
+    )
+
+
+def every_eighth_never(random: np.random.Generator, _: int) -> np.ndarray:
+    rates = np.where(np.arange(POOL) % 8, RATE * 8 / 7, 0.0)
+    return np.flatnonzero(random.random(POOL) < rates)
+
+
 def shuffled(_: np.random.Generator, step: int) -> np.ndarray:
     order = np.random.default_rng(step // 10).permutation(POOL)
     return order[BATCH * (step % 10) :][:BATCH]
@@ -217,18 +250,26 @@ SHUFFLE, FULL = Sampling.SHUFFLE, Sampling.FULL_BATCH
         (POISSON, alike_sizes, 20, "vary too little"),
         (POISSON, fixed, 20, "of one size"),
         (POISSON, in_blocks, 40, "probability"),
-        (POISSON, by_ranks_of_one_seed, 50, "they come together"),
-        (POISSON, one_pair, 140, "1 pairs of examples"),
+        (POISSON, by_ranks_of_one_seed, 50, "whose numbers differ by 200 are"),
+        (POISSON, one_pair, 140, "1 examples are in the same"),
+        (POISSON, cut_at(40), 60, "and none more"),
+        (POISSON, cut_at(46), 200, "and none more"),
+        (POISSON, drawn_again, 150, "vary too little"),
+        (POISSON, pairs, 20, "they come together"),
+        (POISSON, antithetic, 25, "shared by batches 1 steps apart"),
+        (POISSON, at_rates(2.2, 0.6, 0.6, 0.6), 10, "draws are from part 0 of 4"),
+        (POISSON, at_rates(*7 * [8 / 7], 0.0), 10, "0 draws are from part 7 of 8"),
+        (POISSON, every_eighth_never, 10, "0 draws are of every 8th example, from 0 on"),
         (FIXED, with_some_always(fixed), 20, "3 of 400 examples are in 20 or more of 20"),
         (FIXED, fixed_from_a_fifth, 6, "examples"),
         (FIXED, the_same_again(fixed), 4, "share"),
         (FIXED, poisson, 4, "was accounted for"),
-        (FIXED, lambda _r, step: BATCH * (step % 10) + np.arange(BATCH), 10, "examples are in"),
+        (FIXED, lambda _r, step: BATCH * (step % 10) + np.arange(BATCH), 10, "vary too little"),
         (BINS, shuffled, 20, "vary too little"),
         (BINS, poisson, 10, "was already in a batch of its epoch"),
-        (BINS, in_nine_of_ten_bins, 10, "has the probability"),
+        (BINS, in_nine_of_ten_bins, 10, "in the batch of step 8, where"),
         (BINS, bins_and_one_again, 10, "example 7 at step"),
-        (BINS, bins_without_one, 10, "the last batch of an epoch"),
+        (BINS, bins_without_one, 10, "in the batch of step 9, where"),
         (BINS, in_bins(lambda _: 3), 20, "stay in the same batch"),
         (BINS, in_bins(lambda _: 3, moves=4), 20, "move by 4 batches"),
         (BINS, in_bins(lambda epoch: epoch % 3), 60, "share"),
@@ -335,7 +376,7 @@ def test_two_batches_that_are_one() -> None:
     assert faults(members, POISSON) == []
     members[190] = (190, members[10][1])
     (report,) = faults(members, POISSON)
-    assert "the batches of steps 10 and 190 share" in report.message
+    assert "shared by batches 10 and 190" in report.message
 
 
 def test_equal_sizes_in_few_steps_are_no_proof() -> None:
