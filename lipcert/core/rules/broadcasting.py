@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from fractions import Fraction
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from lipcert.core.arithmetic import multiply_up
-from lipcert.core.interval import Interval
+from lipcert.core.arithmetic import multiply_up, round_down, round_up
+from lipcert.core.interval import Interval, exact
 from lipcert.core.program import Shape
-from lipcert.core.rules.facts import Fact, lengths_up, root_up
+from lipcert.core.rules.facts import Fact, box_norm, lengths_up, root_up
 
 _Number = TypeVar("_Number", np.float64, np.int64)
 
@@ -76,3 +77,28 @@ def block_holds(axes: Shape, operand: Shape, shape: Shape) -> bool:
     """Whether all that one entry of an operand meets lies in one block."""
     met = {i for i, length in enumerate(operand) if length == 1 and shape[i] != 1}
     return met <= {axis % len(shape) for axis in axes}
+
+
+def centred(x: Fact, axes: Shape, shape: Shape) -> Fact:
+    """Of x less the mean of its block: ‖Px‖ ≤ min(X, ‖x − c‖), the box less its mean; runs that are
+    whole blocks as they are.
+
+    Proof: ‖P‖ ≤ 1 and Px = P(x − c) for any c that is constant on blocks, here the middle of what
+    the box allows a block. Attained: by x without mean; by equally many entries at both ends.
+    """
+    if block_size(axes, shape) == 1:
+        return Fact.of(shape, 0.0)
+    axes = tuple(axis % len(shape) for axis in axes)
+    known = math.prod(x.box.shape[axis] for axis in axes)  # each stands for several entries
+    share = Interval(*(np.array(end(Fraction(1, known))) for end in (round_down, round_up)))
+    low = np.min(x.box.lo, axis=axes, keepdims=True)
+    high = np.max(x.box.hi, axis=axes, keepdims=True)
+    is_known = np.isfinite(low) & np.isfinite(high)
+    middle = 0.5 * np.where(is_known, low, 0.0) + 0.5 * np.where(is_known, high, 0.0)
+    return Fact.of(
+        shape,
+        min(x.norm, box_norm(x.box - exact(middle), shape)),
+        x.box - x.box.sum(axes) * share,
+        x.row_norm if axes == (len(shape) - 1,) else math.inf,
+        x.column_norm if axes == (len(shape) - 2,) else math.inf,
+    )

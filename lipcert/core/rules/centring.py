@@ -3,46 +3,23 @@
 from __future__ import annotations
 
 import math
-from fractions import Fraction
 
 import numpy as np
 
-from lipcert.core.arithmetic import divide_up, multiply_up, round_down, round_up
-from lipcert.core.interval import Interval, exact, symmetric
+from lipcert.core.arithmetic import divide_up, multiply_up
+from lipcert.core.interval import Interval, symmetric
 from lipcert.core.program import Centre, DivideByNorm, Shape
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.broadcasting import block_holds, block_size
-from lipcert.core.rules.facts import Fact, box_norm, root_up
+from lipcert.core.rules.broadcasting import block_holds, block_size, centred
+from lipcert.core.rules.facts import Fact, root_up
 
 
 class CentreRule(Rule[Centre]):
     """Px, the projection of x away from what is constant on blocks."""
 
     def fact(self) -> Fact:
-        """‖Px‖ ≤ min(X, ‖x − c‖), the box less its mean; runs that are whole blocks as they are.
-
-        Proof: ‖P‖ ≤ 1 and Px = P(x − c) for any c that is constant on blocks, here the middle of
-        what the box allows a block. Attained: by x without mean; by equally many entries at both
-        ends.
-        """
-        x, shape = self.x, self.shape
-        if block_size(self.op.axes, shape) == 1:
-            return Fact.of(shape, 0.0)
-        axes = tuple(axis % len(shape) for axis in self.op.axes)
-        known = math.prod(x.box.shape[axis] for axis in axes)  # each stands for several entries
-        share = Interval(*(np.array(end(Fraction(1, known))) for end in (round_down, round_up)))
-        low = np.min(x.box.lo, axis=axes, keepdims=True)
-        high = np.max(x.box.hi, axis=axes, keepdims=True)
-        is_known = np.isfinite(low) & np.isfinite(high)
-        middle = 0.5 * np.where(is_known, low, 0.0) + 0.5 * np.where(is_known, high, 0.0)
-        distance = box_norm(x.box - exact(middle), shape)
-        return Fact.of(
-            shape,
-            min(x.norm, distance),
-            x.box - x.box.sum(axes) * share,
-            x.row_norm if axes == (len(shape) - 1,) else math.inf,
-            x.column_norm if axes == (len(shape) - 2,) else math.inf,
-        )
+        """The fact that `centred` finds of each block."""
+        return centred(self.x, self.op.axes, self.shape)
 
     def lipschitz(self, _: int) -> float:
         """1, the norm of a projection; 0 for blocks of one entry. Attained always."""

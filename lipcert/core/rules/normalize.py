@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from lipcert.core.arithmetic import (
     add_down,
     divide_down,
@@ -13,10 +15,10 @@ from lipcert.core.arithmetic import (
     sqrt_down,
     sqrt_up,
 )
-from lipcert.core.interval import symmetric
+from lipcert.core.interval import Array, Interval, down, symmetric, up
 from lipcert.core.program import Normalize, Shape
 from lipcert.core.rules.base import Rule
-from lipcert.core.rules.broadcasting import block_holds, block_size
+from lipcert.core.rules.broadcasting import block_holds, block_size, centred
 from lipcert.core.rules.facts import Fact, root_up
 
 
@@ -24,19 +26,45 @@ class NormalizeRule(Rule[Normalize]):
     """x̂ = (x − m)/√(q + ε), where m is 0 if not centred."""
 
     def fact(self) -> Fact:
-        """Bounds of x̂, of its entries, and of its runs: inside a block, or across blocks."""
+        """Bounds of x̂, of its entries, and of its runs: inside a block, or across blocks.
+
+        From the norm, runs and box of x − m; of a block that is a run, from the longest run.
+        """
         shape, block = self.shape, block_size(self.op.axes, self.shape)
-        axes = {axis % len(shape) for axis in self.op.axes}
+        axes, rank = {axis % len(shape) for axis in self.op.axes}, len(shape)
+        x = centred(self.x, self.op.axes, shape) if self.op.centred else self.x
+        runs: dict[Shape, float] = {(rank - 1,): x.row_norm, (rank - 2,): x.column_norm}
+        longest = runs.get(tuple(axes), x.norm)
 
         def line(axis: int) -> float:
-            if len(shape) < -axis:
+            if rank < -axis:
                 return math.inf
-            inside = len(shape) + axis in axes
-            return self._part(*((1, shape[axis]) if inside else (shape[axis], 1)))
+            length = shape[axis]
+            inside = rank + axis in axes
+            return self._part(longest, 1, length) if inside else self._part(x.norm, length, 1)
 
-        entry = self._part(1, 1)
-        norm = self._part(math.prod(shape) // block, block)
-        return Fact.of(shape, norm, symmetric(entry, (1,) * len(shape)), line(-1), line(-2))
+        norm = self._part(x.norm, math.prod(shape) // block, block)
+        box = Interval(-self._entries(-x.box.lo), self._entries(x.box.hi))
+        box = box.meet(symmetric(self._part(longest, 1, 1), (1,) * rank))
+        return Fact.of(shape, norm, box, line(-1), line(-2))
+
+    def _entries(self, above: Array) -> Array:
+        """≥ x̂ at entries with x − m at most so large: √s·u/√(u² + s·ε), s as of `_part`.
+
+        Proof: n·q ≥ u² + u²/(n − 1) where the other n − 1 entries of x − m sum up to −u, hence
+        q ≥ u²/s, and u/√(u²/s + ε) grows with u. Attained: where all those others are equal.
+        """
+        share, u = self._share(1), np.maximum(above, 0.0)
+        if share == 0:
+            return np.zeros_like(u)
+        with np.errstate(over="ignore", under="ignore"):
+            inverse = down(down(np.array(1.0 / share)) + down(self.op.epsilon / up(u * u)))
+            return up(1.0 / down(np.sqrt(inverse)))
+
+    def _share(self, picked: int) -> int:
+        """s of `_part`."""
+        n = block_size(self.op.axes, self.shape)
+        return n - 1 if self.op.centred and picked == 1 else n
 
     def lipschitz(self, _: int) -> float:
         """1/√ε; inf for ε = 0, 0 where x̂ is always 0.
@@ -63,8 +91,9 @@ class NormalizeRule(Rule[Normalize]):
             return math.inf
         return root_up(block_size(self.op.axes, self.shape))
 
-    def _part(self, blocks: int, picked: int) -> float:
-        """≥ ‖x̂_S‖, where S picks so many entries in each of so many blocks of n entries.
+    def _part(self, longest: float, blocks: int, picked: int) -> float:
+        """≥ ‖x̂_S‖, where S picks so many entries in each of so many blocks of n entries, and
+        x − m is at most `longest` over these blocks.
 
         Proof: in one block Σ_S x̂² ≤ s·q/(q + ε): s = n, since Σ x̂² = n·q/(q + ε); s = n − 1 for a
         single entry if Σ x̂ = 0 (Cauchy–Schwarz on the others). q/(q + ε) is concave in q, and
@@ -73,11 +102,10 @@ class NormalizeRule(Rule[Normalize]):
         entry if not centred; the norm shared equally between blocks.
         """
         n, epsilon = block_size(self.op.axes, self.shape), self.op.epsilon
-        share = n - 1 if self.op.centred and picked == 1 else n
-        square = multiply_up(self.x.norm, self.x.norm)
+        square = multiply_up(longest, longest)
         if epsilon <= 0.0 or not 0.0 < square < math.inf:
             fraction = 0.0 if square == 0.0 and epsilon > 0.0 else 1.0
         else:
             damping = divide_down(multiply_down(float(n * blocks), epsilon), square)
             fraction = divide_up(1.0, add_down(1.0, damping))
-        return sqrt_up(multiply_up(float(share * blocks), fraction))
+        return sqrt_up(multiply_up(float(self._share(picked) * blocks), fraction))

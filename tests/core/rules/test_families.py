@@ -75,6 +75,22 @@ def test_normalisation_bounds_its_runs_inside_and_across_blocks() -> None:
     assert found.max_abs == pytest.approx(math.sqrt(5 * 4 / (4 + 6 * 0.5)))
 
 
+@pytest.mark.parametrize("centred", [False, True])
+def test_normalisation_attains_what_boxes_and_runs_allow(centred: bool) -> None:
+    shape, at = (3, 5), np.array([2.0, *[-0.5 if centred else 0.0] * 4])
+    op = Normalize((1,), 0.3, centred)
+    image = (at - centred * at.mean()) / math.sqrt(np.mean((at - centred * at.mean()) ** 2) + 0.3)
+    box = Interval(np.tile(np.minimum(at, -0.5), (3, 1)), np.tile(np.maximum(at, -0.5), (3, 1)))
+    for known in (Fact.of(shape, box=box), Fact.of(shape, row_norm=float(np.linalg.norm(at)))):
+        found = output(op, [known], [shape], shape)
+        assert image[0] <= found.box.broadcast(shape).hi[1, 0] <= image[0] * (1.0 + 1e-12)
+        assert found.row_norm >= np.linalg.norm(image)
+    found = output(op, [Fact.of(shape, row_norm=0.5, box=box)], [shape], shape)
+    assert found.row_norm == pytest.approx(math.sqrt(5 * 0.25 / (0.25 + 5 * 0.3)))
+    below = Fact.of(shape, box=Interval(np.full(shape, -4.0), np.zeros(shape)))
+    assert output(Normalize((1,), 0.3, False), [below], [shape], shape).box.hi.max() < 1e-9
+
+
 def test_division_by_a_norm_bounds_its_runs() -> None:
     op, shape = DivideByNorm((1,), number(0.5, 2), 0.1), (4, 6)
     near = Fact.of(shape, 3.0, Interval(np.zeros((1, 1)), np.full((1, 1), INF)), column_norm=0.01)
