@@ -27,7 +27,7 @@ from lipcert.analysis.release import clipped_groups, group_parameters, known_pla
 from lipcert.analysis.tensors import check_held_alike, exchanged_tensors, tensors_of, with_biases
 from lipcert.core.arithmetic import add_up
 from lipcert.core.certificate import ScopeClaim
-from lipcert.core.claims import clipped_gradient
+from lipcert.core.claims import clipped_group
 from lipcert.core.clips import clip_faults
 from lipcert.core.clips import with_clips as clipped_program
 from lipcert.core.coverage import tensors as stored_tensors
@@ -198,7 +198,7 @@ class Bounded:
         """Gradient norms by parameter, after the clip of the whole gradient where there is one."""
         drops = self.graph.drops
         return {
-            name: clipped_gradient(bound, self.premises, drops=drops)
+            name: clipped_group(bound, 1, self.premises, lasts=not drops)
             for name, bound in self.grad_norms.items()
         }
 

@@ -30,7 +30,7 @@ from lipcert.core.certificate import (
     Tool,
 )
 from lipcert.core.check import Choices, check
-from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier, total_sensitivity
+from lipcert.core.claims import clipped_group, group_bounds, joint_multiplier, total_sensitivity
 from lipcert.core.coverage import eval_layers, frozen_tensors
 from lipcert.core.coverage import tensors as tensors_stored
 from lipcert.core.digest import structural_digest
@@ -242,7 +242,7 @@ class _Draft:
     def _parameters(self, gradients: Mapping[str, float]) -> tuple[ParameterClaim, ...]:
         claims, drops = [], self._drops
         for name, tensor in self._tensors.items():
-            bound = clipped_gradient(gradients[tensor], self._premises, drops=drops)
+            bound = clipped_group(gradients[tensor], 1, self._premises, lasts=not drops)
             if not math.isfinite(bound):
                 raise NoVerdictError(f"certify: no bound of the gradient of {name!r} is known")
             claims.append(ParameterClaim(name, tensor, bound))

@@ -89,16 +89,9 @@ def group_bounds(
     return tuple(found)
 
 
-def clipped_gradient(bound: float, premises: Premises, *, drops: bool = False) -> float:
-    """The bound of one parameter's gradient after the clip of the whole, where there is one."""
-    if premises.clip is None:
-        return bound
-    norm = premises.clip.clip_norm
-    return norm if drops or premises.clip.decay == "inside" else min(norm, bound)
-
-
 def clipped_group(bound: float, groups: int, premises: Premises, *, lasts: bool) -> float:
-    """The bound of one group of several after the clip of the whole gradient, where there is one.
+    """The bound of one group of several, or of one parameter as the only one, after the clip of the
+    whole gradient, where there is one.
 
     lasts: whether the bound holds at every step that is spoken of, as it is trained.
     """
@@ -124,7 +117,7 @@ def output_faults(  # noqa: PLR0917  what is claimed, and all that it is compare
 ) -> Iterator[str]:
     """What is claimed too small of parameters, groups and the network, or noise too large."""
     for claim in certificate.parameters:
-        found = clipped_gradient(gradients[claim.tensor], premises, drops=drops)
+        found = clipped_group(gradients[claim.tensor], 1, premises, lasts=not drops)
         yield from _below("gradient", claim.name, claim.grad_norm, found)
     for group, bound in zip(certificate.groups, groups, strict=True):
         yield from _below("gradient of the group", group.name, group.grad_norm, bound.grad_norm)

@@ -22,7 +22,7 @@ from lipcert.core.certificate import (
     ScopeClaim,
     Tool,
 )
-from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier
+from lipcert.core.claims import clipped_group, group_bounds, joint_multiplier
 from lipcert.core.clips import with_clips
 from lipcert.core.coverage import frozen_tensors, tensors
 from lipcert.core.digest import structural_digest
@@ -97,7 +97,9 @@ class Forgery:
             assumptions=(),
             lines=derived.needed(scope.trained, lipschitz=False).lines,
             parameters=tuple(
-                ParameterClaim(name, name, clipped_gradient(gradients[name], self.premises))
+                ParameterClaim(
+                    name, name, clipped_group(gradients[name], 1, self.premises, lasts=True)
+                )
                 for name in scope.trained
             ),
             groups=groups,

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from onnx import ModelProto, NodeProto, TensorProto, helper
 
@@ -136,7 +136,11 @@ def test_no_inputs_exceed_a_bound(seed: int, kind: str, joint: bool) -> None:
     whole, parts = domain(rng, joint)
     weights = {name: w for name, w in stored(proto).items() if w.is_floating_point()}
     trained = tuple(sorted(weights))
-    limit = bounds(program, premises(program, whole, **parts), trained)
+    try:
+        limit = bounds(program, premises(program, whole, **parts), trained)
+    except Unsupported as error:  # the domains leave no input at all
+        assume("no input has both" not in str(error))
+        raise
     for _ in range(6):
         a = admitted(rng, (2, 3), *parts["a"])
         b = admitted(rng, (4,), *parts["b"])

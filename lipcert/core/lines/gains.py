@@ -72,17 +72,11 @@ class GainFact(FactLine):
                 matrix = raised_entries(upper, 1, (), constants_of(steps, proof), self.numbers)
                 holds = matrix is not None and all_at_most(exact(matrix), 1.0, self.gain, check)
                 return copies_of(step.shape, len(upper)) if holds else None
-            from lipcert.core.norms.raised_kernels import (  # noqa: PLC0415  for these only
-                kernel_of,
-                raised_kernel,
-            )
+            from lipcert.core.norms.raised_kernels import raised_run  # noqa: PLC0415  for these only
 
-            kernel = kernel_of(steps, proof.program.shapes)
-            raised = None
-            if kernel is not None:
-                raised = raised_kernel(kernel, constants_of(steps, proof), self.numbers)
-            witness = NormWitness(self.method, self.twists, self.counts)
-            if raised is not None and raised.norm_at_most(self.gain, witness, check):
+            constants, witness = constants_of(steps, proof), (self.method, self.twists, self.counts)
+            raised = raised_run(steps, proof.program.shapes, constants, self.numbers)
+            if raised is not None and raised.norm_at_most(self.gain, NormWitness(*witness), check):
                 return copies_of(steps[-1].shape, len(raised.frame.kernel), raised.frame.groups)
         except ValueError:  # beyond the limits of a proof
             pass

@@ -28,6 +28,17 @@ def kernel_of(steps: Sequence[Step], shapes: Mapping[str, Shape]) -> Kernel | No
     return None
 
 
+def raised_run(
+    steps: Sequence[Step],
+    shapes: Mapping[str, Shape],
+    constants: Array,
+    numbers: Sequence[Sequence[float]],
+) -> Kernel | None:
+    """K' of a run; None where it is not a kernel, or numbers do not fit."""
+    kernel = kernel_of(steps, shapes)
+    return None if kernel is None else raised_kernel(kernel, constants, numbers)
+
+
 def raised_kernel(
     kernel: Kernel, constants: Array, numbers: Sequence[Sequence[float]]
 ) -> Kernel | None:

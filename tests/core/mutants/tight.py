@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lipcert.core.certificate import Certificate
-from lipcert.core.claims import clipped_gradient, group_bounds, joint_multiplier, total_sensitivity
+from lipcert.core.claims import clipped_group, group_bounds, joint_multiplier, total_sensitivity
 from lipcert.core.clips import with_clips
 from lipcert.core.coverage import drops
 from lipcert.core.ledger.premises import Premises
@@ -61,7 +61,9 @@ def tight(certificate: Certificate, path: Path) -> Certificate:
     if network.noise_multiplier is not None:
         network = replace(network, noise_multiplier=_finite(joint_multiplier(groups)))
     claims = tuple(
-        replace(claim, grad_norm=clipped_gradient(gradients[claim.tensor], premises, drops=random))
+        replace(
+            claim, grad_norm=clipped_group(gradients[claim.tensor], 1, premises, lasts=not random)
+        )
         for claim in certificate.parameters
     )
     return replace(certificate, lines=lines, parameters=claims, groups=groups, network=network)
