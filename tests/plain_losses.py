@@ -5,22 +5,9 @@ from itertools import product
 import torch
 from torch import Tensor
 
+from lipcert.core.losses import entries, margins
 from lipcert.core.losses.base import Loss
-from lipcert.core.losses.entries import (
-    AbsoluteError,
-    BinaryCrossEntropy,
-    Cosine,
-    Huber,
-    SquaredError,
-)
 from lipcert.core.losses.focal import Focal
-from lipcert.core.losses.margins import (
-    HingeKantorovichRubinstein,
-    KantorovichRubinstein,
-    MulticlassHinge,
-    MultiMargin,
-    NegativeLogLikelihood,
-)
 from lipcert.core.losses.softmax import CrossEntropy
 
 BOTH = ["mean", "sum"]
@@ -28,22 +15,22 @@ CLASS_LOSSES: list[Loss] = [
     CrossEntropy(),
     CrossEntropy(0.3, 0.2),
     CrossEntropy(4.0),
-    NegativeLogLikelihood(),
+    margins.NegativeLogLikelihood(),
     Focal(),
     Focal(0.0),
     Focal(0.5),
-    *(MulticlassHinge(m, r) for m, r in product((0.0, 1.0, 7.0), BOTH)),
-    *(MultiMargin(m, r) for m, r in product((0.0, 1.0, 7.0), BOTH)),
-    KantorovichRubinstein(),
-    HingeKantorovichRubinstein(2.5, 3.0),
+    *(margins.MulticlassHinge(m, r) for m, r in product((0.0, 1.0, 7.0), BOTH)),
+    *(margins.MultiMargin(m, r) for m, r in product((0.0, 1.0, 7.0), BOTH)),
+    margins.KantorovichRubinstein(),
+    margins.HingeKantorovichRubinstein(2.5, 3.0),
 ]
 TARGET_LOSSES: list[Loss] = [
-    *(BinaryCrossEntropy(t, r) for t, r in product((1.0, 0.25), BOTH)),
-    *(SquaredError(1.0, r, half) for r, half in product(BOTH, (False, True))),
-    *(AbsoluteError(r) for r in BOTH),
-    *(Huber(d, r) for d, r in product((0.5, 1.0, 100.0), BOTH)),
-    Cosine(),
-    Cosine(20.0),
+    *(entries.BinaryCrossEntropy(t, r) for t, r in product((1.0, 0.25), BOTH)),
+    *(entries.SquaredError(1.0, r, half) for r, half in product(BOTH, (False, True))),
+    *(entries.AbsoluteError(r) for r in BOTH),
+    *(entries.Huber(d, r) for d, r in product((0.5, 1.0, 100.0), BOTH)),
+    entries.Cosine(),
+    entries.Cosine(20.0),
 ]
 
 
@@ -56,32 +43,32 @@ def loss_value(loss: Loss, output: Tensor, label: Tensor) -> Tensor:
             a = loss.label_smoothing
             target = (1.0 - a) * y + a / len(z)
             return -(target * torch.log_softmax(z / loss.temperature, 0)).sum()
-        case NegativeLogLikelihood():
+        case margins.NegativeLogLikelihood():
             return -(z * y).sum()
         case Focal():
             log_p = (torch.log_softmax(z, 0) * y).sum()
             return -((1.0 - log_p.exp()).clamp_min(1e-15) ** loss.focal_gamma) * log_p
-        case BinaryCrossEntropy():
+        case entries.BinaryCrossEntropy():
             scaled = z / loss.temperature
             return _reduced(loss, torch.logaddexp(scaled, torch.zeros_like(scaled)) - y * scaled)
-        case SquaredError():
+        case entries.SquaredError():
             return (0.5 if loss.half else 1.0) * _reduced(loss, (z - y) ** 2)
-        case AbsoluteError():
+        case entries.AbsoluteError():
             return _reduced(loss, (z - y).abs())
-        case Huber():
+        case entries.Huber():
             d, delta = (z - y).abs(), loss.huber_delta
             return _reduced(loss, torch.where(d <= delta, 0.5 * d**2, delta * (d - 0.5 * delta)))
-        case MulticlassHinge():
+        case margins.MulticlassHinge():
             return _hinge(loss.margin, loss.output_reduction, z, y)
-        case MultiMargin():
+        case margins.MultiMargin():
             gaps = torch.relu(loss.margin - (z * y).sum() + z) * (1.0 - y)
             return _reduced(loss, gaps)
-        case KantorovichRubinstein():
+        case margins.KantorovichRubinstein():
             return _kr(z, y)
-        case HingeKantorovichRubinstein():
+        case margins.HingeKantorovichRubinstein():
             hinge = _hinge(loss.margin, "mean", z, y)
             return _kr(z, y) + loss.hkr_weight * hinge
-        case Cosine():
+        case entries.Cosine():
             return -(z * y).sum() / z.norm().clamp_min(loss.cosine_floor or 1e-300)
     raise NotImplementedError(type(loss).__name__)
 

@@ -7,17 +7,7 @@ import pytest
 
 from benchmarks.audit_faults import POOLS, SAMPLERS, all_found
 from lipcert.audit.records import Verdict
-from tests.audit.faults import (
-    CLAIM_FAULTS,
-    LOOSE,
-    SUBJECTS,
-    TIGHT,
-    ClaimFault,
-    Subject,
-    caught,
-    cells_of,
-    report_of,
-)
+from tests.audit import faults
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "audit_faults.md"
 ROW = re.compile(r"^\| ([^|]+?) \| (.+) \|$", re.MULTILINE)
@@ -32,38 +22,42 @@ def rows(table: str) -> dict[str, list[str]]:
     return {first: re.split(r" \| ", rest) for first, rest in found}
 
 
-@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda subject: subject.name)
+@pytest.mark.parametrize("subject", faults.SUBJECTS, ids=lambda subject: subject.name)
 @pytest.mark.parametrize("mode", MODES)
-def test_right_claims_raise_no_alarm(subject: Subject, mode: str) -> None:
-    report = report_of(subject.right if mode == "data" else subject.attacked)
+def test_right_claims_raise_no_alarm(subject: faults.Subject, mode: str) -> None:
+    report = faults.report_of(subject.right if mode == "data" else subject.attacked)
     assert (report.verdict, report.reasons) == (Verdict.PASS, ())
 
 
-@pytest.mark.parametrize("fault", CLAIM_FAULTS, ids=lambda fault: fault.name)
-def test_wrong_claims_are_caught_as_documented(fault: ClaimFault) -> None:
+@pytest.mark.parametrize("fault", faults.CLAIM_FAULTS, ids=lambda fault: fault.name)
+def test_wrong_claims_are_caught_as_documented(fault: faults.ClaimFault) -> None:
     """Counts may differ where kernels do; whether a fault is caught at all may not."""
     short = fault.name != ON_DATA_TOO
     shown = rows("claims")[fault.name][1 if short else 0 :: 2 if short else 1]
-    found = [str(cell) for cell in cells_of(fault, under_attack_only=short)]
+    found = [str(cell) for cell in faults.cells_of(fault, under_attack_only=short)]
     assert [cell.split()[0] for cell in found] == [cell.split()[0] for cell in shown]
 
 
 def test_the_score_on_a_tight_network() -> None:
     """At least nine of ten bounds that are a tenth too small; by attack no fewer than by data."""
     scores = []
-    for ready in (TIGHT.right, TIGHT.attacked):
-        cells = [caught(ready, fault) for fault in CLAIM_FAULTS if "0.9" in fault.name]
+    for ready in (faults.TIGHT.right, faults.TIGHT.attacked):
+        cells = [
+            faults.caught(ready, fault) for fault in faults.CLAIM_FAULTS if "0.9" in fault.name
+        ]
         scores.append(sum(cell.found for cell in cells) / sum(cell.wrong for cell in cells))
     assert 0.9 <= scores[0] <= scores[1]
 
 
 def test_a_loose_bound_hides_faults_and_the_report_says_how_large() -> None:
     """What is not caught lies below the factor from which the report says it would be."""
-    report = report_of(LOOSE.attacked)
+    report = faults.report_of(faults.LOOSE.attacked)
     factor = report.detectable_error_factor
     assert factor is not None
-    halved = next(fault for fault in CLAIM_FAULTS if fault.name == "G of each group × 0.5")
-    assert (factor > 2.0) == (caught(LOOSE.attacked, halved).found < len(report.groups))
+    halved = next(fault for fault in faults.CLAIM_FAULTS if fault.name == "G of each group × 0.5")
+    assert (factor > 2.0) == (
+        faults.caught(faults.LOOSE.attacked, halved).found < len(report.groups)
+    )
 
 
 def test_wrong_samplers_are_found_after_as_many_steps_as_documented() -> None:

@@ -5,21 +5,14 @@ import sys
 
 import pytest
 
-from lipcert.errors import (
-    ExitCode,
-    ModelFileError,
-    Refusal,
-    UnsupportedModelError,
-    UsageError,
-    exit_code_of,
-)
+from lipcert import errors
 from tests.cli.engine import Engine, install
 from tests.cli.issued import call
 
-REFUSED = UnsupportedModelError(
+REFUSED = errors.UnsupportedModelError(
     (
-        Refusal("LC004", "loop[/]\n::error::x", "Loop", "a loop", "unroll it"),
-        Refusal("LC003", "n2", "Foo", "unknown", ""),
+        errors.Refusal("LC004", "loop[/]\n::error::x", "Loop", "a loop", "unroll it"),
+        errors.Refusal("LC003", "n2", "Foo", "unknown", ""),
     )
 )
 
@@ -30,9 +23,9 @@ def _engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 
 
 def test_the_codes() -> None:
-    assert [code.value for code in ExitCode] == [0, 1, 2, 3, 4]
-    assert exit_code_of(UsageError("")) is ExitCode.USAGE
-    assert exit_code_of(ModelFileError("")) is ExitCode.NO_VERDICT
+    assert [code.value for code in errors.ExitCode] == [0, 1, 2, 3, 4]
+    assert errors.exit_code_of(errors.UsageError("")) is errors.ExitCode.USAGE
+    assert errors.exit_code_of(errors.ModelFileError("")) is errors.ExitCode.NO_VERDICT
 
 
 @pytest.mark.parametrize("output_format", ["text", "json", "markdown", "csv"])

@@ -8,14 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lipcert.core import claims
 from lipcert.core.certificate import GroupClaim
-from lipcert.core.claims import (
-    effective_multiplier,
-    group_bounds,
-    joint_multiplier,
-    sensitivity_up,
-    total_sensitivity,
-)
 from lipcert.core.ledger.gradient_clipping import GradientClipping
 from tests.core.forged import PREMISES
 from tests.core.mutants.claims import claim_mutants
@@ -29,7 +23,7 @@ positive = st.floats(1e-150, 1e150)
 def test_joint_multiplier(pairs):
     """Never above the exact one, and within a few ulps of it."""
     groups = tuple(GroupClaim("g", ("p",), 1, moved, moved, noise) for moved, noise in pairs)
-    found = Fraction(joint_multiplier(groups))
+    found = Fraction(claims.joint_multiplier(groups))
     exact = 1 / sum((Fraction(moved) / Fraction(noise)) ** 2 for moved, noise in pairs)
     assert found**2 <= exact
     assert found**2 >= exact * (1 - Fraction(1, 1 << 50))
@@ -37,7 +31,7 @@ def test_joint_multiplier(pairs):
 
 @pytest.mark.parametrize(("moved", "noise"), [(1.0, 0.0), (math.inf, 1.0)])
 def test_nothing_is_hidden(moved, noise):
-    assert joint_multiplier((GroupClaim("g", ("p",), 1, moved, moved, noise),)) == 0.0
+    assert claims.joint_multiplier((GroupClaim("g", ("p",), 1, moved, moved, noise),)) == 0.0
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +56,7 @@ def test_group_bounds(case):
     joint = 3.0 * math.sqrt(len(gradients))
 
     def bound(**changes):
-        (found,) = group_bounds(one, gradients, replace(PREMISES, **changes))
+        (found,) = claims.group_bounds(one, gradients, replace(PREMISES, **changes))
         return found
 
     assert bound().grad_norm == pytest.approx(joint)
@@ -75,13 +69,13 @@ def test_group_bounds(case):
     )
     assert bound(mechanism=GradientClipping(100.0, "flat", "inside")).grad_norm == 100.0
     parts = tuple(GroupClaim(n, (n,), 1, 0.0, 0.0, 0.0) for n in whole.parameters)
-    shared = group_bounds(
+    shared = claims.group_bounds(
         replace(certificate, groups=parts),
         gradients,
         replace(PREMISES, mechanism=GradientClipping(1.0, "group", "inside")),
     )
     assert sum(found.grad_norm**2 for found in shared) == pytest.approx(1.0)
-    split = group_bounds(
+    split = claims.group_bounds(
         replace(certificate, groups=parts),
         gradients,
         replace(PREMISES, mechanism=GradientClipping(1.0, "flat", "inside")),
@@ -96,37 +90,37 @@ _SIZES = st.floats(1e-30, 1e30)
 def test_sensitivities(bound: float, divisor: int, relation: str) -> None:
     factor = 2 if relation == "replace-one" else 1
     exact = factor * Fraction(bound)
-    assert Fraction(sensitivity_up(bound, None, relation)) == exact
-    mean = sensitivity_up(bound, divisor, relation)
+    assert Fraction(claims.sensitivity_up(bound, None, relation)) == exact
+    mean = claims.sensitivity_up(bound, divisor, relation)
     assert Fraction(math.nextafter(mean, 0.0)) < exact / divisor <= Fraction(mean)
 
 
 def test_refusals() -> None:
     with pytest.raises(KeyError):
-        sensitivity_up(1.0, None, "neighbours")
-    assert sensitivity_up(math.inf, 5, "replace-one") == math.inf
+        claims.sensitivity_up(1.0, None, "neighbours")
+    assert claims.sensitivity_up(math.inf, 5, "replace-one") == math.inf
 
 
 @given(st.lists(st.tuples(_SIZES, _SIZES), min_size=1, max_size=5))
 def test_multiplier_is_the_largest_lower_bound(groups: list[tuple[float, float]]) -> None:
-    found = Fraction(effective_multiplier(*zip(*groups, strict=True)))
+    found = Fraction(claims.effective_multiplier(*zip(*groups, strict=True)))
     exact = 1 / sum((Fraction(delta) / Fraction(noise)) ** 2 for delta, noise in groups)
     assert found**2 <= exact < Fraction(math.nextafter(float(found), math.inf)) ** 2
 
 
 @given(st.lists(_SIZES, max_size=5))
 def test_total(deltas: list[float]) -> None:
-    total = Fraction(total_sensitivity(deltas))
+    total = Fraction(claims.total_sensitivity(deltas))
     assert total**2 >= sum(Fraction(delta) ** 2 for delta in deltas)
 
 
 def test_hidden_and_unhidden() -> None:
-    assert effective_multiplier([1.0, 0.0], [1.0, 0.0]) == 1.0
-    assert effective_multiplier([1.0, 1.0], [1.0, 0.0]) == 0.0
-    assert effective_multiplier([0.0], [0.0]) == math.inf
-    assert effective_multiplier([math.inf], [1.0]) == 0.0
-    assert total_sensitivity([1.0, math.inf]) == math.inf
+    assert claims.effective_multiplier([1.0, 0.0], [1.0, 0.0]) == 1.0
+    assert claims.effective_multiplier([1.0, 1.0], [1.0, 0.0]) == 0.0
+    assert claims.effective_multiplier([0.0], [0.0]) == math.inf
+    assert claims.effective_multiplier([math.inf], [1.0]) == 0.0
+    assert claims.total_sensitivity([1.0, math.inf]) == math.inf
     with pytest.raises(ValueError, match="negative"):
-        effective_multiplier([1.0], [-1.0])
+        claims.effective_multiplier([1.0], [-1.0])
     with pytest.raises(ValueError, match="negative"):
-        effective_multiplier([math.nan], [1.0])
+        claims.effective_multiplier([math.nan], [1.0])

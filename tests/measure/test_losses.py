@@ -7,20 +7,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from lipcert.core.losses.entries import (
-    AbsoluteError,
-    BinaryCrossEntropy,
-    Cosine,
-    Huber,
-    SquaredError,
-)
+from lipcert.core.losses import entries, margins
 from lipcert.core.losses.focal import Focal
-from lipcert.core.losses.margins import (
-    HingeKantorovichRubinstein,
-    KantorovichRubinstein,
-    MulticlassHinge,
-    MultiMargin,
-)
 from lipcert.core.losses.softmax import CrossEntropy
 from lipcert.errors import NoVerdictError
 from lipcert.gradient_stats.examples import checked_labels
@@ -90,27 +78,27 @@ def test_torchs_own_losses():
             CrossEntropy(2.0, 0.1),
             each(lambda a, b: functional.cross_entropy(a / 2.0, b, label_smoothing=0.1), y),
         ),
-        (MultiMargin(1.5), each(functional.multi_margin_loss, y, margin=1.5)),
+        (margins.MultiMargin(1.5), each(functional.multi_margin_loss, y, margin=1.5)),
     ]:
         same(per_example_loss(loss, z, y), expected)
     for loss, expected in [
-        (BinaryCrossEntropy(), each(functional.binary_cross_entropy_with_logits, t)),
-        (SquaredError(1.0), each(functional.mse_loss, t)),
-        (AbsoluteError("sum"), each(functional.l1_loss, t, reduction="sum")),
-        (Huber(0.7), each(functional.huber_loss, t, delta=0.7)),
+        (entries.BinaryCrossEntropy(), each(functional.binary_cross_entropy_with_logits, t)),
+        (entries.SquaredError(1.0), each(functional.mse_loss, t)),
+        (entries.AbsoluteError("sum"), each(functional.l1_loss, t, reduction="sum")),
+        (entries.Huber(0.7), each(functional.huber_loss, t, delta=0.7)),
     ]:
         same(per_example_loss(loss, z, t), expected)
     cosine = -functional.cosine_similarity(z, t, dim=1) * t.norm(dim=1)
-    same(per_example_loss(Cosine(), z, t), cosine)
+    same(per_example_loss(entries.Cosine(), z, t), cosine)
 
 
 def test_a_single_output():
     z, s = np.array([[2.0], [-0.25], [0.1]]), np.array([1, -1, -1])
     for loss, expected in [
-        (MulticlassHinge(1.0), [0.0, 0.25, 0.6]),
-        (MulticlassHinge(1.0, "sum"), [0.0, 0.25, 0.6]),
-        (KantorovichRubinstein(), [-2.0, -0.25, 0.1]),
-        (HingeKantorovichRubinstein(10.0, 1.0), [-2.0, 2.25, 6.1]),
+        (margins.MulticlassHinge(1.0), [0.0, 0.25, 0.6]),
+        (margins.MulticlassHinge(1.0, "sum"), [0.0, 0.25, 0.6]),
+        (margins.KantorovichRubinstein(), [-2.0, -0.25, 0.1]),
+        (margins.HingeKantorovichRubinstein(10.0, 1.0), [-2.0, 2.25, 6.1]),
     ]:
         labels = checked_labels(loss, s, (1,))
         found, _ = values_and_gradients(loss, z, labels)
@@ -176,19 +164,19 @@ REFUSED = [
     (CrossEntropy(), [0], (1,), "use the loss bce"),
     (CrossEntropy(), [0], (2, 3), "which of its axes"),
     (CrossEntropy(), 3, (5,), "is not a list of labels"),
-    (BinaryCrossEntropy(), [0.0, 1.25], (1,), r"example 1: \[1.25\] is outside \[0, 1\]"),
-    (BinaryCrossEntropy(), [[0, 1]], (3,), "one target for each output"),
-    (BinaryCrossEntropy(), [NAN], (1,), "not finite"),
-    (KantorovichRubinstein(), [1.5], (1,), "outside"),
-    (MulticlassHinge(), [0, 1], (1,), "neither -1 nor 1"),
-    (HingeKantorovichRubinstein(), [0.5], (1,), "neither -1 nor 1"),
-    (MultiMargin(), [1], (1,), "needs several class scores"),
-    (SquaredError(1.0), [[0.6, 0.8], [OVER, 0.0]], (2,), "example 1: 1.000001 is the norm"),
-    (SquaredError(0.0), [0.0, 1e-300], (1,), "example 1"),
-    (SquaredError(1.0), [[1e300, 1e300]], (2,), r"example 0: 1.414\d*e\+300 is the norm"),
-    (Huber(label_norm=1), [2.0], (1,), "example 0"),
-    (AbsoluteError(), [float("inf")], (1,), "not finite"),
-    (Cosine(), [[OVER, 0.0]], (2,), "larger than 1"),
+    (entries.BinaryCrossEntropy(), [0.0, 1.25], (1,), r"example 1: \[1.25\] is outside \[0, 1\]"),
+    (entries.BinaryCrossEntropy(), [[0, 1]], (3,), "one target for each output"),
+    (entries.BinaryCrossEntropy(), [NAN], (1,), "not finite"),
+    (margins.KantorovichRubinstein(), [1.5], (1,), "outside"),
+    (margins.MulticlassHinge(), [0, 1], (1,), "neither -1 nor 1"),
+    (margins.HingeKantorovichRubinstein(), [0.5], (1,), "neither -1 nor 1"),
+    (margins.MultiMargin(), [1], (1,), "needs several class scores"),
+    (entries.SquaredError(1.0), [[0.6, 0.8], [OVER, 0.0]], (2,), "example 1: 1.000001 is the norm"),
+    (entries.SquaredError(0.0), [0.0, 1e-300], (1,), "example 1"),
+    (entries.SquaredError(1.0), [[1e300, 1e300]], (2,), r"example 0: 1.414\d*e\+300 is the norm"),
+    (entries.Huber(label_norm=1), [2.0], (1,), "example 0"),
+    (entries.AbsoluteError(), [float("inf")], (1,), "not finite"),
+    (entries.Cosine(), [[OVER, 0.0]], (2,), "larger than 1"),
 ]
 
 
@@ -207,16 +195,19 @@ def test_labels_on_the_limit():
     rows = RNG.standard_normal((50, 7)).astype(np.float32)
     rows /= np.linalg.norm(rows, axis=1, keepdims=True)
     assert np.max(np.linalg.norm(rows.astype(np.float64), axis=1)) > 1.0
-    checked_labels(Cosine(), rows, (7,))
+    checked_labels(entries.Cosine(), rows, (7,))
     with pytest.raises(NoVerdictError, match="larger than 1"):
-        checked_labels(Cosine(), rows.astype(np.float64), (7,))
-    checked_labels(SquaredError(1.0), np.eye(7), (7,))
-    checked_labels(Huber(1.0, None), 1e6 * rows, (7,))
-    checked_labels(AbsoluteError(), 1e6 * rows, (7,))
+        checked_labels(entries.Cosine(), rows.astype(np.float64), (7,))
+    checked_labels(entries.SquaredError(1.0), np.eye(7), (7,))
+    checked_labels(entries.Huber(1.0, None), 1e6 * rows, (7,))
+    checked_labels(entries.AbsoluteError(), 1e6 * rows, (7,))
 
 
 def test_shapes_and_types_that_are_taken():
     column = NUMBERS.reshape(-1, 1).astype(np.uint8)
     assert checked_labels(CrossEntropy(), column, (1, CLASSES)).tolist() == NUMBERS.tolist()
-    assert checked_labels(BinaryCrossEntropy(), [True, False], (1,)).tolist() == [[1.0], [0.0]]
-    assert checked_labels(BinaryCrossEntropy(), np.array([1, 0]), ()).tolist() == [1.0, 0.0]
+    assert checked_labels(entries.BinaryCrossEntropy(), [True, False], (1,)).tolist() == [
+        [1.0],
+        [0.0],
+    ]
+    assert checked_labels(entries.BinaryCrossEntropy(), np.array([1, 0]), ()).tolist() == [1.0, 0.0]

@@ -5,18 +5,7 @@ from typing import Any, get_type_hints
 
 from hypothesis import strategies as st
 
-from lipcert.audit.records import (
-    HIGHEST_BIN,
-    LOWEST_BIN,
-    AuditReport,
-    CheckReport,
-    EpsilonInterval,
-    GradientAudit,
-    GroupAudit,
-    Histogram,
-    Modes,
-    ValueAudit,
-)
+from lipcert.audit import records
 from lipcert.settings.gates import GATES, GateResult
 from tests.core.generated import SCALARS, values_of
 
@@ -43,23 +32,25 @@ def rows(item: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(item, max_size=4).map(tuple)
 
 
-bins = st.dictionaries(st.integers(LOWEST_BIN, HIGHEST_BIN), st.integers(0, 2**40), max_size=4)
+bins = st.dictionaries(
+    st.integers(records.LOWEST_BIN, records.HIGHEST_BIN), st.integers(0, 2**40), max_size=4
+)
 groups = built(
-    GroupAudit,
+    records.GroupAudit,
     **dict.fromkeys(("grad_norm_bound", "float_bound"), bounds),
     **dict.fromkeys(("max_observed", "max_attacked"), norms),
-    histogram=st.builds(Histogram, bins),
+    histogram=st.builds(records.Histogram, bins),
 )
 reports = built(
-    AuditReport,
+    records.AuditReport,
     groups=rows(groups),
-    values=rows(built(ValueAudit, bound=bounds, max_observed=norms)),
-    checks=rows(built(CheckReport, code=st.sampled_from(CODES))),
-    modes=built(Modes, data_sha256=st.none(), data_sha256_of=st.none()),
+    values=rows(built(records.ValueAudit, bound=bounds, max_observed=norms)),
+    checks=rows(built(records.CheckReport, code=st.sampled_from(CODES))),
+    modes=built(records.Modes, data_sha256=st.none(), data_sha256_of=st.none()),
     max_detectable_factor=st.none() | st.floats(1.0, 1e9),
     gates=rows(built(GateResult, gate=st.sampled_from(sorted(GATES)), limit=st.floats(1e-9, 1e9))),
-    gradient=st.builds(GradientAudit, bounds, norms, norms, st.integers(0, 3)),
-    epsilon=st.none() | built(EpsilonInterval, confidence=shares, delta=shares),
+    gradient=st.builds(records.GradientAudit, bounds, norms, norms, st.integers(0, 3)),
+    epsilon=st.none() | built(records.EpsilonInterval, confidence=shares, delta=shares),
     warnings=st.just(()),
     usefulness=st.none(),
     recording=st.none(),

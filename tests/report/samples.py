@@ -2,18 +2,7 @@
 
 from dataclasses import replace
 
-from lipcert.analysis.records import (
-    AllocationReport,
-    Analysis,
-    Assumptions,
-    GroupReport,
-    GroupUsefulness,
-    ModelReport,
-    NetworkReport,
-    NodeReport,
-    ParameterReport,
-    Usefulness,
-)
+from lipcert.analysis import records
 from lipcert.diagnostics import Diagnostic, Level
 from lipcert.errors import Refusal
 from lipcert.gradient_stats.measure import Observed, ObservedGroup
@@ -22,8 +11,8 @@ from lipcert.importer.model import MacroLayer, Outline, Verification
 from lipcert.report.inspection import InspectedNode, InspectedParameter, InspectedValue, Inspection
 
 
-def node(name: str = "conv1", **changes) -> NodeReport:
-    sample = NodeReport(
+def node(name: str = "conv1", **changes) -> records.NodeReport:
+    sample = records.NodeReport(
         name=name,
         op="Conv",
         inputs=("x",),
@@ -41,7 +30,9 @@ def node(name: str = "conv1", **changes) -> NodeReport:
     return replace(sample, **changes)
 
 
-def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> Analysis:
+def sample(
+    name: str = "conv1", nodes: tuple[records.NodeReport, ...] | None = None
+) -> records.Analysis:
     """An analysis in which `name` appears at every place where a model can put a string."""
     unbounded = node(
         "div",
@@ -55,14 +46,14 @@ def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> 
         reason=f"the divisor of {name} may be 0",
         remedy="give --input-box",
     )
-    weight = ParameterReport(
+    weight = records.ParameterReport(
         f"{name}.weight", (16, 1, 8, 8), name, True, name, 12.3, 0.0240234375, 0.0240234375
     )
-    bias = ParameterReport(f"{name}.bias", (16,), name, True, name, 1.0, 0.002, 0.024)
-    frozen = ParameterReport(f"{name}.scale", (), name, False, None, 1.0, None, None)
-    return Analysis(
-        model=ModelReport(f"{name}.onnx", "ab" * 32, 1040, {name: 17}, name),
-        assumptions=Assumptions(
+    bias = records.ParameterReport(f"{name}.bias", (16,), name, True, name, 1.0, 0.002, 0.024)
+    frozen = records.ParameterReport(f"{name}.scale", (), name, False, None, 1.0, None, None)
+    return records.Analysis(
+        model=records.ModelReport(f"{name}.onnx", "ab" * 32, 1040, {name: 17}, name),
+        assumptions=records.Assumptions(
             input_norm=28.0,
             input_box=(0.0, 1.0),
             loss={"kind": "cross-entropy", "temperature": 1.0},
@@ -81,18 +72,20 @@ def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> 
         ),
         nodes=(node(name), unbounded) if nodes is None else nodes,
         parameters=(weight, bias, frozen),
-        groups=(GroupReport(name, (weight.name, bias.name), 1040, 12.4, 0.0243, 0.0243, 1.0),),
-        allocations=(
-            AllocationReport("global", 2.0, False),
-            AllocationReport("per-layer", 1.0, True),
+        groups=(
+            records.GroupReport(name, (weight.name, bias.name), 1040, 12.4, 0.0243, 0.0243, 1.0),
         ),
-        network=NetworkReport(9.8, 270.1, 1.4142135623730954, 40.2, 0.079),
+        allocations=(
+            records.AllocationReport("global", 2.0, False),
+            records.AllocationReport("per-layer", 1.0, True),
+        ),
+        network=records.NetworkReport(9.8, 270.1, 1.4142135623730954, 40.2, 0.079),
         privacy=None,
         diagnostics=(
             Diagnostic("LC104", Level.WARNING, "", "no input domain was given", "give one"),
             Diagnostic("LC101", Level.ERROR, name, f"no bound at {name}", f"change {name}"),
         ),
-        usefulness=Usefulness(
+        usefulness=records.Usefulness(
             verdict="costly",
             sentence="Costly: the noise is 7.5 times what clipping gradients at C = 1 needs.",
             noise=0.8,
@@ -104,7 +97,7 @@ def sample(name: str = "conv1", nodes: tuple[NodeReport, ...] | None = None) -> 
             clipping_noise_to_signal_of_run=0.006,
             relative_cost=7.5,
             slack=12.4,
-            groups=(GroupUsefulness(name, 0.8, 4.5),),
+            groups=(records.GroupUsefulness(name, 0.8, 4.5),),
             observed=Observed(
                 source=f"{name}.npz",
                 is_private=True,

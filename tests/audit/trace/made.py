@@ -5,28 +5,19 @@ from pathlib import Path
 
 import numpy as np
 
+from lipcert.audit.trace import records
 from lipcert.audit.trace.blobs import stored
-from lipcert.audit.trace.records import (
-    Arithmetic,
-    Batch,
-    Declaration,
-    Gradients,
-    Manifest,
-    Noise,
-    Reduction,
-    Step,
-)
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
 from lipcert.privacy.plan import Sampling
 
 SHAPES = {"w": (4, 3), "b": (4,)}
-MANIFEST = Manifest(
+MANIFEST = records.Manifest(
     versions={"lipcert": "0", "torch": "2"},
     ranks=1,
     parameters=SHAPES,
     buffers={"count": ()},
     model_sha256="ab" * 32,
-    declaration=Declaration(
+    declaration=records.Declaration(
         dataset_size=100,
         batch_size=5,
         sampling=Sampling.POISSON,
@@ -38,7 +29,7 @@ MANIFEST = Manifest(
         clip_stability=0.01,
         weight_decay=0.01,
         groups={"all": ("w", "b")},
-        reduction=Reduction.MEAN,
+        reduction=records.Reduction.MEAN,
         divisor=5.0,
         data="data.npz",
         data_sha256="cd" * 32,
@@ -59,7 +50,7 @@ def put(writer: TraceWriter, arrays: dict[str, np.ndarray]):
     return writer.store({name: stored(array) for name, array in arrays.items()})
 
 
-def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -> Step:
+def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -> records.Step:
     """A step whose every member is filled (with detail), and depends on its number alone."""
     rng = np.random.default_rng(1000 * rank + number)
     before, after = weights(rng), weights(rng)
@@ -67,35 +58,35 @@ def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -
     noised = {name: clean[name] + noise[name] for name in clean}
     labels, losses = rng.integers(0, 4, 5), rng.random(5)
     tensors = {"input": x, "labels": labels, "losses": losses, "logits": rng.random((5, 4))}
-    return Step(
+    return records.Step(
         rank=rank,
         number=number,
         time=1.0e9 + number,
         batches=(
-            Batch(
+            records.Batch(
                 examples=5,
                 index=rng.integers(0, 100, 5),
                 sampler=Sampling.POISSON,
                 rate=0.05,
-                reduction=Reduction.MEAN,
+                reduction=records.Reduction.MEAN,
                 divisor=5.0,
                 loss=float("nan") if number == 3 else float(losses.mean()),
                 tensors=put(writer, tensors) if detail else None,
             ),
         ),
         learning_rates=(0.1, 0.01),
-        noise=Noise({"all": 0.3}, f"state {number}"),
-        arithmetic=Arithmetic("cpu", "float32", "bfloat16", True, False, True),
+        noise=records.Noise({"all": 0.3}, f"state {number}"),
+        arithmetic=records.Arithmetic("cpu", "float32", "bfloat16", True, False, True),
         generators={"torch": f"torch state {number}"},
         weights_before=put(writer, before) if detail else None,
         weights_after=put(writer, after) if detail else None,
-        gradients=Gradients(put(writer, clean), put(writer, noised), put(writer, noised))
+        gradients=records.Gradients(put(writer, clean), put(writer, noised), put(writer, noised))
         if detail
-        else Gradients(),
+        else records.Gradients(),
     )
 
 
-def opened(folder: Path, manifest: Manifest = MANIFEST, rank: int = 0) -> TraceWriter:
+def opened(folder: Path, manifest: records.Manifest = MANIFEST, rank: int = 0) -> TraceWriter:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PrivateDataWarning)
         return TraceWriter(folder, manifest, rank)
