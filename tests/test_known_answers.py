@@ -41,14 +41,10 @@ def test_group_sort_keeps_the_orthogonal_answer(depth: int) -> None:
 @pytest.mark.parametrize(
     ("spectral", "slope", "bias"),
     [
-        (1.0, 1.0, 0.0),
-        (1.0, 1.0, 0.5),
-        (2.0, 0.5, 0.3),
-        (0.9, 1.0, 0.2),
-        (1.2, 1.0, 0.1),
+        (1.0, 1.0, 0.0), (1.0, 1.0, 0.5), (2.0, 0.5, 0.3), (0.9, 1.0, 0.2), (1.2, 1.0, 0.1),
         (0.5, 1.0, 0.0),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("depth", [1, 3, 6])
 def test_closed_forms_for_bounded_weights(
     spectral: float, slope: float, bias: float, depth: int

@@ -23,14 +23,9 @@ from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 
 RUN = {
-    "dataset_size": 1000,
-    "batch_size": 50,
-    "steps": 60,
-    "sampling": "shuffle",
-    "neighbours": "zero-out",
-    "delta": 1e-5,
-    "noise_multiplier": 1.5,
-}
+    "dataset_size": 1000, "batch_size": 50, "steps": 60, "sampling": "shuffle",
+    "neighbours": "zero-out", "delta": 1e-5, "noise_multiplier": 1.5,
+}  # fmt: skip
 CLIPS = {"mechanism": "backprop-clipping", "input_clip": 0.5, "cotangent_clip": 0.25}
 SCALED = {
     "mechanism": "weight-clipping",

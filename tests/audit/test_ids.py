@@ -37,14 +37,10 @@ def person(folder: Path) -> Path:
     """A row for column 0, and column 1 as it is."""
     rng = np.random.default_rng(0)
     nodes = [
-        node("Split", "x sizes", "a b", axis=1),
-        node("Gather", "t a", "e"),
-        node("Reshape", "e shape", "r"),
-        node("Cast", "b", "f", to=onnx.TensorProto.FLOAT),
-        node("MatMul", "f u", "z"),
-        node("Add", "r z", "h"),
-        node("MatMul", "h w"),
-    ]
+        node("Split", "x sizes", "a b", axis=1), node("Gather", "t a", "e"),
+        node("Reshape", "e shape", "r"), node("Cast", "b", "f", to=onnx.TensorProto.FLOAT),
+        node("MatMul", "f u", "z"), node("Add", "r z", "h"), node("MatMul", "h w"),
+    ]  # fmt: skip
     tensors = {"t": rng.standard_normal((ROWS, 4)), "u": np.full((1, 4), 0.01)}
     rest = {"w": rng.standard_normal((4, 3)), "sizes": [1, 1], "shape": [-1, 4]}
     return saved(folder, nodes, 2, **tensors, **rest)

@@ -51,16 +51,9 @@ RIGHT_WAYS = {
     "two ranks": Way(CLIPLESS, ranks=2),
 }
 ALL = {
-    "trace-integrity",
-    "schedule",
-    "noise",
-    "release",
-    "seed-reuse",
-    "contribution",
-    "agreement",
-    "chain",
-    "epsilon",
-}
+    "trace-integrity", "schedule", "noise", "release", "seed-reuse", "contribution", "agreement",
+    "chain", "epsilon",
+}  # fmt: skip
 
 
 @pytest.mark.sample(6)

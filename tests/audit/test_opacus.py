@@ -115,13 +115,9 @@ def private(**options: Any) -> tuple[Any, ...]:
 
 
 ADAPTIVE = {
-    "clipping": "adaptive",
-    "target_unclipped_quantile": 0.5,
-    "clipbound_learning_rate": 0.2,
-    "max_clipbound": 10.0,
-    "min_clipbound": 0.1,
-    "unclipped_num_std": 5.0,
-}
+    "clipping": "adaptive", "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0, "min_clipbound": 0.1, "unclipped_num_std": 5.0,
+}  # fmt: skip
 
 
 def test_what_a_trace_has_no_words_for_is_refused(tmp_path: Path) -> None:

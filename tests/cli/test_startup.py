@@ -37,14 +37,10 @@ def loaded_by(*words: str) -> set[str]:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--help"],
-        ["--version"],
-        ["analyze", "--help"],
-        ["explain", "LC004"],
-        ["explain", "dense/1"],
-        ["config", "show"],
+        ["--help"], ["--version"], ["analyze", "--help"], ["explain", "LC004"],
+        ["explain", "dense/1"], ["config", "show"],
     ],
-)
+)  # fmt: skip
 def test_light_commands_load_no_engine(words: list[str]) -> None:
     assert loaded_by(*words) == set()
 

@@ -13,12 +13,8 @@ from lipcert.settings.settings import ConstraintSpec
 
 HERE: Final = Path(__file__).parent
 RUN: Final[Mapping[str, object]] = {
-    "dataset_size": 400,
-    "batch_size": 16,
-    "steps": 30,
-    "delta": 1e-5,
-    "noise_multiplier": 2.0,
-}
+    "dataset_size": 400, "batch_size": 16, "steps": 30, "delta": 1e-5, "noise_multiplier": 2.0,
+}  # fmt: skip
 SHUFFLED: Final[Mapping[str, object]] = {**RUN, "sampling": "shuffle", "neighbours": "zero-out"}
 BALL: Final[Mapping[str, object]] = {"batch_size": 16, "input_norm": 1.0}
 BOX: Final[Mapping[str, object]] = {"batch_size": 16, "input_box": (0.0, 1.0)}

@@ -153,21 +153,14 @@ def test_the_function_has_no_clips_of_cotangents(residual) -> None:
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
-        ((("x", "h"), ("r", "s")), ""),
-        ((), ""),
-        ((("x", "absent"),), "no layer"),
-        ((("absent", "h"),), "no layer"),
-        ((("h", "x"),), "no layer"),
-        ((("x", "x"),), "no layer"),
-        ((("r", "m"),), "no layer"),
-        ((("x", "s"),), "no layer"),
-        ((("x", "y"),), "no layer"),
+        ((("x", "h"), ("r", "s")), ""), ((), ""), ((("x", "absent"),), "no layer"),
+        ((("absent", "h"),), "no layer"), ((("h", "x"),), "no layer"), ((("x", "x"),), "no layer"),
+        ((("r", "m"),), "no layer"), ((("x", "s"),), "no layer"), ((("x", "y"),), "no layer"),
         ((("h", "r"),), "holds nothing that is trained"),
         ((("r", "s"), ("r", "s")), "part of another"),
-        ((("r", "s"), ("h", "s")), "part of another"),
-        ((("x", "h"),) * 9, "more layers"),
+        ((("r", "s"), ("h", "s")), "part of another"), ((("x", "h"),) * 9, "more layers"),
     ],
-)
+)  # fmt: skip
 def test_places_where_no_layer_is(residual, layers, said) -> None:
     file, program = residual
     found = list(clip_faults(clips(*layers), file, program, frozenset("uvb")))
@@ -178,15 +171,11 @@ def test_places_where_no_layer_is(residual, layers, said) -> None:
 def test_a_layer_that_the_file_reads_from_within(tmp_path) -> None:
     """The steps are a normalisation and a scaling; the file also reads the centred value."""
     nodes = [
-        node("ReduceMean", "x axes", "mean", keepdims=1),
-        node("Sub", "x mean", "d"),
-        node("Pow", "d two", "square"),
-        node("ReduceMean", "square axes", "variance", keepdims=1),
-        node("Add", "variance small", "sum"),
-        node("Sqrt", "sum", "root"),
-        node("Div", "d root", "n"),
-        node("Mul", "n b", "s"),
-    ]
+        node("ReduceMean", "x axes", "mean", keepdims=1), node("Sub", "x mean", "d"),
+        node("Pow", "d two", "square"), node("ReduceMean", "square axes", "variance", keepdims=1),
+        node("Add", "variance small", "sum"), node("Sqrt", "sum", "root"),
+        node("Div", "d root", "n"), node("Mul", "n b", "s"),
+    ]  # fmt: skip
     numbers = {
         "axes": [-1],
         "two": np.float32(2.0),

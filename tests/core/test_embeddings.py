@@ -183,14 +183,10 @@ def test_numbers_beside_those_that_choose_rows_may_be_larger_than_the_table() ->
     """Column 0 reads one of five rows, column 1 is an age of up to 120."""
     rng = np.random.default_rng(0)
     nodes = [
-        node("Split", "x sizes", "a b", axis=1),
-        node("Gather", "t a", "e"),
-        node("Reshape", "e shape", "r"),
-        node("Cast", "b", "f", to=TensorProto.FLOAT),
-        node("MatMul", "f u", "z"),
-        node("Add", "r z", "h"),
-        node("MatMul", "h w", "y"),
-    ]
+        node("Split", "x sizes", "a b", axis=1), node("Gather", "t a", "e"),
+        node("Reshape", "e shape", "r"), node("Cast", "b", "f", to=TensorProto.FLOAT),
+        node("MatMul", "f u", "z"), node("Add", "r z", "h"), node("MatMul", "h w", "y"),
+    ]  # fmt: skip
     tensors = {"t": rng.standard_normal((5, 4)), "u": np.ones((1, 4)), "w": np.eye(4, 3)}
     proto = of_numbers(model(nodes, ["N", 2], {**tensors, "sizes": [1, 1], "shape": [-1, 4]}))
     trained = ("t", "u", "w")

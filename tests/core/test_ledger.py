@@ -222,17 +222,11 @@ def test_circumstances_are_stated():
 @pytest.mark.parametrize(
     "change",
     [
-        {"scheme": "bernoulli"},
-        {"dataset_size": 15},
-        {"batch_size": 0},
-        {"participations": 0},
-        {"participations": 31},
-        {"participations": 1},
-        {"scheme": "poisson"},
-        {"scheme": "full-batch", "participations": 30},
-        {"steps": 51},
+        {"scheme": "bernoulli"}, {"dataset_size": 15}, {"batch_size": 0}, {"participations": 0},
+        {"participations": 31}, {"participations": 1}, {"scheme": "poisson"},
+        {"scheme": "full-batch", "participations": 30}, {"steps": 51},
     ],
-)
+)  # fmt: skip
 def test_impossible_runs(change):
     ledger = assumptions_of(replace(PREMISES, run=RUN), STATED, BARE)
     assert Premises.read(ledger).run == RUN

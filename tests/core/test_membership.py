@@ -164,14 +164,10 @@ def test_an_elementwise_gain_is_within_by_its_largest_magnitude(
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        (LIMIT, Verdict.CONDITIONAL),
-        (-LIMIT, Verdict.CONDITIONAL),
-        (ABOVE, Verdict.INVALID),
-        (-ABOVE, Verdict.INVALID),
-        (np.inf, Verdict.UNKNOWN),
-        (np.nan, Verdict.UNKNOWN),
+        (LIMIT, Verdict.CONDITIONAL), (-LIMIT, Verdict.CONDITIONAL), (ABOVE, Verdict.INVALID),
+        (-ABOVE, Verdict.INVALID), (np.inf, Verdict.UNKNOWN), (np.nan, Verdict.UNKNOWN),
     ],
-)
+)  # fmt: skip
 def test_gains_are_compared_to_the_last_bit(
     tensor: str, entry: float, expected: Verdict, network: Path, of_a_set: bytes, tmp_path: Path
 ) -> None:

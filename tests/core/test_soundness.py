@@ -49,18 +49,11 @@ def test_the_oracle_computes_what_onnxruntime_does(seed: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "question", "seed"),
     [
-        (Dense, "fact", 0),
-        (Conv, "fact", 2),
-        (Move, "fact", 0),
-        (Dense, "pulled", 0),
-        (Dense, "lipschitz", 0),
-        (Conv, "lipschitz", 2),
-        (Move, "lipschitz", 4),
-        (Activation, "fact", 0),
-        (Activation, "slopes", 1),
-        (Dense, "reaches", 0),
+        (Dense, "fact", 0), (Conv, "fact", 2), (Move, "fact", 0), (Dense, "pulled", 0),
+        (Dense, "lipschitz", 0), (Conv, "lipschitz", 2), (Move, "lipschitz", 4),
+        (Activation, "fact", 0), (Activation, "slopes", 1), (Dense, "reaches", 0),
     ],
-)
+)  # fmt: skip
 def test_the_adversary_finds_a_lost_factor_of_two(
     monkeypatch: pytest.MonkeyPatch, kind: type[Op], question: str, seed: int
 ) -> None:

@@ -75,16 +75,9 @@ def _shapes() -> ModelProto:
         node("Mul", ["g", "e"], ["y"]),
     ]
     integers = {
-        "zero": 0,
-        "axes": [0],
-        "rest": [6],
-        "from": [1],
-        "end": [5],
-        "ax": [1],
-        "pads": [0, 1, 0, 1],
-        "parts": [2, 4],
-        "wide": [1, 6],
-    }
+        "zero": 0, "axes": [0], "rest": [6], "from": [1], "end": [5], "ax": [1],
+        "pads": [0, 1, 0, 1], "parts": [2, 4], "wide": [1, 6],
+    }  # fmt: skip
     tensors = {name: np.array(value, np.int64) for name, value in integers.items()}
     tensors |= {"cond": np.array(True), "bias": weights(1, 1)}
     proto = model(nodes, ("N", 2, 3), tensors)

@@ -46,14 +46,10 @@ TANH = [
     node("Add", ["g", "one"], ["h"]),
 ]
 VARIANCE = [
-    node("ReduceMean", ["z"], ["m"], axes=[-1]),
-    node("Sub", ["z", "m"], ["d"]),
-    node("Pow", ["d", "two"], ["q"]),
-    node("ReduceMean", ["q"], ["v"], axes=[-1]),
-    node("Add", ["v", "eps"], ["ve"]),
-    node("Sqrt", ["ve"], ["s"]),
-    node("Div", ["d", "s"], ["f"]),
-]
+    node("ReduceMean", ["z"], ["m"], axes=[-1]), node("Sub", ["z", "m"], ["d"]),
+    node("Pow", ["d", "two"], ["q"]), node("ReduceMean", ["q"], ["v"], axes=[-1]),
+    node("Add", ["v", "eps"], ["ve"]), node("Sqrt", ["ve"], ["s"]), node("Div", ["d", "s"], ["f"]),
+]  # fmt: skip
 PLAIN = {"one": 1.0, "two": 2.0, "three": 3.0}
 ROOT = math.sqrt(2.0)
 MACROS = {

@@ -23,14 +23,10 @@ def norm(centred=True, inverse=False):
     if inverse:
         last = [node("Div", ["one", "r"], ["i"]), node("Mul", [value, "i"], ["n"])]
     nodes = [
-        *(first if centred else []),
-        node("Pow", [value, "two"], ["q"]),
-        node("ReduceMean", ["q"], ["v"], axes=[-1]),
-        node("Add", ["v", "eps"], ["e"]),
-        node("Sqrt", ["e"], ["r"]),
-        *last,
-        node("Mul", ["n", "g"], ["y"]),
-    ]
+        *(first if centred else []), node("Pow", [value, "two"], ["q"]),
+        node("ReduceMean", ["q"], ["v"], axes=[-1]), node("Add", ["v", "eps"], ["e"]),
+        node("Sqrt", ["e"], ["r"]), *last, node("Mul", ["n", "g"], ["y"]),
+    ]  # fmt: skip
     return nodes, {"two": 2.0, "eps": 1e-5, "one": 1.0}, {"g": weights(6)}
 
 

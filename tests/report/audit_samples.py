@@ -358,14 +358,8 @@ def _untried(item: GroupAudit) -> GroupAudit:
 
 
 ALL = {
-    "passed": passed,
-    "recorded": recorded,
-    "violated": violated,
-    "inconclusive": inconclusive,
-    "mismatched": mismatched,
-    "nothing": nothing,
-    "with_nan": with_nan,
-    "hostile": hostile,
+    "passed": passed, "recorded": recorded, "violated": violated, "inconclusive": inconclusive,
+    "mismatched": mismatched, "nothing": nothing, "with_nan": with_nan, "hostile": hostile,
     "many": many,
-}
+}  # fmt: skip
 """Every sample, by name."""

@@ -21,15 +21,9 @@ from tests.suggestions.networks import BatchNormed, Perceptron, Transformer, exp
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 PLANNED = {
-    "input_box": (0.0, 1.0),
-    "batch_size": 64,
-    "dataset_size": 6000,
-    "sampling": "poisson",
-    "epochs": 4.0,
-    "delta": 1e-5,
-    "noise_multiplier": 1.5,
-    "tier": "quick",
-}
+    "input_box": (0.0, 1.0), "batch_size": 64, "dataset_size": 6000, "sampling": "poisson",
+    "epochs": 4.0, "delta": 1e-5, "noise_multiplier": 1.5, "tier": "quick",
+}  # fmt: skip
 NAMES = ("mlp", "batch normed", "transformer")
 LOSSES = {"mlp": "cross-entropy", "batch normed": "bce", "transformer": "bce"}
 PRECISION = 1e-9

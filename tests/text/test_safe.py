@@ -63,12 +63,8 @@ def check_inert(text: str) -> None:
         assert "##vso" not in line
         for character in line:
             assert character == " " or unicodedata.category(character) not in {
-                "Cc",
-                "Cf",
-                "Cs",
-                "Zl",
-                "Zp",
-            }, ascii(line)
+                "Cc", "Cf", "Cs", "Zl", "Zp",
+            }, ascii(line)  # fmt: skip
 
 
 @pytest.mark.parametrize("emitter", FOR_PEOPLE)

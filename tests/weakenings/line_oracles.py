@@ -394,13 +394,9 @@ def a_ball_that_grew() -> None:
     two = dense(2.0 * ONES)
     proof = proof_about((two, "x", "a"), (two, "a", "y"), premises=BOXED)
     lines = [
-        InputFact(value="x"),
-        InputBall(shares=(0.0,)),
-        form_of(VALUES, "x", "a"),
-        MovedBall(ball=1, form=2),
-        form_of(VALUES, "a", "y"),
-        BallFact(value="y", ball=1, form=4),
-    ]
+        InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "a"),
+        MovedBall(ball=1, form=2), form_of(VALUES, "a", "y"), BallFact(value="y", ball=1, form=4),
+    ]  # fmt: skip
     follow(proof, lines)
     assert norm_of(proof, "y") >= 32**0.5
 
@@ -425,15 +421,10 @@ def a_form_that_holds_some_values_still() -> None:
     steps = (dense(ZEROS), "x", "a"), (dense(ONES), "x", "b"), (Add((1, 1)), "a b", "y")
     proof = proof_about(*steps, premises=BOXED)
     lines = [
-        InputFact(value="x"),
-        InputBall(shares=(0.0,)),
-        form_of(VALUES, "x", "a"),
-        MovedBall(ball=1, form=2),
-        form_of(VALUES, "x", "b"),
-        MovedBall(ball=1, form=4),
-        form_of(COTANGENTS, "a", "y"),
-        BallFact(value="y", ball=1, form=6),
-    ]
+        InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "a"),
+        MovedBall(ball=1, form=2), form_of(VALUES, "x", "b"), MovedBall(ball=1, form=4),
+        form_of(COTANGENTS, "a", "y"), BallFact(value="y", ball=1, form=6),
+    ]  # fmt: skip
     follow(proof, lines)
     assert norm_of(proof, "y") >= 2**0.5
 

@@ -148,14 +148,10 @@ def test_a_state_of_zeros_through_a_layer(kind):
 @pytest.mark.parametrize("exponent", [3, [3], [[3]]])
 def test_a_power_has_the_shape_of_base_and_exponent(number, exponent):
     nodes = [
-        node("Pow", "a b", "p"),
-        node("Shape", "p", "s"),
-        node("Size", "s", "rank"),
-        node("Cast", "rank", "r", to=1),
-        node("Cast", "p", "f", to=1),
-        node("Mul", "x f", "z"),
+        node("Pow", "a b", "p"), node("Shape", "p", "s"), node("Size", "s", "rank"),
+        node("Cast", "rank", "r", to=1), node("Cast", "p", "f", to=1), node("Mul", "x f", "z"),
         node("Mul", "z r"),
-    ]
+    ]  # fmt: skip
     agrees(model(nodes, [1, 4], {"a": number, "b": exponent}))
 
 
@@ -199,16 +195,12 @@ def test_no_jump_has_two_readings(name):
 def test_products_of_constants_that_stand_there_for_each_example(turned) -> None:
     """Learned queries that look at one another, as in the decoder of a transformer."""
     nodes = [
-        node("Shape", "x", "sizes"),
-        node("Slice", "sizes zero one", "n"),
-        node("Concat", "n ones", "all", axis=0),
-        node("Expand", "q all", "many"),
+        node("Shape", "x", "sizes"), node("Slice", "sizes zero one", "n"),
+        node("Concat", "n ones", "all", axis=0), node("Expand", "q all", "many"),
         node("Transpose", "many", "keys", perm=[2, 1, 0] if turned else [0, 2, 1]),
-        node("MatMul", "many keys", "scores"),
-        node("Softmax", "scores", "shares", axis=-1),
-        node("MatMul", "shares many", "seen"),
-        node("Add", "x seen"),
-    ]
+        node("MatMul", "many keys", "scores"), node("Softmax", "scores", "shares", axis=-1),
+        node("MatMul", "shares many", "seen"), node("Add", "x seen"),
+    ]  # fmt: skip
     draw = np.random.default_rng(0)
     numbers = {"q": draw.standard_normal((1, 3, 4)), "zero": [0], "one": [1], "ones": [1, 1]}
     proto = model(nodes, ("N", 3, 4), numbers)

@@ -18,13 +18,9 @@ __all__ = ["FAMILIES", "Case", "certified", "network"]
 
 Layer = tuple[str, list[str], dict[str, object]]
 _PLAN: Final[Mapping[str, object]] = {
-    "batch_size": 16,
-    "dataset_size": 400,
-    "steps": 30,
-    "delta": 1e-5,
-    "noise_multiplier": 2.0,
+    "batch_size": 16, "dataset_size": 400, "steps": 30, "delta": 1e-5, "noise_multiplier": 2.0,
     "temperature": 0.125,
-}
+}  # fmt: skip
 _CHEAP: Final[Mapping[str, object]] = {**_PLAN, "sampling": "shuffle", "neighbours": "zero-out"}
 """its ε takes no time to find"""
 
@@ -146,14 +142,9 @@ def _transformer() -> bytes:
 
 
 _NETWORKS: Final[Mapping[str, Callable[[], bytes]]] = {
-    "mlp": _mlp,
-    "cnn": _cnn,
-    "residual": _residual,
-    "transformer": _transformer,
-    "clipped": _cnn,
-    "layers": _cnn,
-    "scaled": _mlp,
-}
+    "mlp": _mlp, "cnn": _cnn, "residual": _residual, "transformer": _transformer, "clipped": _cnn,
+    "layers": _cnn, "scaled": _mlp,
+}  # fmt: skip
 _MECHANISMS: Final[Mapping[str, Mapping[str, object]]] = {
     "clipped": {"mechanism": "backprop-clipping", "input_clip": 1.0, "cotangent_clip": 0.5},
     "layers": {

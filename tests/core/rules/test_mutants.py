@@ -46,13 +46,9 @@ def _less_far(reaches: Iterable[tuple[Operand, float]]) -> Iterator[tuple[Operan
 
 
 MUTANTS: list[tuple[str, Callable[[Any], Any]]] = [
-    ("fact", _shorter),
-    ("fact", _shorter_runs),
-    ("fact", _narrower),
-    ("lipschitz", _half),
-    ("pulled", _weaker),
-    ("reaches", _less_far),
-]
+    ("fact", _shorter), ("fact", _shorter_runs), ("fact", _narrower), ("lipschitz", _half),
+    ("pulled", _weaker), ("reaches", _less_far),
+]  # fmt: skip
 
 
 def _mutants() -> Iterator[object]:

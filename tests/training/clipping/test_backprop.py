@@ -36,14 +36,9 @@ def clips(input_clip: float | None, cotangent_clip: float | None, **more: object
 
 MECHANISM = clips(BETA, C)
 MAPPED = (
-    "digits_mlp",
-    "digits_orthogonal_mlp",
-    "digits_cnn",
-    "digits_lipschitz_cnn",
-    "digits_resnet_groupnorm",
-    "digits_mixer",
-    "stevens_mnist",
-)
+    "digits_mlp", "digits_orthogonal_mlp", "digits_cnn", "digits_lipschitz_cnn",
+    "digits_resnet_groupnorm", "digits_mixer", "stevens_mnist",
+)  # fmt: skip
 
 
 def matches_of(graph: Graph, live: nn.Module) -> dict[str, Match]:
