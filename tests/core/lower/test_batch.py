@@ -142,6 +142,41 @@ HOSTILE = {
          node("Cast", "h", "i", to=7), node("Gather", "x i")],
         "N 4", {"zero": 0, "o": 0, "one": 1}),
     "axis dropped where it is one": ([node("Squeeze", "x", "y")], "N 4", {}),
+    "examples side by side where they are even": (
+        [*SIZE, node("Mod", "n two", "o"), node("Sub", "three o", "f"), node("Mul", "f two", "k"),
+         node("Concat", "r k", "t", axis=0), node("Reshape", "x t", "p"),
+         node("Softmax", "p", "z", axis=-1), node("Reshape", "z s")],
+        "N 4", {"zero": [0], "two": [2], "three": [3], "r": [-1]}),
+    "a weight for seven examples": (
+        [*SIZE, node("Equal", "n seven", "e"), node("Cast", "e", "f", to=1), node("Mul", "x f")],
+        "N 4", {"zero": 0, "seven": 7}),
+    "the largest number below the batch size": (
+        [*SIZE, node("Range", "o n one", "r"), node("ReduceMax", "r", "l", keepdims=0),
+         node("Cast", "l", "f", to=1), node("Mul", "x f")], "N 4", {"zero": 0, "o": 0, "one": 1}),
+    "as many rows of a table as examples": (
+        [*SIZE, node("Slice", "w zero n zero", "r"), node("Mul", "x r")],
+        "N 4", {"zero": [0], "w": np.arange(36.0).reshape(9, 4)}),
+    "a product of ones": (
+        [*SIZE, node("Expand", "u n", "o"), node("MatMul", "o o", "c"), node("Mul", "x c")],
+        "N 4", {"zero": [0], "u": [1.0]}),
+    "the first five of as many as examples": (
+        [*SIZE, node("Expand", "u n", "a"), node("Sub", "a u", "b"),
+         node("Concat", "a b", "c", axis=0), node("Slice", "c zero five", "p"),
+         node("ReduceSum", "p", "k"), node("Mul", "x k")],
+        "N 4", {"zero": [0], "five": [5], "u": [1.0]}),
+    "the first four of zeros and a one": (
+        [*SIZE, node("Expand", "u n", "a"), node("Sub", "a u", "b"),
+         node("Concat", "b u", "c", axis=0), node("Slice", "c zero four", "p"), node("Mul", "x p")],
+        "N 4", {"zero": [0], "four": [4], "u": [1.0]}),
+    "batch resized by less than a place": (
+        [node("Resize", "x - m", mode="nearest", coordinate_transformation_mode="asymmetric",
+              nearest_mode="floor")], "N 4", {"m": [1.02, 1.0]}),
+    "batch moved by half a place": (
+        [node("Resize", "x - m", mode="nearest", nearest_mode="ceil",
+              coordinate_transformation_mode="tf_half_pixel_for_nn")], "N 4", {"m": [1.0, 1.0]}),
+    "interpolated batch": (
+        [node("Resize", "x - m", mode="linear", coordinate_transformation_mode="asymmetric")],
+        "N 4", {"m": [1.05, 1.0]}),
     "rotated batch": (
         [node("Slice", "x a b c", "p"), node("Slice", "x o a c", "q"),
          node("Concat", "p q", axis=0)], "N 4", {"a": [1], "b": [2**62], "c": [0], "o": [0]}),
