@@ -55,16 +55,16 @@ class Branching(nn.Module):
 
 
 CASES = {
-    "several": (Heads(), lambda n: (torch.rand(n, 1, 5, 5), torch.randint(9, (n, 3)))),
-    "one": (OneHead(), lambda n: torch.rand(n, 6)),
+    "several": (Heads, lambda n: (torch.rand(n, 1, 5, 5), torch.randint(9, (n, 3)))),
+    "one": (OneHead, lambda n: torch.rand(n, 6)),
 }
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_file_is_the_module_in_evaluation_mode(name: str, tmp_path: Path) -> None:
     torch.manual_seed(0)
-    module, batch = CASES[name]
-    module.train()
+    made, batch = CASES[name]
+    module = made()
     module(*batch(4)) if name == "several" else module(batch(4))  # statistics of its own
     before = {key: item.clone() for key, item in module.state_dict().items()}
     seen: list[object] = []
@@ -120,8 +120,9 @@ def test_convolutions_may_have_a_precision_of_their_own(tmp_path: Path) -> None:
 
 def test_inputs_and_outputs_are_called_as_in_the_module(tmp_path: Path) -> None:
     """But for names that parameters have, which an ONNX file cannot give twice."""
-    module, batch = CASES["several"]
-    graph = onnx.load(lipcert.export(module, batch(1), tmp_path / "net.onnx")).graph
+    torch.manual_seed(0)
+    made, batch = CASES["several"]
+    graph = onnx.load(lipcert.export(made(), batch(1), tmp_path / "net.onnx")).graph
     assert [item.name for item in graph.input] == ["picture_", "tokens"]
     assert [item.name for item in graph.output] == ["logits_", "size"]
 
@@ -134,7 +135,7 @@ def test_nothing_is_written_where_there_is_nothing_to_write(tmp_path: Path) -> N
         (Branching(), torch.rand(1, 8), NoVerdictError, "cannot be exported: .*data-dependent"),
         (nn.Linear(8, 2), 3, UsageError, r"lipcert\.export\(module, x\[:1\]"),
         (nn.Linear(8, 2), torch.tensor(1.0), UsageError, r"one batch"),
-        (CASES["several"][0], (torch.rand(2, 1), torch.rand(1, 1)), UsageError, "as many of each"),
+        (Heads(), (torch.rand(2, 1), torch.rand(1, 1)), UsageError, "as many of each"),
         (torch.sin, torch.rand(1, 8), UsageError, r"not an nn\.Module"),
     ):
         with pytest.raises(error, match=reason):
