@@ -4,12 +4,9 @@ import importlib
 import inspect
 import pkgutil
 import re
-import subprocess
 import sys
 import tomllib
 from pathlib import Path
-
-import pytest
 
 import lipcert
 from tests.conftest import SLOW
@@ -59,24 +56,6 @@ def test_a_class_is_abstract_or_has_no_subclasses() -> None:
         and not getattr(base, "_is_protocol", False)
     }
     assert concrete == BASES
-
-
-@pytest.mark.parametrize(
-    "statement", ["import lipcert", "from lipcert.settings.settings import Settings"]
-)
-def test_light_imports_stay_light(statement: str) -> None:
-    code = f"{statement}; import sys; print(*[name for name in {HEAVY} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == []
-
-
-@pytest.mark.parametrize(
-    "statement", ["import lipcert.analysis.pipeline", "import lipcert.cli.main"]
-)
-def test_nothing_but_training_needs_torch(statement: str) -> None:
-    code = f"{statement}; import sys; print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"
 
 
 def test_what_the_inner_loop_leaves_out_exists() -> None:

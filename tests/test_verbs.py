@@ -201,17 +201,6 @@ def test_audit_is_a_verb_and_a_package(code: str) -> None:
     assert done.stdout == "True True Job False\n"
 
 
-def test_files_do_without_torch(file: Path, tmp_path: Path) -> None:
-    code = (
-        "import lipcert, sys; s = lipcert.Settings(input_norm=1.0);"
-        f"lipcert.analyze({str(file)!r}, s); lipcert.suggest({str(file)!r}, s, budget=0.0);"
-        f"lipcert.certify({str(file)!r}, s, out={str(tmp_path / 'a.json')!r});"
-        "print('torch' in sys.modules)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "False\n"
-
-
 @pytest.mark.nightly
 def test_suggest_takes_a_module_a_file_and_a_model(net: nn.Module, file: Path) -> None:
     of_model = lipcert.suggest(lipcert.load_model(file), SETTINGS, budget=0.0)

@@ -1,8 +1,6 @@
 """`lipcert privacy`: the three questions, declarations, an analysis as source, exit codes."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -212,18 +210,6 @@ def test_files_that_are_no_analysis_leave_with_three(tmp_path: Path, content: st
     code, out, err = call(str(file), *RUN, "--steps", "40")
     assert (code, out) == (3, "")
     assert err.startswith(f"lipcert: error: {file}")
-
-
-def test_help_and_analyze_do_not_load_the_accountant() -> None:
-    code = (
-        "import sys, runpy\n"
-        "import lipcert.analysis.pipeline, lipcert.privacy.accounting, lipcert.privacy.account\n"
-        "from lipcert.cli.main import cli\n"
-        "try:\n    cli.main(['privacy', '--help'])\n"
-        "except SystemExit: pass\n"
-        "assert 'dp_accounting' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
 
 
 def test_an_analysis_of_a_run_needs_no_further_option(tmp_path: Path) -> None:

@@ -1,8 +1,6 @@
 """`lipcert report`: from files that the verbs wrote to one page."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -106,16 +104,3 @@ def test_analyze_writes_its_page(tmp_path: Path) -> None:
     shown = done.stdout
     assert page.read_text(encoding="utf-8") == shown
     assert '<p class="word">COSTLY</p>' in shown
-
-
-def test_a_report_needs_neither_torch_nor_the_engine(files: dict[str, Path]) -> None:
-    heavy = {"torch", "onnx", "onnxruntime", "rich"}
-    code = (
-        "import sys\n"
-        f"sys.argv = ['lipcert', 'report', {str(files['certificate'])!r}, '--format', 'markdown']\n"
-        "from lipcert.__main__ import main\n"
-        "try:\n    main()\n"
-        f"finally:\n    sys.stderr.write(' '.join({heavy!r} & set(sys.modules)))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stderr == ""

@@ -1,6 +1,5 @@
 """Start-up and process-level behaviour, in real processes."""
 
-import json
 import subprocess
 import sys
 import tomllib
@@ -9,40 +8,80 @@ from pathlib import Path
 import pytest
 
 import lipcert
-from lipcert.explain import explain
+from tests.audit.trace.made import made
 
-HEAVY = {"numpy", "scipy", "onnx", "onnxruntime", "torch", "rich"}
+HEAVY = {"numpy", "scipy", "onnx", "onnxruntime", "torch", "rich", "google.protobuf"}
+HEAVY |= {"safetensors", "dp_accounting"}
 ROOT = Path(__file__).parents[2]
 MODEL = ROOT / "models" / "digits_mlp.onnx"
 
 
-def loaded_by(*words: str) -> set[str]:
-    """Heavy modules that a command leaves in `sys.modules`."""
-    code = (
-        "import atexit, sys\n"
-        "def tell():\n"
-        f"    sys.stderr.write('loaded ' + ' '.join({HEAVY!r} & set(sys.modules)))\n"
-        "atexit.register(tell)\n"
-        f"sys.argv = ['lipcert', *{list(words)!r}]\n"
-        "from lipcert.__main__ import main\n"
-        "main()\n"
-    )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-    return set(result.stderr.rpartition("loaded ")[2].split())
+def commands(*lines: str) -> tuple[str, ...]:
+    """Statements that run `lipcert` with the words of each line."""
+    run = "from lipcert.__main__ import main; sys.argv = {!r}.split(); main()"
+    return tuple(run.format(f"lipcert {line}") for line in lines)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["--help"], ["--version"], ["analyze", "--help"], ["explain", "LC004"],
-        ["explain", "dense/1"], ["config", "show"],
-    ],
-)  # fmt: skip
-def test_light_commands_load_no_engine(words: list[str]) -> None:
-    assert loaded_by(*words) == set()
+Stage = tuple[set[str], tuple[str, ...]]
+LIGHT = (
+    "import lipcert; lipcert.Settings()",
+    "from lipcert.settings.settings import Settings",
+    "import lipcert.pytest_plugin",
+    *commands("--help", "--version", "analyze --help", "privacy --help", "explain LC004"),
+    *commands("explain dense/1", "config show"),
+)
+ENGINE = (
+    "import lipcert.analysis.pipeline, lipcert.privacy.accounting, lipcert.privacy.account",
+    *commands("analyze {model} --format json --no-progress"),
+)
+TRACES = (
+    "from lipcert.audit.trace import writing, reading, redaction",
+    "import lipcert.cli.trace, lipcert.report.trace",
+    *commands("trace verify {trace}"),
+)
+VERBS = (
+    "settings = lipcert.Settings(input_norm=1.0); lipcert.analyze({model!r}, settings)",
+    "lipcert.suggest({model!r}, settings, budget=0.0)",
+    "lipcert.certify({model!r}, settings, out={out!r})",
+)
+PROCESSES: dict[str, tuple[Stage, ...]] = {
+    "more and more": (
+        (HEAVY, LIGHT),
+        ({"torch", "rich", "scipy", "safetensors", "dp_accounting"}, ENGINE),
+        ({"torch", "safetensors"}, TRACES),
+        ({"torch"}, VERBS),
+    ),
+    "a report": (
+        ({"torch", "onnx", "onnxruntime", "rich"}, commands("report {certificate} --format json")),
+    ),
+}
+"""what is not loaded, neither by these statements nor by those before them"""
+
+
+@pytest.mark.parametrize("name", PROCESSES)
+def test_nothing_is_loaded_before_it_is_needed(file: Path, name: str, tmp_path: Path) -> None:
+    paths = {
+        "certificate": str(file),
+        "trace": str(made(tmp_path / "trace", 1)),
+        "model": str(MODEL),
+        "out": str(tmp_path / "out.json"),
+    }
+    code = """if True:
+        import sys
+        for unwanted, statements in STAGES:
+            for statement in statements:
+                left = 0
+                try:
+                    exec(statement)
+                except SystemExit as end:
+                    left = end.code or 0
+                loaded = unwanted & set(sys.modules)
+                assert (left, loaded) == (0, set()), (statement, left, loaded)
+        """
+    stages = [(unwanted, [x.format(**paths) for x in lines]) for unwanted, lines in PROCESSES[name]]
+    words = [sys.executable, "-c", code.replace("STAGES", repr(stages))]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_module_runs() -> None:
@@ -79,19 +118,3 @@ def test_public_names_exist() -> None:
     assert set(lipcert.__all__) >= {"Settings", "analyze", "load_model"}
     with pytest.raises(AttributeError, match="no attribute"):
         _ = lipcert.no_such_name
-
-
-def test_analyze_loads_no_torch() -> None:
-    loaded = loaded_by("analyze", str(MODEL), "--format", "json", "--no-progress")
-    assert "numpy" in loaded
-    assert not {"torch", "rich", "scipy"} & loaded
-
-
-def test_a_real_model_from_file_to_explanation() -> None:
-    words = [sys.executable, "-m", "lipcert", "analyze", str(MODEL), "--format", "json"]
-    result = subprocess.run(words, capture_output=True, text=True, check=True)
-    found = json.loads(result.stdout)
-    assert found["network"]["sensitivity"] > 0.0
-    rules = {node["rule"] for node in found["nodes"]}
-    assert rules
-    assert all(explain(rule) for rule in sorted(rules))
