@@ -60,8 +60,9 @@ def users_of(name: str) -> set[str]:
     return {
         path.relative_to(known).as_posix()
         for path in known.rglob("*.py")
-        if any(name in (getattr(node, "id", ""), getattr(node, "name", ""))
-               for node in ast.walk(ast.parse(path.read_text("utf-8"))))
+        if name in (text := path.read_text("utf-8"))
+        and any(name in (getattr(node, "id", ""), getattr(node, "name", ""))
+                for node in ast.walk(ast.parse(text)))
     }  # fmt: skip
 
 
@@ -149,9 +150,12 @@ def compared(source: str) -> list[str]:
     By its name, by a constant that holds the name, or by `kind` of its class; "none" is a word of
     many, and counts where the comparison is about a mechanism.
     """
-    tree = ast.parse(source)
-    known, classes = names_of_mechanisms(tree), {found.__name__ for found in MECHANISMS.values()}
-    found = []
+    classes = {found.__name__ for found in MECHANISMS.values()}
+    said = {f'"{kind}"' for kind in MECHANISMS} | {f"{name}.kind" for name in classes}
+    if not any(word in source for word in said):
+        return []
+    tree, found = ast.parse(source), []
+    known = names_of_mechanisms(tree)
     for node in ast.walk(tree):
         if isinstance(node, ast.Compare):
             parts = [node.left, *node.comparators]

@@ -96,6 +96,7 @@ def choose(plan: TrainingPlan, wanted: Accountant | None = None) -> Accountant:
     return wanted or supported[0]
 
 
+@lru_cache(maxsize=_REMEMBERED)  # a plan of one target is asked for more than once
 def epsilon(
     plan: TrainingPlan, noise_multiplier: float, accountant: Accountant | None = None
 ) -> float:
@@ -167,7 +168,6 @@ def _relation(plan: TrainingPlan) -> NeighboringRelation:
     }[plan.neighbours]
 
 
-@lru_cache(maxsize=_REMEMBERED)
 def _core_epsilon(plan: TrainingPlan, noise_multiplier: float) -> float:
     found = epsilon_upper(
         plan.sampling.value,
@@ -180,7 +180,6 @@ def _core_epsilon(plan: TrainingPlan, noise_multiplier: float) -> float:
     return math.inf if found is None else found
 
 
-@lru_cache(maxsize=_REMEMBERED)  # a plan of one target is asked for more than once
 def _pld_epsilon(plan: TrainingPlan, event: DpEvent, interval: float) -> float:
     try:
         found = float(_composed(_relation(plan), event, interval).get_epsilon(plan.delta))

@@ -7,21 +7,16 @@ import pytest
 import torch
 
 from lipcert.core.accounting import account
-from lipcert.privacy import accounting
 from lipcert.training import assembly, network
 from tests.training.runs import Small
 
-_PURE = [
-    (module, name, cache(getattr(module, name)))
-    for module, name in ((accounting, "_rdp_epsilon"), (account, "_poisson"))
-]
-"""Of plans, numbers and nothing else; many tests train by one plan."""
+_poisson = cache(account._poisson)
+"""Of numbers and nothing else; many tests train by one plan."""
 
 
 @pytest.fixture(autouse=True)
 def accounted_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module, name, remembered in _PURE:
-        monkeypatch.setattr(module, name, remembered)
+    monkeypatch.setattr(account, "_poisson", _poisson)
 
 
 @pytest.fixture(scope="session")
