@@ -1,6 +1,7 @@
 """Fixtures of several modules."""
 
 from functools import cache
+from importlib import import_module
 
 import pytest
 
@@ -18,3 +19,11 @@ def _prepared(job: Job, *_: object) -> Ready:
 def prepared_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Audits of one job import and bound its model once, which is no matter of the test."""
     monkeypatch.setattr(run, "prepare", _prepared)
+
+
+@pytest.fixture(autouse=True)
+def _few_directions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """How near ε from below comes to the one above is a matter of its own tests."""
+    if request.node.path.name != "test_epsilon.py":
+        check = import_module("lipcert.audit.checks.epsilon")
+        monkeypatch.setattr(check, "_DIRECTIONS", 64)

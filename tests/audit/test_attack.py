@@ -346,6 +346,7 @@ def test_weights_that_nothing_holds():
     assert reached[0] > 0.0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("name", "group", "factor"),
     [("digits_orthogonal_mlp", "hidden2", 0.96), ("digits_lipschitz_cnn", "conv3", 0.9)],

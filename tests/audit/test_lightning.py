@@ -111,6 +111,7 @@ class Private(Digits):
         return optimizer
 
 
+@pytest.mark.nightly
 def test_opacus_under_a_trainer_is_audited(tmp_path: Path) -> None:
     pytest.importorskip("opacus", reason="Opacus is not installed")
     fit(tmp_path / "t", Private(), loss="loss", max_epochs=1)

@@ -237,12 +237,14 @@ def audit_of_steps(folder: Path, steps: int) -> AuditReport:
     return audit_of(folder, OpacusRun("resumed", settings={"steps": steps}))
 
 
+@pytest.mark.nightly
 def test_a_run_that_stopped_early_is_one_of_the_steps_that_ran(tmp_path: Path) -> None:
     part_of_a_run(tmp_path / "t", 7, 7)
     assert audit_of_steps(tmp_path / "t", 7).verdict is Verdict.PASS
     assert audit_of_steps(tmp_path / "t", STEPS).verdict is Verdict.PARTIAL
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_is_one_run(tmp_path: Path) -> None:
     saved, _ = part_of_a_run(tmp_path / "t", 6, 6)
     _, counted = part_of_a_run(tmp_path / "t", 4, 0, seed=9, checkpoint=saved)
@@ -261,6 +263,7 @@ def test_steps_done_again_from_an_older_checkpoint_are_counted(tmp_path: Path) -
     assert audit_of_steps(tmp_path / "t", 13).verdict is Verdict.PASS
 
 
+@pytest.mark.nightly
 def test_a_resumed_run_of_the_same_seed_is_found(tmp_path: Path) -> None:
     saved, _ = part_of_a_run(tmp_path / "t", 6, 6)
     part_of_a_run(tmp_path / "t", 4, 0, checkpoint=saved)

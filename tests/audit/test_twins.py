@@ -366,6 +366,7 @@ def test_faults_of_loops_of_opacus_are_found(name: str) -> None:
     assert re.search(says, str(report)), report
 
 
+@pytest.mark.sample(2)
 @pytest.mark.usefixtures("opacus")
 @pytest.mark.parametrize(
     "words",

@@ -37,7 +37,7 @@ PLAN = Settings(
     sampling="shuffle",
     neighbours="zero-out",
 )
-BY_DAY = {"digits_mlp", "digits_lipschitz_cnn"}
+BY_DAY = {"digits_lipschitz_cnn"}
 LARGEST, FILES = 2_000_000, 20
 
 

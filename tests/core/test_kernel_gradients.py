@@ -73,7 +73,7 @@ def no_kernel_has_a_larger_gradient(premises, seed):
 
 @pytest.mark.parametrize(
     ("premises", "seeds"),
-    [(IMAGES, range(6)), (BRIGHT, range(400, 406)), (SIGNED, range(100, 104))],
+    [(IMAGES, range(3)), (BRIGHT, range(400, 403)), (SIGNED, range(100, 102))],
     ids=["without signs", "as bright as can be", "with signs"],
 )
 def test_of_images(premises, seeds):
@@ -126,7 +126,7 @@ def no_cotangent_is_longer(premises, seed):
     assert attained(found, 2, 16, seed, is_cotangent=True) <= bound * (1.0 + 1e-12)
 
 
-@pytest.mark.parametrize("seed", range(12, 24))
+@pytest.mark.parametrize("seed", range(12, 18))
 def test_of_values(seed):
     no_cotangent_is_longer(IMAGES, seed)
 

@@ -69,7 +69,7 @@ def test_one_trial_in_the_mean_of_a_geometric_law_is_one() -> None:
     assert alone <= selection_epsilon(RUN, 1.1, Law.GEOMETRIC) <= 1.002 * alone
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("plan", [RUN, BINS, replace(RUN, delta=1e-9)], ids=str)
 @pytest.mark.parametrize("law", Law)
 def test_more_trials_cost_more(plan: TrainingPlan, law: Law) -> None:
@@ -77,7 +77,7 @@ def test_more_trials_cost_more(plan: TrainingPlan, law: Law) -> None:
     assert [epsilon(plan, 1.1), *costs] == sorted([epsilon(plan, 1.1), *costs])
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(("law", "shape"), [(Law.GEOMETRIC, 1.0), (Law.POISSON, math.inf)])
 @pytest.mark.parametrize("trials", [3, 10, 100])
 def test_below_the_renyi_divergences_of_dp_accounting(law: Law, shape: float, trials: int) -> None:

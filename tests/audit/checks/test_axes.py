@@ -35,6 +35,7 @@ def rarest(tests: list[ChanceTest]) -> ChanceTest:
     return min(tests, key=lambda test: test.log_chance)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("steps", [1, 3, 8])
 def test_chances_of_right_noise_are_those_stated(steps: int) -> None:
     """Also where there are hardly more rows than columns, which are added up then."""

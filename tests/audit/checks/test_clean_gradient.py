@@ -80,6 +80,7 @@ def test_sums_that_cancel_against_the_decay_are_what_rounding_explains(
     assert (report.measured or 0.0) > 0.0
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("off", [0.02, 0.5])
 def test_examples_that_are_left_out_show_next_to_the_decay(off: float, tmp_path: Path) -> None:
     checked = audited(tmp_path / "t", RIDGE + off, left_out=COUNT // 10)
@@ -109,6 +110,7 @@ def test_one_example_that_is_left_out_shows_next_to_a_long_decay(
         assert (report.verdict is Verdict.PASS) is is_right
 
 
+@pytest.mark.sample(left_out=2, autocast=1)
 @pytest.mark.parametrize("autocast", [None, "bfloat16"])
 @pytest.mark.parametrize(
     ("left_out", "verdict"), [(0, Verdict.PASS), (COUNT // 4, Verdict.VIOLATION)]

@@ -184,6 +184,7 @@ def test_one_step_is_met_within_a_fifth(tmp_path: Path) -> None:
     assert (found.steps, found.releases, found.largest_step) == (1, 1, "step 0")
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sampling", ["full-batch", "poisson", "balls-in-bins"])
 def test_a_run_is_met_within_a_quarter(tmp_path: Path, sampling: str) -> None:
     run = done(tmp_path / "t", Way(sampling, steps=24))
@@ -194,6 +195,7 @@ def test_a_run_is_met_within_a_quarter(tmp_path: Path, sampling: str) -> None:
     assert checked.epsilon == found
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("sampling", ["full-batch", "poisson", "balls-in-bins"])
 def test_half_the_noise_is_a_contradiction(tmp_path: Path, sampling: str) -> None:
     run = done(tmp_path / "t", Way(sampling, steps=24, std=0.5))

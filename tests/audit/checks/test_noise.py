@@ -345,7 +345,7 @@ PLANTED: dict[str, Callable[[str, int, torch.Tensor, float], torch.Tensor]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sample(4)
+@pytest.mark.sample(2)
 @pytest.mark.filterwarnings(
     f"ignore::{PrivateDataWarning.__module__}.{PrivateDataWarning.__name__}"
 )

@@ -154,6 +154,7 @@ def _deltas_of_two(sigma: float, epsilon: float) -> tuple[mpmath.mpf, mpmath.mpf
     return above(ratio), 1 - ratio + ratio * above(1 / ratio)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("sigma", "delta"), [(1.0, "1e-5"), (0.6, "1e-3"), (3.0, "1e-6"), (20.0, "1e-4"), (2.0, "0.1")]
 )
@@ -218,7 +219,7 @@ def test_it_is_monotone_and_below_one_release_per_epoch() -> None:
 
 
 def test_a_delta_below_all_floats_has_no_epsilon() -> None:
-    for digits in (300, 330, 5000):
+    for digits in (300, 5000):
         assert allocated_epsilon(1e3, 10, 5, Fraction(1, 10**digits)) is None
 
 

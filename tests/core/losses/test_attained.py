@@ -46,7 +46,7 @@ class LossCase:
     loss: Loss
     logits: Logits
     slack: float = 1e-3
-    steps: int = 150
+    steps: int = 80
 
 
 CASES = [
