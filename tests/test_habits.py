@@ -53,11 +53,8 @@ def test_an_issue_form_is_one(path: Path) -> None:
 
 def test_there_is_a_form_for_each_kind_of_issue() -> None:
     assert {path.stem for path in FORMS} == {
-        "bug",
-        "loose_bound",
-        "refused_model",
-        "soundness_fault",
-    }
+        "bug", "loose_bound", "refused_model", "soundness_fault",
+    }  # fmt: skip
     said = loaded(CHOOSER.with_name("soundness_fault.yml"))["body"][0]
     assert "SECURITY.md" in said["attributes"]["value"]
 

@@ -33,11 +33,8 @@ def test_records_hold_every_parameter() -> None:
         "label_smoothing": 0.0,
     }
     assert loss_record(make_loss("mse", label_norm=3.0, half=True, output_reduction="sum")) == {
-        "kind": "mse",
-        "label_norm": 3.0,
-        "output_reduction": "sum",
-        "half": True,
-    }
+        "kind": "mse", "label_norm": 3.0, "output_reduction": "sum", "half": True,
+    }  # fmt: skip
 
 
 def test_unknown_kind_lists_the_known_ones_and_names_the_nearest() -> None:

@@ -99,12 +99,9 @@ def test_a_mechanism_that_clips_has_six_places() -> None:
     training write, and what enforces it there; `suggest` has a trial of its own for each."""
     named = users_of("GradientClipping") - {"training/__init__.py", "training/suggesting.py"}
     assert named == {
-        "core/ledger/gradient_clipping.py",
-        "core/ledger/premises.py",
-        "gradient_stats/measure.py",
-        "training/enforcement.py",
-        "training/mechanisms.py",
-    }
+        "core/ledger/gradient_clipping.py", "core/ledger/premises.py", "gradient_stats/measure.py",
+        "training/enforcement.py", "training/mechanisms.py",
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", MECHANISMS)

@@ -57,13 +57,10 @@ def audited(path: Path, x: np.ndarray, *options: str) -> int:
 @pytest.mark.parametrize(
     ("odd", "options"),
     [
-        (2.5, ()),
-        (ROWS, ()),
-        (-1, ()),
-        (ROWS, ("--input-box", "0", "100")),
+        (2.5, ()), (ROWS, ()), (-1, ()), (ROWS, ("--input-box", "0", "100")),
         (-ROWS - 1, ("--input-box", "-100", "100")),
     ],
-)
+)  # fmt: skip
 def test_what_chooses_no_row_is_no_pass(tmp_path: Path, odd: float, options: tuple) -> None:
     path, x = text(tmp_path), np.random.default_rng(1).integers(ROWS, size=(8, 3))
     assert audited(path, x, *options) == 0

@@ -34,17 +34,14 @@ def residual(tmp_path) -> tuple[Model, Program]:
     return lowered(
         model(
             [
-                node("MatMul", "x u", "h"),
-                node("Relu", "h", "r"),
-                node("MatMul", "r v", "m"),
-                node("Add", "m b", "s"),
-                node("Add", "s h", "y"),
+                node("MatMul", "x u", "h"), node("Relu", "h", "r"), node("MatMul", "r v", "m"),
+                node("Add", "m b", "s"), node("Add", "s h", "y"),
             ],
             ["N", 4],
             NUMBERS,
         ),
         tmp_path,
-    )
+    )  # fmt: skip
 
 
 def reads(program: Program) -> dict[str, tuple[str, ...]]:

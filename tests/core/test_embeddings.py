@@ -68,13 +68,10 @@ def text(
     """Rows of a view of a table, perhaps normalised, added up over positions, and classified."""
     table = (width, rows) if kind in {"transposed", "tied"} else (rows, width)
     constants = {
-        "t": rng.standard_normal(table),
-        "w": rng.standard_normal((width, 3)),
-        "axes": [1],
-        "scale": np.float32(rng.uniform(0.2, 3.0)),
-        "g": rng.uniform(-2.0, 2.0, width),
+        "t": rng.standard_normal(table), "w": rng.standard_normal((width, 3)), "axes": [1],
+        "scale": np.float32(rng.uniform(0.2, 3.0)), "g": rng.uniform(-2.0, 2.0, width),
         "b": rng.standard_normal(width),
-    }
+    }  # fmt: skip
     made = {
         "plain": [node("Identity", "t", "view")],
         "scaled": [node("Mul", "t scale", "view")],

@@ -160,14 +160,11 @@ def test_records_that_are_none(record):
     [
         ("A-MECHANISM", {"conv_clip": "l1"}),
         ("A-MECHANISM", {"input_clip": "-0x1.0000000000000p+0"}),
-        ("A-MECHANISM", {"kind": "nothing"}),
-        ("A-LAYERS", {"layers": [{"input": "x"}]}),
+        ("A-MECHANISM", {"kind": "nothing"}), ("A-LAYERS", {"layers": [{"input": "x"}]}),
         ("A-LAYERS", {"layers": [{"input": "x", "output": "y", "radius": "1"}]}),
-        ("A-LAYERS", {"layers": "x"}),
-        ("A-LAYERS", {}),
-        ("A-LAYERS", None),
+        ("A-LAYERS", {"layers": "x"}), ("A-LAYERS", {}), ("A-LAYERS", None),
     ],
-)
+)  # fmt: skip
 def test_clips_that_are_not_described(name, data):
     clip = BackpropClipping(1.0, 2.0, "l2", (ClippedLayer("x", "y"),))
     premises = replace(PREMISES, mechanism=clip)

@@ -264,12 +264,9 @@ def embedded(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
         "weight": np.eye(4, 3),
     }
     nodes = [
-        node("Gather", "long x", "a"),
-        node("Gather", "short x", "b"),
-        node("Add", "a b", "c"),
-        node("Flatten", "c", "d"),
-        node("MatMul", "d weight", "y"),
-    ]
+        node("Gather", "long x", "a"), node("Gather", "short x", "b"), node("Add", "a b", "c"),
+        node("Flatten", "c", "d"), node("MatMul", "d weight", "y"),
+    ]  # fmt: skip
     proto = onnx_model(nodes, ["N", 1], {**held, **changed})
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     path = folder / f"{name}.onnx"

@@ -106,16 +106,13 @@ def test_a_value_that_steps_pass_by_does_not_keep_the_name_of_the_tensor() -> No
     """Both moves of x are one step, so that half of the gradient at v never reaches a step v."""
     proto = model(
         [
-            node("Reshape", "x s", "v"),
-            node("Transpose", "v", "t", perm=[0, 2, 1]),
-            node("Reshape", "t f", "u"),
-            node("Relu", "v", "r"),
-            node("Reshape", "r f", "q"),
+            node("Reshape", "x s", "v"), node("Transpose", "v", "t", perm=[0, 2, 1]),
+            node("Reshape", "t f", "u"), node("Relu", "v", "r"), node("Reshape", "r f", "q"),
             node("Add", "u q"),
         ],
         ["N", 4],
         {"s": [0, 2, 2], "f": [0, 4]},
-    )
+    )  # fmt: skip
     found = program(proto)
     assert "v" not in found.shapes
     evidence = Evidence(ScopeClaim("point", (), ()))

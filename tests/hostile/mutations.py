@@ -93,12 +93,9 @@ def _branch(kind: str) -> Message:
 SEEDS = tuple(
     proto.SerializeToString()
     for proto in (
-        _convolution(),
-        _attention(),
-        _shapes(),
-        functions({"f0": ["f1", "Relu"], "f1": ["Relu"]}),
+        _convolution(), _attention(), _shapes(), functions({"f0": ["f1", "Relu"], "f1": ["Relu"]}),
     )
-)
+)  # fmt: skip
 
 
 def mutant(seed: int) -> bytes:

@@ -257,10 +257,7 @@ def test_settings_say_how_a_file_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(load, "load_model", lambda path, **words: passed.update(words))
     load.load_under("net.onnx", settings)
     assert passed == {
-        "output": ("b",),
-        "as_exported": True,
-        "trusted": False,
-        "input_norm": {"": 2.0},
+        "output": ("b",), "as_exported": True, "trusted": False, "input_norm": {"": 2.0},
         "input_box": {"": (-1.0, 1.0)},
-    }
+    }  # fmt: skip
     assert passed.keys() == signature(load_model).parameters.keys() - {"path"}

@@ -38,13 +38,10 @@ def shifted(number: float, units: int) -> np.ndarray:
 ERF = [node("Erf", ["u"], ["g"]), node("Add", ["g", "one"], ["h"])]
 HALVED = [node("Mul", ["z", "h"], ["p"]), node("Mul", ["p", "half"], ["f"])]
 TANH = [
-    node("Pow", ["z", "three"], ["c3"]),
-    node("Mul", ["c3", "b"], ["t3"]),
-    node("Add", ["z", "t3"], ["t"]),
-    node("Mul", ["t", "a"], ["u"]),
-    node("Tanh", ["u"], ["g"]),
+    node("Pow", ["z", "three"], ["c3"]), node("Mul", ["c3", "b"], ["t3"]),
+    node("Add", ["z", "t3"], ["t"]), node("Mul", ["t", "a"], ["u"]), node("Tanh", ["u"], ["g"]),
     node("Add", ["g", "one"], ["h"]),
-]
+]  # fmt: skip
 VARIANCE = [
     node("ReduceMean", ["z"], ["m"], axes=[-1]), node("Sub", ["z", "m"], ["d"]),
     node("Pow", ["d", "two"], ["q"]), node("ReduceMean", ["q"], ["v"], axes=[-1]),

@@ -213,11 +213,8 @@ def test_a_bias_may_be_a_sum(tmp_path, name, last):
     c = torch.arange(1.0, 5.0, dtype=torch.float64)
     size = len(bias(a, b, c))
     tensors |= {
-        "w": weights(4, size),
-        "from": np.array([1]),
-        "to": np.array([8]),
-        "four": np.array([4]),
-    }
+        "w": weights(4, size), "from": np.array([1]), "to": np.array([8]), "four": np.array([4]),
+    }  # fmt: skip
     if "b" not in name:
         del tensors["b"]
     proto = model(sum_nodes(steps, last), ("N", 4), tensors)

@@ -121,12 +121,9 @@ REFUSALS = {
         model([node("Shrink", ["x"], ["y"], lambd=0.5)], ("N", 4)),
         model(
             [
-                node("Sub", ["x", "h"], ["a"]),
-                node("Relu", ["a"], ["p"]),
-                node("Neg", ["x"], ["m"]),
-                node("Sub", ["m", "h"], ["b"]),
-                node("Relu", ["b"], ["q"]),
-                node("Sub", ["p", "q"], ["y"]),
+                node("Sub", ["x", "h"], ["a"]), node("Relu", ["a"], ["p"]),
+                node("Neg", ["x"], ["m"]), node("Sub", ["m", "h"], ["b"]),
+                node("Relu", ["b"], ["q"]), node("Sub", ["p", "q"], ["y"]),
             ],
             ("N", 4),
             {"h": np.array(0.5, np.float32)},

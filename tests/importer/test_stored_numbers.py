@@ -45,13 +45,10 @@ def attention(kind):
 
 def gelu():
     nodes = [
-        node("MatMul", ["x", "w"], ["a"]),
-        node("Div", ["a", "root"], ["d"]),
-        node("Erf", ["d"], ["e"]),
-        node("Add", ["e", "one"], ["p"]),
-        node("Mul", ["a", "p"], ["m"]),
+        node("MatMul", ["x", "w"], ["a"]), node("Div", ["a", "root"], ["d"]),
+        node("Erf", ["d"], ["e"]), node("Add", ["e", "one"], ["p"]), node("Mul", ["a", "p"], ["m"]),
         node("Mul", ["m", "half"], ["y"]),
-    ]
+    ]  # fmt: skip
     return nodes, {"root": math.sqrt(2.0), "one": 1.0, "half": 0.5}, {"w": weights(6, 6)}
 
 

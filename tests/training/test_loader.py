@@ -239,14 +239,11 @@ def items(rows: int) -> Any:
     """A structure of that many examples."""
     return {
         "pair": Pair(torch.zeros(rows, 3, dtype=torch.float16), [torch.ones(rows)]),
-        "array": np.zeros((rows, 2), np.int32),
-        "words": ["a"] * rows,
+        "array": np.zeros((rows, 2), np.int32), "words": ["a"] * rows,
         "ordered": OrderedDict(z=torch.ones(rows, 1)),
         "default": defaultdict(list, t=torch.ones(rows)),
-        "fixed": MappingProxyType({"t": torch.ones(rows)}),
-        "name": "train",
-        "none": None,
-    }
+        "fixed": MappingProxyType({"t": torch.ones(rows)}), "name": "train", "none": None,
+    }  # fmt: skip
 
 
 def test_an_empty_structure_has_the_form_of_the_others() -> None:

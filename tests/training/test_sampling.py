@@ -183,13 +183,10 @@ def test_shuffled_epochs_are_disjoint_batches_of_everything() -> None:
 @pytest.mark.parametrize(
     ("sampling", "present"),
     [
-        *((sampling, None) for sampling in ALL),
-        *((sampling, 150) for sampling in ALL),
-        (Sampling.POISSON, 330),
-        (Sampling.BALLS_IN_BINS, 330),
-        (Sampling.FULL_BATCH, 330),
+        *((sampling, None) for sampling in ALL), *((sampling, 150) for sampling in ALL),
+        (Sampling.POISSON, 330), (Sampling.BALLS_IN_BINS, 330), (Sampling.FULL_BATCH, 330),
     ],
-)
+)  # fmt: skip
 def test_the_audit_finds_nothing(sampling: Sampling, present: int | None) -> None:
     planned = plan(sampling, 200, 20)
     steps = [

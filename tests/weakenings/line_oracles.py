@@ -406,12 +406,9 @@ def a_form_of_another_value() -> None:
     steps = (dense(ONES), "x", "a"), (dense(10.0 * ONES), "x", "y")
     proof = proof_about(*steps, premises=BOXED)
     lines = [
-        InputFact(value="x"),
-        InputBall(shares=(0.0,)),
-        form_of(VALUES, "x", "a"),
-        BallFact(value="y", ball=1, form=2),
-        ZeroFact(value="y", form=2),
-    ]
+        InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "a"),
+        BallFact(value="y", ball=1, form=2), ZeroFact(value="y", form=2),
+    ]  # fmt: skip
     follow(proof, lines)
     assert norm_of(proof, "y") >= 10.0
 

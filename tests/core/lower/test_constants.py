@@ -131,12 +131,9 @@ def test_a_state_of_zeros_through_a_layer(kind):
     """One of each example, from the size of the batch: what it meets has no gradient."""
     last = node("Gemm", "h u b", "o") if kind == "Gemm" else node("MatMul", "h u", "o")
     nodes = [
-        node("Shape", "x", "s", end=1),
-        node("Concat", "s four", "sizes", axis=0),
-        node("ConstantOfShape", "sizes", "h"),
-        last,
-        node("Add", "x o", "y"),
-    ]
+        node("Shape", "x", "s", end=1), node("Concat", "s four", "sizes", axis=0),
+        node("ConstantOfShape", "sizes", "h"), last, node("Add", "x o", "y"),
+    ]  # fmt: skip
     constants = {"four": [4], "u": np.arange(20.0).reshape(4, 5), "b": np.arange(5.0)}
     found = agrees(model(nodes, ["N", 5], constants))
     assert found.batch_proved
@@ -157,12 +154,9 @@ def test_a_power_has_the_shape_of_base_and_exponent(number, exponent):
 
 def test_a_product_across_examples_is_refused():
     nodes = [
-        node("Shape", "x", "s", end=1),
-        node("Concat", "four s", "sizes", axis=0),
-        node("Expand", "one sizes", "h"),
-        node("MatMul", "h u", "o"),
-        node("Add", "x o", "y"),
-    ]
+        node("Shape", "x", "s", end=1), node("Concat", "four s", "sizes", axis=0),
+        node("Expand", "one sizes", "h"), node("MatMul", "h u", "o"), node("Add", "x o", "y"),
+    ]  # fmt: skip
     constants = {"four": [4], "u": np.ones((1, 5)), "one": np.ones((1, 1))}
     with pytest.raises(Unsupported):
         program(model(nodes, ["N", 5], constants))

@@ -541,13 +541,10 @@ def test_resize_interpolates_as_onnxruntime_does(data):
 @pytest.mark.parametrize(
     ("opset", "scale", "more"),
     [
-        (10, 1.3, {"mode": "nearest"}),
-        (13, 1.3, {"mode": "linear"}),
-        (13, 1.3, {"mode": "cubic"}),
-        (10, 0.6, {"mode": "nearest"}),
-        (19, 0.6, {"mode": "cubic", "antialias": 1}),
+        (10, 1.3, {"mode": "nearest"}), (13, 1.3, {"mode": "linear"}), (13, 1.3, {"mode": "cubic"}),
+        (10, 0.6, {"mode": "nearest"}), (19, 0.6, {"mode": "cubic", "antialias": 1}),
     ],
-)
+)  # fmt: skip
 def test_resize_that_onnxruntime_reads_in_its_own_way_is_refused(opset, scale, more):
     """What keeps all sizes is a copy there; opset 10 rounds up what shrinks; the curves of
     stretched cubics are others."""

@@ -34,14 +34,11 @@ def case(stated, batch="N", where="value_info"):
 @pytest.mark.parametrize(
     ("stated", "batch"),
     [
-        ({}, "N"),
-        ({"t": ["N", 3, 2], "a": ["M", 3, None], "y": ["N", 6]}, "N"),
-        ({"t": [1, 3, 2]}, "N"),
-        ({"t": [4, 3, 2], "y": [4, 6]}, 4),
-        ({"other": [7]}, "N"),
+        ({}, "N"), ({"t": ["N", 3, 2], "a": ["M", 3, None], "y": ["N", 6]}, "N"),
+        ({"t": [1, 3, 2]}, "N"), ({"t": [4, 3, 2], "y": [4, 6]}, 4), ({"other": [7]}, "N"),
         ({"t": None}, "N"),
     ],
-)
+)  # fmt: skip
 def test_shapes_that_fit_are_accepted(stated, batch):
     assert program(case(stated, batch)).batch_proved
 

@@ -348,14 +348,11 @@ def test_what_is_no_run_below_a_relu() -> None:
 @pytest.mark.parametrize(
     ("activation", "is_one"),
     [
-        (RELU, True),
-        (Activation("clip", (0.0, 6.0)), True),
-        (Activation("clip", (0.0, 0.0)), True),
-        (Activation("clip", (-1e-9, 6.0)), False),
-        (Activation("clip", (1e-9, 6.0)), False),
-        (Activation("leaky_relu", (0.0,)), False),
+        (RELU, True), (Activation("clip", (0.0, 6.0)), True),
+        (Activation("clip", (0.0, 0.0)), True), (Activation("clip", (-1e-9, 6.0)), False),
+        (Activation("clip", (1e-9, 6.0)), False), (Activation("leaky_relu", (0.0,)), False),
     ],
-)
+)  # fmt: skip
 def test_relus_with_a_limit(activation: Activation, is_one: bool) -> None:
     """Between 0 and max(x, 0); and what a line says of one, against a grid."""
     matrix, bias = np.array([[4.0, -3.0], [1.0, 5.0]]), np.array([-1.0, 1.0])

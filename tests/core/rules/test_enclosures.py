@@ -21,13 +21,10 @@ FUNCTIONS: dict[str, Enclosure] = {
     "inverse_tangent": smooth.inverse_tangent,
 }
 WHOLE_LINE = {
-    "exp": mpmath.exp,
-    "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
-    "tanh": mpmath.tanh,
-    "softplus": lambda x: mpmath.log1p(mpmath.exp(x)),
-    "erf": mpmath.erf,
+    "exp": mpmath.exp, "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)), "tanh": mpmath.tanh,
+    "softplus": lambda x: mpmath.log1p(mpmath.exp(x)), "erf": mpmath.erf,
     "inverse_tangent": mpmath.atan,
-}
+}  # fmt: skip
 MONOTONE = [*WHOLE_LINE, "log"]
 
 
