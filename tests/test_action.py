@@ -38,6 +38,7 @@ def job(folder: Path, **inputs: str) -> Job:
     return Job(folder, words | named)
 
 
+@pytest.mark.nightly
 def test_green(folder: Path) -> None:
     """Certified, valid, audited; every report is written and what is stated agrees."""
     x = np.random.default_rng(0).uniform(0.1, 0.9, (8, 64)).astype(np.float32)
@@ -64,7 +65,6 @@ def test_green(folder: Path) -> None:
     assert (Path(constraints), extra) == (ROOT / "constraints.txt", f"{ROOT}[audit]")
 
 
-@pytest.mark.nightly
 @pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("inputs", "code", "told"),

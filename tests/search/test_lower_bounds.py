@@ -135,7 +135,7 @@ def test_one_linear_layer():
 
 def test_random_networks_do_not_exceed_their_bounds():
     searched = 0
-    for seed in range(20):
+    for seed in range(12):
         try:
             case = Case(random_model(seed), make_loss("bce"), norm=3.0)
             bounds = case.bounds()
@@ -147,7 +147,7 @@ def test_random_networks_do_not_exceed_their_bounds():
         searched += 1
         assert found.grad_norm is None or found.grad_norm <= bounds[0]
         assert found.lipschitz is None or found.lipschitz <= bounds[1]
-    assert searched >= 10
+    assert searched >= 6
 
 
 @pytest.mark.parametrize("kind", ["spectral", "frobenius"])

@@ -176,6 +176,7 @@ def test_without_time_little_is_tried_and_the_rest_is_named() -> None:
     assert rival.outcome == result.clipping == result.recipe.outcome
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("budget", [1e-6, 6000.0])
 def test_a_batch_normalisation_is_the_first_thing_said(budget: float) -> None:
     """Of a file: no private run can have it, and the numbers are those of evaluation mode."""

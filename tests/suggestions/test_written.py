@@ -65,6 +65,7 @@ def settings_of(how: str, tmp_path: Path) -> Settings:
     return chosen_settings(context).settings
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", KINDS)
 def test_options_and_tables_are_understood_and_say_what_was_analysed(
     name: str, tmp_path: Path
