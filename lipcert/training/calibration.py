@@ -22,13 +22,13 @@ from lipcert.analysis.findings import absence_of, findings
 from lipcert.analysis.observing import observed_at
 from lipcert.analysis.premises import constraints_of
 from lipcert.analysis.records import Usefulness
-from lipcert.analysis.release import Release, plan_of, planned_multiplier
+from lipcert.analysis.release import Release, measured_groups, plan_of, planned_multiplier
 from lipcert.analysis.usefulness import DROWNED, usefulness_of
 from lipcert.core.certificate import Certificate
 from lipcert.errors import CertificationError, LipCertError, NoVerdictError, UsageError
 from lipcert.gradient_stats.examples import RANDOM, Examples, checked_labels, random_examples
 from lipcert.importer.model import ImportedModel
-from lipcert.privacy.noise import Group
+from lipcert.privacy.noise import Allocation, Group, allocate
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.search.pullbacks import work
 from lipcert.settings.settings import ConstraintSpec, Settings
@@ -122,10 +122,11 @@ def recalculated(before: Calibration, grad_norms: Iterable[float]) -> Calibratio
 def _calibration(
     found: Bounded, settings: Settings, plan: TrainingPlan, multiplier: float
 ) -> Calibration:
-    released = Release.of(found.groups, settings, multiplier)
-    if released.energy is None:
+    measured = measured_groups(found.groups, settings)
+    noise = allocate(measured, multiplier, Allocation(settings.allocation))
+    if noise is None:
         raise _unbounded(found, settings)
-    return Calibration(settings, plan, found, multiplier, released.groups)
+    return Calibration(settings, plan, found, multiplier, noise.groups)
 
 
 def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:

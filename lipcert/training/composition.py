@@ -166,9 +166,7 @@ class KeptNumbers:
     def _moved(self) -> str | None:
         """The first that is trained, and not what was left, or not on the processor."""
         pairs = zip(self._trained.items(), self._left.values(), strict=True)
-        return next(
-            (n for (n, own), left in pairs if not (own.is_cpu and are_equal(own, left))), None
-        )
+        return next((n for (n, p), left in pairs if not (p.is_cpu and are_equal(p, left))), None)
 
     def require_released(self) -> None:
         """UsageError unless all numbers are those that were left, on whatever device."""

@@ -115,13 +115,13 @@ class NoiseSource(OneProcess):
         if like[0].dtype is torch.float64:
             drawn = [self.generator.standard_normal(tuple(item.shape)) for item in like]
             return [torch.from_numpy(np.asarray(item)) for item in drawn]
-        sizes = [item.numel() for item in like]
-        pairs = [-(-size // 2) for size in sizes]
+        pairs = [-(-item.numel() // 2) for item in like]
         raw = self.generator.bit_generator.random_raw(sum(pairs))
-        whole = torch.from_numpy(standard_normal(raw))
-        parts = torch.split(whole, [2 * count for count in pairs])
-        odd = [part[:-1] if size % 2 else part for part, size in zip(parts, sizes, strict=True)]
-        return [part.view_as(item) for part, item in zip(odd, like, strict=True)]
+        parts = torch.split(torch.from_numpy(standard_normal(raw)), [2 * count for count in pairs])
+        return [
+            (part[:-1] if item.numel() % 2 else part).view_as(item)
+            for part, item in zip(parts, like, strict=True)
+        ]
 
     def _drawn_there(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
         """In float64, whose tails reach further, by the generator of their GPU."""

@@ -245,10 +245,10 @@ class NormEngine:
         self._chooser = Chooser(usual if memory_limit is None else memory_limit)
         self._watch_values = watch_values
         self._defers = network.device.type != "cpu" if defer is None else defer
-        self._rearranged = frozenset(
-            node.name for node in network.graph.nodes if is_arrangement(node)
-        )
+        self._rearranged = frozenset(n.name for n in network.graph.nodes if is_arrangement(n))
         self._moved_on = _moved_on(network.graph, self._rearranged)
+        first = next((n.name for n in network.graph.nodes if n.name not in self._rearranged), "")
+        self._begins = first in self._plan.nodes and self._plan.nodes[first].rounds_value
         self._channels_last = prefers_channels_last(network.graph, network.dtype, network.device)
 
     def measure(self, x: Tensor, losses_of: Losses) -> BatchNorms:
@@ -280,7 +280,11 @@ class NormEngine:
         return BatchNorms(losses.detach().double().cpu().numpy(), *families)
 
     def begun(self, x: Tensor) -> Begun:
-        """The pass forward of `caught`."""
+        """The pass forward of `caught`.
+
+        Where the first that computes is a trained map, the history begins at the input: the output
+        of the map, as where it would begin, would be kept until the pass ends.
+        """
         reached: list[Reached] = []
 
         def keep(node: Node, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -292,8 +296,9 @@ class NormEngine:
             reached.append((plan, value, get_gradient_edge(output)))
             return output
 
+        x = self._laid_out(x)
         with torch.enable_grad():
-            output = self.network.forward(self._laid_out(x), keep)
+            output = self.network.forward(x.requires_grad_(self._begins), keep)
         return Begun(output, reached)
 
     def caught(self, x: Tensor, losses_of: Losses, begun: Begun | None = None) -> Passed:

@@ -174,10 +174,9 @@ class Chooser:
         is_wide = squares.is_wide(widest)
         if not is_wide.any():
             return squares
-        wide, chunk = is_wide.nonzero().squeeze(1), self.memory_limit // of.gradient_scratch(pair)
-        known = by_chunks(
-            lambda part: of.instantiated(part.double()), pair.picked(wide), max(1, chunk)
-        )
+        wide = is_wide.nonzero().squeeze(1)
+        chunk = max(1, self.memory_limit // of.gradient_scratch(pair))
+        known = by_chunks(lambda part: of.instantiated(part.double()), pair.picked(wide), chunk)
         return squares.replaced(wide, known)
 
     def _admitted(self, methods: Sequence[Method]) -> Sequence[Method]:

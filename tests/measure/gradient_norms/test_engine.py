@@ -186,6 +186,15 @@ def test_a_second_pass_where_the_first_left_doubts() -> None:
         np.testing.assert_allclose(again.parameters[name].norm, measured.norm, rtol=1e-5)
 
 
+def test_no_output_is_kept_as_a_leaf_where_a_trained_map_comes_first() -> None:
+    """A gradient edge of a leaf keeps the leaf, here the largest value, until the pass ends."""
+    rng = np.random.default_rng(0)
+    ops = [Dense(trained("w", rng.standard_normal((9, 4)))), Activation("relu")]
+    network = network_of(chain((4,), *ops), torch.float32)
+    begun = NormEngine(network, defer=True).begun(torch.ones(2, 4))
+    assert [edge.node.name() for _, _, edge in begun.reached] != ["torch::autograd::AccumulateGrad"]
+
+
 def test_frozen_and_unused_parameters() -> None:
     graph = chain((4,), Dense(trained("u", weights(4, 4))), Dense(trained("v", weights(3, 4))))
     frozen = with_parameter(with_parameter(graph, "u", (4, 4), False), "unused", (7,))
