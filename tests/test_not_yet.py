@@ -1,5 +1,7 @@
 """What the page on what is not done says of networks: refused as it says, or bounded as it says."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -99,8 +101,6 @@ class Experts(nn.Module):
 
 FLAT, STEPS = torch.rand(2, 8), torch.rand(2, 3, 8)
 REFUSED = {
-    "LSTM": (lambda: Last(nn.LSTM), STEPS, "LC004"),
-    "GRU": (lambda: Last(nn.GRU), STEPS, "LC004"),
     "noise in forward": (lambda: Around(lambda h: h + torch.randn_like(h)), FLAT, "LC003"),
     "rounding": (lambda: Around(torch.round), FLAT, "LC005"),
     "across the batch": (lambda: Around(lambda h: h - h.mean(0)), FLAT, "LC007"),
@@ -111,7 +111,7 @@ BOUNDED = {
     "graphs": (Graphs, (torch.rand(2, 6, 5), torch.rand(2, 6, 6))),
     "pairs": (Pairs, (FLAT, FLAT)),
     "soft routing": (Experts, FLAT),
-    "RNN": (lambda: Last(nn.RNN), STEPS),
+    **{kind.__name__: (partial(Last, kind), STEPS) for kind in (nn.RNN, nn.GRU, nn.LSTM)},
     "weight_norm": (lambda: Around(nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))), FLAT),
     "spectral_norm": (
         lambda: Around(nn.utils.parametrizations.spectral_norm(nn.Linear(8, 8))), FLAT

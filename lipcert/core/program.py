@@ -22,7 +22,7 @@ Shape: TypeAlias = tuple[int, ...]
 Acts: TypeAlias = "tuple[Callable[[npt.NDArray[Any]], npt.NDArray[Any]], ...] | None"
 """what was done, one after another, to the entries of the one tensor that a constant comes from:
 they were moved, repeated, put beside zeros, multiplied by numbers, `Added` to one, or inverted;
-None: anything else. Nothing that is proved rests on it."""
+None: anything else."""
 PLUS: Final = ""
 """stands among the sources, at 0.0, where a fixed part was added: no initializer has this name"""
 

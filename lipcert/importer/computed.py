@@ -151,7 +151,10 @@ class _Search:
         return name in self.of_several or (name in self._stored and self._stored[name].size > 1)
 
     def _is_shift(self, names: Sequence[str]) -> bool:
-        """Whether it is a sum of views, by which other nodes only shift values or go on with it."""
+        """Whether it is a sum of views, by which other nodes only shift values or go on with it.
+
+        Weights of recurrent layers are such sums of blocks, each beside zeros.
+        """
         value = self._walk.values.get(names[0]) if len(names) == 1 else None
         if not isinstance(value, Constant) or not value.terms:
             return False
@@ -160,7 +163,7 @@ class _Search:
         if any(view is None or view.inverted for view in views):
             return False
         return all(
-            node.op_type in {"Add", "Sub", "Sum"}
+            node.op_type in {"Add", "GRU", "LSTM", "RNN", "Sub", "Sum"}
             or (node.op_type == "Gemm" and node.inputs[2:] == names)
             for node in self._others
             if names[0] in node.inputs

@@ -31,7 +31,7 @@ _DISCRETE: Final = (
 _RANDOM: Final = ("LC003", "random numbers: the output is not a function of the input", "")
 _CONTROL: Final = (
     "LC004",
-    "control flow and recurrence have no bound here",
+    "control flow has no bound here",
     "unroll the loop, or export a feed-forward part",
 )
 _UNKNOWN: Final = (
@@ -61,7 +61,7 @@ _REASONS: Final[Mapping[str, _Words]] = {
         ["Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
          "RandomUniformLike"], _RANDOM,
     ),
-    **dict.fromkeys(["GRU", "LSTM", "Loop", "RNN", "Scan", "SequenceMap"], _CONTROL),
+    **dict.fromkeys(["Loop", "Scan", "SequenceMap"], _CONTROL),
     **dict.fromkeys(["MaxRoiPool", "RoiAlign"], ("LC003", "its regions depend on the data", "")),
     "DeformConv":
         ("LC003", "its sampling positions depend on the data, and its slope on pixel steps", ""),

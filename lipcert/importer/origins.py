@@ -69,6 +69,7 @@ _OF_SIZES: Final = frozenset({"operator.eq", "operator.floordiv", "operator.mod"
 _MOVED: Final = frozenset({"Add", "Mul", "PRelu"})
 """operators that read vectors of normalizations and activations with further axes of size 1"""
 _LAYERS: Final = frozenset({"Conv", "ConvTranspose", "Gemm"})
+RECURRENT: Final = frozenset({"GRU", "LSTM", "RNN"})
 _SIZED: Final = frozenset({"Resize", "Upsample"})
 """operators whose constants are sizes, also where they are fractions"""
 
@@ -256,14 +257,18 @@ def _unnamed(
                 continue
             if item.node.op_type == "Identity":
                 names[item.node.outputs[0]] = name  # a tensor of equal numbers, stored once
-            elif not is_anonymous(name) or not _is_copy(notes, item.node, floats[name]):
+            elif not is_anonymous(name) or not _is_copy(notes, item.node, given, floats[name]):
                 return frozenset(name for name in floats if not notes.is_statistic(name))
     return frozenset()
 
 
-def _is_copy(notes: Provenance, node: Node, tensor: Tensor) -> bool:
-    """Whether a tensor can only be a parameter of the module that a node belongs to, moved."""
+def _is_copy(notes: Provenance, node: Node, given: str, tensor: Tensor) -> bool:
+    """Whether a tensor can only be a parameter of the module that a node belongs to, moved.
+
+    Of a recurrent layer it holds the entries of several, one after another.
+    """
     is_matrix = node.op_type == "MatMul" and len(tensor.dims) == 2
+    is_matrix |= node.op_type in RECURRENT and given in node.inputs[1:4]
     if not node.name.startswith("/"):  # exporters of old name no modules
         return is_matrix or node.op_type in _LAYERS
     module = module_of(node.name, notes.stored)

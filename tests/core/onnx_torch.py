@@ -309,7 +309,28 @@ def _lp_normalization(a: Attributes, x: Tensor) -> Tensor:
 
 CASTS = {1: torch.float64, 6: torch.int32, 7: torch.int64, 9: torch.bool}
 
+
+def _recurrent(order: list[int], layer: Callable[..., tuple[Tensor, ...]]):
+    """A recurrent layer of torch, whose gates stand in this order of those of ONNX."""
+
+    def op(a: Attributes, x: Tensor, w: Tensor, r: Tensor, b: Tensor) -> tuple[Tensor, ...]:
+        def turned(tensor: Tensor) -> Tensor:
+            return torch.cat([tensor.chunk(len(order))[k] for k in order])
+
+        weights = [turned(own) for at in range(len(w)) for own in (w[at], r[at], *b[at].chunk(2))]
+        ways, size = len(w), r.shape[-1]
+        zeros = x.new_zeros(ways, x.shape[1], size)
+        start = (zeros, zeros) if len(order) == 4 else zeros
+        states, *last = layer(x, start, weights, True, 1, 0.0, False, ways == 2, False)
+        return (states.unflatten(-1, (ways, size)).transpose(1, 2), *last)
+
+    return op
+
+
 OPS: dict[str, Callable[..., Tensor | tuple[Tensor, ...]]] = {
+    "RNN": _recurrent([0], torch._VF.rnn_tanh),
+    "GRU": _recurrent([1, 0, 2], torch._VF.gru),
+    "LSTM": _recurrent([0, 2, 3, 1], torch._VF.lstm),
     "Add": lambda _, x, y: x + y,
     "Sub": lambda _, x, y: x - y,
     "Mul": lambda _, x, y: x * y,

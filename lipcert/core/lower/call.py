@@ -127,11 +127,9 @@ class Call:
     def _read(self, name: str, kind: str, default: Any = None) -> Any:
         self._unread.discard(name)
         found = self.node.attributes.get(name)
-        if found is None:
-            return default
-        if found.kind != kind:
+        if found is not None and found.kind != kind:
             raise Unsupported(f"its attribute {shown(name)} is of the kind {found.kind}")
-        return found.value
+        return default if found is None else found.value
 
     def integer(self, name: str, default: int) -> int:
         """An attribute that is an integer."""
@@ -152,15 +150,17 @@ class Call:
         """An attribute that is a word."""
         return bytes(self._read(name, "STRING", default.encode())).decode("ascii")
 
+    def texts(self, name: str) -> list[str]:
+        """An attribute that is a list of words."""
+        return [bytes(item).decode("ascii") for item in self._read(name, "STRINGS", ())]
+
     def integers(self, name: str) -> list[int] | None:
         """An attribute that is a list of integers."""
-        found = self._read(name, "INTS")
-        return None if found is None else list(found)
+        return None if (found := self._read(name, "INTS")) is None else list(found)
 
     def reals(self, name: str) -> list[float] | None:
         """An attribute that is a list of numbers."""
-        found = self._read(name, "FLOATS")
-        return None if found is None else list(found)
+        return None if (found := self._read(name, "FLOATS")) is None else list(found)
 
     def tensor(self, name: str) -> Tensor | None:
         """An attribute that is a tensor."""

@@ -584,7 +584,33 @@ def sum_of(parts: Sequence[Constant]) -> tuple[Constant, ...]:
     return tuple(terms) if is_plain and is_sum else ()
 
 
-def terms_beside(parts: Sequence[Constant], axis: int) -> tuple[Constant, ...]:
+def beside(
+    found: Constant, parts: Sequence[Constant], axis: int, stored: Mapping[str, Tensor]
+) -> Constant:
+    """`found`, parts one after another, with what it has of tensors.
+
+    Of one tensor, each of whose entries stands there once at most, it is no longer than that.
+    Proof: acts move entries, put a 0 in places, or change signs, and all others make whole numbers
+    real ones.
+    """
+    acts = [part.acts for part in parts if part.acts is not None]
+    name, *others = {name for part in parts for name in part.sources}
+    if len(acts) == len(parts) and not others and name in stored:
+
+        def act(entries: Array) -> Array:
+            shown = (reduce(lambda own, then: then(own), each, entries) for each in acts)
+            pairs = zip(shown, parts, strict=True)
+            return np.concatenate([own.reshape(part.shape) for own, part in pairs], axis)
+
+        places = act(np.arange(1, stored[name].size + 1).reshape(stored[name].dims))
+        counts = np.unique(np.abs(places[places != 0]), return_counts=True)[1]
+        if places.dtype.kind == "i" and counts.max(initial=0) <= 1:
+            return replace(found, sources={name: 1.0}, acts=(act,))
+    slopes = chained(*((part, 1.0) for part in parts))
+    return replace(found, terms=_terms_beside(parts, axis), slopes=slopes)
+
+
+def _terms_beside(parts: Sequence[Constant], axis: int) -> tuple[Constant, ...]:
     """The terms of parts put one after another: each with zeros before and behind it."""
     if len(parts) > _MOST_TERMS:
         return ()

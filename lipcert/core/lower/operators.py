@@ -75,6 +75,7 @@ DATA: Final = Registry("lower", {
     "pair_ops.extremum": "Max Min",
     "pair_ops.power": "Pow",
     "pool_ops.pool": "AveragePool LpPool MaxPool",
+    "recurrence.recurrent": "GRU LSTM RNN",
     "selection_ops": "OneHot",
     "selection_ops.top": "TopK",
     "truth.both": "And Or",

@@ -51,18 +51,16 @@ def joined(call: Call) -> Value:
     if len(places) > 1 or any(item is not None and item.axis == axis for item in places):
         raise Unsupported(FIXED)
     check_size((sum(math.prod(part.shape) for part in parts),))
+    if len(parts) == 1:
+        return parts[0]
     low = np.concatenate([part.lo for part in parts], axis)
     exact = all(part.lo is part.hi for part in parts)
     high = low if exact else np.concatenate([part.hi for part in parts], axis)
     varies = np.concatenate([part.marks for part in parts], axis)
-    sources = parts[0].sources if len(parts) == 1 else sum_of_sources(*parts)
-    terms: tuple[Constant, ...] = ()
-    slopes = parts[0].slopes
-    if len(parts) > 1 and sources:
-        from lipcert.core.lower.constant_ops import terms_beside  # noqa: PLC0415  for such alone
+    sources = sum_of_sources(*parts)
+    if not sources:
+        return Constant(low, high, {}, parts[0].place, varies)
+    from lipcert.core.lower.constant_ops import beside  # noqa: PLC0415  for such alone
 
-        terms = terms_beside(parts, axis)
-        from lipcert.core.lower.slopes import chained  # noqa: PLC0415
-
-        slopes = chained(*((part, 1.0) for part in parts))
-    return Constant(low, high, sources, parts[0].place, varies, terms=terms, slopes=slopes)
+    found = Constant(low, high, sources, parts[0].place, varies)
+    return beside(found, parts, axis, call.sink.model.initializers)
