@@ -249,11 +249,9 @@ def _ledger(state: _State) -> Iterator[str]:
     """8: the assumptions are those that the claims need, in the checker's words."""
     certificate = state.certificate
     program, clipped = state.program, state.premises.clip is not None
-    known = Circumstances(
-        program.batch_proved,
-        frozen_tensors(program, frozenset(certificate.scope.trained)),
-        eval_layers(state.model, program, clipped=clipped),
-    )
+    frozen = frozen_tensors(program, frozenset(certificate.scope.trained))
+    layers = eval_layers(state.model, program, clipped=clipped)
+    known = Circumstances(program.batch_proved, frozen, layers)
     stated = {item.id: item.data for item in certificate.assumptions}
     expected = state.assumptions = state.premises.assumptions(certificate, known, stated)
     if certificate.assumptions != expected:
@@ -272,20 +270,15 @@ def _leftovers(state: _State) -> Iterator[str]:
     held = scope.constraints if scope.kind == "point" else ()
     if not held and weights is None:
         return
-    from lipcert.core.membership import (  # noqa: PLC0415
-        constraint_faults,
-        membership_faults,
-        read_weights,
-    )
+    from lipcert.core import membership  # noqa: PLC0415
 
-    engine = ENGINES[state.choices.engine]
-    norms = state.proof.norms
-    yield from constraint_faults(held, state.model, state.program, norms, engine)
+    norms, engine = state.proof.norms, state.proof.engine
+    yield from membership.constraint_faults(held, state.model, state.program, norms, engine)
     if weights is not None:
-        given = read_weights(weights, state.model, state.certificate)
+        given = membership.read_weights(weights, state.model, state.certificate)
         state.weights = given.found
         state.notes += given.notes
-        yield from membership_faults(state.certificate, state.model, given, engine)
+        yield from membership.membership_faults(state.certificate, state.model, given, engine)
 
 
 _STAGES: Final[tuple[Callable[[_State], Iterator[str]], ...]] = (

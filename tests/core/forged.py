@@ -97,10 +97,8 @@ class Forgery:
             assumptions=(),
             lines=derived.needed(scope.trained, lipschitz=False).lines,
             parameters=tuple(
-                ParameterClaim(
-                    name, name, clipped_group(gradients[name], 1, self.premises, lasts=True)
-                )
-                for name in scope.trained
+                ParameterClaim(n, n, clipped_group(gradients[n], 1, self.premises, lasts=True))
+                for n in scope.trained
             ),
             groups=groups,
             network=NetworkClaim(None, None, None, None),

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
-from typing import Annotated, Any, ClassVar, Final, TypeAlias, cast, get_args, get_type_hints
+from typing import Annotated, Any, ClassVar, Final, TypeAlias, get_args, get_type_hints
 
 from lipcert.core.codec import Limit
 from lipcert.core.losses import KINDS
@@ -47,14 +47,13 @@ Axis: TypeAlias = Annotated[str, Limit("one of first, last", ("first", "last")._
 """the axis of an output along which the scores of the classes lie"""
 
 
+@dataclass(frozen=True, slots=True)
 class Loss(ABC):
     """A loss of one example; subclasses are final frozen dataclasses of its parameters.
 
     A field is a parameter, under the name of the settings and of certificates, with its range as a
     type. One with a default of None may be left out of a certificate, all others may not.
     """
-
-    __slots__ = ()
 
     kind: ClassVar[str]
     """the name that users and certificates give it ("cross-entropy")"""
@@ -110,14 +109,14 @@ def loss_class(kind: str) -> type[Loss]:
 
 def parameters_of(kind: str) -> dict[str, bool]:
     """The names of the parameters of a loss, and whether it can do without each."""
-    return {item.name: item.default is not MISSING for item in _fields(loss_class(kind))}
+    return {item.name: item.default is not MISSING for item in fields(loss_class(kind))}
 
 
 def read_loss(kind: str, stated: Mapping[str, float | str]) -> Loss:
     """From what a certificate states of it."""
     found = loss_class(kind)
-    names = {item.name for item in _fields(found)}
-    needed = {item.name for item in _fields(found) if item.default is not None}
+    names = {item.name for item in fields(found)}
+    needed = {item.name for item in fields(found) if item.default is not None}
     if not needed <= stated.keys() <= names:
         raise Unsupported(f"the loss {kind} has other parameters than {sorted(stated)}")
     words = {"true": True, "false": False}
@@ -153,16 +152,12 @@ def unfit(loss: Loss, needed: str, shape: Shape) -> str:
     return f"the loss {loss.kind} needs {needed} of class scores, not shape {shape}"
 
 
-def _fields(found: type[Loss]) -> tuple[Field[Any], ...]:
-    return fields(cast("Any", found))
-
-
 @cache
 def _limits(found: type[Loss]) -> Mapping[str, Limit]:
     """What holds of each parameter, as its type says, or that of `T | None`."""
     hints = get_type_hints(found, include_extras=True)
     limits = {}
-    for item in _fields(found):
+    for item in fields(found):
         parts = (hints[item.name], *get_args(hints[item.name]))
         limits[item.name] = next(
             limit for part in parts for limit in getattr(part, "__metadata__", ())

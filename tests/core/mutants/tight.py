@@ -61,10 +61,8 @@ def tight(certificate: Certificate, path: Path) -> Certificate:
     if network.noise_multiplier is not None:
         network = replace(network, noise_multiplier=_finite(joint_multiplier(groups)))
     claims = tuple(
-        replace(
-            claim, grad_norm=clipped_group(gradients[claim.tensor], 1, premises, lasts=not random)
-        )
-        for claim in certificate.parameters
+        replace(own, grad_norm=clipped_group(gradients[own.tensor], 1, premises, lasts=not random))
+        for own in certificate.parameters
     )
     return replace(certificate, lines=lines, parameters=claims, groups=groups, network=network)
 
