@@ -78,7 +78,6 @@ class Problem:
     y: Tensor
     domain: dict[str, object]
     epochs: int
-    rate: float
 
 
 def digits() -> Problem:
@@ -86,7 +85,7 @@ def digits() -> Problem:
 
     images, labels = load_digits(return_X_y=True)
     x = torch.from_numpy(images).float().reshape(-1, 1, 8, 8) / 16
-    return Problem(Digits, x, torch.from_numpy(labels), {"input_box": (0.0, 1.0)}, 40, 0.02)
+    return Problem(Digits, x, torch.from_numpy(labels), {"input_box": (0.0, 1.0)}, 40)
 
 
 def text() -> Problem:
@@ -96,7 +95,7 @@ def text() -> Problem:
     any_word = torch.randint(200, (5000, 16), generator=draw)
     of_topic = y[:, None] * 7 + torch.randint(5, (5000, 16), generator=draw)
     is_topic = torch.rand(5000, 16, generator=draw) < 0.4
-    return Problem(Text, torch.where(is_topic, of_topic, any_word), y, {}, 8, 0.02)
+    return Problem(Text, torch.where(is_topic, of_topic, any_word), y, {}, 8)
 
 
 def table() -> Problem:
@@ -105,7 +104,7 @@ def table() -> Problem:
 
     columns, y = load_breast_cancer(return_X_y=True)
     x = torch.from_numpy((columns - columns.mean(0)) / columns.std(0)).float().clamp(-3, 3)
-    return Problem(Table, x, torch.from_numpy(y), {"input_box": (-3.0, 3.0)}, 40, 0.02)
+    return Problem(Table, x, torch.from_numpy(y), {"input_box": (-3.0, 3.0)}, 40)
 
 
 @contextmanager
@@ -136,7 +135,7 @@ def main(problem: Problem, folder: Path) -> None:
         print(found)
 
     model, size = found.module, found.settings.batch_size
-    optimizer = torch.optim.Adam(model.parameters(), lr=problem.rate)
+    optimizer = found.optimizer()
     examples = TensorDataset(x[:kept], y[:kept])
     with timed("train"):
         with make_private(

@@ -37,7 +37,7 @@ def train(folder: Path) -> float:
     y = torch.from_numpy(digits.target)[order]
     loader = DataLoader(TensorDataset(x[:TRAIN], y[:TRAIN]), batch_size=256)
     model = network()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.03)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)  # as printed
     mechanism = GradientClipping(clip_norm=1, input_box=(0, 1))  # as printed
     with make_private(
         model, optimizer, loader, mechanism, delta=1e-05, target_epsilon=3, epochs=40,

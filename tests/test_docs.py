@@ -382,9 +382,10 @@ def test_the_path_from_a_useless_bound_to_a_private_run(tmp_path: Path) -> None:
             assert f"mechanism = {mechanism}" in source
             for argument in rest.split(", "):
                 assert argument.replace("1437", "TRAIN") in source
-            batch = re.search(r"# the run, of a loader with (batch_size=\d+)", printed)
-            assert batch is not None
-            assert batch.group(1) in source
+            for told in (r"# the run, of a loader with (batch_size=\d+)", r"(optimizer = .*\))"):
+                found = re.search(told, printed)
+                assert found is not None
+                assert found.group(1) in source
         accuracy = re.search(r"test accuracy ([\d.]+)", printed)
         assert (accuracy is None) is (words[-2] != "train")
         assert accuracy is None or float(accuracy.group(1)) > 0.8

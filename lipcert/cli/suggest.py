@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
@@ -21,9 +20,6 @@ from lipcert.cli.output import SUGGEST_FORMATS, Output, write
 from lipcert.errors import ExitCode, UsageError
 from lipcert.process.progress import ProgressReport
 from lipcert.settings.written import settings_toml
-
-if TYPE_CHECKING:
-    from lipcert.suggestions.records import Suggestions
 
 
 @click.command("suggest")
@@ -91,24 +87,12 @@ def command(
     imported = load_under(model, settings)
     examples = some_examples(words, imported)
     with ProgressReport(result.progress) as report:
-        found = suggest(
-            imported,
-            settings,
-            examples,
-            budget=budget,
-            observe=report.observe,
-            probe=probe,
-        )
+        found = suggest(imported, settings, examples, budget, report.observe, probe=probe)
     from lipcert.report.suggestions import SHOWN, suggestions_document, suggestions_json
 
     result.show(suggestions_document, found, most={"text": SHOWN}, json=suggestions_json)
     if settings_file is not None:
-        _apply(found, settings_file)
+        head = "written by `lipcert suggest --apply`: the settings of its recipe"
+        write(settings_toml(found.recipe.settings, head), settings_file)
+        click.echo(f"lipcert: the settings of the recipe are in {settings_file}", err=True)
     return ExitCode.HOLDS if found.recipe.outcome.usable else ExitCode.NO_VERDICT
-
-
-def _apply(found: Suggestions, file: Path) -> None:
-    """Write the settings of the recipe, and say so on standard error."""
-    head = "written by `lipcert suggest --apply`: the settings of its recipe"
-    write(settings_toml(found.recipe.settings, head), file)
-    click.echo(f"lipcert: the settings of the recipe are in {file}", err=True)

@@ -283,6 +283,9 @@ def _next(found: Suggestions) -> Iterator[tuple[str, str]]:
     if recipe.code:
         batch = recipe.settings.batch_size
         drawn = "" if batch is None else f", of a loader with batch_size={batch}"
+        if recipe.learning_rate is not None:
+            code = f"optimizer = torch.optim.Adam(model.parameters(), lr={recipe.learning_rate})"
+            yield "its optimizer, by the length of the run and the sizes of weights", code
         yield f"the run{drawn}", training_code(recipe)
 
 
@@ -379,6 +382,7 @@ def _recipe(recipe: Recipe) -> JsonObject:
         "keeps_function": True,
         "settings": _settings(recipe.changed),
         "code": recipe.code,
+        "learning_rate": recipe.learning_rate,
         "accuracy_probe": recipe.accuracy_probe,
         "changes": list(map(_change, recipe.changes, recipe.steps)),
     }

@@ -7,6 +7,7 @@ under its settings; what several of them share is derived and measured once.
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -22,6 +23,7 @@ from lipcert.core.norms.convolution import Kernel
 from lipcert.errors import UsageError
 from lipcert.gradient_stats.examples import Examples
 from lipcert.gradient_stats.measure import Met, Observed
+from lipcert.graph.ir import Graph
 from lipcert.privacy.noise import Group
 from lipcert.privacy.plan import TrainingPlan
 from lipcert.search.evidence import NormClaim
@@ -33,8 +35,11 @@ from lipcert.text.numbers import finite
 
 _OF_NOISE: Final = frozenset({"allocation", "run", "sampling"})
 """topics that neither bounds nor gradients depend on"""
-_ORDER: Final = (TOPIC, "biases", "loss clip", "temperature", "affine", "allocation")
+_ORDER: Final = (TOPIC, "biases", "loss clip", "affine", "allocation")
 """in which changes are made, whatever the order in which they are given"""
+_REACH: Final = 2.0
+"""by what factor of its radius noise may move a weight; and the radius of a free weight, which is
+twice the norm that the first weights of torch have, about 1"""
 Multiplier = Callable[[TrainingPlan | None, Settings, Sequence[Group]], float]
 
 
@@ -162,6 +167,24 @@ def release_of(found: Bounded, settings: Settings, multiplier: Multiplier) -> Re
     if not found.groups:
         raise UsageError("nothing is trained under these settings")
     return Release.of(found.groups, settings, multiplier(plan_of(settings), settings, found.groups))
+
+
+def learning_rate(graph: Graph, settings: Settings, steps: int) -> float:
+    """Adam's, from public numbers: noise alone moves no weight further than twice its radius.
+
+    Adam divides entries by their own deviation: under noise of any size each moves by about η in a
+    step, and by η√T in T independent ones. A matrix of m × n such entries has a norm of about
+    η√T·(√m + √n), or η√T·√(mn) by Frobenius. A lower η leaves the signal unused, which adds up as
+    T does; a higher one is thrown about by noise and projected back.
+    """
+    held = settings.constraint
+    shapes = [use.operand.shape for use in graph.trained_uses() if use.is_linear_map]
+    sides = [(shape[0], math.prod(shape[1:])) for shape in shapes if len(shape) > 1]
+    by_entry = held is not None and held.kind == "frobenius"
+    norms = (math.sqrt(m * n) if by_entry else math.sqrt(m) + math.sqrt(n) for m, n in sides)
+    free = 1.0 if settings.enforced.holds_weights() else _REACH
+    radius = free if held is None else held.radius
+    return float(f"{_REACH * radius / (max(norms, default=1.0) * math.sqrt(steps)):.2g}")
 
 
 def _of_one(noise: float | None, observed: Observed | None) -> float | None:

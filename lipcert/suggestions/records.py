@@ -101,8 +101,9 @@ class Recipe:
 
     steps: the outcome after each of them, that of no change where there is none; None where there
     was no time for it. settings: of the run, complete; changed: those of them that differ from what
-    was given. code: the mechanism, as `make_private` takes it; "" for none. accuracy_probe: of a
-    short run, where one was made.
+    was given. code: the mechanism, as `make_private` takes it; "" for none. orthogonalize: of
+    `Clipless`. learning_rate: of Adam, None where no run is planned. accuracy_probe: of a short
+    run, where one was made.
     """
 
     mechanism: str
@@ -112,6 +113,8 @@ class Recipe:
     settings: Settings
     changed: Mapping[str, object]
     code: str
+    orthogonalize: int
+    learning_rate: float | None
     accuracy_probe: float | None = None
 
 
@@ -125,7 +128,7 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True)
 class Rehearsed:
-    """A short run. title: of what was changed. rate: of Adam, chosen by runs before this one.
+    """A short run. title: of what was changed. rate: of Adam.
 
     curve: by step, how right the network is about the examples kept out; accuracy: at the
     end. margin: that above gradient clipping; better: whether this is beyond doubt, so that the

@@ -33,7 +33,7 @@ from lipcert.graph.ir import Graph, graph_at, parameters_of
 from lipcert.losses import DISTANCES, targets_of
 from lipcert.privacy.noise import Reduction
 from lipcert.settings.settings import Settings
-from lipcert.suggestions.analyst import Analyst
+from lipcert.suggestions.analyst import Analyst, learning_rate
 from lipcert.suggestions.records import Change, Rehearsal, Rehearsed
 
 SECONDS: Final = 30.0
@@ -50,8 +50,6 @@ _MOST_KEPT_OUT: Final = 500
 _MOST_TRAINED: Final = 10_000
 _NUMBERS: Final = 1 << 25
 """in the inputs of the examples that are trained on"""
-_RATES: Final = (0.003, 0.01, 0.03)
-"""of Adam: the best at the end counts, for every part alike"""
 ACCURACY: Final = "accuracy"
 R_SQUARED: Final = "R²"
 _WORST: Final = -1.0
@@ -94,8 +92,12 @@ def rehearsed(
         except LipCertError as error:
             whys[part] = str(error)
     most = min((run.steps for run in runs.values()), default=0)
-    seen: dict[int, Mapping[tuple[Part, float], FloatArray]] = {}
-    for step, graphs in enumerate(_side_by_side(runs, most, end), 1):
+    seen: dict[int, Mapping[Part, FloatArray]] = {}
+    going = {part: run.trained(run.rate) for part, run in runs.items()}
+    for step in range(1, most + 1):
+        if time.process_time() > end:
+            break
+        graphs = {part: next(run) for part, run in going.items()}
         if observe is not None:
             observe("rehearsal", step, most)
         if step in _MARKS or step == most:
@@ -111,9 +113,9 @@ def rehearsed(
             found.append(replace(item, why=whys[part]))
             continue
         last = seen[max(seen)]
-        rate = max(_RATES, key=lambda rate: float(np.mean(last[part, rate])))
-        curve = tuple((step, float(np.mean(of[part, rate]))) for step, of in seen.items())
-        item, right = replace(item, rate=rate, curve=curve, accuracy=curve[-1][1]), last[part, rate]
+        curve = tuple((step, float(np.mean(of[part]))) for step, of in seen.items())
+        rate, right = runs[part].rate, last[part]
+        item = replace(item, rate=rate, curve=curve, accuracy=curve[-1][1])
         if not place:
             first = right
         elif first is not None:
@@ -130,20 +132,6 @@ def rehearsed(
         before=float(np.mean(trials.right(analyst.base.unclipped))),
         runs=tuple(found),
     )
-
-
-def _side_by_side(
-    runs: Mapping[Part, Run], most: int, end: float
-) -> Iterator[Mapping[tuple[Part, float], Graph]]:
-    """The networks of all runs at all rates after each step, until time is up."""
-    going = {(part, rate): run.trained(rate) for part, run in runs.items() for rate in _RATES}
-    for _ in range(most):
-        graphs = {}
-        for key, run in going.items():
-            if time.process_time() > end:
-                return
-            graphs[key] = next(run)
-        yield graphs
 
 
 _Score = Callable[[FloatArray, npt.NDArray[Any]], FloatArray]
@@ -230,7 +218,8 @@ def _right_classes(scores: Scores, outputs: FloatArray, labels: npt.NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
-    """A run that is planned. stds: of the noise on the mean gradient of a batch, by parameter."""
+    """A run that is planned. stds: of the noise on the mean gradient of a batch, by parameter;
+    rate: of Adam, that of recipes for so many steps."""
 
     found: Bounded
     settings: Settings
@@ -238,6 +227,7 @@ class Run:
     stds: Mapping[str, float]
     batch: int
     steps: int
+    rate: float
 
     @classmethod
     def of(cls, analyst: Analyst, changes: tuple[Change, ...], trials: Trials) -> Self:
@@ -257,7 +247,8 @@ class Run:
             stds |= dict.fromkeys(group.parameters, group.noise_std / divisor)
         batch = min(planned or _BATCH, _LARGEST_BATCH, len(trials.trained))
         steps = _MARKS[-1] if plan is None else min(plan.releases, _MARKS[-1])
-        return cls(own.found, own.settings, trials, stds, batch, steps)
+        rate = learning_rate(own.found.unclipped, own.settings, steps)
+        return cls(own.found, own.settings, trials, stds, batch, steps, rate)
 
     @np.errstate(all="ignore")
     def trained(self, rate: float) -> Iterator[Graph]:

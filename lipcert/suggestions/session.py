@@ -15,6 +15,8 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from lipcert.analysis.bounded import Bounded, Progress
+from lipcert.analysis.release import plan_of
+from lipcert.core import program as p
 from lipcert.core.ledger.mechanism import MECHANISMS
 from lipcert.errors import LipCertError
 from lipcert.settings.settings import Settings
@@ -22,7 +24,7 @@ from lipcert.settings.values import globs
 from lipcert.settings.written import mechanism_code
 from lipcert.suggestions import changes as what_ifs
 from lipcert.suggestions.advice import edits_of, remarks_of, stops_of
-from lipcert.suggestions.analyst import Analysed, Analyst, changed, place
+from lipcert.suggestions.analyst import Analysed, Analyst, changed, learning_rate, place
 from lipcert.suggestions.records import (
     TOPIC,
     Change,
@@ -37,8 +39,6 @@ from lipcert.suggestions.rehearsal import CLEAR, Part, Trials, rehearsed
 
 _GAIN: Final = 0.03
 """the part by which noise over signal has to fall"""
-_WORTH: Final = 0.10
-"""the same where less is trained"""
 _ALIKE: Final = 1.25
 """by what factor noise over signal has to differ between clips to say anything"""
 _RIVALS: Final = 3
@@ -58,7 +58,6 @@ _SPARE: Final = 0.1
 """the part of the time that is kept for an analysis that may take as long as the longest so far"""
 _LAST: Final = 2
 """mechanisms that are tried last"""
-_FROZEN: Final = "frozen layer"
 _AFFINE: Final = "affine"
 _RUN: Final = frozenset({"run", "sampling"})
 """topics of another run of the same network"""
@@ -270,8 +269,7 @@ class Session:
         return Suggestion(change, mechanism, fields, found.outcome, with_recipe=with_recipe)
 
     def _apart(self, changes: Sequence[Change], best: Recipe) -> Iterator[Suggestion]:
-        """Other runs of the best recipe, the last layer alone, and layers that it might freeze as
-        far as less noise is left for the signal that is."""
+        """Other runs of the best recipe, and the last layer alone."""
         for change in changes:
             if change.in_recipe:
                 continue
@@ -279,8 +277,7 @@ class Session:
                 yield from self._alone([change], (self.rival,))
                 continue
             found = self.tried((*best.changes, change))
-            limit = best.outcome.score * (1.0 - _WORTH * (change.topic == _FROZEN))
-            if found is not None and (change.topic != _FROZEN or found.outcome.score < limit):
+            if found is not None:
                 yield self._suggestion(change, found, with_recipe=True)
 
     def _recipes(self, families: list[Change], changes: list[Change]) -> Iterator[Recipe]:
@@ -354,13 +351,15 @@ class Session:
         analyst, settings = self.analyst, self.analyst.settings
         ends = range(len(changes) + 1) if not changes else range(1, len(changes) + 1)
         last = analyst.analysed(changes)
+        plan = plan_of(last.settings)
         parts = [self._step(changes[:end], between=between) for end in ends]
-        parameters = self.base.unclipped.parameters
-        trained = [name for name, item in parameters.items() if item.trainable]
+        graph = self.base.unclipped
+        trained = [name for name, item in graph.parameters.items() if item.trainable]
         said = {name: getattr(last.settings, name) for name in Settings.__dataclass_fields__}
         code = mechanism_code(
             said | {"loss": settings.loss if settings.heads else self.base.loss.kind},
             freeze=globs([x for x in trained if not last.settings.is_trained(x)], trained),
+            orthogonalize=self._turns(last.settings),
         )
         return Recipe(
             last.settings.mechanism,
@@ -370,7 +369,17 @@ class Session:
             last.settings,
             changed(settings, last.settings),
             code,
+            self._turns(last.settings),
+            None if plan is None else learning_rate(graph, last.settings, plan.releases),
         )
+
+    def _turns(self, settings: Settings) -> int:
+        """Björck iterations of a clipless recipe with a radius of its own: scaling a weight down
+        shrinks all its singular values, which no bound sees, but the signal does."""
+        kind, uses = settings.enforced, self.base.unclipped.trained_uses()
+        own = kind.holds_weights() and kind.fills_scope and not self.analyst.settings.constraint
+        is_dense = (isinstance(use.node.op, p.Dense) and use.operand.is_plain for use in uses)
+        return int(own and any(is_dense))
 
     def _step(self, changes: tuple[Change, ...], *, between: bool) -> Outcome | None:
         """Of changes that may have been tried; None where there is no time for it."""

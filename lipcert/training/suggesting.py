@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor, nn
+from torch.optim import Adam
 
 from lipcert.audit.observation import unwrapped
 from lipcert.errors import UsageError
@@ -27,7 +28,7 @@ from lipcert.suggestions.records import Outcome, Recipe, Suggestions
 from lipcert.suggestions.rehearsal import rehearsal_told
 from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
-from lipcert.training.mechanisms import GradientClipping, TrainingMechanism, mechanism_of
+from lipcert.training.mechanisms import Clipless, GradientClipping, TrainingMechanism, mechanism_of
 from lipcert.training.network import Example, TrainedNetwork, exported_network
 from lipcert.training.replacing import make_trainable
 
@@ -51,7 +52,16 @@ class ModuleSuggestions:
 
     def mechanism(self) -> TrainingMechanism:
         """What `make_private` takes to run this recipe."""
-        return mechanism_of(replace(self.settings, freeze=(), trainable=()))
+        found = mechanism_of(replace(self.settings, freeze=(), trainable=()))
+        turns = self.recipe.orthogonalize
+        return replace(found, orthogonalize=turns) if isinstance(found, Clipless) else found
+
+    def optimizer(self) -> Adam:
+        """Of the trained parameters of `module`, at the rate of the recipe."""
+        if self.recipe.learning_rate is None:
+            raise UsageError("suggest: a learning rate depends on the run: give settings of one")
+        trained = [weight for weight in self.module.parameters() if weight.requires_grad]
+        return Adam(trained, lr=self.recipe.learning_rate)
 
     def run(self) -> Mapping[str, Any]:
         """The plan of the settings, as keyword arguments of `make_private`."""
@@ -77,6 +87,8 @@ class ModuleSuggestions:
         lines.append(f"Now     {found.baseline_mechanism}: {_shown(found.baseline, of_norms)}")
         lines.append(f"Recipe  {recipe.mechanism}: {_shown(recipe.outcome, of_norms)}")
         lines += [_told(f"{change.change}: {change.how}") for change in recipe.changes]
+        if recipe.learning_rate is not None:
+            lines.append(_told(f".optimizer(): Adam(lr={recipe.learning_rate})"))
         if found.rehearsal is not None:
             lines += ["Rehearsed", *map(_told, rehearsal_told(found.rehearsal))]
         lines += ["Done in .module", *(f"  {line}" for line in self.changes or ("nothing",))]

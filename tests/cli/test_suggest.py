@@ -108,10 +108,3 @@ def test_a_budget_ends_it_and_what_is_missing_is_said() -> None:
 )
 def test_wrong_requests_are_refused(words: list[str]) -> None:
     assert lipcert(["suggest", MODEL, *words]).exit_code in {2, 3}
-
-
-def test_markdown_is_written(tmp_path: Path) -> None:
-    file = tmp_path / "report.md"
-    words = ["suggest", MODEL, *RUN, "--budget", "2", "--format", "markdown", "-o", str(file)]
-    assert lipcert(words).stdout == ""
-    assert "| change |" in file.read_text(encoding="utf-8").replace("# | change", "| change")

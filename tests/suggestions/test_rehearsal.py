@@ -86,7 +86,7 @@ def planned(network: ImportedModel, settings: Settings, examples: Examples | Non
 
 def right(run: Run) -> float:
     """At the end of all steps."""
-    *_, last = islice(run.trained(0.03), run.steps)
+    *_, last = islice(run.trained(run.rate), run.steps)
     return float(np.mean(run.trials.right(last)))
 
 
@@ -148,6 +148,24 @@ def test_steps_are_those_of_adam_in_torch(network: ImportedModel) -> None:
         graph = after
         for name, array in parameters_of(graph).items():
             np.testing.assert_allclose(array, own[name].detach().numpy(), rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("noise", [1e-4, 1e3])
+def test_noise_alone_moves_weights_twice_their_radius(network: ImportedModel, noise: float) -> None:
+    """At the rate of a recipe, by torch's Adam and its singular values."""
+    torch.manual_seed(0)
+    weight, run = torch.zeros(24, 64), planned(network, HELD)
+    optimizer = torch.optim.Adam([weight], lr=run.rate)
+    for _ in range(run.steps):
+        weight.grad = noise * torch.randn(24, 64)
+        optimizer.step()
+    assert float(torch.linalg.matrix_norm(weight, 2)) == pytest.approx(2.0, rel=0.25)
+
+
+def test_a_clip_learns_under_the_temperature_of_a_recipe(network: ImportedModel) -> None:
+    clipped = replace(HELD, loss_clip=0.1, noise_multiplier=0.5)
+    plain, cold = (right(planned(network, replace(clipped, temperature=t))) for t in (1.0, 0.125))
+    assert cold > max(0.7, plain + 0.1)
 
 
 def test_examples_of_classes_are_needed(network: ImportedModel) -> None:
