@@ -51,14 +51,6 @@ def test_an_issue_form_is_one(path: Path) -> None:
     assert fields[0]["validations"]["required"]
 
 
-def test_there_is_a_form_for_each_kind_of_issue() -> None:
-    assert {path.stem for path in FORMS} == {
-        "bug", "loose_bound", "refused_model", "soundness_fault",
-    }  # fmt: skip
-    said = loaded(CHOOSER.with_name("soundness_fault.yml"))["body"][0]
-    assert "SECURITY.md" in said["attributes"]["value"]
-
-
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_a_workflow_asks_for_little_and_pins_versions(path: Path) -> None:
     flow = loaded(path)

@@ -190,7 +190,7 @@ FAULTS: dict[str, tuple[Callable[[Data], object], Callable[[Data], object], str]
 """a loop as it should not be, as it should be, and what is said of the one"""
 
 
-@pytest.mark.sample(3)
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("name", list(FAULTS))
 def test_what_depends_on_the_example_is_found(name: str) -> None:
     wrong, right, says = FAULTS[name]

@@ -155,6 +155,7 @@ def test_a_forged_certificate_is_caught_where_data_reach_the_bound(
         assert found["detectable_error_factor"] < 1.0
 
 
+@pytest.mark.nightly
 def test_an_attack_alone_is_compared_with_random_gradients() -> None:
     words = (MODEL, "--attack", "pga", "--attack-steps", 3, "--input-norm", 2)
     found = audited(*words)

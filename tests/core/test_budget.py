@@ -132,6 +132,7 @@ def saved(folder, nodes, shape, constants):
     return path
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_files_end_in_a_verdict(case, tmp_path, name):
     path, certificate = saved(tmp_path, *HOSTILE[name]), tmp_path / "c.json"

@@ -21,7 +21,7 @@ from tests.models.shipped import (
     path_of,
 )
 
-EVERY_OTHER = pytest.mark.sample(4)
+EVERY_OTHER = pytest.mark.sample(2)
 ROUNDING = 1.0 + 1e-9  # of the float64 gradients compared with the bounds
 
 

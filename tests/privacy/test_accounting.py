@@ -95,6 +95,7 @@ def by_hand(run: TrainingPlan, sigma: float, accountant: Accountant) -> float:
     return PLDAccountant(relation, 5e-4).compose(event).get_epsilon(run.delta)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("sampling", "relation"), SUPPORTED)
 def test_epsilon_is_that_of_dp_accounting(sampling, relation) -> None:
     run = plan(sampling, relation)
@@ -103,6 +104,7 @@ def test_epsilon_is_that_of_dp_accounting(sampling, relation) -> None:
         assert epsilon(run, 1.5, accountant) == pytest.approx(expected, rel=1e-3)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("sampling", "relation"), SUPPORTED)
 def test_pld_is_never_above_rdp(sampling, relation) -> None:
     run, sigma = plan(sampling, relation), 0.9

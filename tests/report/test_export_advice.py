@@ -76,7 +76,7 @@ def advice_of(path: Path) -> ExportAdvice | None:
         return refused_inspection(str(path), error, outline_of(path)).export
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     ("export", "codes", "example"),
     [
@@ -102,6 +102,7 @@ def test_an_export_is_told_what_it_lost(
     assert found.again == f'lipcert.export(module, {example}, "a net.onnx")'
 
 
+@pytest.mark.nightly
 def test_the_line_can_be_pasted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It stands in the text and in JSON, and what it writes needs no advice."""
     path = tmp_path / "net.onnx"

@@ -154,6 +154,7 @@ FAULTS: dict[str, tuple[Drawn, str]] = {
 }
 
 
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_of_all_steps_is_seen(name: str) -> None:
     drawn, says = FAULTS[name]

@@ -126,6 +126,7 @@ FOLLOW = {
 """what may find it, too"""
 
 
+@pytest.mark.sample(10)
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_found_by_its_check_and_by_no_other(name: str, tmp_path: Path) -> None:
     changes, codes, says, measured = FAULTS[name]
