@@ -97,15 +97,12 @@ def text(
 
 
 @given(
-    seed=st.integers(0, 2**31),
-    rows=st.integers(1, 6),
-    width=st.integers(1, 6),
+    seed=st.integers(0, 2**31), rows=st.integers(1, 6), width=st.integers(1, 6),
     positions=st.integers(1, 7),
-    kind=st.sampled_from(["plain", "scaled", "transposed", "tied", "twice"]),
-    layer=st.booleans(),
+    kind=st.sampled_from(["plain", "scaled", "transposed", "tied", "twice"]), layer=st.booleans(),
     held=st.sampled_from([None, "frobenius", "spectral"]),
     loss=st.sampled_from(["cross-entropy", "mae"]),
-)
+)  # fmt: skip
 def test_no_ids_and_no_admitted_weights_exceed_a_bound(
     seed: int, rows: int, width: int, positions: int, kind: str, layer: bool, held: str | None,
     loss: str,

@@ -126,12 +126,9 @@ def normalised(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
 
 def clipped(path: Path, scope: str, kind: str = "spectral", radius: float = LIMIT) -> bytes:
     settings = Settings(
-        mechanism="weight-clipping",
-        scope=scope,
-        constraint=ConstraintSpec(kind, radius),
-        constraints=(("shift", ConstraintSpec("spectral", 0.25)),),
-        input_norm=1.0,
-    )
+        mechanism="weight-clipping", scope=scope, constraint=ConstraintSpec(kind, radius),
+        constraints=(("shift", ConstraintSpec("spectral", 0.25)),), input_norm=1.0,
+    )  # fmt: skip
     return certify(load_model(path, trusted=True), settings).data
 
 

@@ -65,15 +65,11 @@ def again(name: str, settings: dict[str, object]) -> Outcome:
     use = analysis.usefulness
     assert use is not None
     return Outcome(
-        grad_norm=analysis.network.grad_norm,
-        sensitivity=analysis.network.sensitivity,
-        noise=use.noise,
-        noise_to_signal=use.noise_to_signal,
-        noise_to_signal_of_run=use.noise_to_signal_of_run,
-        noise_to_signal_of_one=None,
-        relative_cost=use.relative_cost,
-        verdict=use.verdict,
-    )
+        grad_norm=analysis.network.grad_norm, sensitivity=analysis.network.sensitivity,
+        noise=use.noise, noise_to_signal=use.noise_to_signal,
+        noise_to_signal_of_run=use.noise_to_signal_of_run, noise_to_signal_of_one=None,
+        relative_cost=use.relative_cost, verdict=use.verdict,
+    )  # fmt: skip
 
 
 def assert_same(ours: Outcome, theirs: Outcome) -> None:

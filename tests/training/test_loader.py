@@ -65,13 +65,9 @@ def plan(
 ) -> TrainingPlan:
     replaced = sampling in {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
     return TrainingPlan(
-        dataset_size=count,
-        sampling=sampling,
-        delta=1e-5,
-        batch_size=batch,
-        steps=steps,
+        dataset_size=count, sampling=sampling, delta=1e-5, batch_size=batch, steps=steps,
         neighbours=Neighbouring.REPLACE_ONE if replaced else Neighbouring.ADD_OR_REMOVE_ONE,
-    )
+    )  # fmt: skip
 
 
 def made(

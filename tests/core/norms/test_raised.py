@@ -203,12 +203,9 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
         entries = kernel.frame.groups * kernel.entries.hi[0].size
         drawn = ((size,) * len(kernel.entries.hi), (size,) * (entries + 1), (norm,))
         line = GainFact(
-            value="relu",
-            values=tuple(step.output for step in proof.program.steps[:-1]),
-            numbers=drawn,
-            gain=0.0,
-            method="explicit",
-        )
+            value="relu", values=tuple(step.output for step in proof.program.steps[:-1]),
+            numbers=drawn, gain=0.0, method="explicit",
+        )  # fmt: skip
     else:
         assert follows(proof, line) >= reached * (1.0 - 1e-9)
     upper = constants_of(proof.program.steps[:-1], proof)

@@ -90,11 +90,7 @@ def test_an_unknown_reach_stays_unknown() -> None:
     mask = Operand(np.zeros((1, 1)), np.zeros((1, 1)), {"m": 1.0})
     shapes = ((1, 2), (2, 1), (1, 2))
     asked = rule_class(Attention)(
-        op=Attention(1.0, mask),
-        inputs=[Fact.of(shape, 1.0) for shape in shapes],
-        shapes=shapes,
-        shape=(1, 2),
-        weights=POINT,
-        output="y",
-    )
+        op=Attention(1.0, mask), inputs=[Fact.of(shape, 1.0) for shape in shapes], shapes=shapes,
+        shape=(1, 2), weights=POINT, output="y",
+    )  # fmt: skip
     assert dict(asked.gradients(Cotangent(0.0))) == {"m": math.inf}

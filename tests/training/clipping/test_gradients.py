@@ -341,13 +341,9 @@ def test_an_output_that_depends_on_nothing_trained() -> None:
 @pytest.mark.parametrize("decay", ["decoupled", "inside"])
 def test_the_radius_is_what_the_noise_was_set_for(scope: str, decay: str) -> None:
     plan = Settings(
-        loss="cross-entropy",
-        input_norm=1.0,
-        mechanism="gradient-clipping",
-        clip_norm=0.8,
-        clip_scope=scope,
-        decay=decay,
-    )
+        loss="cross-entropy", input_norm=1.0, mechanism="gradient-clipping", clip_norm=0.8,
+        clip_scope=scope, decay=decay,
+    )  # fmt: skip
     run = bounded(load_model(path_of("digits_cnn")), plan)
     rule = ClipRule.of(run, 0.1 if decay == "inside" else 0.0)
     assert rule.radii == [group.grad_norm for group in run.groups]
