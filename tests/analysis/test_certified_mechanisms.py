@@ -155,11 +155,9 @@ def test_reflected_borders_do_not_get_the_published_bound(tmp_path) -> None:
 
 
 LAYERED = {
-    "mechanism": "backprop-clipping",
-    "cotangent_clip": 0.25,
-    "input_clips": (("second*", 0.5), ("last.bias", 2.0)),
-    "cotangent_clips": (("norm", 0.125),),
-}
+    "mechanism": "backprop-clipping", "cotangent_clip": 0.25,
+    "input_clips": (("second*", 0.5), ("last.bias", 2.0)), "cotangent_clips": (("norm", 0.125),),
+}  # fmt: skip
 
 
 def test_radii_of_single_layers_are_certified(tmp_path) -> None:

@@ -104,12 +104,10 @@ def private(**options: Any) -> tuple[Any, ...]:
     """Model, optimizer, loader, and the loss of ghost clipping."""
     network = nn.Linear(64, 10)
     given: dict[str, Any] = {
-        "module": network,
-        "optimizer": torch.optim.SGD(network.parameters(), 0.1),
+        "module": network, "optimizer": torch.optim.SGD(network.parameters(), 0.1),
         "data_loader": DataLoader(TensorDataset(*examples()), batch_size=BATCH),
-        "noise_multiplier": 1.0,
-        "max_grad_norm": 1.0,
-    }
+        "noise_multiplier": 1.0, "max_grad_norm": 1.0,
+    }  # fmt: skip
     made = opacus.PrivacyEngine().make_private(**{**given, **options})
     return made[0], made[1], made[-1], *made[2:-1]
 

@@ -76,10 +76,8 @@ def _shaped(item: str) -> tuple[str, tuple[int, ...], int]:
     """A name, its shape, and whether it holds real or whole numbers."""
     name, shape, *whole = item.split(":")
     return (
-        name,
-        tuple(map(int, shape.split(","))),
-        [TensorProto.FLOAT, TensorProto.INT64][len(whole)],
-    )
+        name, tuple(map(int, shape.split(","))), [TensorProto.FLOAT, TensorProto.INT64][len(whole)],
+    )  # fmt: skip
 
 
 def _constant(name: str, value: object) -> NodeProto:

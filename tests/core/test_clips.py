@@ -116,10 +116,8 @@ def test_names_of_the_file_are_not_taken(tmp_path) -> None:
 def test_gradients_at_convolutions_are_clipped_by_channel(tmp_path, conv_clip, by_channel) -> None:
     proto = model(
         [
-            node("Pad", "x pads", "p", mode="wrap"),
-            node("Conv", "p k", "c"),
-            node("Flatten", "c", "f"),
-            node("MatMul", "f u", "y"),
+            node("Pad", "x pads", "p", mode="wrap"), node("Conv", "p k", "c"),
+            node("Flatten", "c", "f"), node("MatMul", "f u", "y"),
         ],
         ["N", 1, 4],
         {
@@ -127,7 +125,7 @@ def test_gradients_at_convolutions_are_clipped_by_channel(tmp_path, conv_clip, b
             "u": np.eye(4, dtype=np.float32),
             "pads": [0, 0, 1, 0, 0, 1],
         },
-    )
+    )  # fmt: skip
     _, program = lowered(proto, tmp_path)
     found = with_clips(program, clips(("x", "c"), ("f", "y"), conv_clip=conv_clip))
     behind = {step.inputs[0]: step.op for step in found.steps}
@@ -174,11 +172,9 @@ def test_a_layer_that_the_file_reads_from_within(tmp_path) -> None:
         node("Div", "d root", "n"), node("Mul", "n b", "s"),
     ]  # fmt: skip
     numbers = {
-        "axes": [-1],
-        "two": np.float32(2.0),
-        "small": np.float32(0.5),
+        "axes": [-1], "two": np.float32(2.0), "small": np.float32(0.5),
         "b": np.ones(4, dtype=np.float32),
-    }
+    }  # fmt: skip
     whole = clips(("x", "s"))
     for last, closed in ((node("Relu", "s", "y"), True), (node("Add", "s d", "y"), False)):
         file, program = lowered(model([*nodes, last], ["N", 4], numbers, 18), tmp_path)

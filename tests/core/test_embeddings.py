@@ -297,11 +297,9 @@ def test_rows_of_a_table_are_all_that_ids_select(name: str) -> None:
 def test_numbers_that_another_type_would_make_negative_are_refused() -> None:
     """As int64, 2⁶⁴ − 1 is −1, of which the Relu is 1: not 0, as for all of [0, 2⁶⁴]."""
     nodes = [
-        node("Cast", "x", "i", to=T.INT64),
-        node("Cast", "i", "f", to=T.FLOAT),
-        node("Neg", "f", "n"),
-        node("Relu", "n"),
-    ]
+        node("Cast", "x", "i", to=T.INT64), node("Cast", "i", "f", to=T.FLOAT),
+        node("Neg", "f", "n"), node("Relu", "n"),
+    ]  # fmt: skip
     lowered(of_numbers(model(nodes, ["N", 3]), T.UINT32))
     refused(of_numbers(model(nodes, ["N", 3]), T.UINT64))
 

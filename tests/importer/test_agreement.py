@@ -204,11 +204,9 @@ def test_a_rewriting_that_differs_in_the_domain_alone_is_refused(tmp_path, monke
     monkeypatch.setattr(assemble, "separate_shared", careless)
     nodes = [
         helper.make_node("Constant", [], ["limit"], value_float=30.0),
-        helper.make_node("Constant", [], ["half"], value_float=0.5),
-        node("Min", "x limit", "m"),
-        node("Mul", "m half", "z"),
-        node("MatMul", "z w"),
-    ]
+        helper.make_node("Constant", [], ["half"], value_float=0.5), node("Min", "x limit", "m"),
+        node("Mul", "m half", "z"), node("MatMul", "z w"),
+    ]  # fmt: skip
     path = saved(tmp_path, nodes, ["N", 3], {"w": RNG.standard_normal((3, 2))})
     assert load_model(path, trusted=True).graph.nodes
     assert load_model(path, trusted=True, input_box=(0.0, 1.0)).graph.nodes

@@ -54,9 +54,7 @@ MACROS = {
     "gelu, divided": ([node("Div", ["z", "a"], ["u"]), *ERF, *HALVED], {"a": ROOT, "half": 0.5}),
     "gelu, halved by a quotient": (
         [
-            node("Div", ["z", "a"], ["u"]),
-            *ERF,
-            node("Div", ["z", "half"], ["p"]),
+            node("Div", ["z", "a"], ["u"]), *ERF, node("Div", ["z", "half"], ["p"]),
             node("Mul", ["p", "h"], ["f"]),
         ],
         {"a": ROOT, "half": 2.0},
@@ -85,24 +83,20 @@ MACROS = {
     "layer norm": (VARIANCE, {"eps": 0.3}),
     "divided by its norm": (
         [
-            node("ReduceL2", ["z"], ["v"], axes=[-1]),
-            node("Div", ["v", "r"], ["t"]),
-            node("Max", ["t", "least"], ["s"]),
-            node("Div", ["z", "s"], ["f"]),
+            node("ReduceL2", ["z"], ["v"], axes=[-1]), node("Div", ["v", "r"], ["t"]),
+            node("Max", ["t", "least"], ["s"]), node("Div", ["z", "s"], ["f"]),
         ],
         {"r": 0.7, "least": 0.1},
     ),
     "attention": (
         [
-            node("Transpose", ["z"], ["k"], perm=[0, 2, 1]),
-            node("MatMul", ["z", "k"], ["t"]),
-            node("Div", ["t", "a"], ["u"]),
-            node("Softmax", ["u"], ["s"], axis=-1),
+            node("Transpose", ["z"], ["k"], perm=[0, 2, 1]), node("MatMul", ["z", "k"], ["t"]),
+            node("Div", ["t", "a"], ["u"]), node("Softmax", ["u"], ["s"], axis=-1),
             node("MatMul", ["s", "z"], ["f"]),
         ],
         {"a": math.sqrt(3.0)},
     ),
-}
+}  # fmt: skip
 
 
 def with_numbers(nodes, numbers):
@@ -221,10 +215,8 @@ def composite(op_type, **attributes):
     literal = node("Constant", [], ["point"], value=numpy_helper.from_array(POINT[None]))
     inputs = ["z", "z", "z"] if op_type == "Attention" else ["z"]
     nodes = [
-        literal,
-        node("Add", ["x", "point"], ["z"]),
-        node(op_type, inputs, ["f"], **attributes),
-    ]
+        literal, node("Add", ["x", "point"], ["z"]), node(op_type, inputs, ["f"], **attributes),
+    ]  # fmt: skip
     nodes.append(node("MatMul", ["f", "w"], ["y"]))
     return model(nodes, ("N", 1, *POINT.shape), {"w": np.eye(3, dtype=F32)}, opset=23)
 

@@ -53,13 +53,11 @@ def gelu():
 
 
 FORMULAS = {
-    "LayerNormalization": norm(),
-    "RMSNormalization": norm(centred=False),
+    "LayerNormalization": norm(), "RMSNormalization": norm(centred=False),
     "RMSNormalization, inverse": norm(centred=False, inverse=True),
-    "ScaledAttention": attention("Mul"),
-    "ScaledAttention, divided": attention("Div"),
+    "ScaledAttention": attention("Mul"), "ScaledAttention, divided": attention("Div"),
     "Gelu": gelu(),
-}
+}  # fmt: skip
 
 
 def proto_of(case, shape, values=None):
@@ -123,12 +121,10 @@ def test_a_number_that_one_node_takes_for_fixed(tmp_path, name, is_trained):
     """The 6 of relu6(x + 3)·x/6, stored once: the limit of a Clip is no weight."""
     numbers = {"three": 3.0, "low": 0.0, name: 6.0}
     nodes = [
-        node("MatMul", ["x", "w"], ["a"]),
-        node("Add", ["a", "three"], ["b"]),
-        node("Clip", ["b", "low", name], ["c"]),
-        node("Mul", ["a", "c"], ["d"]),
+        node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "three"], ["b"]),
+        node("Clip", ["b", "low", name], ["c"]), node("Mul", ["a", "c"], ["d"]),
         node("Div", ["d", name], ["y"]),
-    ]
+    ]  # fmt: skip
     stored = {key: np.array(number, np.float32) for key, number in numbers.items()}
     imported = load_model(saved(model(nodes, ("N", 6), {"w": weights(6, 6), **stored}), tmp_path))
     assert (name in imported.graph.parameters) is is_trained

@@ -37,11 +37,9 @@ def data(seed: int = 0) -> TensorDataset:
 
 def clipless(**changes: Any) -> Clipless:
     given: dict[str, Any] = {
-        "radius": 1.0,
-        "bias_norm": 1.0,
-        "loss": Loss("cross-entropy", temperature=4.0),
+        "radius": 1.0, "bias_norm": 1.0, "loss": Loss("cross-entropy", temperature=4.0),
         "input_norm": 1.0,
-    }
+    }  # fmt: skip
     return Clipless(**(given | changes))
 
 

@@ -379,11 +379,9 @@ def a_value_beside_that_of_the_centre() -> None:
     """4x of x in [0, 1]² is 4 away from 0, the image of a centre, entry by entry."""
     proof = proof_about((dense(4.0 * ONES), "x", "y"), premises=BOXED)
     lines = [
-        InputFact(value="x"),
-        InputBall(shares=(0.0,)),
-        form_of(VALUES, "x", "y"),
+        InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "y"),
         BallFact(value="y", ball=1, form=2),
-    ]
+    ]  # fmt: skip
     follow(proof, lines)
     assert proof.facts["y"].box.hi.max() >= 4.0
     assert norm_of(proof, "y") >= 32**0.5

@@ -239,10 +239,8 @@ def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() 
     c = (1.5 * huge * 5e-324 / 4.0) ** 0.5
     net = Growing((1, 1), 0)
     rows: dict[str, tuple[list[float], float]] = {
-        "x": ([1e-3 * huge], huge),
-        "v1": ([0.89 * tiny], tiny),
-        "v4": ([-c, 0.0, 0.0], c),
-    }
+        "x": ([1e-3 * huge], huge), "v1": ([0.89 * tiny], tiny), "v4": ([-c, 0.0, 0.0], c),
+    }  # fmt: skip
 
     def dense(before: str, value: str) -> None:
         weight, bias = np.array([rows[before][0]]), np.array([rows[before][1]])

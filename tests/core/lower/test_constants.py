@@ -64,11 +64,9 @@ def test_matrices_are_not_copied(tmp_path):
     """Turned, in another shape, cut: the memory of the file's numbers, converted once."""
     w = np.arange(6.0 * 8).reshape(2, 3, 8)
     nodes = [
-        node("Reshape", "w s", "a"),
-        node("Transpose", "a", "b", perm=[1, 0]),
-        node("Slice", "b i j", "c"),
-        node("Gemm", "x c", "y", transB=1),
-    ]
+        node("Reshape", "w s", "a"), node("Transpose", "a", "b", perm=[1, 0]),
+        node("Slice", "b i j", "c"), node("Gemm", "x c", "y", transB=1),
+    ]  # fmt: skip
     constants = {"w": w, "s": [6, 8], "i": [1], "j": [7]}
     found = read(model(nodes, ["N", 6], constants), tmp_path)
     with limited(Limits(entries=60)):  # tables of the steps, of which there are none

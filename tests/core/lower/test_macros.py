@@ -239,11 +239,9 @@ def test_a_mask_over_a_whole_row_is_refused():
 
 def test_every_node_is_accounted_for():
     nodes = [
-        *half_gelu(ERF),
-        node("Shape", "x", "s"),
-        node("Reshape", "y s", "z"),
+        *half_gelu(ERF), node("Shape", "x", "s"), node("Reshape", "y s", "z"),
         node("Neg", "z", "w"),
-    ]
+    ]  # fmt: skip
     found = agrees(model(nodes, T, {"root": math.sqrt(2), **ONE}))
     assert found.covered == ("part", "part", "part", "step", "step", "unused", "unused", "unused")
     found = agrees(model(nodes, T, {"root": math.sqrt(2), **ONE}, output="w"), "w")

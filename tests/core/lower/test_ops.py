@@ -477,10 +477,8 @@ def test_chains_of_layout_ops_move_what_onnxruntime_moves(data):
                 if kind == "Slice":
                     begin = data.draw(st.integers(0, sizes[axis] - 1))
                     constants |= {
-                        f"a{step}": [begin],
-                        f"b{step}": [sizes[axis]],
-                        f"c{step}": [axis],
-                    }
+                        f"a{step}": [begin], f"b{step}": [sizes[axis]], f"c{step}": [axis],
+                    }  # fmt: skip
                     nodes.append(node(kind, f"{value} a{step} b{step} c{step}", out))
                     sizes[axis] -= begin
                 elif kind == "Gather":
@@ -559,11 +557,9 @@ def test_resize_that_onnxruntime_reads_in_its_own_way_is_refused(opset, scale, m
 def test_parts_of_a_value(lengths):
     inputs = "x" if lengths is None else "x l"
     nodes = [
-        node("SplitToSequence", inputs, "s", axis=1),
-        node("SequenceAt", "s one", "a"),
-        node("SequenceAt", "s last", "b"),
-        node("Concat", "b a", axis=1),
-    ]
+        node("SplitToSequence", inputs, "s", axis=1), node("SequenceAt", "s one", "a"),
+        node("SequenceAt", "s last", "b"), node("Concat", "b a", axis=1),
+    ]  # fmt: skip
     constants = {"one": 0, "last": -1} | ({} if lengths is None else {"l": lengths})
     assert agrees(model(nodes, ["N", 6], constants)).batch_proved
 

@@ -12,10 +12,8 @@ from tests.core.lower.odd_graphs import odd_graph
 from tests.core.models import read
 
 NODES = [
-    node("Transpose", "x", "t", perm=[0, 2, 1]),
-    node("Add", "t c", "a"),
-    node("Flatten", "a", "y"),
-]
+    node("Transpose", "x", "t", perm=[0, 2, 1]), node("Add", "t c", "a"), node("Flatten", "a", "y"),
+]  # fmt: skip
 CONSTANTS = {"c": np.ones((1, 3, 2))}
 
 

@@ -148,17 +148,15 @@ _NETWORKS: Final[Mapping[str, Callable[[], bytes]]] = {
 _MECHANISMS: Final[Mapping[str, Mapping[str, object]]] = {
     "clipped": {"mechanism": "backprop-clipping", "input_clip": 1.0, "cotangent_clip": 0.5},
     "layers": {
-        "mechanism": "backprop-clipping",
-        "input_box": (0.0, 1.0),
-        "input_clips": {"k1": 2.0, "k2": 1.0, "w": 0.5},
-        "cotangent_clips": {"w": 0.25, "*": 0.5},
+        "mechanism": "backprop-clipping", "input_box": (0.0, 1.0),
+        "input_clips": {"k1": 2.0, "k2": 1.0, "w": 0.5}, "cotangent_clips": {"w": 0.25, "*": 0.5},
     },
     "scaled": {
         "mechanism": "weight-clipping",
         "constraint": ConstraintSpec("frobenius", 50.0),
         "tier": "tight",
     },
-}
+}  # fmt: skip
 FAMILIES: Final = tuple(_NETWORKS)
 
 

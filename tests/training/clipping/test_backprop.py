@@ -312,12 +312,10 @@ def test_branches_and_transposed_weights() -> None:
         places=np.arange(16, dtype=np.int32).reshape(4, 4).T,
     )
     steps = [
-        ("a", dense(live, "first"), ("x",)),
-        ("r", Activation("relu"), ("a",)),
+        ("a", dense(live, "first"), ("x",)), ("r", Activation("relu"), ("a",)),
         ("b", Dense(weight, operand(live, "second.bias")), ("r",)),
-        ("y", Add((1.0, 1.0)), ("b", "r")),
-        ("z", reshaped(2, 2), ("y",)),
-    ]
+        ("y", Add((1.0, 1.0)), ("b", "r")), ("z", reshaped(2, 2), ("y",)),
+    ]  # fmt: skip
     graph = dag((4,), steps)
     own = live.second
 

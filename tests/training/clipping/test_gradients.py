@@ -91,12 +91,10 @@ def tied(first: Operand, second: Operand, shape: tuple[int, ...]) -> Graph:
     graph = dag(
         (4, 6),
         [
-            ("a", Dense(first), ("x",)),
-            ("r", Activation("relu"), ("a",)),
-            ("b", Dense(second), ("r",)),
-            ("c", Add((1.0, 1.0)), ("a", "b")),
+            ("a", Dense(first), ("x",)), ("r", Activation("relu"), ("a",)),
+            ("b", Dense(second), ("r",)), ("c", Add((1.0, 1.0)), ("a", "b")),
         ],
-    )
+    )  # fmt: skip
     return dataclasses.replace(graph, parameters={"w": Parameter("w", shape)})
 
 
