@@ -32,7 +32,8 @@ _RANDOM: Final = ("LC003", "random numbers: the output is not a function of the 
 _CONTROL: Final = (
     "LC004",
     "control flow has no bound here",
-    "unroll the loop, or export a feed-forward part",
+    "unroll the loop, or export a feed-forward part (nn.EmbeddingBag: nn.Embedding and a mean over"
+    " axis 1)",
 )
 _UNKNOWN: Final = (
     "LC003",
@@ -65,6 +66,11 @@ _REASONS: Final[Mapping[str, _Words]] = {
     **dict.fromkeys(["MaxRoiPool", "RoiAlign"], ("LC003", "its regions depend on the data", "")),
     "DeformConv":
         ("LC003", "its sampling positions depend on the data, and its slope on pixel steps", ""),
+    **dict.fromkeys(
+        ["DFT", "STFT"],
+        ("LC003", "Fourier transforms are not read",
+         "multiply by the real and by the imaginary part of torch.fft.fft(torch.eye(n))"),
+    ),
     "Det": ("LC003", "a determinant has no useful bound", ""),
     "GridSample":
         ("LC003", "its sampling positions depend on the data", "use Resize, or a fixed grid"),
@@ -104,6 +110,8 @@ def _words(node: Node) -> _Words | None:
     if domain:
         reason = f"the domain {domain!r} is not supported"
         remedy = "express the layer in standard ONNX operators"
+        if domain == "ai.onnx.ml":
+            remedy = "write the model in PyTorch; a linear one of scikit-learn is one nn.Linear"
         return _OPTIMISED if domain == MICROSOFT else ("LC003", reason, remedy)
     return _REASONS.get(kind, _CONTROL if kind.startswith("Sequence") else _UNKNOWN)
 

@@ -39,16 +39,30 @@ def attention(rewriter: Rewriter, step: Step) -> list[Step] | None:
 
 
 def _masked(rewriter: Rewriter, scores: str) -> tuple[Operand | None, str]:
-    """The mask and what it is added to.
+    """The mask and what it is added to, with what else is added where it holds −inf and 0.
 
     One that hides a whole row is none, and one that hides nothing may be trained: it stays a step.
     """
     found = rewriter.made(scores, Shift)
-    if found is None or not (found[0].offset.hi <= _HIDDEN).any():
+    if found is None:
         return None, scores
-    mask = found[0].offset
+    mask, inner = found[0].offset, found[1].inputs[0]
+    more = rewriter.made(inner, Shift)
+    both = None if more is None else _both(mask, more[0].offset)
+    if more is not None and both is not None:
+        mask, inner = both, more[1].inputs[0]
     hidden = np.broadcast_to(np.isneginf(mask.hi), found[1].shape).all(axis=-1)
-    if hidden.any() or not (mask.hi < np.inf).all():
+    if not (mask.hi <= _HIDDEN).any() or hidden.any() or not (mask.hi < np.inf).all():
         return None, scores
     rewriter.swallow(mask)
-    return mask, found[1].inputs[0]
+    return mask, inner
+
+
+def _both(first: Operand, second: Operand) -> Operand | None:
+    """The sum of a mask of −inf and 0 and of a bias, as of positions, in either order."""
+    for mask, bias in ((first, second), (second, first)):
+        is_mask = ((mask.lo == 0.0) | np.isneginf(mask.hi)).all()
+        if is_mask and np.isneginf(mask.hi).any() and mask.is_exact and bias.is_exact:
+            total = mask.lo + bias.lo
+            return Operand(total, total, {**mask.sources, **bias.sources})
+    return None

@@ -229,6 +229,20 @@ def test_a_trained_scale_of_attention_stays_a_parameter():
     assert not found.untracked
 
 
+@pytest.mark.parametrize("order", [("bias", "mask"), ("mask", "bias")])
+def test_a_bias_beside_a_mask_is_part_of_it_and_no_parameter(order) -> None:
+    first, second = order
+    nodes = [*HEADS, node("Add", f"a {first}", "d"), node("Add", f"d {second}", "e"),
+             node("Softmax", "e", "p"), node("MatMul", "p x")]  # fmt: skip
+    bias = RNG.standard_normal((3, 3))
+    hidden = {"mask": np.triu(np.full((3, 3), -np.inf), 1), "bias": bias}
+    found = agrees(model(nodes, T, hidden))
+    assert kinds(found) == ["Move", "Attention"]
+    assert set(found.untracked) == {"mask", "bias"}
+    shown = agrees(model(nodes, T, {"mask": np.zeros((3, 3)), "bias": bias}))
+    assert not shown.untracked
+
+
 def test_a_mask_over_a_whole_row_is_refused():
     mask = np.zeros((3, 3))
     mask[1] = -np.inf
