@@ -96,30 +96,32 @@ class AttentionRule(Rule[Attention]):
         return multiply_up(abs(self.op.scale), deviation)
 
     def tokens_pulled(self, index: int, cotangent: Cotangent) -> tuple[int, float] | None:
-        """Σ_i ‖g_i‖ times scale·σ_v·σ_k for Q, scale·σ_v·ρ_q·min(√H, √β) for K, min(√H, √α) for V.
+        """Σ_i ‖g_i‖ times scale·σ_v·σ_k for Q, scale·σ_v·min(ρ, ρ_q·√β) for K, min(√H, √α) for V.
 
-        Here H is the number of heads, α bounds m_i·Σ_j P_ij² and β bounds m_i·max_j P_ij of every
-        query i, which sees m_i tokens; g_i, and what a token receives, are of all heads.
+        Here H is the number of heads, ρ ≥ ‖q_i‖ of all of them together, α bounds m_i·Σ_j P_ij² and
+        β bounds m_i·max_j P_ij of every query i, which sees m_i tokens; g_i, and what a token
+        receives, are of all heads.
         Proof: what arrives is the sum of what each i alone sends, and norms add.
         Q: to itself alone, in each head at most that constant times ‖g_i^h‖.
         V: to token j of head h P_ij^h·g_i^h. Σ_j √Σ_h (P_ij^h‖g_i^h‖)² ≤ Σ_h Σ_j P_ij^h‖g_i^h‖ =
         Σ_h ‖g_i^h‖ ≤ √H‖g_i‖; or, by Cauchy–Schwarz over the tokens that i sees in some head,
         ≤ √m_i·√Σ_h ‖g_i^h‖²Σ_j (P_ij^h)².
         K: scale·P_ij c_ij·q_i, c_ij = g_iᵀ(v_j − y_i), in place of P_ij g_i, where Σ_j P_ij|c_ij| ≤
-        √(Σ_j P_ij c_ij²) ≤ σ_v‖g_i‖, and Σ_j (P_ij c_ij)² ≤ max P_ij·(σ_v‖g_i‖)².
+        √(Σ_j P_ij c_ij²) ≤ σ_v‖g_i‖, and Σ_j (P_ij c_ij)² ≤ max P_ij·(σ_v‖g_i‖)². The heads add up
+        to Σ_h σ_v‖g_i^h‖‖q_i^h‖ ≤ σ_v‖g_i‖ρ.
         Attained: V by one head, or by as many heads as tokens, each of which picks another.
         """
         if index > 2 or not self._has_heads:
             return None
         total = cotangent.by_token(-2, self.shape)
         if index == 0:
-            gain = self.lipschitz(0)
-        else:
-            chances, heads = self._chances(self._reach), float(math.prod(self.shape[:-2]))
-            gain = sqrt_up(min(heads, chances.flat if index == 2 else chances.steep))
-            if index == 1:
-                gain = multiply_up(gain, multiply_up(self._ahead, self.inputs[0].row_norm))
-        return -1 if index == 1 else -2, multiply_up(gain, total)
+            return -2, multiply_up(self.lipschitz(0), total)
+        chances, q = self._chances(self._reach), self.inputs[0]
+        if index == 2:
+            heads = float(math.prod(self.shape[:-2]))
+            return -2, multiply_up(sqrt_up(min(heads, chances.flat)), total)
+        reach = min(q.token_norm, multiply_up(q.row_norm, sqrt_up(chances.steep)))
+        return -1, multiply_up(multiply_up(self._ahead, reach), total)
 
     def damped(self, keys: float, values: float, longest: float) -> tuple[float, float, float]:
         """Those constants for Q, K and V where token j counts s_j times, s_j² ≤ 1 − t_j².

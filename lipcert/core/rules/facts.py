@@ -24,7 +24,8 @@ class Fact:
     column_norm: the norm of every run along the last axis but one. row_spread: of every example the
     runs along the last axis that differ along `token_axis` alone lie within this distance of one
     point, known or not; column_spread: so do the runs along the last axis but one that differ
-    along the last alone.
+    along the last alone. token_norm: the norm of all that lies at one place along the last axis but
+    one.
     """
 
     norm: float
@@ -33,6 +34,7 @@ class Fact:
     column_norm: float
     row_spread: float = math.inf
     column_spread: float = math.inf
+    token_norm: float = math.inf
 
     @classmethod
     def of(  # noqa: PLR0917  the parts of a fact
@@ -44,12 +46,13 @@ class Fact:
         column_norm: float = math.inf,
         row_spread: float = math.inf,
         column_spread: float = math.inf,
+        token_norm: float = math.inf,
     ) -> Self:
         """What follows from all that is stated of a value of this shape.
 
         box: broadcasts into the shape. Proof: a part of x is at most as long as x, a number is at
-        most as large as what it is part of, norms grow with the magnitudes, ‖x‖² is the sum of the
-        squares of the runs along an axis, and 0 is a point.
+        most as large as what it is part of, norms grow with the magnitudes, the square of x, or of
+        a part, is the sum of those of the runs that make it up, and 0 is a point.
         """
         box = symmetric(math.inf, (1,) * len(shape)) if box is None else box
         row_norm, column_norm = min(row_norm, norm), min(column_norm, norm)
@@ -59,7 +62,8 @@ class Fact:
         norm = min(norm, box_norm(box, shape), *(multiply_up(*pair) for pair in by_runs))
         row = min(row_norm, norm, longest_run(box, shape, -1))
         column = min(column_norm, norm, longest_run(box, shape, -2))
-        return cls(norm, box, row, column, min(row_spread, row), min(column_spread, column))
+        token = min(token_norm, norm, multiply_up(root_up(math.prod(shape[:-2])), row))
+        return cls(norm, box, row, column, min(row_spread, row), min(column_spread, column), token)
 
     def meet(self, other: Fact, shape: Shape) -> Fact:
         """Both, about the same value."""
@@ -71,6 +75,7 @@ class Fact:
             min(self.column_norm, other.column_norm),
             min(self.row_spread, other.row_spread),
             min(self.column_spread, other.column_spread),
+            min(self.token_norm, other.token_norm),
         )
 
     @property

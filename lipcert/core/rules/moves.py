@@ -21,7 +21,8 @@ class MoveRule(Rule[Move]):
     """y.flat[k] = x.flat[sources[k]], or 0."""
 
     def fact(self) -> Fact:
-        """‖y‖ ≤ √m‖x‖, also for runs of y that lie in one run of x; entries keep their interval.
+        """‖y‖ ≤ √m‖x‖, also for runs and tokens of y that lie in one run of x; entries keep their
+        interval.
 
         Proof for spreads: runs of y that take the same places of runs of x near one point are near
         those places of it.
@@ -40,8 +41,12 @@ class MoveRule(Rule[Move]):
             for axis in (-1, -2)
         )
         box = _moved(x.box, sources, before)
-        spreads = (self._spread(axis, length) for axis, length in ((-1, run), (-2, column)))
-        return Fact.of(self.shape, multiply_up(stretch, x.norm), box, run, column, *spreads)
+        near, column_near = self._spread(-1, run), self._spread(-2, column)
+        token, may_gain = math.inf, len(self.shape) > 2 and x.row_norm < x.norm
+        if may_gain and _stays_in(_line_of(before, -1), self._by_place(-2), -1):
+            token = multiply_up(stretch, x.row_norm)
+        norm = multiply_up(stretch, x.norm)
+        return Fact.of(self.shape, norm, box, run, column, near, column_near, token)
 
     def _spread(self, axis: int, known: float) -> float:
         """That of the runs of y along an axis, if it is below what is known of their norm."""
@@ -69,7 +74,7 @@ class MoveRule(Rule[Move]):
         """
         norm, sums = multiply_up(self.lipschitz(index), cotangent.norm), math.inf
         if cotangent.tokens is not None and len(self.before) > 2:
-            rows, (_, total) = self._by_place(cotangent), cotangent.tokens
+            rows, (_, total) = self._by_place(cotangent.tokens[0]), cotangent.tokens
             channels = np.maximum(rows, 0) // math.prod(self.before[2:]) % self.before[1]
             channels += self.before[1] * np.arange(len(rows))[:, np.newaxis]
             most = np.max(np.bincount(channels[rows >= 0]), initial=0)
@@ -87,7 +92,8 @@ class MoveRule(Rule[Move]):
         Proof: what y has at a place sends to one place of x a gradient no longer than L times its
         own, and several to one add up.
         """
-        before, rows = self.before, self._by_place(cotangent)
+        before = self.before
+        rows = self._by_place(cotangent.tokens[0] if cotangent.tokens else None)
         total = cotangent.tokens[1] if cotangent.tokens else cotangent.norm
         for found in range(-1, -len(before) - 1, -1):
             numbers = np.arange(before[found]).reshape(-1, *(1,) * (-found - 1))
@@ -96,11 +102,11 @@ class MoveRule(Rule[Move]):
                 return found, multiply_up(self.lipschitz(index), total)
         return None
 
-    def _by_place(self, cotangent: Cotangent) -> _Indices:
-        """The sources of what y has at each place of its tokens; of all where none are known."""
+    def _by_place(self, axis: int | None) -> _Indices:
+        """The sources of what y has at each place along an axis; of all of y for None."""
         sources = self.op.sources[np.newaxis]
-        if cotangent.tokens is not None:
-            sources = np.moveaxis(self.op.sources, cotangent.tokens[0], 0)
+        if axis is not None:
+            sources = np.moveaxis(self.op.sources, axis, 0)
         return sources.reshape(len(sources), -1)
 
     def longest_part(self, operand: Shape) -> float:

@@ -21,7 +21,10 @@ def holds(fact: Fact, x: FloatArray, slack: float = 0.0) -> bool:
         for axis in (-1, -2)
     ]
     runs += [0.5 * apart for apart, _ in map(distances, grouped(x))]
+    tokens = np.moveaxis(x, -2, 0).reshape(x.shape[-2], -1) if x.ndim > 1 else x.reshape(1, -1)
+    runs += [np.max(np.linalg.norm(tokens, axis=1), initial=0.0)]
     limits = (fact.norm, fact.row_norm, fact.column_norm, fact.row_spread, fact.column_spread)
+    limits += (fact.token_norm,)
     inside = all(n <= limit + slack * (1.0 + n) for n, limit in zip(runs, limits, strict=True))
     box = fact.box.broadcast(x.shape)
     return bool(inside and (x >= box.lo - room).all() and (x <= box.hi + room).all())

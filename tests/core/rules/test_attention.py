@@ -146,7 +146,9 @@ def test_no_ascent_exceeds_what_tokens_receive(seed: int) -> None:
     frees = [torch.randn(heads, k, d, dtype=torch.float64) for k in (n, m, m)]
     above = torch.randn(heads, d, dtype=torch.float64)
     shapes = ((heads, n, d), (heads, d, m), (heads, m, d))
-    facts = [Fact.of(shapes[0], row_norm=radii[0]), Fact.of(shapes[1], column_norm=radii[1]),
+    token = radii[0] * (0.5 * heads if seed % 3 == 1 and heads > 1 else heads) ** 0.5
+    facts = [Fact.of(shapes[0], row_norm=radii[0], token_norm=token),
+             Fact.of(shapes[1], column_norm=radii[1]),
              Fact.of(shapes[2], row_norm=radii[2])]  # fmt: skip
     op = Attention(scale, Operand(mask, mask) if seed % 2 else None)
     asked = AttentionRule(op=op, inputs=facts, shapes=shapes, output="y", shape=shapes[0],
@@ -161,6 +163,7 @@ def test_no_ascent_exceeds_what_tokens_receive(seed: int) -> None:
             r * t / t.norm(dim=-1, keepdim=True).clamp_min(1.0)
             for r, t in zip(radii, frees, strict=True)
         )
+        q = q * (token / q.norm(dim=(0, 2), keepdim=True)).clamp_max(1.0)
         y = torch.softmax(scale * q @ k.mT + torch.tensor(mask), dim=-1) @ v
         sent = (y[:, -1] * above / above.norm()).sum()
         (received,) = torch.autograd.grad(sent, [(q, k, v)[place]], create_graph=True)
