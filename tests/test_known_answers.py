@@ -4,13 +4,14 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 from lipcert.analysis.bounded import Bounded
 from lipcert.graph.geometry import Window
 from lipcert.graph.ir import Operand
 from lipcert.settings.settings import ConstraintSpec
 from tests.networks import chain, dag, orthogonal, proved, reshaped, trained
-from tests.ops import Activation, Add, BatchNorm, Concat, Conv, Dense, Scale, Sort
+from tests.ops import Activation, Add, BatchNorm, Concat, Conv, Dense, Normalize, Scale, Sort
 
 
 def total_norm(found: Bounded) -> float:
@@ -111,6 +112,25 @@ def test_residual_branches_add_and_concat_is_exact() -> None:
     assert found.derived.lipschitz == pytest.approx(3.0, rel=1e-6)
     both = dag((4,), [("r", Activation("relu"), ("x",)), ("y", Concat(0), ("x", "r"))])
     assert proved(both, input_norm=1.0).at_output.norm == pytest.approx(math.sqrt(2), rel=1e-9)
+
+
+@pytest.mark.parametrize("depth", [1, 3])
+def test_normalised_residuals_attain_one_over_root_epsilon_in_every_block(depth: int) -> None:
+    """x + LayerNorm(x): an input of equal entries is one of the next block, too."""
+    steps, below = [], "x"
+    for k in range(depth):
+        steps += [(f"n{k}", Normalize((0,), 1e-5, centred=True), (below,)),
+                  (f"s{k}", Add((1, 1)), (below, f"n{k}"))]  # fmt: skip
+        below = f"s{k}"
+    found = proved(dag((8,), steps), input_norm=3.0)
+    x = torch.full((8,), 0.5, dtype=torch.float64, requires_grad=True)
+    y = x
+    for _ in range(depth):
+        y = y + torch.nn.functional.layer_norm(y, (8,), eps=1e-5)
+    (jacobian,) = torch.autograd.grad(y[0] - y[1], x)
+    attained = float(jacobian.norm()) / math.sqrt(2)
+    assert found.derived.lipschitz == pytest.approx(attained, rel=1e-6)
+    assert attained > 317.0**depth
 
 
 def test_a_shared_weight_adds_its_uses() -> None:
