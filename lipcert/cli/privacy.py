@@ -241,7 +241,7 @@ def _take_over(given: dict[str, Any], analysis: Path) -> tuple[Diagnostic, ...]:
     _, document = paths.read_json(analysis)
     if document.get("schema") != ANALYSIS:
         raise NoVerdictError(
-            f"{analysis}: not a result of `lipcert analyze --format json` ({ANALYSIS})"
+            f"{analysis}: not a result of `lipcert analyze MODEL --format json` ({ANALYSIS})"
         )
     found: Analysis = read_source(str(analysis), document).record
     assumed, run = found.assumptions, found.privacy
