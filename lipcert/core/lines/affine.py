@@ -1,7 +1,5 @@
 """fact/affine: what the norm of an affine map says of its image, or of a ReLU behind it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

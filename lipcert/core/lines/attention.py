@@ -1,7 +1,5 @@
 """pull/attention: what tokens receive through a normalisation and the attention above it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

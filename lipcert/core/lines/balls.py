@@ -1,7 +1,5 @@
 """ball/input and fact/ball: values near that of one example."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from dataclasses import dataclass

@@ -1,8 +1,6 @@
 """form/chain and pull/form: a quadratic form that bounds every Jacobian of the steps between two
 values, and what the lower one receives through them; and every such share of a cotangent."""
 
-from __future__ import annotations
-
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence

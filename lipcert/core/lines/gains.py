@@ -1,7 +1,5 @@
 """fact/gain: what a larger kernel says of a ReLU, where no entry below it is negative."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

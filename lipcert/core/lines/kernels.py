@@ -1,7 +1,5 @@
 """grad/kernel: gradients of kernels of convolutions, from differences of classes above them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

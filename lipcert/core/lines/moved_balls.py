@@ -1,8 +1,6 @@
 """ball/form and fact/zero: how far a value is, by a form, from that of the example in the middle,
 or from the image of 0."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

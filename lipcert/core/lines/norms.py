@@ -1,7 +1,5 @@
 """norm/…: how far a linear map stretches."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """fact/products: what products of numbers that are not negative say of ReLUs in a row."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal

@@ -5,8 +5,6 @@
 Every table begins with what the premises state and grows by the lines. inf is "not known".
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """norm/run and pull/run: affine steps in a row, as one map."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Several inputs: what is assumed of all together, and the example in the middle of each."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """pull/signs: differences of classes, pulled down to a value as vectors."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

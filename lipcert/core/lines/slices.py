@@ -1,7 +1,5 @@
 """fact/slice: runs of what a matrix computes, by the norms of the rows that they come from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

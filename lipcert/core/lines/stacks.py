@@ -1,7 +1,5 @@
 """norm/stack and pull/stack: matrices that read one value, one above the other."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal

@@ -6,8 +6,6 @@ the two it is, of "loss" or of "output", from which the Lipschitz constant follo
 of the input.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

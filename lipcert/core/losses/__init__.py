@@ -1,7 +1,5 @@
 """Losses: how long the gradient is that the loss of one example sends into the network."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from lipcert.core.registry import Registry

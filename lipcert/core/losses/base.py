@@ -8,8 +8,6 @@ Invariant: a loss is *per example*; the reduction over the batch divides the sen
 gradient of a loss, and does not concern it.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Losses of every output by itself, and of the direction of all. A mean over n divides by n."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """The focal loss: its scale is the supremum of a function of the probability of the label."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar, Final

@@ -1,7 +1,5 @@
 """Joint: the sum of losses, each of one of several outputs and with a weight."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ an example by the class counts of its *batch* are not per-example losses: the lo
 then depends on the others. Here the counts are the constants of balanced classes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import ClassVar

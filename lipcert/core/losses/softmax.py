@@ -1,7 +1,5 @@
 """Cross-entropy, and what softmaxes of bounded logits have in common."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

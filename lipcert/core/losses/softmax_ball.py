@@ -1,7 +1,5 @@
 """The suprema of `softmax_error` over a ball of logits, in the notation of that file."""
 
-from __future__ import annotations
-
 import heapq
 import math
 from collections.abc import Callable

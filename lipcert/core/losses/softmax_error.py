@@ -11,8 +11,6 @@ Rounding: ‖∂p/∂z‖ ≤ ½ and ‖p − t‖ ≤ √2, so an error of z by
 odds by at most 3ε/2. Logits and weights e^z are formed to 2^-80, relative to R and to the weights.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Final

@@ -1,7 +1,5 @@
 """Losses per token, and where the scores of classes lie in an output."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 from typing import Any

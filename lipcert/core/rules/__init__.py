@@ -5,8 +5,6 @@ program holds such a step. Every rule is an inequality with a proof beside it, e
 rounding.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 from lipcert.core.registry import Registry

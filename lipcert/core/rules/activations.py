@@ -1,7 +1,5 @@
 """Activations: a function of one number, entry by entry; ReLU, and where each other function is."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final, Protocol

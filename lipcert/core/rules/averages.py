@@ -1,7 +1,5 @@
 """AveragePool: means over windows, one axis after the other."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Broadcasting: how often an entry is repeated, and which entries one entry meets."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import TypeVar

@@ -1,7 +1,5 @@
 """The halves of a normalisation: x − m, and x over the norm of a block or a floor."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Clips that training puts round a layer: of what it reads, and of the gradient behind it."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Weights within constraints: what is known of operands, over all of them."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Images that are constant on every channel need no image: what a position receive
 set of taps that reach it, and a grid has few such sets along each axis.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -4,8 +4,6 @@ Input: boxes. Output: boxes of the values, and of all Clarke derivatives: at a k
 derivative between the two one-sided ones counts, whatever a framework picks.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Dense: y[..., o] = Σ_i W[o, i]·x[..., i] + b[o] at P positions."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from typing import Final

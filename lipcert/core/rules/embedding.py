@@ -1,7 +1,5 @@
 """Embedding: rows of a table, chosen by whole numbers."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

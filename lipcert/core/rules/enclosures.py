@@ -5,8 +5,6 @@ every point of them, about 1e-13 wide where the argument is a point. No library 
 believed: where one is called, its answer is a guess that the code behind it corrects.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Final
 

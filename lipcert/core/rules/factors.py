@@ -1,7 +1,5 @@
 """Factors and offsets per channel, and factors of what is negative: BatchNorm and PRelu."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -5,8 +5,6 @@ minimum, rises to a maximum and falls to 1, so that f falls to one place and the
 turns of f' are the places where f'' changes its sign; the proof stands with each function.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Final, TypeAlias

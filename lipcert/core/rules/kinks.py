@@ -1,7 +1,5 @@
 """Functions with kinks: pieces of lines, and of one parabola."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 

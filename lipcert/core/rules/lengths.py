@@ -1,7 +1,5 @@
 """Lengths of parts of a value: p-norms over windows and axes, p = 1 and 2, and log Σ exp."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Masks computed from whole numbers, and means over what they show."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

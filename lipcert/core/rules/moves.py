@@ -1,7 +1,5 @@
 """Move: entries of x in other places, dropped, repeated or 0."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

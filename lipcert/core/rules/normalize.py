@@ -1,7 +1,5 @@
 """Normalisation of blocks: x̂ = (x − m)/√(q + ε), q the mean square or the variance of a block."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Powers, exponentials and logarithms, some of which are not defined everywhere."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Final

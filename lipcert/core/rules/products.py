@@ -3,8 +3,6 @@
 Both factors come from the input, so that each one's Jacobian is as large as the other can be.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

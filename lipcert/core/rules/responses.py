@@ -1,7 +1,5 @@
 """Local response normalization: every entry divided by a power of the squares around it."""
 
-from __future__ import annotations
-
 import math
 
 from lipcert.core.arithmetic import add_up, multiply_up, sqrt_up

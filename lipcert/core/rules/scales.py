@@ -1,7 +1,5 @@
 """Factors and offsets of every entry: Scale and Shift."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

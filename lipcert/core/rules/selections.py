@@ -4,8 +4,6 @@ At a tie a framework picks any of the equal entries; the generalised Jacobians a
 combinations of the picks, and every rule here is convex in them.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

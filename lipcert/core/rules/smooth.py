@@ -1,7 +1,5 @@
 """Smooth functions: sigmoids and softplus. The slopes of sigmoids are even bells."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import Final

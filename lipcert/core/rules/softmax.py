@@ -1,7 +1,5 @@
 """Softmax and its logarithm along one axis, from how far logits of one slice can be apart."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

@@ -4,8 +4,6 @@ The rule of each kind of step is in the file of its family, which is loaded when
 a check rests on the rules of the steps in its program, and on no others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sums over axes, sums of values, and values side by side."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from functools import reduce

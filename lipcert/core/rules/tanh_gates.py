@@ -1,7 +1,5 @@
 """Gates by tanh, as in `gates`: the usual approximation of GELU, and Mish."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

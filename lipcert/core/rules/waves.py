@@ -1,7 +1,5 @@
 """sin and its quarter-turned copies: cos x = sin(x + π/2), −sin x = sin(x + π)."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Final

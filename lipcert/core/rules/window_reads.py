@@ -1,7 +1,5 @@
 """How much of a value one window of a convolution reads, for gradients by sums over channels."""
 
-from __future__ import annotations
-
 import math
 from typing import Final, TypeAlias
 

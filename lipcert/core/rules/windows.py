@@ -3,8 +3,6 @@
 Convolution, transposed convolution and average pooling are products of such axes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
