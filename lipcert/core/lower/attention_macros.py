@@ -62,7 +62,8 @@ def _both(first: Operand, second: Operand) -> Operand | None:
     """The sum of a mask of −inf and 0 and of a bias, as of positions, in either order."""
     for mask, bias in ((first, second), (second, first)):
         is_mask = ((mask.lo == 0.0) | np.isneginf(mask.hi)).all()
-        if is_mask and np.isneginf(mask.hi).any() and mask.is_exact and bias.is_exact:
-            total = mask.lo + bias.lo
-            return Operand(total, total, {**mask.sources, **bias.sources})
+        if is_mask and np.isneginf(mask.hi).any() and mask.is_exact:
+            low = mask.lo + bias.lo
+            high = low if bias.is_exact else mask.lo + bias.hi
+            return Operand(low, high, {**mask.sources, **bias.sources})
     return None

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+
+import numpy as np
 
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import applied
-from lipcert.core.lower.values import Data, Value
+from lipcert.core.lower.values import Constant, Data, Value
 
 
 def limited(call: Call, value: Data, number: float, *, smallest: bool) -> Value:
@@ -19,6 +22,11 @@ def _clipped(call: Call, value: Value, low: float, high: float) -> Value:
     """min(max(x, low), high), which is a real number where one is between the limits."""
     if not low <= high or low == math.inf or high == -math.inf:
         raise Unsupported("its limits are in the wrong order, or leave no number")
+    if isinstance(value, Constant) and value.lo.dtype.kind in "iu":
+        value.check_fixed()
+        ends = (int(low) if low > -math.inf else None, int(high) if high < math.inf else None)
+        held = np.clip(value.lo, *ends)
+        return replace(value, lo=held, hi=held)
     return applied(call, value, "clip", low, high)
 
 

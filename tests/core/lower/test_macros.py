@@ -229,6 +229,13 @@ def test_a_trained_scale_of_attention_stays_a_parameter():
     assert not found.untracked
 
 
+@pytest.mark.parametrize("ends", ["- zero", "one -", "zero one"])
+def test_distances_between_positions_are_clipped(ends: str) -> None:
+    """Of whole numbers, as those of ALiBi."""
+    nodes = [node("Clip", f"places {ends}", "c"), node("Cast", "c", "b", to=1), node("Add", "x b")]
+    assert kinds(agrees(model(nodes, T, {"places": np.arange(-2, 2), "zero": 0, "one": 1})))
+
+
 @pytest.mark.parametrize("order", [("bias", "mask"), ("mask", "bias")])
 def test_a_bias_beside_a_mask_is_part_of_it_and_no_parameter(order) -> None:
     first, second = order
