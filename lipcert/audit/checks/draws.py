@@ -100,6 +100,8 @@ from lipcert.privacy.plan import Sampling
 
 _BEYOND: Final = 1e-15
 _WIDEST: Final = 64.0
+_WIDEST_LAW: Final = 2.0**28
+"""variance of a law that is gone through place by place"""
 _SLOPES: Final = np.concatenate([-np.geomspace(0.02, 200.0, 24), np.geomspace(0.005, 0.45, 12)])
 _Numbers = npt.NDArray[np.int64]
 Members = Sequence[tuple[int, _Numbers]]
@@ -146,7 +148,7 @@ def _spread(
     log_bounds, total, expected = np.zeros(len(_SLOPES)), 0.0, 0
     for trials, rate, numbers, seen in parts:
         variance = trials * rate * (1.0 - rate)
-        if variance > 0.0:
+        if 0.0 < variance < _WIDEST_LAW:
             places, log_each = binomial_law(trials, rate)
             terms, own = (
                 np.minimum((some - trials * rate) ** 2 / variance, _WIDEST)
@@ -208,7 +210,7 @@ def _cut(places: _Numbers, seen: _Numbers, dataset: int, rate: float) -> ChanceT
     law, largest = binom(dataset, rate), int(places[-1])
     gain = float(seen[-1] * (law.logsf(largest - 1) - law.logpmf(largest)))
     what = f"{seen[-1]} of {seen.sum()} batches hold {largest} examples, and none more"
-    many = len(binomial_law(dataset, rate)[0])
+    many = float(law.isf(_BEYOND) - law.ppf(_BEYOND)) + 1.0
     return _test(-gain, many, what, (float(seen[-1]), 0.0), ": batches are cut")
 
 

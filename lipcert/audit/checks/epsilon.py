@@ -111,8 +111,10 @@ def epsilon(run: RecordedRun) -> Iterator[Finding]:
             "no ε from below: no step records its examples, its weights, and its gradients before "
             "and after the noise"
         )
+    elif not len((chosen := _Chosen.of(run, first, decay)).places):
+        yield f"no ε from below: no example of {first.name} lies in the declared domain"
     else:
-        yield from _compared(run, plan, claimed, _Chosen.of(run, first, decay))
+        yield from _compared(run, plan, claimed, chosen)
 
 
 def _batches(run: RecordedRun) -> Iterator[Batch]:

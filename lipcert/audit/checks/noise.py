@@ -359,7 +359,10 @@ def noise(run: RecordedRun) -> Iterator[Finding]:
         )
         return
     for name in sorted(silent):
-        yield f"the standard deviation for {name!r} is not stated"
+        text = f"the standard deviation for {name!r} is not stated"
+        is_elsewhere = name in pool.tensors
+        found = _CHECK.failed(f"{text} at every step", name, verdict=Verdict.INCONCLUSIVE)
+        yield found if is_elsewhere else text
     pooled, single = pool.reports(), _of_steps(tests, tensors)
     explains = any(report.verdict is Verdict.VIOLATION for report in pooled)
     yield from (*pooled, *single) if explains else (*single, *pooled)

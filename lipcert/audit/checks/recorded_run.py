@@ -246,8 +246,6 @@ def scale_of(run: RecordedRun, batch: RecordedBatch) -> Scale | None:
     so that the reduction of the loss says nothing: without a divisor the clipped sum is noised.
     """
     declared, count = run.declared, batch.examples or 0
-    if batch.divisor == 0.0:
-        return None
     reduction = batch.reduction or declared.reduction
     if run.settings.enforced.clips_gradients:
         return Scale(1.0, 1.0 / (batch.divisor or 1.0))

@@ -30,7 +30,7 @@ from lipcert.audit.checks.draws import (
     size_tests,
 )
 from lipcert.audit.checks.recorded_run import Finding, RecordedRun
-from lipcert.audit.records import Check, CheckReport
+from lipcert.audit.records import Check, CheckReport, Verdict
 from lipcert.audit.trace.records import Resume
 from lipcert.privacy.plan import Sampling
 
@@ -53,6 +53,11 @@ def sampled(run: RecordedRun) -> Iterator[Finding]:
     if way is Sampling.FULL_BATCH and expected is None:
         expected = dataset
     sizes = _sizes(run)
+    silent = [run.name(step) for step in run.steps if not step.batches]
+    if 0 < len(silent) < len(run.steps):
+        text = f"the batch of {silent[0]} is not recorded, and those of other steps are"
+        yield _CHECK.failed(text, silent[0], verdict=Verdict.INCONCLUSIVE)
+        return
     if way is None or dataset is None or expected is None or sizes is None:
         yield (
             "the sizes of batches cannot be compared with their sampling; it needs the sampling, "

@@ -107,11 +107,14 @@ def stored(array: Array) -> StoredTensor:
 
 
 def stored_as(kind: str, array: Array) -> StoredTensor | None:
-    """An array in the type of a file, rounded to it; None where numpy has no such type."""
+    """An array in the type of a file, rounded to it; None where numpy has no such type, or where
+    numbers that are not whole would be cut off."""
     if kind not in _TYPES or kind == _BFLOAT16:
         return None
     with np.errstate(over="ignore", invalid="ignore"):
-        return StoredTensor(kind, array.astype(_TYPES[kind]))
+        found = array.astype(_TYPES[kind])
+    is_cut = found.dtype.kind != "f" and not np.array_equal(found, array)
+    return None if is_cut else StoredTensor(kind, found)
 
 
 def bytes_of(tensors: Mapping[str, StoredTensor]) -> list[memoryview]:

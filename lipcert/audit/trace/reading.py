@@ -104,6 +104,8 @@ def _checked(batch: Batch) -> Batch:
     sizes += [] if batch.index is None else [len(batch.index)]
     if any(size != batch.examples for size in sizes):
         raise FormError("line.batches: not as many indices as examples")
+    if batch.divisor == 0.0:
+        raise FormError("line.batches: a divisor of 0")
     return replace(batch, tensors=_holding(batch.tensors, Expected(examples=batch.examples)))
 
 
