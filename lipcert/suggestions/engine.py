@@ -87,8 +87,9 @@ def suggest(
     found = session.suggestions(model.path)
     if examples is None or measured is None:
         return found
-    about_data = findings_on_examples(measured, session.analyst.analysed(()).observed, settings)
-    return replace(found, diagnostics=about_data)
+    said = findings_on_examples(measured, session.analyst.analysed(()).observed, settings)
+    outside = tuple(f"{item.message}; {item.remedy}" for item in said if item.code == "LC304")
+    return replace(found, stops=(*outside, *found.stops), diagnostics=said)
 
 
 def _trials(base: Bounded, examples: Examples | None, *, probe: bool) -> Trials | str:
@@ -113,13 +114,7 @@ def _drawn(base: Bounded, settings: Settings, propose: Propose) -> Examples | No
     if not math.isfinite(base.at_input.norm):
         within = held("clipless", settings, biased=True)
         known = Analyst(base, settings, None, propose).analysed((within,)).found
-    return random_examples(
-        graph.input_shape,
-        known.domain,
-        base.loss,
-        graph.output_shape,
-        count,
-    )
+    return random_examples(graph.input_shape, known.domain, base.loss, graph.output_shape, count)
 
 
 def _some(examples: Examples, count: int) -> Examples:

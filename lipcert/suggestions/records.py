@@ -172,7 +172,8 @@ class Suggestions:
     so do suggestions, each by itself. unproven: why what has less noise over signal than the recipe
     does not stand before it, "" where nothing has. others: what trains less or runs otherwise, and
     is part of no recipe.
-    stops: what keeps a run from being private. remarks: sentences about this network. untried:
+    stops: what keeps a run from being private, data outside of its domain first.
+    remarks: sentences about this network. untried:
     changes for which there was no time. diagnostics: about the examples that were given.
     rehearsal: the short runs, where some were made. of_norms: noise is compared with the mean norm
     of gradients, the labels being random. edits: other networks, whose bounds may be smaller.

@@ -86,10 +86,8 @@ def test_private_data_are_said_to_cost_privacy(tmp_path: Path) -> None:
     np.savez(file, x=random.random((8, 64)), y=random.integers(10, size=8))
     words = ["suggest", MODEL, *RUN, "--data", str(file), "--budget", "2"]
     assert "costs privacy that no ε" in " ".join(lipcert(words).stdout.split())
-    found = json.loads(lipcert([*words, "--format", "json"]).stdout)
-    assert found["signal"]["is_private"]
-    assert found["signal"]["examples"] == 8
-    assert any(item["code"] == "LC410" for item in found["diagnostics"])
+    np.savez(file, x=255 * random.random((8, 64)), y=random.integers(10, size=8))
+    assert "STOP: 8 of 8 examples" in " ".join(lipcert(words).stdout.split())
 
 
 @pytest.mark.nightly
