@@ -96,10 +96,10 @@ def command(
     1, one whose number is not proved with 3.
     """
     gates = gates_of(words)
-    if certificate is None or model is None:
-        if tcb and certificate is None:
-            return _trusted((), result)
-        raise UsageError("check: give a certificate and --model, the ONNX file it is about")
+    if tcb and certificate is None:
+        return _trusted((), result)
+    if certificate is None or model is None or certificate.suffix == ".onnx":
+        raise UsageError("check: give the certificate (JSON) first, and its ONNX model by --model")
     paths.require_file(certificate)
     result.require_writable([certificate, model, weights])
     if tcb:

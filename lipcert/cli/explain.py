@@ -33,9 +33,8 @@ def command(
             raise UsageError("explain: --bound asks for a model: lipcert explain MODEL --bound G")
         return _bound(context, Path(key), bound, result)
     if words := given(context):
-        option = f"--{min(words).replace('_', '-')}"
         raise UsageError(
-            f"explain: {option} is a setting of the bound that --bound NAME explains "
+            f"explain: --{min(words)} is a setting of the bound that --bound NAME explains "
             "(-o names the file to write)"
         )
     if key is not None and key.endswith(".onnx"):

@@ -16,7 +16,7 @@ from typing import Any, Final, NoReturn
 import click
 
 from lipcert.cli.sources import DEBUG_VARIABLE
-from lipcert.cli.unknown import extra_words, unknown_option, verb_meant
+from lipcert.cli.unknown import unknown_option, verb_meant, what_is_wrong
 from lipcert.errors import (
     ExitCode,
     LipCertError,
@@ -87,10 +87,8 @@ class _LipCertGroup(click.Group):
         except click.NoSuchOption as error:
             verbs = {name: _command_of(name) for name in _VERBS}
             return _fail(words, ExitCode.USAGE, unknown_option(error, verbs), _usage_hint(error))
-        except click.UsageError as error:
-            return _fail(words, ExitCode.USAGE, extra_words(error), _usage_hint(error))
         except click.ClickException as error:
-            return _fail(words, ExitCode.USAGE, error.format_message(), _usage_hint(error))
+            return _fail(words, ExitCode.USAGE, what_is_wrong(error, words), _usage_hint(error))
         except LipCertError as error:
             refusals = getattr(error, "refusals", ())
             return _fail(words, exit_code_of(error), str(error), refusals=refusals)

@@ -6,7 +6,8 @@ alike.
 """
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -81,10 +82,12 @@ def verb_meant(word: str, verbs: Iterable[str]) -> str:
     return nearest(word, verbs) or f"known: {', '.join(verbs)}"
 
 
-def extra_words(error: click.UsageError) -> str:
-    """click's message, and where a second file may belong."""
-    message, command = error.format_message(), error.ctx.command if error.ctx else None
-    if "unexpected extra argument" in message and command and "--model" in dict(_options(command)):
+def what_is_wrong(error: click.ClickException, words: Sequence[str]) -> str:
+    """click's message, how a box is written, and where a second file may belong."""
+    message, context = error.format_message(), getattr(error, "ctx", None)
+    if box := re.search(r"--input-box[ =][\[(]?([^\s,]+),([^\s,\])]+)", " ".join(words)):
+        return f"{message.rstrip('.')}; did you mean --input-box {box[1]} {box[2]}?"
+    if "unexpected extra argument" in message and "--model" in dict(_options(context.command)):
         return f"{message}; did you mean --model {message.rpartition('(')[2].rstrip(')')}?"
     return message
 

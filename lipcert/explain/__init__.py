@@ -13,6 +13,7 @@ missing or out of date.
 
 import ast
 import inspect
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -121,19 +122,18 @@ def _tree(file: str) -> ast.Module:
 
 def explain(key: str) -> str:
     """The page of a code or a rule; UsageError with the nearest names for an unknown key."""
-    if key.upper() in CODES:
-        code = key.upper()
+    if (code := key.upper()) in CODES:
         return f"{code}: {CODES[code]}\n\n{code_pages()[code]}"
     pages = core_pages()
     if key in pages:
-        rules = (f"{page.name}  ({page.file})\n\n{page.text}" for page in pages[key])
-        return "\n\n".join([key, *rules])
+        return "\n\n".join([key, *(f"{p.name}  ({p.file})\n\n{p.text}" for p in pages[key])])
     below = [name for name in pages if name.startswith((f"{key}.", f"{key}/"))]
     if len(below) == 1:
         return explain(below[0])
     if below:
         return "\n".join([f"{key}: rules of this name", *(f"  {name}" for name in below)])
-    hint = nearest(key, [*CODES, *pages]) or "`lipcert explain` lists all"
+    meant = re.sub("(?i)^(group|instance|layer|rms).?norm.*", "normalize", key)
+    hint = nearest(meant, [*CODES, *pages]) or "`lipcert explain` lists all"
     raise UsageError(f"explain: {key!r} is neither a rule nor a code; {hint}")
 
 

@@ -32,6 +32,7 @@ def privacy_promise(run: Account) -> str:
     return (
         f"{what} (ε, δ)-differentially private with ε = {at_most(run.epsilon)} and "
         f"δ = {run.delta:g}, if the assumptions hold."
+        + " This δ is not below 1/N: choose a smaller one." * (run.delta * run.dataset_size >= 1.0)
     )
 
 
@@ -65,10 +66,9 @@ def _selection_rows(run: Account, selection: Selection) -> Iterator[tuple[str, s
         if epsilon is not None:
             text = _LAWS[law].format(mean=run.trials) if law in _LAWS else law
             yield f"ε of the best of K trials, {law}", f"{at_most(epsilon)}, if {text}"
-    cheapest = selection.cheapest
-    if cheapest is None:
+    if selection.cheapest is None:
         return
-    law, least = cheapest
+    law, least = selection.cheapest
     if run.epsilon is not None and run.epsilon <= least:
         yield "cheaper", f"{run.trials} trials, all counted"
         return

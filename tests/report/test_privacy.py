@@ -60,8 +60,7 @@ def test_csv_holds_answer_and_curves_in_full_precision() -> None:
     rows = list(csv.DictReader(io.StringIO(privacy_csv(report(account)))))
     assert [row["row"] for row in rows] == ["answer", *["steps"] * 2, *["noise-multiplier"] * 2]
     assert float(rows[0]["epsilon"]) == account.epsilon
-    assert rows[1]["epsilon"] == "1.23456789"
-    assert rows[2]["epsilon"] == ""
+    assert [row["epsilon"] for row in rows[1:3]] == ["1.23456789", ""]
     answer = next(csv.DictReader(io.StringIO(privacy_csv(report(unbounded(), curves={})))))
     assert (answer["noise_multiplier"], answer["epsilon"]) == ("", "")
 
@@ -95,8 +94,10 @@ def test_text_of_every_sampling_names_it() -> None:
         (Sampling.FULL_BATCH, Neighbouring.ZERO_OUT, "every step sees all"),
     ):
         batch = None if sampling is Sampling.FULL_BATCH else 100
-        plan = TrainingPlan(1000, sampling, 1e-5, batch, 3, neighbours=relation)
-        assert words in text(account_for(plan, 2.0))
+        plan = TrainingPlan(1000, sampling, 1e-3, batch, 3, neighbours=relation)
+        found = text(account_for(plan, 2.0))
+        assert words in found
+        assert "This δ is not below 1/N" in found.split("Statement")[0].replace("\n", " ")
 
 
 def test_text_without_epsilon_promises_nothing() -> None:
@@ -104,7 +105,6 @@ def test_text_without_epsilon_promises_nothing() -> None:
     assert found.startswith("No finite ε")
     assert "differentially private" not in found
     assert "public constant" not in found.split("Diagnostics")[0]
-    assert "LC401" in found
 
 
 def test_text_names_what_was_solved_for() -> None:
