@@ -22,6 +22,7 @@ _LAWS: Final = {
     Law.POISSON.value: "K is Poisson of mean {mean} (0: nothing is published)",
 }
 _CURVES: Final[Mapping[str, str]] = {"steps": "steps", "noise-multiplier": "σ"}
+_LARGE: Final = " This δ is not below 1/N: choose a smaller one."
 
 
 def privacy_promise(run: Account) -> str:
@@ -31,8 +32,7 @@ def privacy_promise(run: Account) -> str:
     what = "The run is" if run.trials == 1 else f"{run.trials} such runs together are"
     return (
         f"{what} (ε, δ)-differentially private with ε = {at_most(run.epsilon)} and "
-        f"δ = {run.delta:g}, if the assumptions hold."
-        + " This δ is not below 1/N: choose a smaller one." * (run.delta * run.dataset_size >= 1.0)
+        f"δ = {run.delta:g}, if the assumptions hold.{_LARGE * (run.delta * run.dataset_size >= 1)}"
     )
 
 

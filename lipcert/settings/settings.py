@@ -155,13 +155,13 @@ class LossChoice:
 class LossParameters:
     """Every parameter that some loss has; where it may lie, the class of the loss says."""
 
-    temperature: float | None = option("The loss is applied to logits / T.", "T")
+    temperature: float | None = option("The loss is applied to logits / T (1).", "T")
     label_smoothing: float | None = option("Share of the target spread over all classes.", "S")
     label_norm: float | None = option("Largest 2-norm of a label (regression losses).", "R")
-    margin: float | None = option("Margin of the hinge losses.", "M")
-    huber_delta: float | None = option("Where the Huber loss turns linear.", "D")
-    focal_gamma: float | None = option("Exponent of the focal loss.", "G")
-    hkr_weight: float | None = option("Weight of the hinge part of hkr.", "W")
+    margin: float | None = option("Margin of the hinge losses (1).", "M")
+    huber_delta: float | None = option("Where the Huber loss turns linear (1).", "D")
+    focal_gamma: float | None = option("Exponent of the focal loss (2).", "G")
+    hkr_weight: float | None = option("Weight of the hinge part of hkr (1).", "W")
     cosine_floor: float | None = option("Least 2-norm of the output for the cosine loss.", "F")
     output_reduction: TermsName | None = option("How the terms of one example are combined.")
     half: bool | None = option("The squared error has a factor 1/2.")
@@ -270,12 +270,12 @@ class Settings(LossParameters, LossChoice):
         "The ε that the run may cost; σ follows from it.", "E", check=check_positive
     )
     dataset_size: int | None = option("Number of examples (asks for the ε of a run).", "N")
-    dataset_size_from: SizeSourceName = option("Where N comes from (declared).", default="declared")
+    dataset_size_from: SizeSourceName = option("Whether N is public.", default="declared")
     sampling: SamplingName | None = option("How batches are really drawn.")
     sampling_rate: float | None = option(
         "Rate of Poisson sampling, where it is not B/N: 1/45 for a loader of 45 batches.", "Q"
     )
-    steps: int | None = option("Number of releases.", "T")
+    steps: int | None = option("Training steps, each of them a release.", "T")
     epochs: float | None = option("Passes over the data, instead of --steps.", "E")
     trials: int | None = option("Runs, of which the best is chosen; ε is that of all of them.", "K")
     delta: float | None = option("δ of the (ε, δ) statement; below 1/N.", "D")
