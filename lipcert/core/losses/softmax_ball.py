@@ -72,16 +72,15 @@ class BallDomain(SoftmaxDomain):
         """From a point and δ: a bound of a largest ‖p − t‖² no further than δ in θ from it.
 
         Proof: at the largest value on the circle the derivative by θ is 0, so that a point at
-        distance δ loses at most ½δ²·max(−φ''), and −φ'' ≤ 3R²/2 + 3R/2: with J = ∂p/∂z,
+        distance δ loses at most ½δ²·max(−φ''), and −φ'' ≤ (10/9 + a/3)R² + √2·R: with J = ∂p/∂z,
         ‖Dφ‖ ≤ 2·½·√2. For ‖d‖ = 1, V = Var_p(d) ≤ ½ and the mean d̄ of d under p,
         D²φ[d, d] = 2‖Jd‖² + 2Σ_i (p_i − t_i)p_i((d_i − d̄)² − V). The term of i is at least −p_i²V
         if p_i ≥ t_i, and else −(t_i − p_i)p_i(d_i − d̄)². Those of i ≥ 1 with t_i = a/K sum up to no
-        less than −V(1 − p_0)² − aV/K ≥ −½(1 − p_0)² − 1/6, and that of 0 is at least −½p_0², or
+        less than −V(1 − p_0)² − aV/K ≥ −½(1 − p_0)² − a/6, and that of 0 is at least −½p_0², or
         −2p_0(1 − p_0)³, as d_0 − d̄ is 1 − p_0 times a difference to a mean of the others, at most
-        √2. In all this is more than −(5/9 + 1/6), and 2(5/9 + 1/6) < 3/2.
+        √2. In all this is more than −(5/9 + a/6).
         """
-        radius = Fraction(self.radius)
-        excess = self._excess(Fraction(3, 2) * (radius**2 + radius))
+        excess = self._excess((Fraction(10, 3) + smoothing) / 3)
         more = cache(lambda distance: math.ceil(excess(distance) * _UNIT))
 
         def near(one: int, others: int, distance: int) -> int:
@@ -97,8 +96,7 @@ class BallDomain(SoftmaxDomain):
         Proof: with the softmax q of the classes i ≥ 1, the gradient of log odds is (−1, q), its
         Hessian the covariance of q, whose norm is at most ½.
         """
-        radius = Fraction(self.radius)
-        excess = self._excess(radius**2 / 2 + _ROUGHLY_ROOT_2 * radius)
+        excess = self._excess(Fraction(1, 2))
         factor = cache(lambda distance: exp_bounds(excess(distance), BITS)[1])
 
         def near(one: int, others: int, distance: int) -> int:
@@ -109,10 +107,12 @@ class BallDomain(SoftmaxDomain):
 
         return near
 
-    def _excess(self, curvature: Fraction) -> Callable[[int], Fraction]:
-        """What a distance from a point may add there: ½δ² of the curvature, and rounding."""
-        rounding = self.rounding()
-        return lambda distance: curvature * Fraction(2 * distance, CELLS) ** 2 / 2 + rounding
+    def _excess(self, square: Fraction) -> Callable[[int], Fraction]:
+        """What a distance from a point may add: ½δ²·max(−φ''), and rounding. The maximum is
+        square·R² + √2·R."""
+        radius, rounding = Fraction(self.radius), self.rounding()
+        most = (square * radius + _ROUGHLY_ROOT_2) * radius
+        return lambda distance: most * Fraction(2 * distance, CELLS) ** 2 / 2 + rounding
 
     def _differences(self) -> Callable[[int, int], tuple[int, int]]:
         """From s = p/CELLS = tan(θ/2) and a sign, of θ or its antipode, to the logits there minus
@@ -125,8 +125,7 @@ class BallDomain(SoftmaxDomain):
         root, slope = _root(2, 1), _root(self.classes, 2 * max(self.classes - 2, 1))
 
         def at(p: int, sign: int) -> tuple[int, int]:
-            q = CELLS
-            length = sign * radius.numerator
+            q, length = CELLS, sign * radius.numerator
             unit = radius.denominator * (q * q + p * p)
             one = root * (q * q - p * p)
             others = one - 4 * slope * p * q
