@@ -320,10 +320,12 @@ class NormEngine:
         with exact_arithmetic(self.network):
             pairs = zip(begun.reached, found, strict=False)
             arrived = [(plan, value, own) for (plan, value, _), own in pairs if own is not None]
+            begun.reached.clear()
+            del found, pairs  # from here on, each goes when it is measured
             recording.begin(arrived)
-            caught = tuple(recording.caught(*each, keeps=self._keeps) for each in arrived)
+            rest = range(len(arrived))
+            caught = tuple(recording.caught(*arrived.pop(0), keeps=self._keeps) for _ in rest)
             recording.finish()
-        begun.reached.clear()
         if self._must_repeat(recording):
             return self.caught(x, losses_of)
         return Passed(recording.parameters, caught)
@@ -383,15 +385,10 @@ class NormEngine:
     def _nothing(self, recording: Recording) -> BatchNorms:
         """The norms of no examples."""
         recording.finish()
-        graph = self.network.graph
-        none = Measured(np.zeros(0), np.zeros(0))
+        graph, none = self.network.graph, Measured(np.zeros(0), np.zeros(0))
         values = [graph.input_name, *(node.output for node in graph.nodes)]
-        return BatchNorms(
-            np.zeros(0),
-            dict.fromkeys(recording.parameters, none),
-            dict.fromkeys(values if self._watch_values else (), none),
-            {},
-        )
+        named = (recording.parameters, values if self._watch_values else (), ())
+        return BatchNorms(np.zeros(0), *(dict.fromkeys(names, none) for names in named))
 
 
 def exact_arithmetic(network: LoweredNetwork) -> AbstractContextManager[object]:
