@@ -216,8 +216,8 @@ class _Draft:
         for name in trained:
             tensors = found.tensors.get(name, ())
             known = len(tensors) == 1 and tensors[0] in tensors_stored(self._model)
-            if not known or name in imported.scattered:
-                what = "several tensors, or none," if name in imported.scattered else "no tensor"
+            if not known or name in imported.scattered | imported.joined:
+                what = "several tensors, or none," if tensors else "no tensor"
                 raise NoVerdictError(
                     f"certify: the parameter {name!r} is {what} of the file, and a certificate "
                     f"covers only tensors of the file; export with {EXPORT}, which stores every "

@@ -32,7 +32,7 @@ from lipcert.core.reader.records import Input, Model, Node, Tensor
 from lipcert.diagnostics import EXPORT, Diagnostic, Level
 from lipcert.errors import Refusal, UnsupportedModelError, UsageError
 from lipcert.graph.ir import BatchProof, BatchStatus, Graph
-from lipcert.importer.bindings import separate_shared, with_bindings
+from lipcert.importer.bindings import separate_shared, with_bindings, with_cells
 from lipcert.importer.computed import Computed, with_computed
 from lipcert.importer.graph_of import graph_of
 from lipcert.importer.metadata import (
@@ -111,6 +111,7 @@ def assemble(
 
     verify: what compares the reading of the file, and the program of the graph, with onnxruntime.
     """
+    held, stored = stored.initializers, with_cells(stored)
     file = followed(stored)
     provenance = read_provenance(stored)
     targets, sources = _ends(file, outputs)
@@ -169,6 +170,7 @@ def assemble(
         external=external_digests(stored),
         macros=tuple(_macros(found.model, program)),
         scattered=scattered,
+        joined=frozenset(stored.initializers.keys() - held.keys()),
         reading=reading,
         signed=provenance.signed,
     )

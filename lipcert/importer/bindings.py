@@ -29,25 +29,37 @@ A certificate is about the tensors of a file. An optimiser of `torch.onnx` drops
 that of an attention output is at first; it is trained all the same. In the completed file it is an
 initializer of its own again, which the node reads in its place. Invariant: both files compute the
 same: y + 0 is y in floating point, but for the sign of a zero.
+
+Recurrent layers: a node LSTM or GRU reads the gates in another order than torch has them, the
+directions of a layer as one tensor, and both biases as one. The optimiser of onnxscript computes
+these tensors, and notes from which parameters. `with_cells` stores these again, and adds nodes that
+join them as before. Invariant: both models compute the same, bit for bit.
 """
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 from onnx.onnx_ml_pb2 import ModelProto, TensorProto
 
 from lipcert.core.program import FloatArray, Shape
 from lipcert.core.reader.records import Attribute, Model, Node, Tensor
 from lipcert.importer.computed import TensorView, numbers_of
-from lipcert.importer.metadata import Provenance, is_anonymous, rules_of, statistic_owner
+from lipcert.importer.metadata import (
+    Provenance,
+    is_anonymous,
+    read_provenance,
+    rules_of,
+    statistic_owner,
+)
 from lipcert.importer.model import ImportedModel
-from lipcert.importer.nodes import Call, call_of
+from lipcert.importer.nodes import Call, call_of, names_in, output_names
 from lipcert.importer.origins import moved
 
 _STATE_NAME: Final = re.compile(r"^\w+(\.\w+)*$")
@@ -383,3 +395,80 @@ def completed(model: ImportedModel, names: Iterable[str]) -> bytes | None:
         graph.initializer.add(name=name, data_type=TensorProto.FLOAT, dims=[size], raw_data=zeros)
     found: bytes = proto.SerializeToString(deterministic=True)
     return found
+
+
+_GATES: Final = MappingProxyType({"GRU": (1, 0, 2), "LSTM": (0, 3, 1, 2)})
+"""the places in torch of the gates of a node"""
+_JOINED: Final = MappingProxyType({1: (0,), 2: (1,), 3: (2, 3)})
+"""input of a node: places of what it joins among the parameters of one direction"""
+
+
+def with_cells(file: Model) -> Model:
+    """The model with these parameters, where they are all that a tensor was computed from."""
+    notes, tensors = read_provenance(file), dict(file.initializers)
+    known = {*tensors, *(name for node in file.nodes for name in node.outputs)}
+    nodes = list[Node]()
+    for node in file.nodes:
+        inputs = list(node.inputs)
+        for position, written in enumerate(inputs):
+            names = _joined(node, position, written, notes)
+            whole, given = f"{output_names(node)[0]}@{position}", file.initializers.get(written)
+            if given is None or not names or any(name.startswith(whole) for name in known):
+                continue
+            gates = _GATES[node.op_type]
+            if given.size % (len(names) * len(gates)) or 0 in given.dims:
+                continue
+            order, held = _taken_apart(given, len(names), gates)
+            pairs = dict(zip(names, held, strict=True))
+            if any(tensors.get(name, tensor) != tensor for name, tensor in pairs.items()):
+                continue
+            tensors |= {**pairs, f"{whole}.order": order}
+            tensors[f"{whole}.shape"] = _integers(np.array(given.dims, "<i8"))
+            parts = [f"{whole}.{number}" for number in range(len(names))]
+            for part, name in zip(parts, names, strict=True):
+                nodes.append(_made(node, part, "Gather", name, f"{whole}.order"))
+            nodes.append(_made(node, f"{whole}.parts", "Concat", *parts))
+            shaped = _made(node, whole, "Reshape", f"{whole}.parts", f"{whole}.shape")
+            nodes.append(replace(shaped, attributes={}))
+            inputs[position] = whole
+        nodes.append(replace(node, inputs=tuple(inputs)))
+    return replace(file, nodes=tuple(nodes), initializers=tensors)
+
+
+def _joined(node: Node, position: int, written: str, notes: Provenance) -> Sequence[str]:
+    """The parameters of a call of a recurrent layer that are joined in an input of its node.
+
+    The call lists those of all layers and directions.
+    """
+    call = call_of(node)
+    if node.op_type not in _GATES or position not in _JOINED or call is None:
+        return ()
+    if call.name != node.op_type.lower() or len(call.arguments) < 4:
+        return ()
+    each, sources = 4 if call.arguments[3] == "True" else 2, notes.sources(written)
+    listed = [notes.parameters.get(name, "") for name in names_in(call.arguments[2])]
+    own = [name for at, name in enumerate(listed) if at % each in _JOINED[position]]
+    names = [name for name in own if name in sources]
+    return names if sorted(names) == sorted(sources) else ()
+
+
+def _taken_apart(tensor: Tensor, count: int, gates: Sequence[int]) -> tuple[Tensor, list[Tensor]]:
+    """In which order the rows of parameters are read, and the parameters; the bits are moved."""
+    items = np.frombuffer(tensor.content, f"V{Tensor.item_size(tensor.dtype)}")
+    items = items.reshape(count, len(gates), -1, *tensor.dims[2:])
+    size = items.shape[2]
+    order = np.arange(len(gates) * size, dtype="<i8").reshape(len(gates), size)[[*gates]]
+    own = items[:, np.argsort(gates)].reshape(count, order.size, *tensor.dims[2:])
+    return _integers(order.reshape(-1)), [
+        Tensor(tensor.dtype, part.shape, part.tobytes()) for part in own
+    ]
+
+
+def _integers(numbers: npt.NDArray[np.int64]) -> Tensor:
+    return Tensor("int64", numbers.shape, numbers.tobytes())
+
+
+def _made(node: Node, name: str, kind: str, *inputs: str) -> Node:
+    """A node with the notes of another one, along axis 0."""
+    axis = {"axis": Attribute("INT", 0)}
+    return replace(node, name=name, op_type=kind, inputs=inputs, outputs=(name,), attributes=axis)

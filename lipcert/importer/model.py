@@ -126,6 +126,8 @@ class ImportedModel:
     """the sub-graphs of the file that were understood as one op"""
     scattered: frozenset[str] = frozenset()
     """parameters of the graph that several tensors of the file hold, or none"""
+    joined: frozenset[str] = frozenset()
+    """tensors of the reading that the file holds only as parts of others"""
     reading: Reading | None = None
     """what the core reads in the file"""
     signed: bool = True
