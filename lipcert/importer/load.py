@@ -66,9 +66,8 @@ def load_model(
     outputs = () if output is None else (output,) if isinstance(output, str) else tuple(output)
     norms = dict(input_norm) if isinstance(input_norm, Mapping) else {"": input_norm}
     boxes = dict(input_box) if isinstance(input_box, Mapping) else {"": input_box}
-    asked = {"output": outputs, "as_exported": as_exported}
-    asked |= {"input_norm": norms, "input_box": boxes}
-    found = None if trusted else _rehearsed(str(path), asked)
+    asked = {"output": outputs, "as_exported": as_exported, "input_norm": norms}
+    found = None if trusted else _rehearsed(str(path), asked | {"input_box": boxes})
     model, proto = stored_model(Path(path))
     if found is None:
         verify = _comparison(proto, Path(path).parent, norms, boxes)

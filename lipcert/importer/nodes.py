@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from lipcert.core.lower.branches import Splicer
+from lipcert.core.lower.branches import Splicer, is_if
 from lipcert.core.lower.lower import Walk
 from lipcert.core.reader.records import Branch, Model, Node
 
@@ -97,13 +97,12 @@ def followed(model: Model) -> Model:
 
 def branches_taken(model: Model) -> dict[str, Branch]:
     """The branch that each If takes whose condition is a constant, by its first output."""
-    if all(node.op_type != "If" for node in model.nodes):
-        return {}
-    found: dict[str, Branch] = {}
+    found, left = dict[str, Branch](), list(filter(is_if, model.nodes))
     for batched in (False, True):
-        splicer = Splicer(Walk.over(model, batched=batched))
-        splicer.nodes()
-        found |= splicer.taken
+        if left:  # what a condition is for any batch, it is for one example
+            splicer = Splicer(Walk.over(model, batched=batched))
+            left = [node for _, node in splicer.nodes() if is_if(node)]
+            found |= splicer.taken
     return found
 
 

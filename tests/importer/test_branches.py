@@ -47,6 +47,7 @@ def loop():
     return helper.make_graph(body, "loop", state, results)
 
 
+CODE = {"keys_strings": ["a"], "values_floats": [1.0]}
 BAD = {
     "round": [node("Round", ["f"], ["bad"])],
     "random": [node("RandomNormalLike", ["f"], ["bad"])],
@@ -64,14 +65,7 @@ BAD = {
     "training": [node("BatchNormalization", ["f", *["v"] * 4], ["bad", "m", "s"], training_mode=1)],
     "text": [
         node("ArrayFeatureExtractor", ["names", "axis"], ["bad_a"], domain="ai.onnx.ml"),
-        node(
-            "LabelEncoder",
-            ["bad_a"],
-            ["bad"],
-            domain="ai.onnx.ml",
-            keys_strings=["a"],
-            values_floats=[1.0],
-        ),
+        node("LabelEncoder", ["bad_a"], ["bad"], domain="ai.onnx.ml", **CODE),
     ],
     "nan": [node("Add", ["f", "none"], ["bad"])],
     "foreign": [node("Unknown", ["f"], ["bad"], domain="somewhere")],

@@ -32,7 +32,7 @@ class Sink:
     taken: names that are not free; model: what is read;
     count: the size of the batch above 1 that the file fixes, if examples are read as ones of it;
     untracked: as of a `Program`; ids: likewise, by the inputs; sequences: the parts of each, by its
-    name.
+    name; halves: whether a tensor may be narrower than float32, once a rule has asked.
     """
 
     taken: set[str]
@@ -44,6 +44,7 @@ class Sink:
     ids: dict[str, int] = field(default_factory=dict)
     stacks: dict[tuple[str, str], Data] = field(default_factory=dict)
     sequences: dict[str, list[Value]] = field(default_factory=dict)
+    halves: bool | None = None
 
     def fresh(self, name: str) -> str:
         """A name for a further value of the node that computes `name`."""

@@ -325,7 +325,8 @@ def cast_like(call: Call) -> Value:
     if isinstance(value, Data):
         return value
     value.check_fixed()
-    halves = has_halves(call.sink.model)
+    sink = call.sink
+    halves = sink.halves = has_halves(sink.model) if sink.halves is None else sink.halves
     if not value.is_float:
         real = value.lo.astype(np.float64)
         if value.lo is not value.hi or (np.abs(real) > _EXACT).any():

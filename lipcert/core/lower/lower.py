@@ -45,14 +45,11 @@ def lower(model: Model, *outputs: str) -> p.Program:
     if not 0 < len(outputs) == len(set(outputs)):
         raise Unsupported("the outputs that the loss reads are not different ones")
     walk = Walk.of(model, *outputs, batched=True)
-    first = walk.count or ""
     try:
         return _lowered(walk, outputs)
     except Unsupported as error:
-        mixes = isinstance(error, ReadsAcrossError) or (
-            isinstance(error, MixingError) and first != 1
-        )
-        if mixes or not isinstance(first, int):
+        mixes = isinstance(error, MixingError) and walk.count != 1
+        if mixes or isinstance(error, ReadsAcrossError) or not walk.count:
             raise
     return _lowered(Walk.of(model, *outputs, batched=False), outputs)
 
@@ -259,7 +256,7 @@ class Walk:
         if node.op_type != "Constant":  # which the file holds
             given = [value for value in inputs if isinstance(value, Constant)]
             spend(made_entries([value for value in results if isinstance(value, Constant)], given))
-        own = {step.output: place for place, step in enumerate(sink.steps) if place >= start}
+        own = {step.output: place for place, step in enumerate(sink.steps[start:], start)}
         for name, value in zip(node.outputs, results, strict=False):
             if not name:
                 continue
