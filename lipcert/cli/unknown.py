@@ -84,10 +84,10 @@ def verb_meant(word: str, verbs: Iterable[str]) -> str:
 
 def what_is_wrong(error: click.ClickException, words: Sequence[str]) -> str:
     """click's message, how a box is written, and where a second file may belong."""
-    message, context = error.format_message(), getattr(error, "ctx", None)
+    message, ctx = error.format_message(), getattr(error, "ctx", None)
     if box := re.search(r"--input-box[ =][\[(]?([^\s,]+),([^\s,\])]+)", " ".join(words)):
         return f"{message.rstrip('.')}; did you mean --input-box {box[1]} {box[2]}?"
-    if "unexpected extra argument" in message and "--model" in dict(_options(context.command)):
+    if ctx and "unexpected extra argument" in message and "--model" in dict(_options(ctx.command)):
         return f"{message}; did you mean --model {message.rpartition('(')[2].rstrip(')')}?"
     return message
 
