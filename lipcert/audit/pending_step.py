@@ -35,7 +35,7 @@ from lipcert.audit.trace.blobs import StoredTensor
 from lipcert.audit.trace.records import Batch, IndexArray, Reduction, Step, word_of
 from lipcert.errors import UsageError
 from lipcert.privacy.plan import Sampling
-from lipcert.settings.values import check_nonnegative, check_positive, number
+from lipcert.settings.values import check_positive, number
 
 _LONGEST_INDEX: Final = 1 << 20
 
@@ -162,7 +162,7 @@ def described(
     """What a loop states about a batch, checked; UsageError otherwise."""
     rate = None if rate is None else number("recorder: rate", rate)
     divisor = None if divisor is None else number("recorder: divisor", divisor)
-    check_nonnegative("recorder: rate", rate)
+    check_positive("recorder: rate", rate)
     check_positive("recorder: divisor", divisor)
     numbers = None if index is None else index_of(index)
     return Batch(

@@ -349,6 +349,10 @@ class _Rank:
         updates = updates_of(step)
         first, second = before.tensors(), after.tensors()
         place = self._run.name(step)
+        taken = step.gradients.applied.tensors() if step.gradients.applied else {}
+        if any(taken[name].dtype != first[name].dtype for name in taken):
+            text = f"at {place} a gradient has another type than its parameter"
+            yield _CHECK.failed(text, place, verdict=Verdict.INCONCLUSIVE)
         skipped: Collection[str] = ()
         if isinstance(updates, str):
             self._found.lost.append(step.number)

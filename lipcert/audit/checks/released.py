@@ -11,7 +11,7 @@ ones, c = ⟨a, n⟩/⟨n, n⟩ over all tensors; and c from step to step.
 
 Threshold: multiplying n by a number and storing the result is off by at most three roundings of
 every entry, and c by no more than that; so ‖a − c·n‖ ≤ 8·u·‖a‖ for each tensor, u the unit of the
-coarser type of the two. A violation is a c, different between steps, that times or over a number
+type of a. A violation is a c, different between steps, that times or over a number
 which the trace has of each step, and which is private, is the same at all of them, up to 2^-18: the
 number of examples, the norm of the clean gradient, the loss. A c that is smaller only where it
 makes ‖a‖ the same, up to 2^-10, clips the noised gradient, and is harmless. Any other c that
@@ -183,8 +183,7 @@ def _faults(
 ) -> Iterator[CheckReport]:
     yield from _never_noised(run, step, clean, noised, applied)
     names = sorted(noised.keys() & applied.keys())
-    units = [stored_roundoff(step, item[name]) for item in (noised, applied) for name in names]
-    unit = max(units, default=0.0)
+    unit = max((stored_roundoff(step, applied[name]) for name in names), default=0.0)
     wide = {name: (exact(applied[name]), exact(noised[name])) for name in names}
     factor = _factor(list(wide.values()))
     for name, (a, n) in wide.items():
@@ -192,10 +191,9 @@ def _faults(
         if off <= _ROUNDINGS * unit * length:
             continue
         plain = name in clean and _is_closer(a, exact(clean[name]), n)
-        what = "the gradient without its noise"
+        what = "the gradient without its noise" if plain else "something else than the noised one"
         yield _CHECK.failed(
-            f"{run.name(step)}, {name}: the optimizer applied "
-            f"{what if plain else 'something else than the noised gradient'}",
+            f"{run.name(step)}, {name}: the optimizer applied {what}",
             f"{run.name(step)}, {name}",
             (off, _ROUNDINGS * unit * length),
             verdict=Verdict.VIOLATION if plain else Verdict.INCONCLUSIVE,

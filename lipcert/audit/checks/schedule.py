@@ -8,13 +8,15 @@ its bounds anew at every step (weight clipping), Δ_k is that of the weights fro
 started; more noise is right there, because a bound may be taken for a neighbourhood of the weights
 and serve for several steps. A step that falls short of σ at its own weights is first bounded again
 by the tightest norms there are. Compared: recorded words and counts, exactly; rates up to 2^-40;
-multipliers up to 2^-22, which rounding a standard deviation to float32 may take away. What the
-batches themselves show of the sampler stands in `sampling`.
+multipliers up to 2^-22, which rounding a standard deviation to float32 may take away. What a
+step leaves out and others of its rank record is inconclusive, because a fault may hide there; what
+is recorded "with detail" may be left out as a whole. What the batches themselves show of the
+sampler stands in `sampling`.
 False alarms: none.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -47,7 +49,7 @@ _RATE: Final = 1.0 + 2.0**-40
 def schedule(run: RecordedRun) -> Iterator[Finding]:
     """A report for each deviation, or one pass that says what was compared."""
     compared: list[str] = []
-    for part in (_length, _statements, _sampler, sampled, _divisor, _stated_noise):
+    for part in (_length, left_out, _statements, _sampler, sampled, _divisor, _stated_noise):
         for finding in part(run):
             if isinstance(finding, CheckReport) and finding.verdict is Verdict.PASS:
                 compared.append(finding.message)
@@ -77,6 +79,31 @@ def _length(run: RecordedRun) -> Iterator[Finding]:
         yield "neither the claims nor the run state a number of steps"
 
 
+def left_out(run: RecordedRun) -> Iterator[CheckReport]:
+    """A report for each thing that some steps of a rank record, and others do not."""
+    for rank in run.trace.ranks:
+        steps = [(run.name(step), _has(step)) for step in run.steps if step.rank == rank]
+        for what in dict.fromkeys(name for _, has in steps for name in has):
+            lacking = [name for name, has in steps if has.get(what) is False]
+            if lacking and any(has.get(what) for _, has in steps):
+                text = f"{lacking[0]} does not record {what}, and other steps do"
+                yield _CHECK.failed(text, lacking[0], verdict=Verdict.INCONCLUSIVE)
+
+
+def _has(step: Step) -> Mapping[str, bool]:
+    """Whether a step records what others do, by what that is; an empty batch need not."""
+    found = {"its batch": bool(step.batches)}
+    if filled := step.filled:
+        found["the members of its batch"] = all(b.index is not None or b.tags for b in filled)
+        for name in ("sampler", "rate", "divisor"):
+            found[f"the {name} of its batch"] = all(getattr(b, name) is not None for b in filled)
+    found["the generator of its noise"] = bool(step.noise and step.noise.generator)
+    if step.optimizer is not None or step.has_detail:
+        kinds = zip(("clean", "noised", "applied"), step.gradients.each, strict=True)
+        found |= {f"its {kind} gradient": blob is not None for kind, blob in kinds}
+    return found
+
+
 def _statements(run: RecordedRun) -> Iterator[Finding]:
     """Compare what the run declares with what the claims are conditional on."""
     settings, declared = run.settings, run.declared
@@ -92,24 +119,16 @@ def _statements(run: RecordedRun) -> Iterator[Finding]:
                 "the declaration",
                 remedy="account for the run as it was",
             )
-    sigma, said_sigma = run.multiplier, declared.noise_multiplier
-    if sigma is not None and said_sigma is not None and said_sigma * _STORED < sigma:
-        yield _CHECK.failed(
-            f"the run declares the noise multiplier {said_sigma:.9g}, but the account has "
-            f"{sigma:.9g}",
-            "the declaration",
-            (said_sigma, sigma),
-            remedy="account for the multiplier that was used",
-        )
-    radius, said_radius = settings.clip_norm, math.hypot(*declared.clip_norms.values())
-    if radius is not None and said_radius > radius * _STORED:
-        yield _CHECK.failed(
-            f"the run declares that it clips gradients to {said_radius:.9g}, but the account "
-            f"has {radius:.9g}",
-            "the declaration",
-            (said_radius, radius),
-            remedy="account for the radius that was used",
-        )
+    sigma, radius = run.multiplier or 0.0, settings.clip_norm or math.inf
+    said_sigma = sigma if declared.noise_multiplier is None else declared.noise_multiplier
+    said_radius = math.hypot(*declared.clip_norms.values())
+    for what, number, accounted, is_wrong in (
+        ("the noise multiplier", said_sigma, sigma, said_sigma * _STORED < sigma),
+        ("that it clips gradients to", said_radius, radius, said_radius > radius * _STORED),
+    ):
+        if is_wrong:
+            text = f"the run declares {what} {number:.9g}, but the account has {accounted:.9g}"
+            yield _CHECK.failed(text, "the declaration", (number, accounted))
     if declared.weight_decay and not decays_inside(settings):
         yield _CHECK.failed(
             f"the run clips gradients together with the decay {declared.weight_decay:g}·θ, but "

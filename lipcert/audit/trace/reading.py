@@ -104,8 +104,8 @@ def _checked(batch: Batch) -> Batch:
     sizes += [] if batch.index is None else [len(batch.index)]
     if any(size != batch.examples for size in sizes):
         raise FormError("line.batches: not as many indices as examples")
-    if batch.divisor == 0.0:
-        raise FormError("line.batches: a divisor of 0")
+    if 0.0 in (batch.divisor, batch.rate):
+        raise FormError("line.batches: a divisor or a rate of 0")
     return replace(batch, tensors=_holding(batch.tensors, Expected(examples=batch.examples)))
 
 
@@ -157,6 +157,8 @@ def manifest_in(data: bytes) -> Manifest:
     manifest = MEMBERS.read(Manifest, understood(data[:-1]), "manifest")
     if set(manifest.parameters) & set(manifest.buffers):
         raise FormError("a parameter and a buffer have one name")
+    if 0 in (manifest.declaration.dataset_size, manifest.declaration.batch_size):
+        raise FormError("a data set or a batch without examples is declared")
     return manifest
 
 

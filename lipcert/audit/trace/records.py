@@ -22,7 +22,7 @@ from lipcert.errors import UsageError
 from lipcert.measure.precision import Precision
 from lipcert.privacy.plan import Sampling
 from lipcert.settings.settings import kinds_of
-from lipcert.settings.values import check_choice, number, table
+from lipcert.settings.values import check_choice, check_positive, number, table
 
 SCHEMA: Final = "lipcert.trace/1"
 _MAX_RANKS: Final = 1 << 16
@@ -344,6 +344,8 @@ def declaration_of(declared: Mapping[str, Any]) -> Declaration:
             known[name] = dict(table(f"recorder: {name}", known[name], number))
     if "groups" in known:
         known["groups"] = {group: tuple(names) for group, names in known["groups"].items()}
+    for name in ("dataset_size", "batch_size"):
+        check_positive(f"recorder: {name}", known.get(name))
     return Declaration(**known)
 
 

@@ -1,16 +1,21 @@
 """What a trace itself shows: damage, an end that nobody wrote, statistics that move."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from lipcert.audit.checks import check_recorded_run
+from lipcert.audit.checks.schedule import left_out
 from lipcert.audit.records import Verdict
-from lipcert.audit.trace.blobs import stored
+from lipcert.audit.trace.blobs import Blob, stored
 from lipcert.audit.trace.reading import Trace, read_trace
-from lipcert.audit.trace.records import Manifest, Step
+from lipcert.audit.trace.records import Batch, Gradients, Manifest, Noise, Step
 from lipcert.audit.trace.writing import PrivateDataWarning, TraceWriter
+from lipcert.privacy.plan import Sampling
 from tests.audit.checks.runs import Network, array_of, bad, claims_for, only
 
 pytestmark = pytest.mark.filterwarnings(
@@ -73,3 +78,25 @@ def test_statistics_that_move_show_that_examples_mix(tmp_path: Path) -> None:
     report = only(found, "batch-independence")
     assert (report.verdict, report.where) == (Verdict.VIOLATION, "step 2")
     assert ("LC319", "weight-constraint") in bad(found)
+
+
+def missed(**change: Any) -> list[str]:
+    """What is inconclusive for a second step with this change."""
+    blob = Blob("0" * 64, Path())
+    step = Step(0, 0, 0.0, (BATCH,), noise=Noise({}, "1"), gradients=Gradients(blob, None, blob))
+    run: Any = SimpleNamespace(trace=SimpleNamespace(ranks=(0,)), name=lambda step: step.number)
+    run.steps = step, replace(step, number=1, **change)
+    return [str(item.message) for item in left_out(run) if item.verdict is Verdict.INCONCLUSIVE]
+
+
+BATCH = Batch(2, np.arange(2), sampler=Sampling.POISSON, rate=0.1, divisor=2.0)
+
+
+def test_what_one_step_leaves_out_is_missed() -> None:
+    """A step without any detail, and an empty batch, leave nothing out."""
+    assert missed(gradients=Gradients()) == missed(batches=(Batch(0),)) == []
+    for name in ("index", "sampler", "rate", "divisor"):
+        assert len(missed(batches=(BATCH, replace(BATCH, **{name: None})))) == 1
+    assert "its batch" in missed(batches=())[0]
+    assert "the generator" in missed(noise=Noise({}))[0]
+    assert "applied" in missed(gradients=Gradients(Blob("0" * 64, Path())))[0]

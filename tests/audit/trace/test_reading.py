@@ -24,7 +24,12 @@ GIVEN: dict[object, st.SearchStrategy[Any]] = {
         lambda numbers: np.array(numbers, np.int64)
     ),
 }
-MANIFESTS = values_of(Manifest, GIVEN).filter(lambda m: not set(m.parameters) & set(m.buffers))
+MANIFESTS = values_of(Manifest, GIVEN).filter(
+    lambda m: (
+        not set(m.parameters) & set(m.buffers)
+        and 0 not in (m.declaration.dataset_size, m.declaration.batch_size)
+    )
+)
 EVENTS = st.one_of([values_of(kind, GIVEN) for kind in (Start, Step, Resume, Close)])
 READER = EventReader(Path(), Manifest({}, 1, {}), 0)
 
@@ -44,8 +49,8 @@ def test_a_manifest_is_read_back(manifest: Manifest) -> None:
 def test_an_event_is_read_back(event: Start | Step | Resume | Close) -> None:
     line = spelled(event_members(event))
     batches = event.batches if isinstance(event, Step) else ()
-    if not all(map(is_whole, batches)) or any(batch.divisor == 0.0 for batch in batches):
-        with pytest.raises(FormError, match=r"not as many indices|a divisor of 0"):
+    if not all(map(is_whole, batches)) or any(0.0 in (b.divisor, b.rate) for b in batches):
+        with pytest.raises(FormError, match=r"not as many indices|a divisor or a rate of 0"):
             READER.event(understood(line))
         return
     found = READER.event(understood(line))

@@ -130,7 +130,7 @@ def drop(name: str) -> Callable[[dict], object]:
         (lambda m: m.update(weights_before="../../etc/passwd"), "SHA-256"),
         (lambda m: m.update(weights_before="A" * 64), "SHA-256"),
         (lambda m: m["batches"][0].update(index=[1, 2]), "not as many indices"),
-        (lambda m: m["batches"][0].update(divisor=0.0), "a divisor of 0"),
+        (lambda m: m["batches"][0].update(rate=0.0), "a divisor or a rate of 0"),
         (lambda m: m["batches"][0].update(sampler="fair"), "sampler is not 'poisson'"),
         (lambda m: m["batches"][0].update(loss="large"), "not a number"),
         (lambda m: m["batches"][0].update(loss=[1.0]), "not a number"),
