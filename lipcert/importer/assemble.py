@@ -90,6 +90,7 @@ _WHICH: Final = (
     "choose one by its name (--output NAME), or give each that has a loss its own"
     " (--loss NAME=cross-entropy,OTHER=mse)"
 )
+_FREEZE: Final = "freeze them: buffers, or numbers of the code (x.pow(3.0))"
 _SYMBOLIC: Final = f"export with a symbolic batch axis: {EXPORT}"
 _PROVED: Final = "every operator keeps the examples apart, for a batch of any size"
 _PROVED_FIXED: Final = (
@@ -138,8 +139,8 @@ def assemble(
     trained = trained_of(program, found, marks)
     if trained.lost:
         listed = ", ".join(map(repr, trained.lost[:8]))
-        reason = f"the trained parameters {listed} are used as constants"
-        raise UnsupportedModelError((Refusal("LC003", "", "", reason, "freeze them: buffers"),))
+        reason = f"the trained parameters {listed} enter as plain numbers (an exponent, a limit)"
+        raise UnsupportedModelError((Refusal("LC003", "", "", reason, _FREEZE),))
     graph = graph_of(program, found.model, trained.parameters, as_exported=as_exported)
     graph = replace(
         graph,

@@ -36,6 +36,9 @@ _ROWS: Final = (
     "choose rows of a constant table (axis 0) by them, compare them with constants, or cast them"
     " to floats first"
 )
+_ALL: Final = (
+    "places of largest entries jump: weigh all by a softmax (experts, routes), or choose by values"
+)
 _DEPENDS: Final = JUMPING | {"If"}
 """operators of which it depends on others whether they have a bound"""
 
@@ -49,6 +52,7 @@ _TOLD: Final = (
     ("it jumps at lambd", "LC005", "write soft shrinkage with Relu"),
     ("operator set", "LC003", _SUPPORTED),
     ("it rounds to whole numbers", "LC005", _SMOOTH),
+    ("is a result without a bound", "LC005", _ALL),
     ("it computes with whole numbers", "LC006", _ROWS),
     ("it selects by numbers", "LC006", _ROWS),
     ("a constant is not", "LC014", _REPAIR),

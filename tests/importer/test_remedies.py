@@ -108,6 +108,10 @@ REFUSALS = {
         model([node("Abs", ["x"], ["y"])], ("N", 4), dtype=7),
         model([node("Cast", ["x"], ["f"], to=1), node("Abs", ["f"], ["y"])], ("N", 4), dtype=7),
     ),
+    "LC005 weigh all by a softmax": (
+        model([node("TopK", ["x"], ["v", "i"], k=2), node("Neg", ["i"], ["y"])], ("N", 4), opset=9),
+        model([node("Softmax", ["x"], ["y"])], ("N", 4)),
+    ),
     "LC011 evaluation mode": (training("m2", "v2", training_mode=1), training()),
     "LC003 freeze them: buffers": (statistics("PARAMETER"), statistics("BUFFER")),
     "LC014 let every query see a token": (masked(2), masked()),

@@ -220,7 +220,7 @@ class Walk:
                     return literal(self.model.initializers[name], name)
                 except Unsupported as error:
                     raise Unsupported(f"the initializer {shown(name)}: {error}") from None
-            raise Unsupported(f"{shown(name)} is a result that is not supported")
+            raise Unsupported(f"{shown(name)} is a result without a bound, as a place is")
         return self.values[name]
 
     def _lower(self, node: Node, position: int) -> None:
