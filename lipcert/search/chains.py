@@ -101,19 +101,21 @@ _CLASSES: Final = frozenset({"cross-entropy", "nll", "focal"})
 @dataclass(frozen=True, slots=True)
 class _Effort:
     """What a tier allows: the size of a form, to the largest one; windows of a value; patience;
-    variables of products, few of which are searched in few looks."""
+    variables of products, few of which are searched in few looks; pairs of classes that have
+    multipliers of their own."""
 
     size: float = 1.0
     windows: int = 4
     patience: float = 1.0
     products: int = 0
+    pairs: int = 0
 
 
 _EFFORTS: Final[Mapping[TierName, _Effort]] = MappingProxyType(
     {
         "quick": _Effort(),
         "fast": _Effort(products=_QUICK),
-        "tight": _Effort(2.5, 16, 4.0, products=LARGEST),
+        "tight": _Effort(2.5, 16, 4.0, products=LARGEST, pairs=10),
     }
 )
 
@@ -376,7 +378,22 @@ class _Search(Proposals):
         is_attained = self._is_attained(steps, linked, facts)
         chains = [tuned for tuned, _ in self._tuned(witness, linked, is_attained=is_attained)]
         found.extend(chains)
+        if chains and self._hull and witness.stop in self._tops:
+            found.extend(self._of_pairs(chains[-1], linked))
         return {witness.stop} if chains or is_attained else set()
+
+    def _of_pairs(self, chain: ChainForm, linked: Linked) -> Iterator[ChainForm]:
+        """With multipliers for each difference of two classes that may be among the longest."""
+        form = first_form(linked) if self._effort.pairs else None
+        if form is None:
+            return
+        at, pairs = form.diagonal(), itertools.combinations(range(len(form)), 2)
+        ordered = sorted(pairs, key=lambda pair: at[[*pair]].sum() - 2.0 * form[pair])
+        for pair in ordered[-self._effort.pairs :]:
+            between = linked.between(*pair)
+            found = multipliers(between, hull=False, patience=self._effort.patience, sharp=True)
+            if found is not None:
+                yield replace(chain, multipliers=found[0])
 
     def _is_attained(
         self, steps: Sequence[Step], linked: Linked, facts: Mapping[str, Fact]

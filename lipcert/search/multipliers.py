@@ -60,6 +60,12 @@ class Linked:
         top = self.edges[-1].link
         return len(top.centre) if isinstance(top, Matrix) else top.slopes.lo.size
 
+    def between(self, i: int, j: int) -> Linked:
+        """Up to the difference of two entries at the top."""
+        one, last = np.eye(self.size), self.edges[-1].target
+        link = Matrix((one[i] - one[j])[None], None)
+        return Linked((*self.edges, Edge(last, (last[0], last[1] + 1), link)))
+
     @cached_property
     def steepest(self) -> FloatArray | None:
         """The transposed Jacobian where every slope is the largest, as far as float64 goes."""

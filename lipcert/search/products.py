@@ -50,8 +50,8 @@ _ROUND, _ROUNDS = 150, 4
 _PENALTY, _FACTOR, _BALANCE, _OFTEN = 8.0, 1.6, 5.0, 20
 _OVER: Final = 1.7
 """how far a step goes, 1 being where it leads"""
-WORTH: Final = 0.995
-"""of what is known, or of what the round before found, what has to be proved"""
+WORTH, _SETTLED = 0.995, 0.999
+"""of what is known, what has to be proved; of what the round before found, what ends the search"""
 _SMALLEST: Final = 3e-4
 """of multipliers that are kept, of factors of norm 1"""
 SLACK: Final = 2.0**-21
@@ -83,7 +83,7 @@ def product_line(
             continue
         if best is None or found.square < best.square:
             best = found
-        if best.square > WORTH**2 * before:
+        if best.square > _SETTLED**2 * before:
             break
         before = best.square
     if best is None or best.square > WORTH**2:
@@ -218,10 +218,8 @@ class _Problem:
     def _allowed(self, image: _Single) -> _Single:
         """The nearest products that are allowed."""
         found = np.maximum(image, 0.0)
-        found[self.signed :], found[:, self.signed :] = (
-            image[self.signed :],
-            image[:, self.signed :],
-        )
+        found[self.signed :] = image[self.signed :]
+        found[:, self.signed :] = image[:, self.signed :]
         found[0, 0] = 1.0
         for rows, columns in (self.tied, self.tied[::-1]):
             found[rows, columns] = 0.0

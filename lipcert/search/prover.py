@@ -167,6 +167,8 @@ def _renumbered(line: Line[Any], places: Mapping[int, int]) -> Line[Any]:
     """A line that names others by their new places."""
     named = [name for name in ("ball", "form") if hasattr(line, name)]
     changes: dict[str, Any] = {name: places[getattr(line, name)] for name in named}
+    if isinstance(line, FormPull):
+        changes["others"] = tuple(places[number] for number in line.others)
     found: Line[Any] = replace(line, **changes)
     return found
 
@@ -460,6 +462,7 @@ class Prover:
                     *(RunPull(of=of, values=row) for row in runs[value]),
                     *(StackPull(of=of, values=stacks[value]) for _ in range(value in stacks)),
                     *(pull for form in forms.get(value, ()) for pull in self._form_pulls(of, form)),
+                    *self._joint_pulls(of, forms.get(value, ())),
                     *(self._sign_pulls(value) if of == LOSS else ()),
                     *heads[value],
                 ],
@@ -490,6 +493,15 @@ class Prover:
             if pull.by == "norm":
                 self._state_norm(number)
             yield pull
+
+    def _joint_pulls(self, of: Seed, numbers: Sequence[int]) -> Iterator[FormPull]:
+        """What forms of the same steps say together of a hull, where there are several for it."""
+        stops = [dict.__getitem__(self.proof.forms, number).stop for number in numbers]
+        for stop in dict.fromkeys(stops):
+            first, *others = (n for n, end in zip(numbers, stops, strict=True) if end == stop)
+            above = dict.get(self.proof.passes[of].cotangents, stop)
+            if len(others) > 1 and above is not None and above.hull is not None:
+                yield FormPull(of=of, form=first, by="hull", others=tuple(others))
 
     def _pull(self, line: ValuePull, shares: list[ShareLine]) -> None:
         """A cotangent, after those lines about its parts that make it smaller."""

@@ -71,7 +71,7 @@ LINES: tuple[Line[Any], ...] = (
     RunPull(of="output", values=("y", "z"), bound=0.5),
     StackPull(of="loss", values=("y", "z"), bound=0.5),
     AttentionPull(of="output", value="y", bound=0.5),
-    FormPull(of="loss", form=7, by="hull", bound=0.5),
+    FormPull(of="loss", form=7, by="hull", others=(8, 9), bound=0.5),
     ValuePull(of="output", value="x", bound=0.125),
     SignPull(value="y", stop="z", bound=0.5),
     KernelGradient(
@@ -94,6 +94,7 @@ SAMPLE = Certificate(
 )
 OPTIONAL = {
     "privacy", "lipschitz", "grad_norm", "sensitivity", "noise_multiplier", "bound", "weights",
+    "others",
     "raised",
 }  # fmt: skip
 REQUIRED = (("outputs", "parameters"), ("outputs", "groups"))

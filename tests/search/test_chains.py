@@ -10,7 +10,7 @@ import pytest
 from lipcert.core.certificate import ScopeClaim
 from lipcert.core.ledger.held_weights import Clipless
 from lipcert.core.ledger.premises import Premises
-from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm
+from lipcert.core.lines.chains import CHORDS, COTANGENTS, VALUES, ChainForm, FormPull
 from lipcert.core.lines.norms import StepNorm
 from lipcert.core.lines.proof import Proof
 from lipcert.core.norms import ENGINES
@@ -259,6 +259,8 @@ def test_a_tier_that_looks_longer_finds_more(residual: bool) -> None:
     assert {total for *_, total in seen} == {len(seen)}
     assert_holds(program, tight, 4)
     assert tight.lipschitz < fast.lipschitz
+    joint = [line for line in tight.lines if isinstance(line, FormPull) and line.others]
+    assert residual or joint
     for name, known in fast.facts.items():
         assert tight.facts[name].norm <= 1.005 * known.norm
     for name, gradient in fast.gradients.items():

@@ -583,6 +583,15 @@ def a_form_of_values_for_cotangents() -> None:
     refused(proof, FormPull(form=len(facts), by="norm"), *facts, form, LossPull(value="y"))
 
 
+def a_form_beside_one_of_other_steps() -> None:
+    """x, by a form of 0·y."""
+    proof = proof_about((dense(ONES), "x", "y"), (dense(ZEROS), "y", "z"))
+    facts = facts_of(proof)
+    forms = form_of(COTANGENTS, "x", "y"), form_of(COTANGENTS, "y", "z")
+    share = FormPull(form=len(facts), by="hull", others=(len(facts) + 1,))
+    refused(proof, share, *facts, *forms, LossPull(value="z"))
+
+
 def cotangents_beside_each_other() -> None:
     """x + x brings twice as much."""
     steps = (dense(ONES), "x", "a"), (dense(ONES), "x", "b"), (Add((1, 1)), "a b", "y")

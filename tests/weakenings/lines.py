@@ -149,6 +149,8 @@ PULLS = [
     )),
     _of("chains:FormPull.evaluate", "chain.use != COTANGENTS", "False",
         by.a_form_of_values_for_cotangents),
+    _of("chains:FormPull.evaluate", "(other.use, other.start, other.stop) != ends", "False",
+        by.a_form_beside_one_of_other_steps),
     _of("chains:first_reader", "not is_only_way(program, steps)", "False",
         by.a_chain_beside_which_cotangents_pass),
     _of("chains:first_reader",

@@ -54,11 +54,21 @@ class Form:
             scaled = np.ldexp(gap, -math.frexp(level)[1] - 1)
         return level > 0.0 and self.proof(scaled, Fraction(1, 1 << 53))
 
-    def over_hull(self, hull: Hull) -> float:
-        """≥ sup ‖Jᵀg‖ over a hull of one class for each entry of a single run; else inf."""
-        if self.runs != 1 or hull.classes != len(self.matrix):
+    def over_hull(self, hull: Hull, *others: Form) -> float:
+        """≥ sup ‖Jᵀg‖ over a hull of one class for each entry of a single run; else inf.
+
+        others: more forms of the same Jacobians.
+        Proof: ‖Jᵀg‖ is a convex function of g, largest at a vertex; there each form bounds it.
+        """
+        forms = self, *others
+        if any(form.runs != 1 or hull.classes != len(form.matrix) for form in forms):
             return math.inf
-        return multiply_up(hull.longest(exact(self.matrix)), Fraction(2) ** self.exponent)
+        squares = hull.squares(exact(self.matrix))
+        for one in others:
+            with np.errstate(over="ignore", under="ignore"):
+                own = np.ldexp(hull.squares(exact(one.matrix)), 2 * (one.exponent - self.exponent))
+            squares = np.minimum(squares, up(own))
+        return multiply_up(hull.length(squares), Fraction(2) ** self.exponent)
 
     def swing(self, radius: float) -> Array:
         """≥ |Jd| entry by entry of a run, for ‖d‖ ≤ radius.

@@ -4,11 +4,11 @@ values, and what the lower one receives through them; and every such share of a 
 import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Final, Literal, TypeAlias
 
 from lipcert.core.arithmetic import multiply_up
-from lipcert.core.codec import Bound
+from lipcert.core.codec import Bound, member
 from lipcert.core.coverage import tensors_read
 from lipcert.core.forms.chain import Form, chain_form
 from lipcert.core.interval import Interval, hull
@@ -159,13 +159,15 @@ class FormPull(ShareLine):
     steps alone; one of the steps reads the value at the start, once, or all its readers are among
     them. What else the steps read does not matter: it is held as it is.
     by: "norm" for the norm that the form states times that of the cotangent, "hull" for the largest
-    ‖Jᵀg‖ over the hull of the cotangent.
+    ‖Jᵀg‖ over the hull of the cotangent, by whichever of the form and `others`, forms of the same
+    steps, says least at each vertex.
     Proof: ‖Jᵀg‖² ≤ gᵀPg.
     """
 
     rule: Literal["pull/form"] = "pull/form"
     form: int
     by: Literal["norm", "hull"]
+    others: tuple[int, ...] = field(default=(), metadata=member(optional=True))
 
     @property
     def subject(self) -> str:
@@ -178,12 +180,16 @@ class FormPull(ShareLine):
         if chain.use != COTANGENTS:
             raise NotProved("the form is not one of cotangents")
         first_reader(proof.program, chain.steps, chain.start)
+        ends = chain.use, chain.start, chain.stop
         above = proof.passes[self.of].cotangents[chain.stop]
         if self.by == "norm":
             return multiply_up(chain.form.norm, above.norm)
         if above.hull is None:
             raise NotProved("no hull of the cotangent is known")
-        return chain.form.over_hull(above.hull)
+        others = [proof.forms[number] for number in self.others]
+        if any((other.use, other.start, other.stop) != ends for other in others):
+            raise NotProved("the other forms are of other steps")
+        return chain.form.over_hull(above.hull, *(other.form for other in others))
 
     def entry(self, proof: Proof) -> tuple[str, str | None]:
         """The start of the chain, and the only step of it that reads the start, if one does."""

@@ -107,8 +107,18 @@ class Hull:
     def longest(self, form: Interval) -> float:
         """≥ sup √(gᵀQg) over all members g, for a positive semidefinite Q within `form`.
 
-        Proof: a convex function is largest at a vertex e_j − t, t = (1 − s)e_y + (s/K)1, where the
-        form is Q_jj − 2(Qt)_j + tᵀQt.
+        Proof: a convex function is largest at a vertex.
+        """
+        return self.length(self.squares(form))
+
+    def length(self, squares: Array) -> float:
+        """≥ the scale times the root of the largest of them."""
+        return multiply_up(sqrt_up(max(float(np.max(squares)), 0.0)), self.scale)
+
+    def squares(self, form: Interval) -> Array:
+        """≥ gᵀQg for a Q within `form`, at each vertex: for each label y and each j.
+
+        Proof: it is e_j − t, t = (1 − s)e_y + (s/K)1, and the form Q_jj − 2(Qt)_j + tᵀQt.
         """
         smoothing = exact(self.smoothing)
         keep, share = exact(1.0) - smoothing, smoothing * exact(float(self.classes)).reciprocal()
@@ -118,7 +128,7 @@ class Hull:
         at_target = own * keep * keep + flat * keep * exact(2.0) + mean.sum((0,)) * share
         image = form * keep + mean  # (Qt)_j for the label y: [j, y]
         squares = own.moved(lambda end: end[:, None]) - image * exact(2.0) + at_target
-        return multiply_up(sqrt_up(max(float(np.max(squares.hi)), 0.0)), self.scale)
+        return squares.hi
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -111,6 +112,10 @@ def test_every_mask(proof: Definite, seed: int) -> None:
     assert form is not None
     whole = np.ldexp(form.matrix, 2 * form.exponent)
     hull = Hull(3, 0.75, 0.25)
+    tried = (network.form(network.numbers(hull=hull), proof) for hull in (False, True))
+    others = [replace(other, matrix=other.matrix / 64, exponent=other.exponent + 3)
+              for other in tried if other is not None]  # fmt: skip
+    assert form.over_hull(hull, *others) <= min(one.over_hull(hull) for one in (form, *others))
     smoothed = 0.75 * np.eye(3) + 0.25 / 3
     for jacobian in network.jacobians(rng, 1 << 7):
         norm = np.linalg.norm(jacobian, 2)
@@ -120,6 +125,7 @@ def test_every_mask(proof: Definite, seed: int) -> None:
         vertices = np.moveaxis(differences, 1, 0).reshape(3, -1)
         largest = 0.75 * np.linalg.norm(jacobian.T @ vertices, axis=0).max()
         assert largest <= form.over_hull(hull) * (1 + 1e-12)
+        assert largest <= form.over_hull(hull, *others) * (1 + 1e-12)
         assert (np.linalg.norm(jacobian, axis=1) * 2.0 <= form.swing(2.0) * (1 + 1e-12)).all()
     assert Spectra().norm(form) <= math.prod(
         np.linalg.norm(link, 2) if isinstance(link, np.ndarray) else link.magnitude().max()

@@ -275,6 +275,7 @@ def _all_lines(lines: Lines, program: Program) -> Iterator[Line[Any]]:
         yield from (StackPull(of=of, values=row) for of in (LOSS, OUTPUT))
     for form in forms:
         yield from (FormPull(of=of, form=form, by=by) for of in (LOSS, OUTPUT) for by in _WAYS)
+        yield from (FormPull(form=form, by="hull", others=(other,)) for other in forms)
         yield from (MovedBall(ball=ball, form=form) for ball in balls)
     for shares in ((0.0,), (1.0,), (0.5,)):
         yield InputBall(shares=shares)
