@@ -98,8 +98,8 @@ def _joined(call: Call, values: Sequence[Value]) -> Value:
 def _shown(call: Call, value: Value) -> Value:
     """A part of weights beside others: of the one tensor of which some entries stand in it.
 
-    Proof: acts move, repeat and multiply entries, and none of them adds two. So where they make
-    zeros of ones, entries of the tensor do not matter.
+    Proof: acts move entries, put a 0 in places, or change signs, and all others make whole numbers
+    real ones. So where they make whole zeros of ones, entries of the tensor do not matter.
     """
 
     def is_blank(term: Constant) -> bool:
@@ -107,8 +107,8 @@ def _shown(call: Call, value: Value) -> Value:
         tensor = call.sink.model.initializers.get(name)
         if others or tensor is None or term.acts is None or term.sources[name] == math.inf:
             return False
-        ones = np.ones(tensor.dims, np.int64)
-        return not reduce(lambda own, act: act(own), term.acts, ones).any()
+        shown = reduce(lambda own, act: act(own), term.acts, np.ones(tensor.dims, np.int64))
+        return shown.dtype == np.int64 and not shown.any()
 
     terms = value.terms if isinstance(value, Constant) else ()
     kept = [term for term in terms if not (term.sources and is_blank(term))]

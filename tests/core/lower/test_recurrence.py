@@ -23,11 +23,6 @@ def weights(kind: str, ways: int, seed: int = 0):
     return {name: rng.standard_normal(shape) for name, shape in shapes.items()}
 
 
-def int32(number: int):
-    """The lengths of sequences, of the type that the operators read."""
-    return numpy_helper.from_array(np.array([number], np.int32), "n")
-
-
 def recurrent(kind: str, inputs: str, output: int = 0, **attributes):
     """The node between two transpositions, so that the batch comes first on either side."""
     names = ["states", "h", "c"]
@@ -68,7 +63,8 @@ def test_every_cell_computes_what_onnxruntime_does(
     nodes = recurrent(kind, inputs, output, direction=direction, **attributes)
     proto = model(nodes, shape, constants)
     if lengths:
-        next(item for item in proto.graph.initializer if item.name == "n").CopyFrom(int32(TIMES))
+        own = numpy_helper.from_array(np.array([TIMES], np.int32), "n")
+        next(item for item in proto.graph.initializer if item.name == "n").CopyFrom(own)
     found = agrees(proto)
     assert found.batch_proved
 
@@ -140,6 +136,18 @@ def test_a_tensor_that_stands_twice_is_not_one_that_is_moved(twice: bool) -> Non
     step = agrees(model(nodes, ["N", 2], constants)).steps[-1]
     (operand,) = operands(step.op)
     assert operand.sources == {"w": np.inf if twice else 1.0}
+
+
+def test_weights_times_a_number_that_may_be_zero_are_weights() -> None:
+    """√2 less its float32 is positive, and 0 in float32 arithmetic: an interval from 0 holds it."""
+    two, held = (numpy_helper.from_array(x) for x in np.float32([[2.0], [2.0**0.5]]))
+    constants = {"v": np.ones((1, 2, 1)), "u": np.ones((1, 2, 2)), "r": np.eye(2)[None], "n": [1]}
+    nodes = [node("ConstantOfShape", "n", "a", value=two), node("Sqrt", "a", "s"),
+        node("ConstantOfShape", "n", "b", value=held), node("Sub", "s b", "c"),
+        node("Relu", "c", "k"), node("Mul", "v k", "e"),
+        node("Concat", "e u", "f", axis=2)]  # fmt: skip
+    found = agrees(model(nodes + recurrent("RNN", "t f r", 1), ["N", TIMES, INPUTS], constants))
+    assert "v" in {name for step in found.steps for x in operands(step.op) for name in x.sources}
 
 
 REFUSED = {
