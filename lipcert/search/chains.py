@@ -237,8 +237,10 @@ class _Search(Proposals):
             witness = ChainForm(use=VALUES, start=start, stop=value, multipliers=())
             steps = chain_steps(self._program, VALUES, start, value, self._free)
             linked = None if steps is None else self._linked(witness, steps, facts)
-            form = None if linked is None else self._first_form(witness, linked)
-            if steps is None or linked is None or form is None:
+            if steps is None or linked is None or self._is_hopeless(witness, linked, found, facts):
+                continue
+            form = self._first_form(witness, linked)
+            if form is None:
                 continue
             centre = self._proof.images(steps, start)[value]
             radius = (_HOPE if unknowns(linked.edges[:-1]) else 1.0) * facts[start].norm
@@ -252,8 +254,7 @@ class _Search(Proposals):
         """Before multipliers are searched; a ReLU at the top does not change what it says."""
         start, maker = witness.start, self._makers[witness.stop]
         stop = maker.inputs[0] if is_relu(maker) else witness.stop
-        if stop not in self._first:
-            self._first = {stop: {}}
+        self._first = {stop: self._first.get(stop, {})}
         if start not in self._first[stop]:
             self._first[stop][start] = first_form(linked)
         return self._first[stop][start]
@@ -514,16 +515,15 @@ class _Search(Proposals):
         A form bounds what it says of all values in a ball, and the Jacobian at the largest slopes
         is one of those that it covers.
         """
-        shapes, start = self._program.shapes, witness.start
         jacobian = linked.steepest
         if jacobian is None:
             return False
-        radius = self._radius(start, facts)
+        radius = self._radius(witness.start, facts)
         if not math.isfinite(radius):
             return True
         with np.errstate(over="ignore"):
             swing = radius * np.linalg.norm(jacobian, axis=0)
-            box = found.box.broadcast(shapes[witness.stop])
+            box = found.box.broadcast(self._program.shapes[witness.stop])
             room = (0.5 * box.hi - 0.5 * box.lo).reshape(-1, len(swing))
             if np.minimum(swing, room).sum() < _WORTH * room.sum() < math.inf:
                 return False
