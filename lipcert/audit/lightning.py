@@ -8,8 +8,6 @@ where the optimizer is one of Opacus. The module must call itself (`self(x)`) in
 and have one optimizer.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """`lipcert suggest`: what would make a private run of a model learn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import click

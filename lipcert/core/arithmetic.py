@@ -15,8 +15,6 @@ inf stands for "no upper bound": it is a true upper bound of everything, so an u
 it gives inf, and an upward result beyond float64 is inf. Downward it is refused.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 from fractions import Fraction

@@ -9,8 +9,6 @@ has a limit of its own (`MAX_SIZE`, a matrix, a stack of frequencies): a check c
 by no more than that.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -12,8 +12,6 @@ unsorted keys, other escapes, blanks, 1.0 for 1 or −0 for 0 are refused whatev
 accepts.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

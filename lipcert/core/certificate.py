@@ -9,8 +9,6 @@ A claim that is absent is not made. Nothing here is believed by the checker exce
 assumed: each line is evaluated from those before it, and the claims from the lines.
 """
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Mapping

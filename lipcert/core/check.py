@@ -5,8 +5,6 @@ Nothing is chosen or searched here: each line of the certificate is evaluated fr
 (`lines`), and the claims are compared with what the lines have proved.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Iterator, Mapping

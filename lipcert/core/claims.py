@@ -4,8 +4,6 @@ Input: a certificate and the bounds derived from verified premises. Output: a se
 claim that is below the derived bound; an absent claim is not judged.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace

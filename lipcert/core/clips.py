@@ -6,8 +6,6 @@ values of the file keep their names: the cotangent of a layer's output is the on
 which enters the layer.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from dataclasses import replace

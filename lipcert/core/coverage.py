@@ -1,7 +1,5 @@
 """Coverage: which tensors and layers of a model the steps of its program account for."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from lipcert.core.certificate import ScopeClaim

@@ -25,8 +25,6 @@ readers of equal keys; their order in the file is kept, which can only make two 
 one computation differ, never those of two computations agree.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Callable, Iterable, Mapping

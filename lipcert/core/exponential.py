@@ -4,8 +4,6 @@ Input: a rational number, and how many bits are wanted. Output: two rational num
 result between them. No floating-point number is involved.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Final, TypeAlias
 

@@ -4,8 +4,6 @@ The class of each rule is in a file of `lines` that is loaded when a line names 
 on the rules of its certificate, and on no others.
 """
 
-from __future__ import annotations
-
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass

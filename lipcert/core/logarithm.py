@@ -1,7 +1,5 @@
 """log of rational numbers, enclosed by exact integers: the counterpart of `exponential`."""
 
-from __future__ import annotations
-
 from fractions import Fraction
 from functools import cache
 

@@ -6,8 +6,6 @@ It imports the standard library, numpy and the message classes of onnx, and noth
 package.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -1,7 +1,5 @@
 """Regions: the steps of a program between two of its values, and who reads what they compute."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

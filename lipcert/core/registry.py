@@ -3,8 +3,6 @@
 So a check rests on the modules of what its certificate and its model name, and on no others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
 from typing import Any

@@ -1,7 +1,5 @@
 """The files that must be trusted to believe a verdict."""
 
-from __future__ import annotations
-
 import ast
 import hashlib
 import sys

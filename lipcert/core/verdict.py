@@ -1,7 +1,5 @@
 """Verdict: what came of a check, as plain records that every report is printed from."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum

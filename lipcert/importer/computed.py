@@ -5,8 +5,6 @@ another way than by moving, repeating or scaling the entries of one (`views`); s
 is then a parameter, a view of one, or a computed tensor. The nodes are evaluated by the core.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Final

@@ -6,8 +6,6 @@ Whether a node is well formed, onnxruntime says. Numbers that are not finite mat
 depends on them; −∞ is refused where it is used: the mask of an attention may hold it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Set
 from typing import Final
 

@@ -28,8 +28,6 @@ copies, and the report says so (LC023). Tools that rewrite files of torch.export
 tensors with the names of results of calls may come from anything then.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

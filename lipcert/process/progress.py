@@ -5,8 +5,6 @@ and nothing at all before some time has passed. Without a terminal nothing is wr
 are requested. Invariant: it starts no thread, so that a process that shows progress may be forked.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 from types import TracebackType

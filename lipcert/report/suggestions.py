@@ -3,8 +3,6 @@
 Every number is that of an analysis. Besides, suggestions as JSON for programs.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final

@@ -4,8 +4,6 @@ Every set of changes gets an `Outcome`, from bounds that are derived and gradien
 under its settings; what several of them share is derived and measured once.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Callable, Mapping, Sequence

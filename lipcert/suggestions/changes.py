@@ -5,8 +5,6 @@ whose radii follow from the gradients that were met, and from what layers read a
 a change helps is not decided here: all are analysed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -4,8 +4,6 @@ Every number is that of an analysis of the network under these settings and noth
 stands for "no bound" or "not measured".
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@
 Mechanisms are plain records; `make_private` and what it needs are loaded on first use.
 """
 
-from __future__ import annotations
-
 import importlib
 from typing import TYPE_CHECKING, Final
 

@@ -14,8 +14,6 @@ loader. Invariants: the ledger in the folder counts all releases, whatever check
 returns to; options by which a Trainer would change gradients are refused.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack

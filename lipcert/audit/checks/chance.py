@@ -10,8 +10,6 @@ A bound B(v) ≥ P(V ≥ v) may stand for the probability itself: it falls in v,
 within {P(V ≥ v)|_{v = V} ≤ α}, which has at most the probability α.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

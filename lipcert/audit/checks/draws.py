@@ -72,8 +72,6 @@ is odd. So each half is a sum of indicators, independent or negatively associate
 the probability of two members of one batch: q², or q(B − 1)/(N − 1) without replacement.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections import Counter

@@ -10,8 +10,6 @@ Threshold: each of these tests by chance has an equal part of one `SHARE`, wheth
 not, so that all of them together raise a false alarm with at most that (see `chance`).
 """
 
-from __future__ import annotations
-
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from typing import Final

@@ -13,8 +13,6 @@ None where none is recomputed. A run is accounted as `releases` Gaussian release
 Each has a file of its own, which is loaded where it is needed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 from fractions import Fraction

@@ -9,8 +9,6 @@ the exact one, in units of 2^−bits. Integers are added, multiplied, divided an
 is lost is lost by shifts and divisions, each below one unit. `bits` is between 64 and `MOST_BITS`.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, field
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """ε of Gaussian releases of everything: one release of a larger shift, exactly."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from fractions import Fraction

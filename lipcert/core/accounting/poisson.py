@@ -4,8 +4,6 @@ Input: the noise multiplier, the sampling rate, the number of releases, δ, the 
 Output: an ε, or None. The grid decides how tight it is, never whether it is right.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Final

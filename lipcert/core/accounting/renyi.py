@@ -5,8 +5,6 @@ positive combination of upper bounds of M_j = e^(j(j−1)/(2σ²)), the j-th mom
 N(1/σ) to N(0), or of differences of them; all are integers in units of 2^−`_BITS`.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

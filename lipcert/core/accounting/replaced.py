@@ -1,7 +1,5 @@
 """One release whose sample may hold another example: its hockey-stick curve, as in `curve`."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

@@ -3,8 +3,6 @@
 Of several inputs, c is allowed where each of them is, and all of them together.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The larger and the smaller of a and b are (a + b)/2 ± |a − b|/2. The chords o
 mixtures of its derivatives, have slopes between −1 and 1; half of the sum passes as it is.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Jacobians of steps that many chains lack: moves, sums and means of entries, convolutions."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Jacobians of steps that join several values: sums and concatenations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 

@@ -25,8 +25,6 @@ Let R² be the largest value of the latter sum, of all channels c: ‖gradient�
 Attained: where u has one entry.
 """
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 from typing import Final

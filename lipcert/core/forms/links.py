@@ -5,8 +5,6 @@ Output: edges, each with a known matrix or with slopes of unknown value, on runs
 entries that no step mixes. A value is the sum of what its edges bring, and so is a cotangent.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

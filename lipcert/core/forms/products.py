@@ -13,8 +13,6 @@ A ReLU of which u has no entry of the other sign is y = u or y = 0, without vari
 Attained: not in general; for a single ReLU of one number in a box, with all products.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ Input: an interval that holds the rows, a step, and the shape of what it reads. 
 that holds what they become; nothing for a step that is not linear.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 

@@ -1,7 +1,5 @@
 """The ledger: what a certificate assumes, as typed premises and in words."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 

@@ -4,8 +4,6 @@ They are those that the checker sees in the file, and those that a certificate n
 because an exporter left traces of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final

@@ -1,7 +1,5 @@
 """Gradient clipping (Abadi et al., 2016): the gradient of every example is held itself."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

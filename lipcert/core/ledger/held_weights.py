@@ -3,8 +3,6 @@
 Clipless (Béthune et al., 2024); weight clipping, fixed weight norms (Barczewski and Ramon, 2024).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from lipcert.core.ledger.mechanism import Mechanism

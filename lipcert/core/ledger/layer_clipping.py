@@ -1,7 +1,5 @@
 """Clips of backpropagation, layer by layer (Stevens et al., 2022)."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace

@@ -9,8 +9,6 @@ Some hold the *weights* (`held_weights`), backpropagation clipping (Stevens et a
 layer's input and cotangent (`layer_clipping`), and gradient clipping the gradient itself.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from typing import Any, ClassVar, Final, Literal, Self

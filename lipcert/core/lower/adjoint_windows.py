@@ -1,7 +1,5 @@
 """Windows of transposed convolutions, from the attributes of their nodes."""
 
-from __future__ import annotations
-
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.conv_ops import pads_of, sizes_of
 from lipcert.core.lower.errors import Unsupported

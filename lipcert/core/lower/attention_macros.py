@@ -1,7 +1,5 @@
 """Attention that exporters write as several nodes, recombined."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

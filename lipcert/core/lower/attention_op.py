@@ -4,8 +4,6 @@ Heads may share keys and values; masks have to be constant. Caches are refused, 
 scores together with a mask, whose order differs between versions of the operator.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

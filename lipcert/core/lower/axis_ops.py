@@ -1,7 +1,5 @@
 """Ops that read along axes: reductions, softmax, normalizations."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Batch normalization with its running statistics."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lipcert.core.interval import Interval, exact

@@ -1,7 +1,5 @@
 """Ops that move entries in blocks, or take single ones, at constant places."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

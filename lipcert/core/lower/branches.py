@@ -9,8 +9,6 @@ Proof: an If with this condition computes the results of that branch, from names
 the file; so what a value depends on is what the nodes behind it read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Ops that pass real numbers on as they are."""
 
-from __future__ import annotations
-
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.operators import REALS

@@ -3,8 +3,6 @@
 Every function here is the definition of its operator by ONNX, so it needs no rule of its own.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final
 

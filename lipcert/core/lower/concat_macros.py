@@ -1,7 +1,5 @@
 """Values side by side that are one move of another, or its sorted pairs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

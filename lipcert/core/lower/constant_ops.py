@@ -1,7 +1,5 @@
 """Computations on constants: real numbers in intervals, sizes as `size_ops` says."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ Labels of two operands are of four kinds: kept by both (a stack of products), ke
 first.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

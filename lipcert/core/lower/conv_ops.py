@@ -1,7 +1,5 @@
 """Convolutions with constant kernels, and the windows of convolutions and pools."""
 
-from __future__ import annotations
-
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.values import Data, Value

@@ -1,7 +1,5 @@
 """Ops that work entry by entry, with broadcasting."""
 
-from __future__ import annotations
-
 from lipcert.core.lower.call import Call
 from lipcert.core.lower.errors import Unsupported
 from lipcert.core.lower.functions import activated

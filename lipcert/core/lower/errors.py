@@ -1,7 +1,5 @@
 """Exceptions by which lowering refuses a model."""
 
-from __future__ import annotations
-
 
 class Unsupported(ValueError):  # noqa: N818 (a verdict on the model, not a failure of the program)
     """The model holds something that is not understood exactly; one printable line.

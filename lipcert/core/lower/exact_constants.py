@@ -3,8 +3,6 @@
 A function that jumps has to be the same for a number and its float32.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace

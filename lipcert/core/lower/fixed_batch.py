@@ -1,7 +1,5 @@
 """Files of a fixed batch of several examples, read as files of one: constants and sizes for it."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

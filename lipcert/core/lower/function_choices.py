@@ -1,7 +1,5 @@
 """Functions of every entry of which attributes or inputs choose one of several."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Functions of every entry, by the names and attributes of ONNX, of data and of constants."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Final
 

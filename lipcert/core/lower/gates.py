@@ -1,7 +1,5 @@
 """Gates x·g(x) that exporters write as several nodes: SiLU, GELU, Mish, HardSwish."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import product as pairs
 

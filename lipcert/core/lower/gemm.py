@@ -1,7 +1,5 @@
 """Values times a constant matrix."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lipcert.core.lower.call import Call

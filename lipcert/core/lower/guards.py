@@ -20,8 +20,6 @@ which so is that of the output. Numbers that shape the function no longer count 
 (`Sink.untracked`), but for the slopes of a PRelu.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Set
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Ops on whole images, which have their channels on axis 1."""
 
-from __future__ import annotations
-
 import math
 
 from lipcert.core.lower.axis_ops import affine, normalized, reduced_by

@@ -1,7 +1,5 @@
 """Concat of values, perhaps with constants between them, of several outputs, and of inputs."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

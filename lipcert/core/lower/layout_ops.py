@@ -4,8 +4,6 @@ Each rule computes which entry of the input every entry of the output is, at N =
 of the batch in the output.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

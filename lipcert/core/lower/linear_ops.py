@@ -1,7 +1,5 @@
 """Products of two values in numpy's sense, one of which may be constant."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lipcert.core.lower.call import Call

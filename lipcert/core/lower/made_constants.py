@@ -1,7 +1,5 @@
 """Constants that nodes make from sizes and numbers."""
 
-from __future__ import annotations
-
 import math
 from fractions import Fraction
 

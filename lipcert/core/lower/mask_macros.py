@@ -1,7 +1,5 @@
 """Masked means that exporters write as several nodes, recombined."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass, replace
 

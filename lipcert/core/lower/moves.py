@@ -1,7 +1,5 @@
 """Entries in other places: tables of their numbers, arrangements, and what broadcasting makes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from weakref import WeakValueDictionary

@@ -3,8 +3,6 @@
 As in `macros`, every rule is an identity of real functions, for the numbers in the file.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

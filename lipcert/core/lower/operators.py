@@ -1,7 +1,5 @@
 """The supported operators, and the rule of each, which is loaded when a node needs it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias, cast

@@ -1,7 +1,5 @@
 """Where, Max, Min and Pow: of two values, entry by entry, of which one may be constant."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from fractions import Fraction

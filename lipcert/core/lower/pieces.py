@@ -5,8 +5,6 @@ compute the same function of the real number x. A softplus is the one exception:
 avoids overflow, see `guards`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Pools over windows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

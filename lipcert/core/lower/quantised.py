@@ -4,8 +4,6 @@ They are constants of the architecture: no training changes q, and that of a sca
 anew, is not followed.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from lipcert.core.interval import Interval, exact

@@ -1,7 +1,5 @@
 """Constants that a node holds, and as real numbers in intervals; the operators on them."""
 
-from __future__ import annotations
-
 import math
 from typing import Any, Final
 

@@ -1,7 +1,5 @@
 """Ops that repeat entries along axes, for constants and data alike."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ Where an output lies between inputs is computed as a fraction, and its weights a
 entry that float32 would choose otherwise than exact arithmetic has two readings, and is refused.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from fractions import Fraction

@@ -1,7 +1,5 @@
 """Ops that select, repeat or surround entries along axes other than the batch axis."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 torch's exporter writes `chunk` and `split` so, unless its optimiser runs.
 """
 
-from __future__ import annotations
-
 from itertools import accumulate, pairwise
 
 from lipcert.core.lower.call import Call

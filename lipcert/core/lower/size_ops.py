@@ -4,8 +4,6 @@ An entry that grows is c·N for every N ≥ 1 (`TIMES`). What is computed from i
 is known for every N to be such a multiple again, or not to depend on N, and refused elsewhere.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Operators on the values of a node, from which composite operators are built."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

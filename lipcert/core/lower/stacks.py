@@ -1,7 +1,5 @@
 """Products and convolutions of a stack of values with constants, as convolutions of one image."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import astuple, replace
 

@@ -1,7 +1,5 @@
 """Sums of values and constants, and multiples by a number, to which several operators reduce."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

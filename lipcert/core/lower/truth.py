@@ -8,8 +8,6 @@ What becomes of such a `row` is a row of a table, a place or a truth value, and 
 if one value of the program is one tensor of the file: what is compared is a value of its own.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

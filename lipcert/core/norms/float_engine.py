@@ -25,8 +25,6 @@ References: S. M. Rump, Verification of positive definiteness, BIT 46 (2006); N.
 Accuracy and Stability of Numerical Algorithms, sections 3.1, 3.5 and 10.1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from fractions import Fraction
 from typing import Final

@@ -8,8 +8,6 @@ kernel of the composed map. For a transposed convolution, all of it in the adjoi
 before it acts on the outputs of the kernel.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -11,8 +11,6 @@ Attained: where a best left and a best right singular vector of K' have no negat
 entry was raised between entries of theirs that are positive.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

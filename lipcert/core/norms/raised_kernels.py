@@ -1,7 +1,5 @@
 """Raised kernels of convolutions and of runs of steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

@@ -13,8 +13,6 @@ Factors are proposed in float64, and nothing of them is trusted: by panels of co
 rows and columns of zeros, because the matrices of chains are mostly zero.
 """
 
-from __future__ import annotations
-
 from fractions import Fraction
 from typing import Final
 

@@ -1,7 +1,5 @@
 """Moves before a convolution and averages behind it, folded into its kernel, as in `compose`."""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace

@@ -41,8 +41,6 @@ References: R. J. Duffin and A. C. Schaeffer, Some properties of functions of ex
 Bulletin of the AMS 44 (1938).
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import dataclass

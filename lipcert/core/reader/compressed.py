@@ -1,7 +1,5 @@
 """Model files that are gzips, which may not expand without end."""
 
-from __future__ import annotations
-
 import zlib
 from typing import Final
 

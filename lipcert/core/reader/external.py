@@ -5,8 +5,6 @@ with a single name (a hard link may be another file's content) is read, and that
 together keep to a budget.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import stat

@@ -1,7 +1,5 @@
 """The file of a model, decompressed if it is a gzip, and the folder that it lies in."""
 
-from __future__ import annotations
-
 import hashlib
 from pathlib import Path
 from typing import Final

@@ -6,8 +6,6 @@ condition. Invariants: nothing is inlined beyond `MAX_NODES` nodes, `MAX_BYTES` 
 them and `_MAX_NAMES` characters of new names; tensors are shared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Final

@@ -1,7 +1,5 @@
 """Tensors that are not plain bytes: numbers listed one by one, and types that are not read."""
 
-from __future__ import annotations
-
 from typing import Final
 
 import numpy as np

@@ -6,8 +6,6 @@ attributes with two values, unknown fields, two models in one file. Bodies of lo
 and inputs that are not tensors of numbers are kept as they are: what depends on them is refused.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Graphs inside of a model's own: functions, branches of an If, and bodies of loops."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Final
 

@@ -1,7 +1,5 @@
 """From a TensorProto to a `Tensor`: its numbers in one place, complete, of a plain type."""
 
-from __future__ import annotations
-
 import math
 from typing import Final
 
