@@ -12,12 +12,18 @@ from lipcert.core.losses.softmax import CrossEntropy
 
 BOTH = ["mean", "sum"]
 CLASS_LOSSES: list[Loss] = [
-    CrossEntropy(), CrossEntropy(0.3, 0.2), CrossEntropy(4.0), margins.NegativeLogLikelihood(),
-    Focal(), Focal(0.0), Focal(0.5),
+    CrossEntropy(),
+    CrossEntropy(0.3, 0.2),
+    CrossEntropy(4.0),
+    margins.NegativeLogLikelihood(),
+    Focal(),
+    Focal(0.0),
+    Focal(0.5),
     *(margins.MulticlassHinge(m, r) for m, r in product((0.0, 1.0, 7.0), BOTH)),
     *(margins.MultiMargin(m, r) for m, r in product((0.0, 1.0, 7.0), BOTH)),
-    margins.KantorovichRubinstein(), margins.HingeKantorovichRubinstein(2.5, 3.0),
-]  # fmt: skip
+    margins.KantorovichRubinstein(),
+    margins.HingeKantorovichRubinstein(2.5, 3.0),
+]
 TARGET_LOSSES: list[Loss] = [
     *(entries.BinaryCrossEntropy(t, r) for t, r in product((1.0, 0.25), BOTH)),
     *(entries.SquaredError(1.0, r, half) for r, half in product(BOTH, (False, True))),

@@ -98,7 +98,7 @@ def test_a_verdict_rests_on_few_lines(name: str, tmp_path: Path) -> None:
     model, file = ROOT / "models" / f"{network}.onnx", GOLDEN / f"{network}.lipcert.json"
     if options is not None:
         file = tmp_path / "certificate.json"
-        words = ["certify", str(model), "--tier", "quick", "--loss", "nll", *options.split()]
+        words = ["certify", str(model), "--loss", "cross-entropy", *options.split()]
         done = lipcert([*words, "-o", str(file)])
         assert done.exit_code == 0, done.output
     words = [str(file), "--model", str(model), "--tcb", "--format", "json"]

@@ -274,9 +274,12 @@ def test_the_shards_of_every_launcher_make_one_report(tmp_path: Path) -> None:
     part = AUDIT.split("<!-- shards -->")[1].split("<!-- end -->")[0]
     quoted = re.findall(r"""['"](?:CUDA\S* )?lipcert (audit [^'"]*--shard [^'"]*)['"]""", part)
     ranks = {
-        "RANK": "{0}", "WORLD_SIZE": "8", "SLURM_ARRAY_TASK_ID": "{0}",
-        "SLURM_ARRAY_TASK_COUNT": "8", "JOB_COMPLETION_INDEX": "{0}",
-    }  # fmt: skip
+        "RANK": "{0}",
+        "WORLD_SIZE": "8",
+        "SLURM_ARRAY_TASK_ID": "{0}",
+        "SLURM_ARRAY_TASK_COUNT": "8",
+        "JOB_COMPLETION_INDEX": "{0}",
+    }
     (tmp_path / "model.onnx").write_bytes((ROOT / "models" / "digits_mlp.onnx").read_bytes())
     x, y = np.full((20, 64), 0.5, np.float32), np.zeros(20, np.int64)
     np.savez(tmp_path / "train.npz", x=x, y=y)

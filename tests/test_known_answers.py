@@ -42,10 +42,14 @@ def test_group_sort_keeps_the_orthogonal_answer(depth: int) -> None:
 @pytest.mark.parametrize(
     ("spectral", "slope", "bias"),
     [
-        (1.0, 1.0, 0.0), (1.0, 1.0, 0.5), (2.0, 0.5, 0.3), (0.9, 1.0, 0.2), (1.2, 1.0, 0.1),
+        (1.0, 1.0, 0.0),
+        (1.0, 1.0, 0.5),
+        (2.0, 0.5, 0.3),
+        (0.9, 1.0, 0.2),
+        (1.2, 1.0, 0.1),
         (0.5, 1.0, 0.0),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("depth", [1, 3, 6])
 def test_closed_forms_for_bounded_weights(
     spectral: float, slope: float, bias: float, depth: int
@@ -119,8 +123,10 @@ def test_normalised_residuals_attain_one_over_root_epsilon_in_every_block(depth:
     """x + LayerNorm(x): an input of equal entries is one of the next block, too."""
     steps, below = [], "x"
     for k in range(depth):
-        steps += [(f"n{k}", Normalize((0,), 1e-5, centred=True), (below,)),
-                  (f"s{k}", Add((1, 1)), (below, f"n{k}"))]  # fmt: skip
+        steps += [
+            (f"n{k}", Normalize((0,), 1e-5, centred=True), (below,)),
+            (f"s{k}", Add((1, 1)), (below, f"n{k}")),
+        ]
         below = f"s{k}"
     found = proved(dag((8,), steps), input_norm=3.0)
     x = torch.full((8,), 0.5, dtype=torch.float64, requires_grad=True)

@@ -28,11 +28,16 @@ def test_record_names_the_loss_and_is_plain(kind: str) -> None:
 
 def test_records_hold_every_parameter() -> None:
     assert loss_record(make_loss("cross-entropy", temperature=2.0)) == {
-        "kind": "cross-entropy", "temperature": 2.0, "label_smoothing": 0.0,
-    }  # fmt: skip
+        "kind": "cross-entropy",
+        "temperature": 2.0,
+        "label_smoothing": 0.0,
+    }
     assert loss_record(make_loss("mse", label_norm=3.0, half=True, output_reduction="sum")) == {
-        "kind": "mse", "label_norm": 3.0, "output_reduction": "sum", "half": True,
-    }  # fmt: skip
+        "kind": "mse",
+        "label_norm": 3.0,
+        "output_reduction": "sum",
+        "half": True,
+    }
 
 
 def test_unknown_kind_lists_the_known_ones_and_names_the_nearest() -> None:

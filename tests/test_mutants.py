@@ -69,11 +69,15 @@ def test_every_module_of_rules_and_proofs_has_a_mutant() -> None:
 def test_what_certificates_are_accounted_by_has_mutants() -> None:
     """The functions that the checker asks."""
     asked = {
-        "accounting.account:epsilon_upper", "accounting.gaussian:gaussian_epsilon",
-        "accounting.poisson:poisson_epsilon", "accounting.renyi:poisson_renyi_epsilon",
-        "accounting.renyi:without_replacement_epsilon", "claims:effective_multiplier",
-        "claims:sensitivity_up", "claims:total_sensitivity",
-    }  # fmt: skip
+        "accounting.account:epsilon_upper",
+        "accounting.gaussian:gaussian_epsilon",
+        "accounting.poisson:poisson_epsilon",
+        "accounting.renyi:poisson_renyi_epsilon",
+        "accounting.renyi:without_replacement_epsilon",
+        "claims:effective_multiplier",
+        "claims:sensitivity_up",
+        "claims:total_sensitivity",
+    }
     assert asked <= {mutation.rule for mutation in MUTATIONS}
 
 

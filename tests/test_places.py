@@ -87,9 +87,11 @@ def test_a_loss_has_three_places(kind: str) -> None:
 def test_a_mechanism_that_holds_weights_has_four_places() -> None:
     """Its declaration, its row, and what users of training write. Its class says the rest."""
     assert places('"fixed-weight-norm"', r"\bFixedWeightNorm\b") == {
-        "core/ledger/held_weights.py", "core/ledger/mechanism.py", "training/__init__.py",
+        "core/ledger/held_weights.py",
+        "core/ledger/mechanism.py",
+        "training/__init__.py",
         "training/mechanisms.py",
-    }  # fmt: skip
+    }
 
 
 def test_a_mechanism_that_clips_has_six_places() -> None:
@@ -97,9 +99,12 @@ def test_a_mechanism_that_clips_has_six_places() -> None:
     training write, and what enforces it there; `suggest` has a trial of its own for each."""
     named = users_of("GradientClipping") - {"training/__init__.py", "training/suggesting.py"}
     assert named == {
-        "core/ledger/gradient_clipping.py", "core/ledger/premises.py", "gradient_stats/measure.py",
-        "training/enforcement.py", "training/mechanisms.py",
-    }  # fmt: skip
+        "core/ledger/gradient_clipping.py",
+        "core/ledger/premises.py",
+        "gradient_stats/measure.py",
+        "training/enforcement.py",
+        "training/mechanisms.py",
+    }
 
 
 @pytest.mark.parametrize("kind", MECHANISMS)
@@ -200,15 +205,19 @@ def test_only_its_class_knows_what_a_mechanism_does() -> None:
 def test_an_activation_has_three_places() -> None:
     """Its bounds, its operator in ONNX, and its function in torch."""
     assert places('[" ]soft_threshold"') == {
-        "core/lower/function_choices.py", "core/rules/__init__.py", "measure/lowering/functions.py",
-    }  # fmt: skip
+        "core/lower/function_choices.py",
+        "core/rules/__init__.py",
+        "measure/lowering/functions.py",
+    }
 
 
 def test_a_table_of_the_report_has_three_places() -> None:
     """Its record, which JSON is written from, where it is made, and its table in words."""
     assert places(r"\bAllocationReport\b", r"analysis\.allocations\b") == {
-        "analysis/pipeline.py", "analysis/records.py", "report/analysis.py",
-    }  # fmt: skip
+        "analysis/pipeline.py",
+        "analysis/records.py",
+        "report/analysis.py",
+    }
 
 
 SPELT_IN_A_WAY_OF_THEIR_OWN = {"input_norm", "input_box", "sampling_rate"}

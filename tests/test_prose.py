@@ -83,8 +83,10 @@ def test_what_is_refused_is_found() -> None:
         "A file that is no\nnetwork; the rule speaks of it, held by hand against x: no longer so."
     )
     assert [(place.line, place.found) for place in refused(source, "f")] == [
-        (1, "is no network"), (2, "speaks of"), (2, "held by hand against"),
-    ]  # fmt: skip
+        (1, "is no network"),
+        (2, "speaks of"),
+        (2, "held by hand against"),
+    ]
 
 
 def test_pages_and_texts_are_plain() -> None:

@@ -24,9 +24,13 @@ from tests.single_numbers import random_file
 from tests.test_network_attacks import found_above, random_bounds
 
 LOSSES: dict[str, dict[str, float]] = {
-    "bce": {}, "mse": {"label_norm": 1.0}, "mae": {},
-    "huber": {"label_norm": 1.0, "huber_delta": 0.5}, "kr": {}, "cosine": {"cosine_floor": 0.1},
-}  # fmt: skip
+    "bce": {},
+    "mse": {"label_norm": 1.0},
+    "mae": {},
+    "huber": {"label_norm": 1.0, "huber_delta": 0.5},
+    "kr": {},
+    "cosine": {"cosine_floor": 0.1},
+}
 """losses of an output of any shape"""
 NO_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
 """a smaller seed is no smaller file"""

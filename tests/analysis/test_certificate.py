@@ -19,9 +19,13 @@ from tests.importer.models import model, saved, weights
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 RUN = {
-    "dataset_size": 1437, "batch_size": 64, "epochs": 20, "sampling": "poisson", "delta": 1e-5,
+    "dataset_size": 1437,
+    "batch_size": 64,
+    "epochs": 20,
+    "sampling": "poisson",
+    "delta": 1e-5,
     "noise_multiplier": 1.0,
-}  # fmt: skip
+}
 
 
 def issued(name: str, **settings: object) -> Issued:

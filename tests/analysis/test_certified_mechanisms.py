@@ -23,9 +23,14 @@ from tests.core.lower.cases import model as onnx_model
 from tests.core.lower.cases import node
 
 RUN = {
-    "dataset_size": 1000, "batch_size": 50, "steps": 60, "sampling": "shuffle",
-    "neighbours": "zero-out", "delta": 1e-5, "noise_multiplier": 1.5,
-}  # fmt: skip
+    "dataset_size": 1000,
+    "batch_size": 50,
+    "steps": 60,
+    "sampling": "shuffle",
+    "neighbours": "zero-out",
+    "delta": 1e-5,
+    "noise_multiplier": 1.5,
+}
 CLIPS = {"mechanism": "backprop-clipping", "input_clip": 0.5, "cotangent_clip": 0.25}
 SCALED = {
     "mechanism": "weight-clipping",
@@ -155,9 +160,11 @@ def test_reflected_borders_do_not_get_the_published_bound(tmp_path) -> None:
 
 
 LAYERED = {
-    "mechanism": "backprop-clipping", "cotangent_clip": 0.25,
-    "input_clips": (("second*", 0.5), ("last.bias", 2.0)), "cotangent_clips": (("norm", 0.125),),
-}  # fmt: skip
+    "mechanism": "backprop-clipping",
+    "cotangent_clip": 0.25,
+    "input_clips": (("second*", 0.5), ("last.bias", 2.0)),
+    "cotangent_clips": (("norm", 0.125),),
+}
 
 
 def test_radii_of_single_layers_are_certified(tmp_path) -> None:

@@ -235,9 +235,11 @@ def test_reads_of_the_clips_themselves() -> None:
 def test_clipped_random_files_stay_below_their_bounds(seed: int, tmp_path: Path) -> None:
     radius, clip = 10.0 ** np.random.default_rng(seed).uniform(-2, 0.5, 2)
     mechanism = {
-        "mechanism": "backprop-clipping", "input_clip": float(radius),
-        "cotangent_clip": float(clip), "conv_clip": "l2" if seed % 2 else None,
-    }  # fmt: skip
+        "mechanism": "backprop-clipping",
+        "input_clip": float(radius),
+        "cotangent_clip": float(clip),
+        "conv_clip": "l2" if seed % 2 else None,
+    }
     proto = random_model(seed)
     found = random_bounds(proto, seed, tmp_path, constrained=False, **mechanism)
     if found is None:

@@ -18,11 +18,15 @@ TENSORS = {
     "w": weights(3, 6, seed=3), "down": weights(2, 6, seed=4), "up": weights(3, 2, seed=5),
 }  # fmt: skip
 NODES = [
-    node("ReduceL2", ["v"], ["n"], axes=[1]), node("Div", ["v", "n"], ["unit"]),
-    node("Mul", ["unit", "g"], ["first"]), node("Gemm", ["x", "first", "b0"], ["h"], transB=1),
-    node("Relu", ["h"], ["r"]), node("MatMul", ["up", "down"], ["low"]),
-    node("Add", ["w", "low"], ["second"]), node("Gemm", ["r", "second"], ["y"], transB=1),
-]  # fmt: skip
+    node("ReduceL2", ["v"], ["n"], axes=[1]),
+    node("Div", ["v", "n"], ["unit"]),
+    node("Mul", ["unit", "g"], ["first"]),
+    node("Gemm", ["x", "first", "b0"], ["h"], transB=1),
+    node("Relu", ["h"], ["r"]),
+    node("MatMul", ["up", "down"], ["low"]),
+    node("Add", ["w", "low"], ["second"]),
+    node("Gemm", ["r", "second"], ["y"], transB=1),
+]
 STATED = lipcert.Settings(loss="cross-entropy", input_norm=1.0)
 
 

@@ -27,9 +27,11 @@ def embedded(tmp_path):
         make_node("Gemm", ["s", "w", "b"], ["y"], transB=1),
     ]
     tensors = {
-        "table": weights(ROWS, 3).astype(np.float32), "axes": np.array([1]),
-        "w": weights(5, 3).astype(np.float32), "b": np.zeros(5, np.float32),
-    }  # fmt: skip
+        "table": weights(ROWS, 3).astype(np.float32),
+        "axes": np.array([1]),
+        "w": weights(5, 3).astype(np.float32),
+        "b": np.zeros(5, np.float32),
+    }
     proto = model(nodes, ("N", 4), tensors, dtype=TensorProto.INT64)
     return load_model(saved(proto, tmp_path))
 

@@ -78,10 +78,12 @@ def kept(folder: Path, nodes: list, tensors: dict[str, object], spec: Constraint
 @pytest.mark.parametrize(
     ("kind", "radius", "stays"),
     [
-        ("spectral", 2.001, True), ("spectral", 1.99, False), ("frobenius", 4.001, True),
+        ("spectral", 2.001, True),
+        ("spectral", 1.99, False),
+        ("frobenius", 4.001, True),
         ("frobenius", 3.9, False),
     ],
-)  # fmt: skip
+)
 def test_a_clip_leaves_alone_what_its_constraint_speaks_of_and_finds_small(
     tmp_path: Path, kind: str, radius: float, stays: bool
 ) -> None:

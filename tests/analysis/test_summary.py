@@ -10,13 +10,17 @@ from lipcert.core.program import Activation, Concat, Move, ReduceMax, ReduceNorm
 @pytest.mark.parametrize(
     ("moved", "kind"),
     [
-        (lambda x: x.reshape(3, 2), "Reshape"), (lambda x: x.T, "Permute"),
-        (lambda x: x[:, ::-1], "Permute"), (lambda x: x[1:], "Slice"),
-        (lambda x: x[:, 1:], "Slice"), (lambda x: x[[0, 1, 1]], "Gather"),
-        (lambda x: x[[1, 0], :2], "Gather"), (lambda x: np.pad(x, 1, constant_values=-1), "Pad"),
+        (lambda x: x.reshape(3, 2), "Reshape"),
+        (lambda x: x.T, "Permute"),
+        (lambda x: x[:, ::-1], "Permute"),
+        (lambda x: x[1:], "Slice"),
+        (lambda x: x[:, 1:], "Slice"),
+        (lambda x: x[[0, 1, 1]], "Gather"),
+        (lambda x: x[[1, 0], :2], "Gather"),
+        (lambda x: np.pad(x, 1, constant_values=-1), "Pad"),
         (lambda x: x[:0], "Slice"),
     ],
-)  # fmt: skip
+)
 def test_a_move_is_called_by_what_it_does(moved, kind):
     x = np.arange(6).reshape(2, 3)
     assert kind_of(Move(np.ascontiguousarray(moved(x))), x.size) == kind

@@ -15,9 +15,11 @@ from tests.core.lower.cases import node
 DEPTH, TOKENS, PIXELS, WIDTH, CLASSES = 4, 16, 4, 64, 10
 C = 0.1
 SHARED: dict[str, object] = {
-    "mechanism": "backprop-clipping", "cotangent_clip": C, "loss": "cross-entropy",
+    "mechanism": "backprop-clipping",
+    "cotangent_clip": C,
+    "loss": "cross-entropy",
     "input_box": (0.0, 1.0),
-}  # fmt: skip
+}
 SCALES = ("norm*.scale",)
 NORMS = ("norm*",)
 UNKNOWN = ("*.out", "*.fc2")

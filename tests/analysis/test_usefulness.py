@@ -108,10 +108,13 @@ def test_verdicts_without_a_signal(norm, word):
 @pytest.mark.parametrize(
     ("clip", "noise_multiplier", "said"),
     [
-        (1.0, 0.5, None), (1.0, 500.0, "and by clipping, too"), (20.0, 1.0, "little is learned."),
-        (500.0, 1.0, None), (500.0, 500.0, "and by clipping, too"),
+        (1.0, 0.5, None),
+        (1.0, 500.0, "and by clipping, too"),
+        (20.0, 1.0, "little is learned."),
+        (500.0, 1.0, None),
+        (500.0, 500.0, "and by clipping, too"),
     ],
-)  # fmt: skip
+)
 def test_a_run_that_drowns_is_said_to(clip, noise_multiplier, said):
     settings = Settings(
         mechanism="gradient-clipping",

@@ -30,9 +30,17 @@ from lipcert.settings.settings import Settings
 from tests.models.shipped import digits, path_of
 
 __all__ = [
-    "CLAIM_FAULTS", "LOOSE", "SUBJECTS", "TIGHT", "Caught", "ClaimFault", "Subject", "caught",
-    "cells_of", "report_of",
-]  # fmt: skip
+    "CLAIM_FAULTS",
+    "LOOSE",
+    "SUBJECTS",
+    "TIGHT",
+    "Caught",
+    "ClaimFault",
+    "Subject",
+    "caught",
+    "cells_of",
+    "report_of",
+]
 
 CPU = torch.device("cpu")
 BATCH = 64

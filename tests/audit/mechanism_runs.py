@@ -33,9 +33,18 @@ from tests.networks import dag, trained
 from tests.ops import Activation, Dense
 
 __all__ = [
-    "BATCH", "HELD", "RIGHT", "SIGMA", "STEPS", "Fault", "Way", "audited", "codes", "recorded",
+    "BATCH",
+    "HELD",
+    "RIGHT",
+    "SIGMA",
+    "STEPS",
+    "Fault",
+    "Way",
+    "audited",
+    "codes",
+    "recorded",
     "settings",
-]  # fmt: skip
+]
 
 POOL, BATCH, STEPS, SIGMA = 60, 4, 12, 1.5
 SIZES = (8, 12, 3)
@@ -45,9 +54,15 @@ Gradients = dict[str, Tensor]
 def settings(**own: object) -> Settings:
     """Of a run of Poisson batches, twelve unless told otherwise."""
     given: dict[str, object] = {
-        "loss": "multi-margin", "input_norm": 1.0, "noise_multiplier": SIGMA, "dataset_size": POOL,
-        "batch_size": BATCH, "sampling": "poisson", "steps": STEPS, "delta": 1e-5,
-    }  # fmt: skip
+        "loss": "multi-margin",
+        "input_norm": 1.0,
+        "noise_multiplier": SIGMA,
+        "dataset_size": POOL,
+        "batch_size": BATCH,
+        "sampling": "poisson",
+        "steps": STEPS,
+        "delta": 1e-5,
+    }
     return Settings(**(given | own))  # type: ignore[arg-type]
 
 

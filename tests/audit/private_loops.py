@@ -94,9 +94,12 @@ class Loop:
         recorder = lipcert.Recorder(folder, model, self.optimizer, every=1, detail=self.every)
         with recorder:
             recorder.declare(
-                dataset_size=POOL, batch_size=BATCH, sampling=self.sampler,
-                steps=self.account_steps, noise_multiplier=self.sigma,
-            )  # fmt: skip
+                dataset_size=POOL,
+                batch_size=BATCH,
+                sampling=self.sampler,
+                steps=self.account_steps,
+                noise_multiplier=self.sigma,
+            )
             loss_fn = recorder.wrap_loss(functional.cross_entropy)
             loader = recorder.wrap_loader(self.loader(data))
             for step, batch in enumerate(loader):

@@ -19,8 +19,16 @@ from tests.written import model_of
 SETTINGS = {
     "defaults": Settings(),
     "run": Settings(
-        input_norm=4.0, loss="cross-entropy", temperature=2.0, label_smoothing=0.1, batch_size=64,
-        dataset_size=1000, sampling="poisson", steps=100, delta=1e-5, noise_multiplier=1.1,
+        input_norm=4.0,
+        loss="cross-entropy",
+        temperature=2.0,
+        label_smoothing=0.1,
+        batch_size=64,
+        dataset_size=1000,
+        sampling="poisson",
+        steps=100,
+        delta=1e-5,
+        noise_multiplier=1.1,
         freeze=("*.bias",),
     ),
     "constrained": Settings(
@@ -33,7 +41,7 @@ SETTINGS = {
         mechanism="gradient-clipping", clip_norm=0.7, clip_scope="group", scope="point"
     ),
     "other loss": Settings(loss="mse", label_norm=1.0, half=True, loss_clip=0.5),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")
@@ -100,9 +108,12 @@ def test_claims_are_made_anew_under_weight_clipping_alone(model: ImportedModel) 
 
 def test_a_certificate_at_a_point_keeps_its_numbers_there(model: ImportedModel) -> None:
     wanted = Settings(
-        loss="cross-entropy", input_norm=1.0, mechanism="weight-clipping",
-        constraint=ConstraintSpec("spectral", 50.0), bias_norm=20.0,
-    )  # fmt: skip
+        loss="cross-entropy",
+        input_norm=1.0,
+        mechanism="weight-clipping",
+        constraint=ConstraintSpec("spectral", 50.0),
+        bias_norm=20.0,
+    )
     certified = claims_of_certificate(model, certify(model, wanted).certificate, "it")
     own = parameters_of(certified.engine.graph)
     assert claims_at(certified, own) is certified

@@ -163,10 +163,14 @@ def test_recorded_gradients_that_were_held_against_claims_are_an_audit() -> None
 @pytest.mark.parametrize(
     ("share", "limit", "is_pass"),
     [
-        (0.99e-3, 1e3, False), (1.01e-3, 1e3, True), (0.99e-3, 1e4, True), (0.5, 1.5, False),
-        (0.0, 1e300, False), (0.0, math.inf, True),
+        (0.99e-3, 1e3, False),
+        (1.01e-3, 1e3, True),
+        (0.99e-3, 1e4, True),
+        (0.5, 1.5, False),
+        (0.0, 1e300, False),
+        (0.0, math.inf, True),
     ],
-)  # fmt: skip
+)
 def test_a_bound_that_nothing_came_near_is_no_pass(
     share: float, limit: float, is_pass: bool
 ) -> None:

@@ -37,10 +37,14 @@ def person(folder: Path) -> Path:
     """A row for column 0, and column 1 as it is."""
     rng = np.random.default_rng(0)
     nodes = [
-        node("Split", "x sizes", "a b", axis=1), node("Gather", "t a", "e"),
-        node("Reshape", "e shape", "r"), node("Cast", "b", "f", to=onnx.TensorProto.FLOAT),
-        node("MatMul", "f u", "z"), node("Add", "r z", "h"), node("MatMul", "h w"),
-    ]  # fmt: skip
+        node("Split", "x sizes", "a b", axis=1),
+        node("Gather", "t a", "e"),
+        node("Reshape", "e shape", "r"),
+        node("Cast", "b", "f", to=onnx.TensorProto.FLOAT),
+        node("MatMul", "f u", "z"),
+        node("Add", "r z", "h"),
+        node("MatMul", "h w"),
+    ]
     tensors = {"t": rng.standard_normal((ROWS, 4)), "u": np.full((1, 4), 0.01)}
     rest = {"w": rng.standard_normal((4, 3)), "sizes": [1, 1], "shape": [-1, 4]}
     return saved(folder, nodes, 2, **tensors, **rest)
@@ -57,10 +61,13 @@ def audited(path: Path, x: np.ndarray, *options: str) -> int:
 @pytest.mark.parametrize(
     ("odd", "options"),
     [
-        (2.5, ()), (ROWS, ()), (-1, ()), (ROWS, ("--input-box", "0", "100")),
+        (2.5, ()),
+        (ROWS, ()),
+        (-1, ()),
+        (ROWS, ("--input-box", "0", "100")),
         (-ROWS - 1, ("--input-box", "-100", "100")),
     ],
-)  # fmt: skip
+)
 def test_what_chooses_no_row_is_no_pass(tmp_path: Path, odd: float, options: tuple) -> None:
     path, x = text(tmp_path), np.random.default_rng(1).integers(ROWS, size=(8, 3))
     assert audited(path, x, *options) == 0

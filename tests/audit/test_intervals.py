@@ -90,9 +90,11 @@ def truth_of(graph: Graph, x: Any, y: Any, loss: Loss) -> dict[Family, Mapping[s
     )
     whole = np.sqrt(sum(norms**2 for norms in gradients.values()))
     return {
-        Family.VALUE: values, Family.COTANGENT: cotangents, Family.GRADIENT: gradients,
+        Family.VALUE: values,
+        Family.COTANGENT: cotangents,
+        Family.GRADIENT: gradients,
         Family.WHOLE: {ALL: whole},
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("seeds", [range(k, k + 10) for k in range(0, 90, 10)], ids=str)

@@ -88,8 +88,11 @@ def test_units_cover_every_example_once() -> None:
     units = units_of([("model", "data", 10), ("step 5", "data", 3)], job, attacked=6)
     replays = [unit for unit in units if unit.kind is Kind.REPLAY]
     assert [(u.weights, u.start, u.stop) for u in replays] == [
-        ("model", 0, 4), ("model", 4, 8), ("model", 8, 10), ("step 5", 0, 3),
-    ]  # fmt: skip
+        ("model", 0, 4),
+        ("model", 4, 8),
+        ("model", 8, 10),
+        ("step 5", 0, 3),
+    ]
     attacks = [unit for unit in units if unit.kind is Kind.ATTACK]
     assert [(u.weights, u.start, u.stop) for u in attacks] == [("model", 0, 6), ("step 5", 0, 3)]
     assert [unit.number for unit in units] == list(range(6))

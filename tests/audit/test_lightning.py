@@ -101,9 +101,12 @@ class Private(Digits):
 
         self.trainer.fit_loop.setup_data()
         wrapped, optimizer, _ = PrivacyEngine().make_private(
-            module=self.net, optimizer=torch.optim.SGD(self.net.parameters(), 0.1),
-            data_loader=self.trainer.train_dataloader, noise_multiplier=SIGMA, max_grad_norm=RADIUS,
-        )  # fmt: skip
+            module=self.net,
+            optimizer=torch.optim.SGD(self.net.parameters(), 0.1),
+            data_loader=self.trainer.train_dataloader,
+            noise_multiplier=SIGMA,
+            max_grad_norm=RADIUS,
+        )
         self.net = wrapped
         return optimizer
 

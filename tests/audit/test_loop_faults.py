@@ -179,11 +179,13 @@ def clipped_sum(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> Tensors:
 @pytest.mark.parametrize(
     "generator",
     [
-        lambda: None, lambda: torch.Generator().manual_seed(4), lambda: np.random.default_rng(4),
+        lambda: None,
+        lambda: torch.Generator().manual_seed(4),
+        lambda: np.random.default_rng(4),
         lambda: np.random.Generator(np.random.Philox(4)),
     ],
     ids=["global", "torch", "numpy", "philox"],
-)  # fmt: skip
+)
 def test_loops_without_a_loader(generator: Any) -> None:
     """Nothing shows their batches, so that another example takes the place of one."""
     report = lipcert.audit.twin(by_hand(generator), few(), count=2)

@@ -51,9 +51,16 @@ RIGHT_WAYS = {
     "two ranks": Way(CLIPLESS, ranks=2),
 }
 ALL = {
-    "trace-integrity", "schedule", "noise", "release", "seed-reuse", "contribution", "agreement",
-    "chain", "epsilon",
-}  # fmt: skip
+    "trace-integrity",
+    "schedule",
+    "noise",
+    "release",
+    "seed-reuse",
+    "contribution",
+    "agreement",
+    "chain",
+    "epsilon",
+}
 
 
 @pytest.mark.sample(6)

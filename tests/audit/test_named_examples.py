@@ -60,15 +60,24 @@ def test_without_the_data_everything_else_is_checked_and_the_rest_is_said(tmp_pa
     found = audited(tmp_path / "t", None)
     assert bad(found) == set()
     assert names(found) == {
-        "trace-integrity", "schedule", "noise", "release", "seed-reuse", "weight-constraint",
+        "trace-integrity",
+        "schedule",
+        "noise",
+        "release",
+        "seed-reuse",
+        "weight-constraint",
         "chain",
-    }  # fmt: skip
+    }
     (replay,) = [text for text in found.not_done if text.startswith("replay:")]
     assert "3 steps are not in the trace" in replay
     assert "--data FILE" in replay
     assert {text.partition(":")[0] for text in found.not_done} == {
-        "epsilon", "replay", "admissibility", "contribution", "agreement",
-    }  # fmt: skip
+        "epsilon",
+        "replay",
+        "admissibility",
+        "contribution",
+        "agreement",
+    }
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -104,18 +104,24 @@ def private(**options: Any) -> tuple[Any, ...]:
     """Model, optimizer, loader, and the loss of ghost clipping."""
     network = nn.Linear(64, 10)
     given: dict[str, Any] = {
-        "module": network, "optimizer": torch.optim.SGD(network.parameters(), 0.1),
+        "module": network,
+        "optimizer": torch.optim.SGD(network.parameters(), 0.1),
         "data_loader": DataLoader(TensorDataset(*examples()), batch_size=BATCH),
-        "noise_multiplier": 1.0, "max_grad_norm": 1.0,
-    }  # fmt: skip
+        "noise_multiplier": 1.0,
+        "max_grad_norm": 1.0,
+    }
     made = opacus.PrivacyEngine().make_private(**{**given, **options})
     return made[0], made[1], made[-1], *made[2:-1]
 
 
 ADAPTIVE = {
-    "clipping": "adaptive", "target_unclipped_quantile": 0.5, "clipbound_learning_rate": 0.2,
-    "max_clipbound": 10.0, "min_clipbound": 0.1, "unclipped_num_std": 5.0,
-}  # fmt: skip
+    "clipping": "adaptive",
+    "target_unclipped_quantile": 0.5,
+    "clipbound_learning_rate": 0.2,
+    "max_clipbound": 10.0,
+    "min_clipbound": 0.1,
+    "unclipped_num_std": 5.0,
+}
 
 
 def test_what_a_trace_has_no_words_for_is_refused(tmp_path: Path) -> None:

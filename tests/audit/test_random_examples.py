@@ -28,14 +28,20 @@ DOMAINS = {
     "assumed": {},
 }
 LOSSES = {
-    "cross-entropy": {}, "bce": {"loss": "bce"}, "mse": {"loss": "mse", "label_norm": 2.5},
-    "mse at 0": {"loss": "mse", "label_norm": 0.0}, "mae": {"loss": "mae"},
+    "cross-entropy": {},
+    "bce": {"loss": "bce"},
+    "mse": {"loss": "mse", "label_norm": 2.5},
+    "mse at 0": {"loss": "mse", "label_norm": 0.0},
+    "mae": {"loss": "mae"},
     "huber": {"loss": "huber", "huber_delta": 0.3},
-    "huber within": {"loss": "huber", "label_norm": 0.7}, "focal": {"loss": "focal"},
-    "multiclass-hinge": {"loss": "multiclass-hinge"}, "multi-margin": {"loss": "multi-margin"},
-    "kr": {"loss": "kr"}, "hkr": {"loss": "hkr", "hkr_weight": 2.0},
+    "huber within": {"loss": "huber", "label_norm": 0.7},
+    "focal": {"loss": "focal"},
+    "multiclass-hinge": {"loss": "multiclass-hinge"},
+    "multi-margin": {"loss": "multi-margin"},
+    "kr": {"loss": "kr"},
+    "hkr": {"loss": "hkr", "hkr_weight": 2.0},
     "cosine": {"loss": "cosine", "cosine_floor": 0.5},
-}  # fmt: skip
+}
 SINGLE = ("bce", "mse", "mae", "kr", "hkr")
 
 

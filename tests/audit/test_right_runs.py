@@ -17,9 +17,12 @@ from tests.audit.test_mechanisms import RIGHT_WAYS
 
 SEEDS = 25
 OPTIMIZERS = (
-    torch.optim.SGD, partial(torch.optim.SGD, momentum=0.9, weight_decay=0.01), torch.optim.Adam,
-    torch.optim.RMSprop, partial(torch.optim.SGD, momentum=0.5, nesterov=True),
-)  # fmt: skip
+    torch.optim.SGD,
+    partial(torch.optim.SGD, momentum=0.9, weight_decay=0.01),
+    torch.optim.Adam,
+    torch.optim.RMSprop,
+    partial(torch.optim.SGD, momentum=0.5, nesterov=True),
+)
 
 
 def run(folder: Path, name: str, seed: int) -> AuditReport:

@@ -49,9 +49,12 @@ class Tied(nn.Module):
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     rng = np.random.default_rng(0)
     nodes = [
-        node("Gather", "t x", "e"), node("MatMul", "e v", "h"), node("Relu", "h", "r"),
-        node("Transpose", "t", "head"), node("MatMul", "r head", "y"),
-    ]  # fmt: skip
+        node("Gather", "t x", "e"),
+        node("MatMul", "e v", "h"),
+        node("Relu", "h", "r"),
+        node("Transpose", "t", "head"),
+        node("MatMul", "r head", "y"),
+    ]
     constants = {"t": rng.standard_normal((CLASSES, WIDTH)), "v": rng.standard_normal((4, WIDTH))}
     proto = of_numbers(model(nodes, ["N", TOKENS], constants))
     found = tmp_path_factory.mktemp("tokens") / "net.onnx"

@@ -178,8 +178,10 @@ def test_the_noise_is_held_against_that_of_clipping(data: Path) -> None:
     assert worth["slack"] == pytest.approx(whole["slack"], rel=1e-9)
     observed = worth["observed"]
     assert (observed["source"], observed["examples"], observed["is_private"]) == (
-        str(data), 40, True,
-    )  # fmt: skip
+        str(data),
+        40,
+        True,
+    )
     assert observed["grad_norm_max"] == pytest.approx(whole["grad_norm_max"], rel=1e-9)
     x, y = (torch.from_numpy(item) for item in examples())
     network = module("digits_mlp", torch.float64)

@@ -249,12 +249,18 @@ def test_markdown_into_a_file(files: tuple[Path, Path], tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"", b"[]", b"{}", b'{"schema":"lipcert.certificate/1"}',
-        b'{"schema":"lipcert.certificate/2"}', b'{"schema":"lipcert.analysis/1"}',
+        b"",
+        b"[]",
+        b"{}",
+        b'{"schema":"lipcert.certificate/1"}',
+        b'{"schema":"lipcert.certificate/2"}',
+        b'{"schema":"lipcert.analysis/1"}',
         b'{"schema":["lipcert.analysis/1"]}',
-        b'{"schema":"lipcert.analysis/1","assumptions":1,"model":2}', b"\xff", b"[" * 100_000,
+        b'{"schema":"lipcert.analysis/1","assumptions":1,"model":2}',
+        b"\xff",
+        b"[" * 100_000,
     ],
-)  # fmt: skip
+)
 def test_unreadable_files_are_3_in_one_line(tmp_path: Path, data: bytes) -> None:
     file, good = tmp_path / "x.json", tmp_path / "good.json"
     file.write_bytes(data)

@@ -42,15 +42,21 @@ def test_no_finite_sensitivity_is_3_after_the_report(engine: Engine, output_form
 @pytest.mark.parametrize(
     "words",
     [
-        ["analyze"], ["analyze", "a.onnx", "b.onnx"], ["analyze", "a.onnx", "--no-such-option"],
-        ["analyze", "a.onnx", "--format", "yaml"], ["analyze", "a.onnx", "--input-norm", "-1"],
+        ["analyze"],
+        ["analyze", "a.onnx", "b.onnx"],
+        ["analyze", "a.onnx", "--no-such-option"],
+        ["analyze", "a.onnx", "--format", "yaml"],
+        ["analyze", "a.onnx", "--input-norm", "-1"],
         ["analyze", "a.onnx", "--input-norm", "many"],
-        ["analyze", "a.onnx", "--input-box", "1", "0"], ["analyze", "a.onnx", "--report", "yaml=x"],
+        ["analyze", "a.onnx", "--input-box", "1", "0"],
+        ["analyze", "a.onnx", "--report", "yaml=x"],
         ["analyze", "a.onnx", "--constraint", "spectral"],
-        ["analyze", "a.onnx", "--constraint", "nuclear:1"], ["no-such-verb"],
-        ["explain", "no.such.rule"], ["inspect"],
+        ["analyze", "a.onnx", "--constraint", "nuclear:1"],
+        ["no-such-verb"],
+        ["explain", "no.such.rule"],
+        ["inspect"],
     ],
-)  # fmt: skip
+)
 def test_a_wrong_request_is_2_in_one_line(engine: Engine, words: list[str]) -> None:
     result = call(*words)
     assert result.exit_code == 2

@@ -44,9 +44,13 @@ PLACES = {
     if isinstance(parameter.type, PathWord) or parameter.metavar == "FMT=FILE"
 }
 NAMES = {
-    "zero byte": "net\0.onnx", "long": "a" * 10_000, "long part": "folder/" + "b" * 300,
-    "long path": "c/" * 5_000, "empty": "", "not UTF-8": os.fsdecode(b"net\xff.onnx"),
-}  # fmt: skip
+    "zero byte": "net\0.onnx",
+    "long": "a" * 10_000,
+    "long part": "folder/" + "b" * 300,
+    "long path": "c/" * 5_000,
+    "empty": "",
+    "not UTF-8": os.fsdecode(b"net\xff.onnx"),
+}
 THINGS = ["/", "folder", "nothing", "link", "fifo", "/dev/null/x", "folder/../folder", "locked/a"]
 
 

@@ -34,10 +34,13 @@ def test_a_pipe_stays_a_pipe(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "more", "start"),
     [
-        ("a.json", (), "{"), ("a.JSON", (), "{"), ("a.txt", (), str(MODEL)), ("a", (), str(MODEL)),
+        ("a.json", (), "{"),
+        ("a.JSON", (), "{"),
+        ("a.txt", (), str(MODEL)),
+        ("a", (), str(MODEL)),
         ("a.json", ("--format", "text"), str(MODEL)),
     ],
-)  # fmt: skip
+)
 def test_a_file_has_the_format_of_its_ending_where_none_is_given(
     name: str, more: tuple[str, ...], start: str, tmp_path: Path
 ) -> None:

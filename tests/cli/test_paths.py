@@ -79,11 +79,15 @@ def test_other_files_that_are_not_there(words: str, why: str) -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "inspect net.onnx", "analyze net.onnx", "certify net.onnx",
-        "audit net.onnx --data data.npz", "report net.json", "compare net.json net.json",
+        "inspect net.onnx",
+        "analyze net.onnx",
+        "certify net.onnx",
+        "audit net.onnx --data data.npz",
+        "report net.json",
+        "compare net.json net.json",
         "privacy --noise-multiplier 1 --steps 3",
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize(
     ("target", "why"),
     [
@@ -110,14 +114,19 @@ def test_an_audit_of_nothing_is_a_wrong_request() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        "analyze net.onnx -o net.onnx", "analyze net.onnx --report json=net.onnx",
-        "inspect net.onnx -o ./folder/../net.onnx", "certify net.onnx -o net.onnx",
-        "suggest net.onnx --apply net.onnx --force", "audit net.onnx --data data.npz -o net.onnx",
+        "analyze net.onnx -o net.onnx",
+        "analyze net.onnx --report json=net.onnx",
+        "inspect net.onnx -o ./folder/../net.onnx",
+        "certify net.onnx -o net.onnx",
+        "suggest net.onnx --apply net.onnx --force",
+        "audit net.onnx --data data.npz -o net.onnx",
         "check net.json --model net.onnx -o net.onnx",
-        "check net.json --model net.onnx -o net.json", "compare net.json net.json -o net.json",
-        "report net.json -o net.json", "privacy net.json -o net.json",
+        "check net.json --model net.onnx -o net.json",
+        "compare net.json net.json -o net.json",
+        "report net.json -o net.json",
+        "privacy net.json -o net.json",
     ],
-)  # fmt: skip
+)
 def test_no_result_replaces_what_is_read(words: str, folder: Path) -> None:
     before = {name: (folder / name).read_bytes() for name in ("net.onnx", "net.json")}
     done = run(words)

@@ -46,22 +46,26 @@ VERBS = (
 )
 PROCESSES: dict[str, tuple[Stage, ...]] = {
     "more and more": (
-        (HEAVY, LIGHT), ({"torch", "rich", "scipy", "safetensors", "dp_accounting"}, ENGINE),
-        ({"torch", "safetensors"}, TRACES), ({"torch"}, VERBS),
+        (HEAVY, LIGHT),
+        ({"torch", "rich", "scipy", "safetensors", "dp_accounting"}, ENGINE),
+        ({"torch", "safetensors"}, TRACES),
+        ({"torch"}, VERBS),
     ),
     "a report": (
         ({"torch", "onnx", "onnxruntime", "rich"}, commands("report {certificate} --format json")),
     ),
-}  # fmt: skip
+}
 """what is not loaded, neither by these statements nor by those before them"""
 
 
 @pytest.mark.parametrize("name", PROCESSES)
 def test_nothing_is_loaded_before_it_is_needed(file: Path, name: str, tmp_path: Path) -> None:
     paths = {
-        "certificate": str(file), "trace": str(made(tmp_path / "trace", 1)), "model": str(MODEL),
+        "certificate": str(file),
+        "trace": str(made(tmp_path / "trace", 1)),
+        "model": str(MODEL),
         "out": str(tmp_path / "out.json"),
-    }  # fmt: skip
+    }
     code = """if True:
         import sys
         for unwanted, statements in STAGES:

@@ -47,10 +47,12 @@ def test_the_report_begins_with_how_things_stand() -> None:
     assert beginning.startswith(MODEL)
     assert beginning.index(" Now, mechanism none: G ") < beginning.index(" Do: ")
     headings = (
-        "Recipe: before and after each change", "How", "Then",
+        "Recipe: before and after each change",
+        "How",
+        "Then",
         "The best that was found under each mechanism",
         "Changes, each by itself, by noise over signal",
-    )  # fmt: skip
+    )
     places = [done.stdout.index(f"\n{heading}\n") for heading in headings]
     assert places == sorted(places)
     assert f"lipcert analyze {MODEL} --config recipe.toml" in done.stdout

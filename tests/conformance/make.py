@@ -246,18 +246,29 @@ def _by_hand() -> Iterator[Entry]:
     said, p, q, tau = _read("images-in-a-box"), *[(0.0).hex()] * 2, (1.0).hex()
     at = _line(said, "fact/step", "v3") + 1
     line = {
-        "rule": "fact/gain", "value": "v3", "values": ["v2"], "numbers": [[p] * 6, [q] * 7, [tau]],
-        "gain": (8.0).hex(), "method": "dense", "twists": [], "counts": [],
-    }  # fmt: skip
+        "rule": "fact/gain",
+        "value": "v3",
+        "values": ["v2"],
+        "numbers": [[p] * 6, [q] * 7, [tau]],
+        "gain": (8.0).hex(),
+        "method": "dense",
+        "twists": [],
+        "counts": [],
+    }
     said = _with_line(said, at, line, "images")
     yield from _good("raised", "images", write_canonical(said), "W is raised to its positive part")
     said, two, nothing = _read("perceptron"), (2.0).hex(), (0.0).hex()
     at = _line(said, "fact/step", "v1") + 1
     line = {
-        "rule": "fact/products", "value": "v1", "start": "x", "level": (16.0).hex(),
-        "norms": [(64.0).hex(), nothing], "ties": [[two] * 6], "places": [1, 11 + 6, 12],
+        "rule": "fact/products",
+        "value": "v1",
+        "start": "x",
+        "level": (16.0).hex(),
+        "norms": [(64.0).hex(), nothing],
+        "ties": [[two] * 6],
+        "places": [1, 11 + 6, 12],
         "cuts": [(0.25).hex(), two, nothing],
-    }  # fmt: skip
+    }
     said = _with_line(said, at, line, "perceptron")
     yield from _good("together", "perceptron", write_canonical(said), "64 is above the norm of W²")
     for name, put in (

@@ -13,8 +13,12 @@ from lipcert.settings.settings import ConstraintSpec
 
 HERE: Final = Path(__file__).parent
 RUN: Final[Mapping[str, object]] = {
-    "dataset_size": 400, "batch_size": 16, "steps": 30, "delta": 1e-5, "noise_multiplier": 2.0,
-}  # fmt: skip
+    "dataset_size": 400,
+    "batch_size": 16,
+    "steps": 30,
+    "delta": 1e-5,
+    "noise_multiplier": 2.0,
+}
 SHUFFLED: Final[Mapping[str, object]] = {**RUN, "sampling": "shuffle", "neighbours": "zero-out"}
 BALL: Final[Mapping[str, object]] = {"batch_size": 16, "input_norm": 1.0}
 BOX: Final[Mapping[str, object]] = {"batch_size": 16, "input_box": (0.0, 1.0)}
@@ -76,8 +80,10 @@ def _shaped(item: str) -> tuple[str, tuple[int, ...], int]:
     """A name, its shape, and whether it holds real or whole numbers."""
     name, shape, *whole = item.split(":")
     return (
-        name, tuple(map(int, shape.split(","))), [TensorProto.FLOAT, TensorProto.INT64][len(whole)],
-    )  # fmt: skip
+        name,
+        tuple(map(int, shape.split(","))),
+        [TensorProto.FLOAT, TensorProto.INT64][len(whole)],
+    )
 
 
 def _constant(name: str, value: object) -> NodeProto:

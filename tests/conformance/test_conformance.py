@@ -83,8 +83,13 @@ def test_a_checker_that_errs_is_reported(printed, code, wrong, capsys):
 
 def test_codes_alone_may_be_compared():
     words = [
-        "--only=unknown rule", "--codes-only", "--", sys.executable, "-c", "raise SystemExit(1)",
-    ]  # fmt: skip
+        "--only=unknown rule",
+        "--codes-only",
+        "--",
+        sys.executable,
+        "-c",
+        "raise SystemExit(1)",
+    ]
     assert run.main(words) == 0
 
 

@@ -164,10 +164,16 @@ def _premises(program: Program, proto: ModelProto, rng: np.random.Generator) -> 
         ("mse", {"label_norm": 0.7, "output_reduction": terms, "half": "false"}),
     ][int(rng.integers(4)) if program.shapes[program.output][-1] > 1 else 3]
     return Premises(
-        input_norm=(radius, None, least + radius)[kind], input_box=(None, box, box)[kind],
-        loss=loss, loss_parameters=tuple(sorted(parameters.items())), loss_clip=None,
-        mechanism=Clipless(), relation="add-remove", divisor=None, run=None,
-    )  # fmt: skip
+        input_norm=(radius, None, least + radius)[kind],
+        input_box=(None, box, box)[kind],
+        loss=loss,
+        loss_parameters=tuple(sorted(parameters.items())),
+        loss_clip=None,
+        mechanism=Clipless(),
+        relation="add-remove",
+        divisor=None,
+        run=None,
+    )
 
 
 def random_scope(proto: ModelProto, rng: np.random.Generator, *, constrained: bool) -> ScopeClaim:

@@ -36,10 +36,16 @@ from lipcert.search.prover import Derived, derive
 from lipcert.text.certificate import assumptions_of
 
 PREMISES = Premises(
-    input_norm=None, input_box=(0.0, 1.0), loss="cross-entropy",
-    loss_parameters=(("label_smoothing", 0.0), ("temperature", 0.125)), loss_clip=None,
-    mechanism=Unchanged(), relation="zero-out", divisor=None, run=None,
-)  # fmt: skip
+    input_norm=None,
+    input_box=(0.0, 1.0),
+    loss="cross-entropy",
+    loss_parameters=(("label_smoothing", 0.0), ("temperature", 0.125)),
+    loss_clip=None,
+    mechanism=Unchanged(),
+    relation="zero-out",
+    divisor=None,
+    run=None,
+)
 
 
 @dataclass(frozen=True)

@@ -117,9 +117,11 @@ class Builder(Draws):
             ):
                 items.append(item)
         return {
-            "kernel_shape": taps, "strides": strides, "dilations": dilations,
+            "kernel_shape": taps,
+            "strides": strides,
+            "dilations": dilations,
             "pads": before + after,
-        }  # fmt: skip
+        }
 
     def conv(self, value: str) -> str:
         channels, *sizes = self.shape(value)[1:]

@@ -236,8 +236,10 @@ def test_parts_of_a_matrix_spread_by_their_own_rows() -> None:
 
 
 OTHERS = [
-    p.Normalize((1,), EPSILON, True), p.Normalize((1, 2), EPSILON, True), p.Activation("relu"),
-]  # fmt: skip
+    p.Normalize((1,), EPSILON, True),
+    p.Normalize((1, 2), EPSILON, True),
+    p.Activation("relu"),
+]
 
 
 def _refused(steps: Sequence[Step]) -> None:

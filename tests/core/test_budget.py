@@ -101,11 +101,16 @@ def grown(count):
 
 
 HOSTILE = {
-    "transposes and reshapes": turning(40), "gathers": scattered(40), "tiles": tiled(40),
-    "expanded constants": repeated(20), "concatenated constants": joined(20),
-    "concatenations": piled(6000), "whole numbers": counted(30), "windows": windowed(4),
+    "transposes and reshapes": turning(40),
+    "gathers": scattered(40),
+    "tiles": tiled(40),
+    "expanded constants": repeated(20),
+    "concatenated constants": joined(20),
+    "concatenations": piled(6000),
+    "whole numbers": counted(30),
+    "windows": windowed(4),
     "resized": grown(4),
-}  # fmt: skip
+}
 
 
 @pytest.fixture(scope="module")

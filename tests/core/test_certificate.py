@@ -55,12 +55,23 @@ LINES: tuple[Line[Any], ...] = (
     StepFact(value="y", step="conv/1", bound=2.0),
     AffineFact(value="z", values=("y", "z"), bound=2.0),
     GainFact(
-        value="z", values=("y",), numbers=((0.5,), (1.0, 2.0), (3.0,)), gain=1.5, method="dense",
+        value="z",
+        values=("y",),
+        numbers=((0.5,), (1.0, 2.0), (3.0,)),
+        gain=1.5,
+        method="dense",
         bound=2.0,
     ),
     ProductFact(
-        value="z", start="x", level=2.0, norms=(0.5, 1.0), ties=((1.0,),), places=(3, 4),
-        cuts=(0.25, 0.0), raised=(0.0, 2.0), bound=2.0,
+        value="z",
+        start="x",
+        level=2.0,
+        norms=(0.5, 1.0),
+        ties=((1.0,),),
+        places=(3, 4),
+        cuts=(0.25, 0.0),
+        raised=(0.0, 2.0),
+        bound=2.0,
     ),
     SliceFact(value="z", norms=(0.5, 1.0), bound=2.0),
     ChainForm(use="values", start="x", stop="y", multipliers=((0.5, 1.0), (2.0,)), bound=2.0),
@@ -78,7 +89,7 @@ LINES: tuple[Line[Any], ...] = (
         value="y", stop="z", ratio=1.0, claim=0.5, weights=((1.0,), (0.5, 2.0)), bound=1.0
     ),
     TensorGradient(tensor="w", bound=1.0),
-)  # fmt: skip
+)
 SAMPLE = Certificate(
     tool=Tool("lipcert", "0.1.0"),
     model=ModelIdentity(

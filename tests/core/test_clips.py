@@ -34,14 +34,17 @@ def residual(tmp_path) -> tuple[Model, Program]:
     return lowered(
         model(
             [
-                node("MatMul", "x u", "h"), node("Relu", "h", "r"), node("MatMul", "r v", "m"),
-                node("Add", "m b", "s"), node("Add", "s h", "y"),
+                node("MatMul", "x u", "h"),
+                node("Relu", "h", "r"),
+                node("MatMul", "r v", "m"),
+                node("Add", "m b", "s"),
+                node("Add", "s h", "y"),
             ],
             ["N", 4],
             NUMBERS,
         ),
         tmp_path,
-    )  # fmt: skip
+    )
 
 
 def reads(program: Program) -> dict[str, tuple[str, ...]]:
@@ -116,8 +119,10 @@ def test_names_of_the_file_are_not_taken(tmp_path) -> None:
 def test_gradients_at_convolutions_are_clipped_by_channel(tmp_path, conv_clip, by_channel) -> None:
     proto = model(
         [
-            node("Pad", "x pads", "p", mode="wrap"), node("Conv", "p k", "c"),
-            node("Flatten", "c", "f"), node("MatMul", "f u", "y"),
+            node("Pad", "x pads", "p", mode="wrap"),
+            node("Conv", "p k", "c"),
+            node("Flatten", "c", "f"),
+            node("MatMul", "f u", "y"),
         ],
         ["N", 1, 4],
         {
@@ -125,7 +130,7 @@ def test_gradients_at_convolutions_are_clipped_by_channel(tmp_path, conv_clip, b
             "u": np.eye(4, dtype=np.float32),
             "pads": [0, 0, 1, 0, 0, 1],
         },
-    )  # fmt: skip
+    )
     _, program = lowered(proto, tmp_path)
     found = with_clips(program, clips(("x", "c"), ("f", "y"), conv_clip=conv_clip))
     behind = {step.inputs[0]: step.op for step in found.steps}
@@ -148,14 +153,21 @@ def test_the_function_has_no_clips_of_cotangents(residual) -> None:
 @pytest.mark.parametrize(
     ("layers", "said"),
     [
-        ((("x", "h"), ("r", "s")), ""), ((), ""), ((("x", "absent"),), "no layer"),
-        ((("absent", "h"),), "no layer"), ((("h", "x"),), "no layer"), ((("x", "x"),), "no layer"),
-        ((("r", "m"),), "no layer"), ((("x", "s"),), "no layer"), ((("x", "y"),), "no layer"),
+        ((("x", "h"), ("r", "s")), ""),
+        ((), ""),
+        ((("x", "absent"),), "no layer"),
+        ((("absent", "h"),), "no layer"),
+        ((("h", "x"),), "no layer"),
+        ((("x", "x"),), "no layer"),
+        ((("r", "m"),), "no layer"),
+        ((("x", "s"),), "no layer"),
+        ((("x", "y"),), "no layer"),
         ((("h", "r"),), "holds nothing that is trained"),
         ((("r", "s"), ("r", "s")), "part of another"),
-        ((("r", "s"), ("h", "s")), "part of another"), ((("x", "h"),) * 9, "more layers"),
+        ((("r", "s"), ("h", "s")), "part of another"),
+        ((("x", "h"),) * 9, "more layers"),
     ],
-)  # fmt: skip
+)
 def test_places_where_no_layer_is(residual, layers, said) -> None:
     file, program = residual
     found = list(clip_faults(clips(*layers), file, program, frozenset("uvb")))
@@ -166,15 +178,21 @@ def test_places_where_no_layer_is(residual, layers, said) -> None:
 def test_a_layer_that_the_file_reads_from_within(tmp_path) -> None:
     """The steps are a normalisation and a scaling; the file also reads the centred value."""
     nodes = [
-        node("ReduceMean", "x axes", "mean", keepdims=1), node("Sub", "x mean", "d"),
-        node("Pow", "d two", "square"), node("ReduceMean", "square axes", "variance", keepdims=1),
-        node("Add", "variance small", "sum"), node("Sqrt", "sum", "root"),
-        node("Div", "d root", "n"), node("Mul", "n b", "s"),
-    ]  # fmt: skip
+        node("ReduceMean", "x axes", "mean", keepdims=1),
+        node("Sub", "x mean", "d"),
+        node("Pow", "d two", "square"),
+        node("ReduceMean", "square axes", "variance", keepdims=1),
+        node("Add", "variance small", "sum"),
+        node("Sqrt", "sum", "root"),
+        node("Div", "d root", "n"),
+        node("Mul", "n b", "s"),
+    ]
     numbers = {
-        "axes": [-1], "two": np.float32(2.0), "small": np.float32(0.5),
+        "axes": [-1],
+        "two": np.float32(2.0),
+        "small": np.float32(0.5),
         "b": np.ones(4, dtype=np.float32),
-    }  # fmt: skip
+    }
     whole = clips(("x", "s"))
     for last, closed in ((node("Relu", "s", "y"), True), (node("Add", "s d", "y"), False)):
         file, program = lowered(model([*nodes, last], ["N", 4], numbers, 18), tmp_path)

@@ -68,12 +68,23 @@ SAMPLE = Everything(
     {Colour.BLUE: 4}, Fork((Leaf(1),)), Leaf(2), 8, 7, 9, ("z",),
 )  # fmt: skip
 PLAINLY = {
-    "text": "t", "flag": True, "number": 0.5, "bound": 2.0, "digest": "a" * 64, "pair": [1, "x"],
-    "colour": "red", "word": "b", "by_name": {"n": -1.5}, "by_place": {"-3": ["y"]},
-    "by_colour": {"blue": 4}, "tree": {"leaves": [{"kind": "leaf", "size": 1}]},
-    "maybe": {"kind": "leaf", "size": 2}, "small": 8, "around": {"moved": 7, "beside": 9},
+    "text": "t",
+    "flag": True,
+    "number": 0.5,
+    "bound": 2.0,
+    "digest": "a" * 64,
+    "pair": [1, "x"],
+    "colour": "red",
+    "word": "b",
+    "by_name": {"n": -1.5},
+    "by_place": {"-3": ["y"]},
+    "by_colour": {"blue": 4},
+    "tree": {"leaves": [{"kind": "leaf", "size": 1}]},
+    "maybe": {"kind": "leaf", "size": 2},
+    "small": 8,
+    "around": {"moved": 7, "beside": 9},
     "other": ["z"],
-}  # fmt: skip
+}
 
 
 def test_the_form_itself() -> None:

@@ -68,10 +68,13 @@ def text(
     """Rows of a view of a table, perhaps normalised, added up over positions, and classified."""
     table = (width, rows) if kind in {"transposed", "tied"} else (rows, width)
     constants = {
-        "t": rng.standard_normal(table), "w": rng.standard_normal((width, 3)), "axes": [1],
-        "scale": np.float32(rng.uniform(0.2, 3.0)), "g": rng.uniform(-2.0, 2.0, width),
+        "t": rng.standard_normal(table),
+        "w": rng.standard_normal((width, 3)),
+        "axes": [1],
+        "scale": np.float32(rng.uniform(0.2, 3.0)),
+        "g": rng.uniform(-2.0, 2.0, width),
         "b": rng.standard_normal(width),
-    }  # fmt: skip
+    }
     made = {
         "plain": [node("Identity", "t", "view")],
         "scaled": [node("Mul", "t scale", "view")],
@@ -97,12 +100,15 @@ def text(
 
 
 @given(
-    seed=st.integers(0, 2**31), rows=st.integers(1, 6), width=st.integers(1, 6),
+    seed=st.integers(0, 2**31),
+    rows=st.integers(1, 6),
+    width=st.integers(1, 6),
     positions=st.integers(1, 7),
-    kind=st.sampled_from(["plain", "scaled", "transposed", "tied", "twice"]), layer=st.booleans(),
+    kind=st.sampled_from(["plain", "scaled", "transposed", "tied", "twice"]),
+    layer=st.booleans(),
     held=st.sampled_from([None, "frobenius", "spectral"]),
     loss=st.sampled_from(["cross-entropy", "mae"]),
-)  # fmt: skip
+)
 def test_no_ids_and_no_admitted_weights_exceed_a_bound(
     seed: int, rows: int, width: int, positions: int, kind: str, layer: bool, held: str | None,
     loss: str,
@@ -177,10 +183,14 @@ def test_numbers_beside_those_that_choose_rows_may_be_larger_than_the_table() ->
     """Column 0 reads one of five rows, column 1 is an age of up to 120."""
     rng = np.random.default_rng(0)
     nodes = [
-        node("Split", "x sizes", "a b", axis=1), node("Gather", "t a", "e"),
-        node("Reshape", "e shape", "r"), node("Cast", "b", "f", to=TensorProto.FLOAT),
-        node("MatMul", "f u", "z"), node("Add", "r z", "h"), node("MatMul", "h w", "y"),
-    ]  # fmt: skip
+        node("Split", "x sizes", "a b", axis=1),
+        node("Gather", "t a", "e"),
+        node("Reshape", "e shape", "r"),
+        node("Cast", "b", "f", to=TensorProto.FLOAT),
+        node("MatMul", "f u", "z"),
+        node("Add", "r z", "h"),
+        node("MatMul", "h w", "y"),
+    ]
     tensors = {"t": rng.standard_normal((5, 4)), "u": np.ones((1, 4)), "w": np.eye(4, 3)}
     proto = of_numbers(model(nodes, ["N", 2], {**tensors, "sizes": [1, 1], "shape": [-1, 4]}))
     trained = ("t", "u", "w")
@@ -297,9 +307,11 @@ def test_rows_of_a_table_are_all_that_ids_select(name: str) -> None:
 def test_numbers_that_another_type_would_make_negative_are_refused() -> None:
     """As int64, 2⁶⁴ − 1 is −1, of which the Relu is 1: not 0, as for all of [0, 2⁶⁴]."""
     nodes = [
-        node("Cast", "x", "i", to=T.INT64), node("Cast", "i", "f", to=T.FLOAT),
-        node("Neg", "f", "n"), node("Relu", "n"),
-    ]  # fmt: skip
+        node("Cast", "x", "i", to=T.INT64),
+        node("Cast", "i", "f", to=T.FLOAT),
+        node("Neg", "f", "n"),
+        node("Relu", "n"),
+    ]
     lowered(of_numbers(model(nodes, ["N", 3]), T.UINT32))
     refused(of_numbers(model(nodes, ["N", 3]), T.UINT64))
 

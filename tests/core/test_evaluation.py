@@ -24,14 +24,18 @@ def network(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A classifier behind a batch normalization and a Dropout; another one behind no output."""
     rng = np.random.default_rng(0)
     tensors = {
-        "weight": rng.standard_normal((4, 3)).astype(np.float32), "scale": np.ones(4, np.float32),
-        "shift": np.zeros(4, np.float32), "mean": np.zeros(4, np.float32),
+        "weight": rng.standard_normal((4, 3)).astype(np.float32),
+        "scale": np.ones(4, np.float32),
+        "shift": np.zeros(4, np.float32),
+        "mean": np.zeros(4, np.float32),
         "var": np.ones(4, np.float32),
-    }  # fmt: skip
+    }
     nodes = [
-        node("BatchNormalization", "x scale shift mean var", "n"), node("Dropout", "n", "d"),
-        node("Dropout", "x", "unread"), node("MatMul", "d weight", "y"),
-    ]  # fmt: skip
+        node("BatchNormalization", "x scale shift mean var", "n"),
+        node("Dropout", "n", "d"),
+        node("Dropout", "x", "unread"),
+        node("MatMul", "d weight", "y"),
+    ]
     for made, name in zip(nodes, ("norm", "drop", "unused drop", "dense"), strict=True):
         made.name = name
     path = tmp_path_factory.mktemp("eval") / "network.onnx"

@@ -29,9 +29,14 @@ from tests.zoo import ZOO, needs_zoo, rows
 
 LESS = 1.0 - 1e-6
 PLAN = Settings(
-    batch_size=16, dataset_size=400, steps=30, delta=1e-5, noise_multiplier=2.0, sampling="shuffle",
+    batch_size=16,
+    dataset_size=400,
+    steps=30,
+    delta=1e-5,
+    noise_multiplier=2.0,
+    sampling="shuffle",
     neighbours="zero-out",
-)  # fmt: skip
+)
 BY_DAY = {"digits_lipschitz_cnn"}
 LARGEST, FILES = 2_000_000, 20
 

@@ -160,10 +160,12 @@ def test_records_without_end(case, tmp_path, name):
 @pytest.mark.parametrize(
     "text",
     [
-        "x\nLIPCERT-CHECK: VALID 0", "\rLIPCERT-CHECK: VALID 0",
-        "\x1b[2K\u2028LIPCERT-CHECK: VALID", "\u202eDILAV",
+        "x\nLIPCERT-CHECK: VALID 0",
+        "\rLIPCERT-CHECK: VALID 0",
+        "\x1b[2K\u2028LIPCERT-CHECK: VALID",
+        "\u202eDILAV",
     ],
-)  # fmt: skip
+)
 def test_nothing_speaks_for_the_checker(case, tmp_path, text):
     """Neither an assumption nor a name in a reason can look like a verdict."""
     certificate = case.certificate

@@ -160,11 +160,14 @@ def test_records_that_are_none(record):
     [
         ("A-MECHANISM", {"conv_clip": "l1"}),
         ("A-MECHANISM", {"input_clip": "-0x1.0000000000000p+0"}),
-        ("A-MECHANISM", {"kind": "nothing"}), ("A-LAYERS", {"layers": [{"input": "x"}]}),
+        ("A-MECHANISM", {"kind": "nothing"}),
+        ("A-LAYERS", {"layers": [{"input": "x"}]}),
         ("A-LAYERS", {"layers": [{"input": "x", "output": "y", "radius": "1"}]}),
-        ("A-LAYERS", {"layers": "x"}), ("A-LAYERS", {}), ("A-LAYERS", None),
+        ("A-LAYERS", {"layers": "x"}),
+        ("A-LAYERS", {}),
+        ("A-LAYERS", None),
     ],
-)  # fmt: skip
+)
 def test_clips_that_are_not_described(name, data):
     clip = BackpropClipping(1.0, 2.0, "l2", (ClippedLayer("x", "y"),))
     premises = replace(PREMISES, mechanism=clip)
@@ -219,11 +222,17 @@ def test_circumstances_are_stated():
 @pytest.mark.parametrize(
     "change",
     [
-        {"scheme": "bernoulli"}, {"dataset_size": 15}, {"batch_size": 0}, {"participations": 0},
-        {"participations": 31}, {"participations": 1}, {"scheme": "poisson"},
-        {"scheme": "full-batch", "participations": 30}, {"steps": 51},
+        {"scheme": "bernoulli"},
+        {"dataset_size": 15},
+        {"batch_size": 0},
+        {"participations": 0},
+        {"participations": 31},
+        {"participations": 1},
+        {"scheme": "poisson"},
+        {"scheme": "full-batch", "participations": 30},
+        {"steps": 51},
     ],
-)  # fmt: skip
+)
 def test_impossible_runs(change):
     ledger = assumptions_of(replace(PREMISES, run=RUN), STATED, BARE)
     assert Premises.read(ledger).run == RUN

@@ -126,9 +126,12 @@ def normalised(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
 
 def clipped(path: Path, scope: str, kind: str = "spectral", radius: float = LIMIT) -> bytes:
     settings = Settings(
-        mechanism="weight-clipping", scope=scope, constraint=ConstraintSpec(kind, radius),
-        constraints=(("shift", ConstraintSpec("spectral", 0.25)),), input_norm=1.0,
-    )  # fmt: skip
+        mechanism="weight-clipping",
+        scope=scope,
+        constraint=ConstraintSpec(kind, radius),
+        constraints=(("shift", ConstraintSpec("spectral", 0.25)),),
+        input_norm=1.0,
+    )
     return certify(load_model(path, trusted=True), settings).data
 
 
@@ -161,10 +164,14 @@ def test_an_elementwise_gain_is_within_by_its_largest_magnitude(
 @pytest.mark.parametrize(
     ("entry", "expected"),
     [
-        (LIMIT, Verdict.CONDITIONAL), (-LIMIT, Verdict.CONDITIONAL), (ABOVE, Verdict.INVALID),
-        (-ABOVE, Verdict.INVALID), (np.inf, Verdict.UNKNOWN), (np.nan, Verdict.UNKNOWN),
+        (LIMIT, Verdict.CONDITIONAL),
+        (-LIMIT, Verdict.CONDITIONAL),
+        (ABOVE, Verdict.INVALID),
+        (-ABOVE, Verdict.INVALID),
+        (np.inf, Verdict.UNKNOWN),
+        (np.nan, Verdict.UNKNOWN),
     ],
-)  # fmt: skip
+)
 def test_gains_are_compared_to_the_last_bit(
     tensor: str, entry: float, expected: Verdict, network: Path, of_a_set: bytes, tmp_path: Path
 ) -> None:
@@ -261,9 +268,12 @@ def embedded(folder: Path, name: str = "file", **changed: np.ndarray) -> Path:
         "weight": np.eye(4, 3),
     }
     nodes = [
-        node("Gather", "long x", "a"), node("Gather", "short x", "b"), node("Add", "a b", "c"),
-        node("Flatten", "c", "d"), node("MatMul", "d weight", "y"),
-    ]  # fmt: skip
+        node("Gather", "long x", "a"),
+        node("Gather", "short x", "b"),
+        node("Add", "a b", "c"),
+        node("Flatten", "c", "d"),
+        node("MatMul", "d weight", "y"),
+    ]
     proto = onnx_model(nodes, ["N", 1], {**held, **changed})
     proto.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
     path = folder / f"{name}.onnx"

@@ -49,11 +49,18 @@ def test_the_oracle_computes_what_onnxruntime_does(seed: int) -> None:
 @pytest.mark.parametrize(
     ("kind", "question", "seed"),
     [
-        (Dense, "fact", 0), (Conv, "fact", 2), (Move, "fact", 0), (Dense, "pulled", 0),
-        (Dense, "lipschitz", 0), (Conv, "lipschitz", 2), (Move, "lipschitz", 4),
-        (Activation, "fact", 0), (Activation, "slopes", 1), (Dense, "reaches", 0),
+        (Dense, "fact", 0),
+        (Conv, "fact", 2),
+        (Move, "fact", 0),
+        (Dense, "pulled", 0),
+        (Dense, "lipschitz", 0),
+        (Conv, "lipschitz", 2),
+        (Move, "lipschitz", 4),
+        (Activation, "fact", 0),
+        (Activation, "slopes", 1),
+        (Dense, "reaches", 0),
     ],
-)  # fmt: skip
+)
 def test_the_adversary_finds_a_lost_factor_of_two(
     monkeypatch: pytest.MonkeyPatch, kind: type[Op], question: str, seed: int
 ) -> None:
@@ -106,13 +113,16 @@ def test_a_value_that_steps_pass_by_does_not_keep_the_name_of_the_tensor() -> No
     """Both moves of x are one step, so that half of the gradient at v never reaches a step v."""
     proto = model(
         [
-            node("Reshape", "x s", "v"), node("Transpose", "v", "t", perm=[0, 2, 1]),
-            node("Reshape", "t f", "u"), node("Relu", "v", "r"), node("Reshape", "r f", "q"),
+            node("Reshape", "x s", "v"),
+            node("Transpose", "v", "t", perm=[0, 2, 1]),
+            node("Reshape", "t f", "u"),
+            node("Relu", "v", "r"),
+            node("Reshape", "r f", "q"),
             node("Add", "u q"),
         ],
         ["N", 4],
         {"s": [0, 2, 2], "f": [0, 4]},
-    )  # fmt: skip
+    )
     found = program(proto)
     assert "v" not in found.shapes
     evidence = Evidence(ScopeClaim("point", (), ()))

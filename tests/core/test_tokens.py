@@ -179,8 +179,12 @@ def worst_labels(z: Tensor, rng: np.random.Generator) -> list[Tensor]:
     left_out[torch.from_numpy(rng.random(tokens) < 0.5)] = NO_LABEL
     alike = [torch.full((tokens,), y) for y in range(classes)]
     return [
-        z.argmin(1), z.detach().sort(1).indices[:, min(1, classes - 1)], random, left_out, *alike,
-    ]  # fmt: skip
+        z.argmin(1),
+        z.detach().sort(1).indices[:, min(1, classes - 1)],
+        random,
+        left_out,
+        *alike,
+    ]
 
 
 def exceeded(seed: int) -> list[str]:
@@ -334,10 +338,14 @@ def test_tokens_beside_another_output_with_a_label(seed: int) -> None:
     """0.5 times the losses of five tokens, and the loss of one vector, behind a shared table."""
     rng = np.random.default_rng(seed)
     nodes = [
-        node("Gather", "t x", "e"), node("MatMul", "e v", "h"), node("Relu", "h", "r"),
-        node("Transpose", "t", "turned"), node("MatMul", "r turned", "tok"),
-        node("ReduceMean", "r", "m", axes=[1], keepdims=0), node("MatMul", "m w", "y"),
-    ]  # fmt: skip
+        node("Gather", "t x", "e"),
+        node("MatMul", "e v", "h"),
+        node("Relu", "h", "r"),
+        node("Transpose", "t", "turned"),
+        node("MatMul", "r turned", "tok"),
+        node("ReduceMean", "r", "m", axes=[1], keepdims=0),
+        node("MatMul", "m w", "y"),
+    ]
     shapes = {"t": (6, 4), "v": (4, 4), "w": (4, 3)}
     proto = of_numbers(
         model(nodes, ["N", 5], {n: rng.standard_normal(s) for n, s in shapes.items()})

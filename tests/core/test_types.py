@@ -17,9 +17,14 @@ from lipcert.core.verdict import Verdict
 
 FOLDER = Path(__file__).parents[1] / "conformance"
 NAMES = (
-    "perceptron", "constraint-set", "attention", "backprop-clipping", "gradient-clipping",
-    "layer-clips", "residual",
-)  # fmt: skip
+    "perceptron",
+    "constraint-set",
+    "attention",
+    "backprop-clipping",
+    "gradient-clipping",
+    "layer-clips",
+    "residual",
+)
 OTHERS: tuple[Any, ...] = (
     None, True, False, 0, 7, -1, 1 << 60, "", "x", "0x1.8000000000000p+0", [], ["x"], [0], [[]],
     [{}], {}, {"a": 0}, {"a": {}}, {"kind": []},

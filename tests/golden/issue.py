@@ -11,9 +11,13 @@ from tests.golden.documents import COMMANDS, document
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 RUN = {
-    "dataset_size": 1437, "batch_size": 64, "epochs": 20, "sampling": "poisson", "delta": 1e-5,
+    "dataset_size": 1437,
+    "batch_size": 64,
+    "epochs": 20,
+    "sampling": "poisson",
+    "delta": 1e-5,
     "noise_multiplier": 1.0,
-}  # fmt: skip
+}
 SETTINGS = {
     "digits_mlp": Settings(batch_size=256),
     "digits_cnn": Settings(constraint=ConstraintSpec("spectral", 1.0), bias_norm=1.0, **RUN),

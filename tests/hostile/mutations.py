@@ -75,9 +75,16 @@ def _shapes() -> ModelProto:
         node("Mul", ["g", "e"], ["y"]),
     ]
     integers = {
-        "zero": 0, "axes": [0], "rest": [6], "from": [1], "end": [5], "ax": [1],
-        "pads": [0, 1, 0, 1], "parts": [2, 4], "wide": [1, 6],
-    }  # fmt: skip
+        "zero": 0,
+        "axes": [0],
+        "rest": [6],
+        "from": [1],
+        "end": [5],
+        "ax": [1],
+        "pads": [0, 1, 0, 1],
+        "parts": [2, 4],
+        "wide": [1, 6],
+    }
     tensors = {name: np.array(value, np.int64) for name, value in integers.items()}
     tensors |= {"cond": np.array(True), "bias": weights(1, 1)}
     proto = model(nodes, ("N", 2, 3), tensors)
@@ -93,9 +100,12 @@ def _branch(kind: str) -> Message:
 SEEDS = tuple(
     proto.SerializeToString()
     for proto in (
-        _convolution(), _attention(), _shapes(), functions({"f0": ["f1", "Relu"], "f1": ["Relu"]}),
+        _convolution(),
+        _attention(),
+        _shapes(),
+        functions({"f0": ["f1", "Relu"], "f1": ["Relu"]}),
     )
-)  # fmt: skip
+)
 
 
 def mutant(seed: int) -> bytes:

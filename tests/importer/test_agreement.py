@@ -204,9 +204,11 @@ def test_a_rewriting_that_differs_in_the_domain_alone_is_refused(tmp_path, monke
     monkeypatch.setattr(assemble, "separate_shared", careless)
     nodes = [
         helper.make_node("Constant", [], ["limit"], value_float=30.0),
-        helper.make_node("Constant", [], ["half"], value_float=0.5), node("Min", "x limit", "m"),
-        node("Mul", "m half", "z"), node("MatMul", "z w"),
-    ]  # fmt: skip
+        helper.make_node("Constant", [], ["half"], value_float=0.5),
+        node("Min", "x limit", "m"),
+        node("Mul", "m half", "z"),
+        node("MatMul", "z w"),
+    ]
     path = saved(tmp_path, nodes, ["N", 3], {"w": RNG.standard_normal((3, 2))})
     assert load_model(path, trusted=True).graph.nodes
     assert load_model(path, trusted=True, input_box=(0.0, 1.0)).graph.nodes
@@ -255,7 +257,10 @@ def test_settings_say_how_a_file_is_read(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(load, "load_model", lambda path, **words: passed.update(words))
     load.load_under("net.onnx", settings)
     assert passed == {
-        "output": ("b",), "as_exported": True, "trusted": False, "input_norm": {"": 2.0},
+        "output": ("b",),
+        "as_exported": True,
+        "trusted": False,
+        "input_norm": {"": 2.0},
         "input_box": {"": (-1.0, 1.0)},
-    }  # fmt: skip
+    }
     assert passed.keys() == signature(load_model).parameters.keys() - {"path"}

@@ -18,11 +18,18 @@ from tests.ops import evaluate
 node = helper.make_node
 WEIGHT = weights(4, 4)
 TENSORS = {
-    "w": WEIGHT, "yes": np.array(True), "no": np.array(False), "zero": np.array(0),
-    "one": np.array(1), "two": np.array(2), "four": np.array(4), "axis": np.array([0]),
-    "lstm_w": np.zeros((1, 16, 4), np.float32), "names": np.array(["a", "b"], dtype=object),
+    "w": WEIGHT,
+    "yes": np.array(True),
+    "no": np.array(False),
+    "zero": np.array(0),
+    "one": np.array(1),
+    "two": np.array(2),
+    "four": np.array(4),
+    "axis": np.array([0]),
+    "lstm_w": np.zeros((1, 16, 4), np.float32),
+    "names": np.array(["a", "b"], dtype=object),
     "none": np.array([np.nan], np.float32),
-}  # fmt: skip
+}
 LAYER = node("MatMul", ["x", "w"], ["f"])
 
 

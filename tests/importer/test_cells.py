@@ -36,9 +36,14 @@ def exported(tmp_path_factory):
     module, path = Recurrent(), tmp_path_factory.mktemp("m") / "m.onnx"
     batch = ({0: torch.export.Dim("batch")},)
     torch.onnx.export(
-        module, (torch.zeros(2, 3, 2),), str(path), dynamo=True, dynamic_shapes=batch,
-        external_data=False, verbose=False,
-    )  # fmt: skip
+        module,
+        (torch.zeros(2, 3, 2),),
+        str(path),
+        dynamo=True,
+        dynamic_shapes=batch,
+        external_data=False,
+        verbose=False,
+    )
     return module, path
 
 

@@ -103,10 +103,12 @@ def test_notes_of_torch_name_layers_without_nodes(
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("model/conv/FusedBatchNormV3", "BatchNormalization"), ("/head/Dropout", "Dropout"),
-        ("/bn1/Relu", ""), ("/batch_norm/Relu", ""),
+        ("model/conv/FusedBatchNormV3", "BatchNormalization"),
+        ("/head/Dropout", "Dropout"),
+        ("/bn1/Relu", ""),
+        ("/batch_norm/Relu", ""),
     ],
-)  # fmt: skip
+)
 def test_names_of_operators_count_names_of_modules_do_not(
     name: str, kind: str, tmp_path: Path
 ) -> None:

@@ -99,9 +99,13 @@ class NoBias(nn.Module):
 
 
 NETWORKS = {
-    "encoder": (Encoder, (4, 8)), "tied": (Tied, (6,)), "wrapper": (Wrapper, (6,)),
-    "layer scale": (LayerScale, (6,)), "images": (Images, (1, 6, 6)), "no bias": (NoBias, (6,)),
-}  # fmt: skip
+    "encoder": (Encoder, (4, 8)),
+    "tied": (Tied, (6,)),
+    "wrapper": (Wrapper, (6,)),
+    "layer scale": (LayerScale, (6,)),
+    "images": (Images, (1, 6, 6)),
+    "no bias": (NoBias, (6,)),
+}
 OPTIONS = {
     "default, one example": {"dynamo": True},
     "plain, one example": {"dynamo": True, "optimize": False},

@@ -36,12 +36,14 @@ WRITTEN = {
     ),
     "the batch behind the channels": (
         [
-            CONV, node("Transpose", ["c"], ["t"], perm=[1, 0, 2, 3]),
-            node("Reshape", ["t", "s"], ["r"]), node("Transpose", ["r"], ["y"], perm=[1, 0, 2]),
+            CONV,
+            node("Transpose", ["c"], ["t"], perm=[1, 0, 2, 3]),
+            node("Reshape", ["t", "s"], ["r"]),
+            node("Transpose", ["r"], ["y"], perm=[1, 0, 2]),
         ],
         shape(4, BATCH, 25),
     ),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("kind", WRITTEN)
@@ -77,9 +79,11 @@ def test_a_constant_that_is_repeated_for_each_example(tmp_path, kind):
 
 def test_a_class_token_is_trained(tmp_path):
     nodes = [
-        CONV, node("Reshape", ["c", "s"], ["r"]), node("Expand", ["token", "e"], ["t"]),
+        CONV,
+        node("Reshape", ["c", "s"], ["r"]),
+        node("Expand", ["token", "e"], ["t"]),
         node("Concat", ["t", "r"], ["y"], axis=1),
-    ]  # fmt: skip
+    ]
     tensors = {"w": W, "s": shape(BATCH, 4, 25), "e": shape(BATCH, -1, 25), "token": weights(25)}
     tensors["e"][1] = 1
     proto = model(nodes, (BATCH, 3, 5, 5), tensors)

@@ -162,9 +162,11 @@ def test_a_reciprocal_that_is_no_factor_is_computed(tmp_path):
 def test_what_a_weight_is_computed_from_is_no_view(tmp_path):
     tensors = {"v": weights(4, 5), "g": weights(4, 1)}
     nodes = [
-        node("ReduceL2", ("v",), ("length",), axes=[1]), node("Div", ("v", "length"), ("unit",)),
-        node("Mul", ("unit", "g"), ("w",)), node("Gemm", ("x", "w"), transB=1),
-    ]  # fmt: skip
+        node("ReduceL2", ("v",), ("length",), axes=[1]),
+        node("Div", ("v", "length"), ("unit",)),
+        node("Mul", ("unit", "g"), ("w",)),
+        node("Gemm", ("x", "w"), transB=1),
+    ]
     graph = check(saved(model(nodes, ("N", 5), tensors), tmp_path))
     shapes = {name: array.shape for name, array in tensors.items()}
     assert graph.parameters == {

@@ -20,10 +20,14 @@ def imported(tmp_path, nodes, shape=("N", 6), tensors=None):
 
 def test_a_macro_layer_names_the_nodes_it_stands_for(tmp_path):
     nodes = [
-        node("ReduceMean", ["x"], ["u"], axes=[-1]), node("Sub", ["x", "u"], ["c"]),
-        node("Mul", ["c", "c"], ["q"]), node("ReduceMean", ["q"], ["v"], axes=[-1]),
-        node("Add", ["v", "e"], ["t"]), node("Sqrt", ["t"], ["r"]), node("Div", ["c", "r"], ["y"]),
-    ]  # fmt: skip
+        node("ReduceMean", ["x"], ["u"], axes=[-1]),
+        node("Sub", ["x", "u"], ["c"]),
+        node("Mul", ["c", "c"], ["q"]),
+        node("ReduceMean", ["q"], ["v"], axes=[-1]),
+        node("Add", ["v", "e"], ["t"]),
+        node("Sqrt", ["t"], ["r"]),
+        node("Div", ["c", "r"], ["y"]),
+    ]
     found = imported(tmp_path, nodes, ("N", 4), {"e": np.float32(1e-5)})
     (macro,) = found.macros
     assert macro.kind == "LayerNormalization"

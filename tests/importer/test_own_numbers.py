@@ -38,15 +38,22 @@ def shifted(number: float, units: int) -> np.ndarray:
 ERF = [node("Erf", ["u"], ["g"]), node("Add", ["g", "one"], ["h"])]
 HALVED = [node("Mul", ["z", "h"], ["p"]), node("Mul", ["p", "half"], ["f"])]
 TANH = [
-    node("Pow", ["z", "three"], ["c3"]), node("Mul", ["c3", "b"], ["t3"]),
-    node("Add", ["z", "t3"], ["t"]), node("Mul", ["t", "a"], ["u"]), node("Tanh", ["u"], ["g"]),
+    node("Pow", ["z", "three"], ["c3"]),
+    node("Mul", ["c3", "b"], ["t3"]),
+    node("Add", ["z", "t3"], ["t"]),
+    node("Mul", ["t", "a"], ["u"]),
+    node("Tanh", ["u"], ["g"]),
     node("Add", ["g", "one"], ["h"]),
-]  # fmt: skip
+]
 VARIANCE = [
-    node("ReduceMean", ["z"], ["m"], axes=[-1]), node("Sub", ["z", "m"], ["d"]),
-    node("Pow", ["d", "two"], ["q"]), node("ReduceMean", ["q"], ["v"], axes=[-1]),
-    node("Add", ["v", "eps"], ["ve"]), node("Sqrt", ["ve"], ["s"]), node("Div", ["d", "s"], ["f"]),
-]  # fmt: skip
+    node("ReduceMean", ["z"], ["m"], axes=[-1]),
+    node("Sub", ["z", "m"], ["d"]),
+    node("Pow", ["d", "two"], ["q"]),
+    node("ReduceMean", ["q"], ["v"], axes=[-1]),
+    node("Add", ["v", "eps"], ["ve"]),
+    node("Sqrt", ["ve"], ["s"]),
+    node("Div", ["d", "s"], ["f"]),
+]
 PLAIN = {"one": 1.0, "two": 2.0, "three": 3.0}
 ROOT = math.sqrt(2.0)
 MACROS = {
@@ -54,7 +61,9 @@ MACROS = {
     "gelu, divided": ([node("Div", ["z", "a"], ["u"]), *ERF, *HALVED], {"a": ROOT, "half": 0.5}),
     "gelu, halved by a quotient": (
         [
-            node("Div", ["z", "a"], ["u"]), *ERF, node("Div", ["z", "half"], ["p"]),
+            node("Div", ["z", "a"], ["u"]),
+            *ERF,
+            node("Div", ["z", "half"], ["p"]),
             node("Mul", ["p", "h"], ["f"]),
         ],
         {"a": ROOT, "half": 2.0},
@@ -83,20 +92,24 @@ MACROS = {
     "layer norm": (VARIANCE, {"eps": 0.3}),
     "divided by its norm": (
         [
-            node("ReduceL2", ["z"], ["v"], axes=[-1]), node("Div", ["v", "r"], ["t"]),
-            node("Max", ["t", "least"], ["s"]), node("Div", ["z", "s"], ["f"]),
+            node("ReduceL2", ["z"], ["v"], axes=[-1]),
+            node("Div", ["v", "r"], ["t"]),
+            node("Max", ["t", "least"], ["s"]),
+            node("Div", ["z", "s"], ["f"]),
         ],
         {"r": 0.7, "least": 0.1},
     ),
     "attention": (
         [
-            node("Transpose", ["z"], ["k"], perm=[0, 2, 1]), node("MatMul", ["z", "k"], ["t"]),
-            node("Div", ["t", "a"], ["u"]), node("Softmax", ["u"], ["s"], axis=-1),
+            node("Transpose", ["z"], ["k"], perm=[0, 2, 1]),
+            node("MatMul", ["z", "k"], ["t"]),
+            node("Div", ["t", "a"], ["u"]),
+            node("Softmax", ["u"], ["s"], axis=-1),
             node("MatMul", ["s", "z"], ["f"]),
         ],
         {"a": math.sqrt(3.0)},
     ),
-}  # fmt: skip
+}
 
 
 def with_numbers(nodes, numbers):
@@ -215,8 +228,10 @@ def composite(op_type, **attributes):
     literal = node("Constant", [], ["point"], value=numpy_helper.from_array(POINT[None]))
     inputs = ["z", "z", "z"] if op_type == "Attention" else ["z"]
     nodes = [
-        literal, node("Add", ["x", "point"], ["z"]), node(op_type, inputs, ["f"], **attributes),
-    ]  # fmt: skip
+        literal,
+        node("Add", ["x", "point"], ["z"]),
+        node(op_type, inputs, ["f"], **attributes),
+    ]
     nodes.append(node("MatMul", ["f", "w"], ["y"]))
     return model(nodes, ("N", 1, *POINT.shape), {"w": np.eye(3, dtype=F32)}, opset=23)
 

@@ -143,12 +143,14 @@ def test_a_number_beside_the_entries_is_no_part_of_the_parameter(tmp_path, steps
 @pytest.mark.parametrize(
     "steps",
     [
-        [("Add", "w c"), ("Sqrt", "t0")], [("Add", "w c"), ("Mul", "t0 w")],
-        [("Add", "w c"), ("Add", "t0 w")], [("Add", "w c"), ("Reciprocal", "t0")],
+        [("Add", "w c"), ("Sqrt", "t0")],
+        [("Add", "w c"), ("Mul", "t0 w")],
+        [("Add", "w c"), ("Add", "t0 w")],
+        [("Add", "w c"), ("Reciprocal", "t0")],
         [("Add", "w c"), ("Div", "c t0")],
     ],
     ids=str,
-)  # fmt: skip
+)
 def test_other_functions_of_such_a_sum_are_computed(tmp_path, steps):
     imported = plus_graph(steps, tmp_path, np.abs(weights(4)) + 1)
     assert imported.graph.parameters == {"w": Parameter("w", (4,), computed=True)}
@@ -211,8 +213,11 @@ def test_a_bias_may_be_a_sum(tmp_path, name, last):
     c = torch.arange(1.0, 5.0, dtype=torch.float64)
     size = len(bias(a, b, c))
     tensors |= {
-        "w": weights(4, size), "from": np.array([1]), "to": np.array([8]), "four": np.array([4]),
-    }  # fmt: skip
+        "w": weights(4, size),
+        "from": np.array([1]),
+        "to": np.array([8]),
+        "four": np.array([4]),
+    }
     if "b" not in name:
         del tensors["b"]
     proto = model(sum_nodes(steps, last), ("N", 4), tensors)
@@ -257,9 +262,11 @@ def test_a_weight_of_ones_is_no_constant(tmp_path, kind, numbers):
 def test_constant_nodes_are_weights_only_in_slots_of_weights(tmp_path):
     weight = numpy_helper.from_array(weights(4, 3))
     nodes = [
-        node("Constant", [], ["w"], value=weight), node("Constant", [], ["half"], value_float=0.5),
-        node("MatMul", ["x", "w"], ["h"]), node("Mul", ["h", "half"], ["y"]),
-    ]  # fmt: skip
+        node("Constant", [], ["w"], value=weight),
+        node("Constant", [], ["half"], value_float=0.5),
+        node("MatMul", ["x", "w"], ["h"]),
+        node("Mul", ["h", "half"], ["y"]),
+    ]
     imported = load_model(saved(model(nodes, ("N", 4)), tmp_path))
     assert [operand.parameter for operand in operands(imported)] == ["w", None]
 
@@ -398,10 +405,12 @@ def test_a_listed_parameter_used_as_a_statistic(tmp_path):
 
 def test_a_recurrent_start_from_zero_keeps_the_parameters(tmp_path):
     nodes = [
-        node("Gemm", ["h0", "w", "b"], ["h"]), node("MatMul", ["x", "u"], ["i"]),
-        node("Add", ["i", "h"], ["a"]), node("Tanh", ["a"], ["h1"]),
+        node("Gemm", ["h0", "w", "b"], ["h"]),
+        node("MatMul", ["x", "u"], ["i"]),
+        node("Add", ["i", "h"], ["a"]),
+        node("Tanh", ["a"], ["h1"]),
         node("Gemm", ["h1", "w", "b"], ["y"]),
-    ]  # fmt: skip
+    ]
     tensors = {"h0": np.zeros((1, 3), np.float32), "w": weights(3, 3), "b": weights(3)}
     zero = node("Constant", [], ["h0"], value=helper.make_tensor("t", 1, (1, 3), [0.0] * 3))
     del tensors["h0"]

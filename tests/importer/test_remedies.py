@@ -49,10 +49,12 @@ def masked(*hidden):
         mask[:, row, :] = -np.inf
     mask[:, 0, 1] = -np.inf
     nodes = [
-        node("Transpose", ["x"], ["t"], perm=[0, 2, 1]), node("MatMul", ["x", "t"], ["s"]),
-        node("Add", ["s", "mask"], ["m"]), node("Softmax", ["m"], ["p"], axis=-1),
+        node("Transpose", ["x"], ["t"], perm=[0, 2, 1]),
+        node("MatMul", ["x", "t"], ["s"]),
+        node("Add", ["s", "mask"], ["m"]),
+        node("Softmax", ["m"], ["p"], axis=-1),
         node("MatMul", ["p", "x"], ["y"]),
-    ]  # fmt: skip
+    ]
     return model(nodes, ("N", 3, 4), {"mask": mask})
 
 

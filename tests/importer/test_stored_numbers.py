@@ -23,10 +23,14 @@ def norm(centred=True, inverse=False):
     if inverse:
         last = [node("Div", ["one", "r"], ["i"]), node("Mul", [value, "i"], ["n"])]
     nodes = [
-        *(first if centred else []), node("Pow", [value, "two"], ["q"]),
-        node("ReduceMean", ["q"], ["v"], axes=[-1]), node("Add", ["v", "eps"], ["e"]),
-        node("Sqrt", ["e"], ["r"]), *last, node("Mul", ["n", "g"], ["y"]),
-    ]  # fmt: skip
+        *(first if centred else []),
+        node("Pow", [value, "two"], ["q"]),
+        node("ReduceMean", ["q"], ["v"], axes=[-1]),
+        node("Add", ["v", "eps"], ["e"]),
+        node("Sqrt", ["e"], ["r"]),
+        *last,
+        node("Mul", ["n", "g"], ["y"]),
+    ]
     return nodes, {"two": 2.0, "eps": 1e-5, "one": 1.0}, {"g": weights(6)}
 
 
@@ -45,19 +49,24 @@ def attention(kind):
 
 def gelu():
     nodes = [
-        node("MatMul", ["x", "w"], ["a"]), node("Div", ["a", "root"], ["d"]),
-        node("Erf", ["d"], ["e"]), node("Add", ["e", "one"], ["p"]), node("Mul", ["a", "p"], ["m"]),
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Div", ["a", "root"], ["d"]),
+        node("Erf", ["d"], ["e"]),
+        node("Add", ["e", "one"], ["p"]),
+        node("Mul", ["a", "p"], ["m"]),
         node("Mul", ["m", "half"], ["y"]),
-    ]  # fmt: skip
+    ]
     return nodes, {"root": math.sqrt(2.0), "one": 1.0, "half": 0.5}, {"w": weights(6, 6)}
 
 
 FORMULAS = {
-    "LayerNormalization": norm(), "RMSNormalization": norm(centred=False),
+    "LayerNormalization": norm(),
+    "RMSNormalization": norm(centred=False),
     "RMSNormalization, inverse": norm(centred=False, inverse=True),
-    "ScaledAttention": attention("Mul"), "ScaledAttention, divided": attention("Div"),
+    "ScaledAttention": attention("Mul"),
+    "ScaledAttention, divided": attention("Div"),
     "Gelu": gelu(),
-}  # fmt: skip
+}
 
 
 def proto_of(case, shape, values=None):
@@ -121,10 +130,12 @@ def test_a_number_that_one_node_takes_for_fixed(tmp_path, name, is_trained):
     """The 6 of relu6(x + 3)·x/6, stored once: the limit of a Clip is no weight."""
     numbers = {"three": 3.0, "low": 0.0, name: 6.0}
     nodes = [
-        node("MatMul", ["x", "w"], ["a"]), node("Add", ["a", "three"], ["b"]),
-        node("Clip", ["b", "low", name], ["c"]), node("Mul", ["a", "c"], ["d"]),
+        node("MatMul", ["x", "w"], ["a"]),
+        node("Add", ["a", "three"], ["b"]),
+        node("Clip", ["b", "low", name], ["c"]),
+        node("Mul", ["a", "c"], ["d"]),
         node("Div", ["d", name], ["y"]),
-    ]  # fmt: skip
+    ]
     stored = {key: np.array(number, np.float32) for key, number in numbers.items()}
     imported = load_model(saved(model(nodes, ("N", 6), {"w": weights(6, 6), **stored}), tmp_path))
     assert (name in imported.graph.parameters) is is_trained

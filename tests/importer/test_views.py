@@ -112,11 +112,13 @@ def test_numbers_that_a_parameter_is_multiplied_by(tmp_path, nodes, scale, inver
 @pytest.mark.parametrize(
     "nodes",
     [
-        [node("Mul", "w w", "c")], [node("Mul", "w row", "c")], [node("Add", "w row", "c")],
+        [node("Mul", "w w", "c")],
+        [node("Mul", "w row", "c")],
+        [node("Add", "w row", "c")],
         [node("Abs", "w", "c")],
         [node("Concat", "w w", "d", axis=0), node("ReduceMax", "d", "c", axes=[0])],
     ],
-)  # fmt: skip
+)
 def test_what_is_computed_is_no_view(tmp_path, nodes):
     nodes = [*nodes, node("Add", "x c", "y")]
     proto = model(nodes, ["N", 2, 3], {"w": np.abs(W), "row": [1.0, 2.0, 3.0]})

@@ -14,9 +14,12 @@ from lipcert.privacy.plan import Sampling, TrainingPlan
 
 def plan(**changes) -> TrainingPlan:
     values = {
-        "dataset_size": 1000, "sampling": Sampling.POISSON, "delta": 1e-5, "batch_size": 10,
+        "dataset_size": 1000,
+        "sampling": Sampling.POISSON,
+        "delta": 1e-5,
+        "batch_size": 10,
         "steps": 100,
-    }  # fmt: skip
+    }
     return TrainingPlan(**{**values, **changes})
 
 

@@ -29,38 +29,65 @@ HOSTILE = (
 
 def group(name: str = "conv1", **changes) -> GroupAudit:
     sample = GroupAudit(
-        name=name, parameters=(f"{name}.weight", f"{name}.bias"), dimension=1040,
-        grad_norm_bound=12.4, float_bound=12.4001, max_observed=6.2, max_attacked=9.92,
-        violations=0, undecided=0, recomputed=3, worst_example=ExampleReference("attack", 17),
+        name=name,
+        parameters=(f"{name}.weight", f"{name}.bias"),
+        dimension=1040,
+        grad_norm_bound=12.4,
+        float_bound=12.4001,
+        max_observed=6.2,
+        max_attacked=9.92,
+        violations=0,
+        undecided=0,
+        recomputed=3,
+        worst_example=ExampleReference("attack", 17),
         histogram=Histogram({-8: 1500, -4: 500, -2: 48}),
-    )  # fmt: skip
+    )
     return replace(sample, **changes)
 
 
 def value(name: str = "h1", quantity: Quantity = Quantity.OUTPUT_NORM, **changes) -> ValueAudit:
     sample = ValueAudit(
-        value=name, node="conv1", quantity=quantity, bound=31.2, max_observed=27.3, violations=0,
-        undecided=0, worst_example=ExampleReference("model", 3),
-    )  # fmt: skip
+        value=name,
+        node="conv1",
+        quantity=quantity,
+        bound=31.2,
+        max_observed=27.3,
+        violations=0,
+        undecided=0,
+        worst_example=ExampleReference("model", 3),
+    )
     return replace(sample, **changes)
 
 
 def check(name: str = "admissibility", code: str = "LC304", **changes) -> CheckReport:
     sample = CheckReport(
-        code=code, name=name, verdict=Verdict.PASS,
-        message="every example lies within the declared domain", where="batch.npz", measured=27.9,
+        code=code,
+        name=name,
+        verdict=Verdict.PASS,
+        message="every example lies within the declared domain",
+        where="batch.npz",
+        measured=27.9,
         expected=28.0,
-    )  # fmt: skip
+    )
     return replace(sample, **changes)
 
 
 def usefulness(verdict: VerdictName = "costly", **changes) -> Usefulness:
     sample = Usefulness(
-        verdict=verdict, sentence=f"{verdict}: what it costs", noise=340.0, clipping_noise=29.0,
-        noise_ratio=340.0 / 29.0, noise_to_signal=34.0, clipping_noise_to_signal=2.9,
-        noise_to_signal_of_run=None, clipping_noise_to_signal_of_run=None, relative_cost=34.0 / 2.9,
-        slack=4.5, groups=(GroupUsefulness("conv1", 340.0, None),), observed=None,
-    )  # fmt: skip
+        verdict=verdict,
+        sentence=f"{verdict}: what it costs",
+        noise=340.0,
+        clipping_noise=29.0,
+        noise_ratio=340.0 / 29.0,
+        noise_to_signal=34.0,
+        clipping_noise_to_signal=2.9,
+        noise_to_signal_of_run=None,
+        clipping_noise_to_signal_of_run=None,
+        relative_cost=34.0 / 2.9,
+        slack=4.5,
+        groups=(GroupUsefulness("conv1", 340.0, None),),
+        observed=None,
+    )
     return replace(sample, **changes)
 
 
@@ -106,10 +133,20 @@ def passed() -> AuditReport:
 def interval(**changes) -> EpsilonInterval:
     """Of a run whose lower end is near its upper one."""
     found = EpsilonInterval(
-        lower=6.209, confidence=0.95, upper=7.991, is_certified=True, is_contradicted=False,
-        delta=1e-5, example=ExampleReference("step 0", 43), noise=1.03, noise_at_most=1.139,
-        directions=153, steps=2, releases=250, largest_step="step 200",
-    )  # fmt: skip
+        lower=6.209,
+        confidence=0.95,
+        upper=7.991,
+        is_certified=True,
+        is_contradicted=False,
+        delta=1e-5,
+        example=ExampleReference("step 0", 43),
+        noise=1.03,
+        noise_at_most=1.139,
+        directions=153,
+        steps=2,
+        releases=250,
+        largest_step="step 200",
+    )
     return replace(found, **changes)
 
 
@@ -321,8 +358,14 @@ def _untried(item: GroupAudit) -> GroupAudit:
 
 
 ALL = {
-    "passed": passed, "recorded": recorded, "violated": violated, "inconclusive": inconclusive,
-    "mismatched": mismatched, "nothing": nothing, "with_nan": with_nan, "hostile": hostile,
+    "passed": passed,
+    "recorded": recorded,
+    "violated": violated,
+    "inconclusive": inconclusive,
+    "mismatched": mismatched,
+    "nothing": nothing,
+    "with_nan": with_nan,
+    "hostile": hostile,
     "many": many,
-}  # fmt: skip
+}
 """Every sample, by name."""

@@ -13,10 +13,20 @@ from lipcert.report.inspection import InspectedNode, InspectedParameter, Inspect
 
 def node(name: str = "conv1", **changes) -> records.NodeReport:
     sample = records.NodeReport(
-        name=name, op="Conv", inputs=("x",), output=f"{name}_out", shape=(16, 8, 8),
-        input_norm=28.0, output_norm=31.2000001, operator_norm=1.11, input_lipschitz=(1.11,),
-        cotangent_norm=4.2, rule="conv.input_lipschitz.gram", reason="", remedy="",
-    )  # fmt: skip
+        name=name,
+        op="Conv",
+        inputs=("x",),
+        output=f"{name}_out",
+        shape=(16, 8, 8),
+        input_norm=28.0,
+        output_norm=31.2000001,
+        operator_norm=1.11,
+        input_lipschitz=(1.11,),
+        cotangent_norm=4.2,
+        rule="conv.input_lipschitz.gram",
+        reason="",
+        remedy="",
+    )
     return replace(sample, **changes)
 
 
@@ -44,11 +54,20 @@ def sample(
     return records.Analysis(
         model=records.ModelReport(f"{name}.onnx", "ab" * 32, 1040, {name: 17}, name),
         assumptions=records.Assumptions(
-            input_norm=28.0, input_box=(0.0, 1.0),
-            loss={"kind": "cross-entropy", "temperature": 1.0}, scope="constraint-set",
-            constraints={f"{name}.weight": "spectral:1"}, neighbours="add-remove", reduction="mean",
-            batch_size=512, allocation="per-layer", noise_multiplier=1.0,
-            mechanism={"kind": "none"}, batch="proved", tier="fast", arithmetic="exact",
+            input_norm=28.0,
+            input_box=(0.0, 1.0),
+            loss={"kind": "cross-entropy", "temperature": 1.0},
+            scope="constraint-set",
+            constraints={f"{name}.weight": "spectral:1"},
+            neighbours="add-remove",
+            reduction="mean",
+            batch_size=512,
+            allocation="per-layer",
+            noise_multiplier=1.0,
+            mechanism={"kind": "none"},
+            batch="proved",
+            tier="fast",
+            arithmetic="exact",
             notes=(f"a note on {name}",),
         ),
         nodes=(node(name), unbounded) if nodes is None else nodes,
@@ -80,13 +99,18 @@ def sample(
             slack=12.4,
             groups=(records.GroupUsefulness(name, 0.8, 4.5),),
             observed=Observed(
-                source=f"{name}.npz", is_private=True, examples=512, grad_norm_median=1.25,
-                grad_norm_max=3.25, signal=0.5, clipped_signal=0.25,
+                source=f"{name}.npz",
+                is_private=True,
+                examples=512,
+                grad_norm_median=1.25,
+                grad_norm_max=3.25,
+                signal=0.5,
+                clipped_signal=0.25,
                 groups=(ObservedGroup(name, 1.25, 3.25, 0.5, 0.25),),
                 parameters={weight.name: 3.0, bias.name: 1.25},
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def inspection(name: str = "conv1") -> Inspection:

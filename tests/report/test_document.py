@@ -178,15 +178,17 @@ def hostile(name: str) -> Document:
             Section(
                 name,
                 (
-                    Statements((statement,)), Listing((name,)),
+                    Statements((statement,)),
+                    Listing((name,)),
                     Findings((Line(("error", name), name, name, name),)),
                     table((Column("node", least=4), Column("op")), [(name, name)]),
-                    Ranking((Bar(name, name, 0.5, name, name),)), Commands(((name, name),)),
+                    Ranking((Bar(name, name, 0.5, name, name),)),
+                    Commands(((name, name),)),
                 ),
             ),
         ),
         word=name,
-    )  # fmt: skip
+    )
 
 
 @given(names)

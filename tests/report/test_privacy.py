@@ -38,8 +38,14 @@ def test_json_has_the_documented_names() -> None:
     assert found["schema"] == "lipcert.privacy/1"
     privacy = found["privacy"]
     assert list(privacy)[:7] == [
-        "epsilon", "delta", "noise_multiplier", "allocation", "sampling", "steps", "accountant",
-    ]  # fmt: skip
+        "epsilon",
+        "delta",
+        "noise_multiplier",
+        "allocation",
+        "sampling",
+        "steps",
+        "accountant",
+    ]
     assert privacy["epsilon"] == privacy["estimates"]["pld"] < privacy["estimates"]["rdp"]
     assert (privacy["sampling"], privacy["steps"], privacy["participations"]) == ("shuffle", 20, 2)
     assert privacy["zcdp"]["rho"] == 0.25

@@ -67,11 +67,13 @@ def test_other_reasons_with_the_same_remedy_are_similar() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        lost(2, remedy="freeze"), replace(lost(2), level=Level.INFO),
-        replace(lost(2), code="LC101"), replace(lost(2), node=""),
+        lost(2, remedy="freeze"),
+        replace(lost(2), level=Level.INFO),
+        replace(lost(2), code="LC101"),
+        replace(lost(2), node=""),
     ],
     ids=["remedy", "level", "code", "of the model"],
-)  # fmt: skip
+)
 def test_what_differs_stays_apart(other: Diagnostic) -> None:
     assert len(diagnostics_told([lost(1), other])) == 2
 

@@ -126,8 +126,10 @@ def test_a_pass_has_no_results() -> None:
 def test_results_about_one_file_replace_no_others() -> None:
     """Code scanning takes one run of a category, which is the id up to its last slash."""
     reports = [
-        audit_ci(passed()), audit_ci(replace(passed(), model="b.onnx")), analysis_ci(sample()),
-    ]  # fmt: skip
+        audit_ci(passed()),
+        audit_ci(replace(passed(), model="b.onnx")),
+        analysis_ci(sample()),
+    ]
     found = [checked(sarif(report))["automationDetails"]["id"] for report in reports]
     assert found[1] == "lipcert/audit/b.onnx/"
     assert len({name.rpartition("/")[0] for name in found}) == 3

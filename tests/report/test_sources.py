@@ -47,9 +47,12 @@ def check_source() -> Source:
 
 def privacy_source(**members: object) -> Source:
     document = {
-        "schema": "lipcert.privacy/1", "solved_for": "epsilon", "privacy": RUN, "curves": {},
+        "schema": "lipcert.privacy/1",
+        "solved_for": "epsilon",
+        "privacy": RUN,
+        "curves": {},
         "diagnostics": [],
-    }  # fmt: skip
+    }
     return read_source("p.json", {**document, **members})
 
 

@@ -10,9 +10,11 @@ from lipcert.report.document import Column, Document, Section, table
 from lipcert.text.safe import shortened
 
 COLUMNS = (
-    Column("node", least=8, most=60), Column("op", least=6, most=60, rank=1),
-    Column("G", is_number=True), Column("noise", is_number=True, rank=2),
-)  # fmt: skip
+    Column("node", least=8, most=60),
+    Column("op", least=6, most=60, rank=1),
+    Column("G", is_number=True),
+    Column("noise", is_number=True, rank=2),
+)
 NUMBERS = st.floats(1e-300, 1e300).map(lambda value: f"{value:.4e}")
 WORDS = st.text("abcdefgh./[]", min_size=1, max_size=40)
 ROWS = st.lists(st.tuples(WORDS, WORDS, NUMBERS, NUMBERS), min_size=1, max_size=6)

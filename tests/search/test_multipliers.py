@@ -41,10 +41,12 @@ def network(seed: int, low: float) -> tuple[list[Step], dict[str, Shape], dict[s
 @pytest.mark.parametrize(
     ("seed", "low", "sharp", "room"),
     [
-        (0, 0.0, False, 1.003), (0, 0.0, True, 1.0002), (1, 0.2, False, 1.003),
+        (0, 0.0, False, 1.003),
+        (0, 0.0, True, 1.0002),
+        (1, 0.2, False, 1.003),
         (2, -1.0, False, 1.06),
     ],
-)  # fmt: skip
+)
 def test_as_good_as_a_general_optimiser(
     seed: int, low: float, sharp: bool, room: float, hull: bool
 ) -> None:

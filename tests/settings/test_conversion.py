@@ -34,10 +34,14 @@ from lipcert.training import (
 
 MODEL = Path(__file__).parents[2] / "models" / "digits_mlp.onnx"
 SPELLINGS: dict[str, Callable[[int], Any]] = {
-    "int": int, "float": float, "numpy int": np.int32, "numpy float": np.float32,
-    "numpy 0-d": np.array, "torch int": torch.tensor,
+    "int": int,
+    "float": float,
+    "numpy int": np.int32,
+    "numpy float": np.float32,
+    "numpy 0-d": np.array,
+    "torch int": torch.tensor,
     "torch float": lambda value: torch.tensor(float(value)),
-}  # fmt: skip
+}
 counts = st.integers(1, 2**20)
 spelled = st.sampled_from(sorted(SPELLINGS))
 NO_NUMBERS = ["8", True, np.True_, torch.tensor(True), (1.0,), [2], np.ones(1), 1j, object(),

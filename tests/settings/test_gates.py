@@ -14,11 +14,13 @@ from lipcert.settings.gates import GateOutcome, GateResult, Gates, worst_of
 @pytest.mark.parametrize(
     ("found", "outcome"),
     [
-        (2.0, GateOutcome.HOLDS), (math.nextafter(2.0, 3.0), GateOutcome.EXCEEDED),
-        (math.inf, GateOutcome.EXCEEDED), (math.nan, GateOutcome.UNKNOWN),
+        (2.0, GateOutcome.HOLDS),
+        (math.nextafter(2.0, 3.0), GateOutcome.EXCEEDED),
+        (math.inf, GateOutcome.EXCEEDED),
+        (math.nan, GateOutcome.UNKNOWN),
         ("no example was measured", GateOutcome.UNKNOWN),
     ],
-)  # fmt: skip
+)
 def test_outcome(found: float | str, outcome: GateOutcome) -> None:
     (result,) = Gates(max_slack=2.0).judged(max_slack=found)
     assert result.outcome is outcome

@@ -21,9 +21,15 @@ from tests.suggestions.networks import BatchNormed, Perceptron, Transformer, exp
 
 MODELS = Path(__file__).resolve().parents[2] / "models"
 PLANNED = {
-    "input_box": (0.0, 1.0), "batch_size": 64, "dataset_size": 6000, "sampling": "poisson",
-    "epochs": 4.0, "delta": 1e-5, "noise_multiplier": 1.5, "tier": "quick",
-}  # fmt: skip
+    "input_box": (0.0, 1.0),
+    "batch_size": 64,
+    "dataset_size": 6000,
+    "sampling": "poisson",
+    "epochs": 4.0,
+    "delta": 1e-5,
+    "noise_multiplier": 1.5,
+    "tier": "quick",
+}
 NAMES = ("mlp", "batch normed", "transformer")
 LOSSES = {"mlp": "cross-entropy", "batch normed": "bce", "transformer": "bce"}
 PRECISION = 1e-9
@@ -65,11 +71,15 @@ def again(name: str, settings: dict[str, object]) -> Outcome:
     use = analysis.usefulness
     assert use is not None
     return Outcome(
-        grad_norm=analysis.network.grad_norm, sensitivity=analysis.network.sensitivity,
-        noise=use.noise, noise_to_signal=use.noise_to_signal,
-        noise_to_signal_of_run=use.noise_to_signal_of_run, noise_to_signal_of_one=None,
-        relative_cost=use.relative_cost, verdict=use.verdict,
-    )  # fmt: skip
+        grad_norm=analysis.network.grad_norm,
+        sensitivity=analysis.network.sensitivity,
+        noise=use.noise,
+        noise_to_signal=use.noise_to_signal,
+        noise_to_signal_of_run=use.noise_to_signal_of_run,
+        noise_to_signal_of_one=None,
+        relative_cost=use.relative_cost,
+        verdict=use.verdict,
+    )
 
 
 def assert_same(ours: Outcome, theirs: Outcome) -> None:

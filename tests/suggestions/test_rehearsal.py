@@ -34,9 +34,14 @@ from tests.suggestions.networks import export
 
 CLASSES = 10
 RUN = {
-    "input_box": (0.0, 1.0), "dataset_size": 1400, "batch_size": 128, "epochs": 10.0,
-    "sampling": "poisson", "delta": 1e-5, "tier": "quick",
-}  # fmt: skip
+    "input_box": (0.0, 1.0),
+    "dataset_size": 1400,
+    "batch_size": 128,
+    "epochs": 10.0,
+    "sampling": "poisson",
+    "delta": 1e-5,
+    "tier": "quick",
+}
 CLIPPED = Settings(**RUN, mechanism="gradient-clipping", clip_norm=1.0, noise_multiplier=0.5)
 HELD = Settings(
     **RUN,

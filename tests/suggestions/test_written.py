@@ -33,9 +33,14 @@ from lipcert.training import layers
 from tests.suggestions.networks import BatchNormed, Perceptron, ResNet, Transformer, exported, made
 
 RUN = {
-    "input_box": (0.0, 1.0), "dataset_size": 6000, "batch_size": 64, "sampling": "poisson",
-    "epochs": 4.0, "delta": 1e-5, "target_epsilon": 3.0,
-}  # fmt: skip
+    "input_box": (0.0, 1.0),
+    "dataset_size": 6000,
+    "batch_size": 64,
+    "sampling": "poisson",
+    "epochs": 4.0,
+    "delta": 1e-5,
+    "target_epsilon": 3.0,
+}
 FOUND = replace(Settings(**RUN), target_epsilon=None, noise_multiplier=1.5, tier="quick")
 KINDS = {kind.__name__: kind for kind in (BatchNormed, Perceptron, ResNet, Transformer)}
 RADII = tuple(LayerRadii(f"fc{n}", 2.0 + n, 0.25 * n, 9.0 if n == 2 else 2.0) for n in (1, 2, 3))
@@ -179,8 +184,13 @@ def test_a_recipe_in_python_is_the_run_of_its_settings() -> None:
 
 def test_globs_fit_the_names_and_nothing_else() -> None:
     every = [
-        "b.0.n1.weight", "b.0.n1.bias", "b.1.n1.weight", "b.1.qkv.weight", "n1.weight", "odd[0]",
-    ]  # fmt: skip
+        "b.0.n1.weight",
+        "b.0.n1.bias",
+        "b.1.n1.weight",
+        "b.1.qkv.weight",
+        "n1.weight",
+        "odd[0]",
+    ]
     for names in (every[:1], [every[0], every[2]], [every[2], every[4]], every[1:4], every[5:]):
         patterns = globs(names, every)
         fitting = [n for n in every if not Settings(trainable=patterns).is_trained(n)]

@@ -31,12 +31,21 @@ def test_a_norm_is_never_shown_above_its_bound(value: float, above: float) -> No
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0"), (1.0, "1"), (0.1, "0.10001"), (28.0, "28"), (1.4142135623730954, "1.4143"),
-        (123456.0, "123460"), (0.0000001, "1e-7"), (999_999.0, "10⁶"), (1e6, "10⁶"),
-        (1_000_001.0, "1.01·10⁶"), (4.801e22, "4.81·10²²"), (None, NO_BOUND),
+        (0.0, "0"),
+        (1.0, "1"),
+        (0.1, "0.10001"),
+        (28.0, "28"),
+        (1.4142135623730954, "1.4143"),
+        (123456.0, "123460"),
+        (0.0000001, "1e-7"),
+        (999_999.0, "10⁶"),
+        (1e6, "10⁶"),
+        (1_000_001.0, "1.01·10⁶"),
+        (4.801e22, "4.81·10²²"),
+        (None, NO_BOUND),
         (float("inf"), NO_BOUND),
     ],
-)  # fmt: skip
+)
 def test_display(value: float | None, text: str) -> None:
     if text == "0.10001":  # the double 0.1 is a little above 1/10
         assert at_most(value) == text

@@ -63,8 +63,12 @@ def check_inert(text: str) -> None:
         assert "##vso" not in line
         for character in line:
             assert character == " " or unicodedata.category(character) not in {
-                "Cc", "Cf", "Cs", "Zl", "Zp",
-            }, ascii(line)  # fmt: skip
+                "Cc",
+                "Cf",
+                "Cs",
+                "Zl",
+                "Zp",
+            }, ascii(line)
 
 
 @pytest.mark.parametrize("emitter", FOR_PEOPLE)

@@ -37,9 +37,11 @@ def data(seed: int = 0) -> TensorDataset:
 
 def clipless(**changes: Any) -> Clipless:
     given: dict[str, Any] = {
-        "radius": 1.0, "bias_norm": 1.0, "loss": Loss("cross-entropy", temperature=4.0),
+        "radius": 1.0,
+        "bias_norm": 1.0,
+        "loss": Loss("cross-entropy", temperature=4.0),
         "input_norm": 1.0,
-    }  # fmt: skip
+    }
     return Clipless(**(given | changes))
 
 
@@ -56,9 +58,15 @@ def private_run(
     torch.manual_seed(0)
     module = network()
     given: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": DELTA, "steps": STEPS, "dataset_size": EXAMPLES,
-        "folder": folder, "record_every": 1, "record_data": True, "seed": 7,
-    }  # fmt: skip
+        "noise_multiplier": 1.0,
+        "delta": DELTA,
+        "steps": STEPS,
+        "dataset_size": EXAMPLES,
+        "folder": folder,
+        "record_every": 1,
+        "record_data": True,
+        "seed": 7,
+    }
     return make_private(
         module,
         optimizer(module.parameters(), lr=0.5),

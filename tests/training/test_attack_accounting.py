@@ -90,11 +90,15 @@ def exact(sampling: str, neighbours: str, sigma: float, releases: int, delta: fl
 @pytest.mark.parametrize(
     ("sampling", "neighbours"),
     [
-        ("poisson", "add-remove"), ("poisson", "zero-out"), ("poisson", "replace-one"),
-        ("full-batch", "add-remove"), ("shuffle", "replace-one"), ("shuffle", "zero-out"),
+        ("poisson", "add-remove"),
+        ("poisson", "zero-out"),
+        ("poisson", "replace-one"),
+        ("full-batch", "add-remove"),
+        ("shuffle", "replace-one"),
+        ("shuffle", "zero-out"),
         ("without-replacement", "replace-one"),
     ],
-)  # fmt: skip
+)
 def test_epsilon_is_that_of_the_noise_that_is_added(
     sampling: SamplingName, neighbours: NeighboursName
 ) -> None:
@@ -313,10 +317,14 @@ def beyond_the_plan(private: Private) -> None:
 @pytest.mark.parametrize(
     "loop",
     [
-        two_optimizers, two_iterations, one_within_another, every_second_batch, scaled_loss,
+        two_optimizers,
+        two_iterations,
+        one_within_another,
+        every_second_batch,
+        scaled_loss,
         beyond_the_plan,
     ],
-)  # fmt: skip
+)
 def test_no_release_goes_uncounted(loop: Callable[[Private], None]) -> None:
     private = private_run(record_every=None)
     stepped: list[int] = []

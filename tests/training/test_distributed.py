@@ -49,12 +49,16 @@ def steps_of(private: Private, count: int) -> list[dict[str, Any]]:
         private.step(x, y)
         found.append(
             {
-                "index": private.loader.index, "x": x, "y": y, "before": before, "stds": stds,
+                "index": private.loader.index,
+                "x": x,
+                "y": y,
+                "before": before,
+                "stds": stds,
                 "mechanism": private.settings.mechanism,
                 "released": {name: item.grad.clone() for name, item in named.items()},
                 "after": checksum(named.values()),
             }
-        )  # fmt: skip
+        )
         if len(found) == count:
             break
     return found

@@ -40,10 +40,12 @@ def closure(private: Private) -> None:
 
 
 LOOPS: list[tuple[Callable[[Private], None], str]] = [
-    (lambda private: private.optimizer.step(), "without a batch"), (two_steps, "without a batch"),
-    (no_zero_grad, "zero_grad"), (skipped_batch, "not released before the next"),
+    (lambda private: private.optimizer.step(), "without a batch"),
+    (two_steps, "without a batch"),
+    (no_zero_grad, "zero_grad"),
+    (skipped_batch, "not released before the next"),
     (closure, "closure"),
-]  # fmt: skip
+]
 BACKWARD = "criterion(model(x), y).backward()\n"
 STEP = "\noptimizer.step()"
 MISUSES = {

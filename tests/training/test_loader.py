@@ -65,9 +65,13 @@ def plan(
 ) -> TrainingPlan:
     replaced = sampling in {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
     return TrainingPlan(
-        dataset_size=count, sampling=sampling, delta=1e-5, batch_size=batch, steps=steps,
+        dataset_size=count,
+        sampling=sampling,
+        delta=1e-5,
+        batch_size=batch,
+        steps=steps,
         neighbours=Neighbouring.REPLACE_ONE if replaced else Neighbouring.ADD_OR_REMOVE_ONE,
-    )  # fmt: skip
+    )
 
 
 def made(
@@ -235,11 +239,14 @@ def items(rows: int) -> Any:
     """A structure of that many examples."""
     return {
         "pair": Pair(torch.zeros(rows, 3, dtype=torch.float16), [torch.ones(rows)]),
-        "array": np.zeros((rows, 2), np.int32), "words": ["a"] * rows,
+        "array": np.zeros((rows, 2), np.int32),
+        "words": ["a"] * rows,
         "ordered": OrderedDict(z=torch.ones(rows, 1)),
         "default": defaultdict(list, t=torch.ones(rows)),
-        "fixed": MappingProxyType({"t": torch.ones(rows)}), "name": "train", "none": None,
-    }  # fmt: skip
+        "fixed": MappingProxyType({"t": torch.ones(rows)}),
+        "name": "train",
+        "none": None,
+    }
 
 
 def test_an_empty_structure_has_the_form_of_the_others() -> None:

@@ -403,11 +403,13 @@ def test_a_run_without_a_certificate_says_so_at_its_end_too(
     [
         ({"max_physical_batch": 0}, "max-physical-batch"),
         ({"max_physical_batch": "8"}, "max-physical-batch"),
-        ({"noise_multiplier": "1"}, "noise-multiplier"), ({"delta": "1e-5"}, "delta"),
-        ({"steps": True}, "steps"), ({"seed": 1.5}, "seed"),
+        ({"noise_multiplier": "1"}, "noise-multiplier"),
+        ({"delta": "1e-5"}, "delta"),
+        ({"steps": True}, "steps"),
+        ({"seed": 1.5}, "seed"),
         ({"mechanism": "clipless"}, "not a mechanism"),
     ],
-)  # fmt: skip
+)
 def test_arguments_of_other_types_are_refused_before_anything_is_made(
     changes: dict[str, object], words: str, tmp_path: Path
 ) -> None:

@@ -23,10 +23,13 @@ ALL = list(Sampling)
 def plan(sampling: Sampling, count: int = 60, batch: int = 17, steps: int = 10) -> TrainingPlan:
     replaced = sampling in {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
     return TrainingPlan(
-        dataset_size=count, sampling=sampling, delta=1e-5,
-        batch_size=count if sampling is Sampling.FULL_BATCH else batch, steps=steps,
+        dataset_size=count,
+        sampling=sampling,
+        delta=1e-5,
+        batch_size=count if sampling is Sampling.FULL_BATCH else batch,
+        steps=steps,
         neighbours=Neighbouring.REPLACE_ONE if replaced else Neighbouring.ADD_OR_REMOVE_ONE,
-    )  # fmt: skip
+    )
 
 
 def together(
@@ -180,10 +183,13 @@ def test_shuffled_epochs_are_disjoint_batches_of_everything() -> None:
 @pytest.mark.parametrize(
     ("sampling", "present"),
     [
-        *((sampling, None) for sampling in ALL), *((sampling, 150) for sampling in ALL),
-        (Sampling.POISSON, 330), (Sampling.BALLS_IN_BINS, 330), (Sampling.FULL_BATCH, 330),
+        *((sampling, None) for sampling in ALL),
+        *((sampling, 150) for sampling in ALL),
+        (Sampling.POISSON, 330),
+        (Sampling.BALLS_IN_BINS, 330),
+        (Sampling.FULL_BATCH, 330),
     ],
-)  # fmt: skip
+)
 def test_the_audit_finds_nothing(sampling: Sampling, present: int | None) -> None:
     planned = plan(sampling, 200, 20)
     steps = [
@@ -195,13 +201,16 @@ def test_the_audit_finds_nothing(sampling: Sampling, present: int | None) -> Non
         plan=None,
         trace=SimpleNamespace(ranks=()),
         settings=SimpleNamespace(
-            sampling=sampling.value, sampling_rate=None, dataset_size=200, batch_size=None,
+            sampling=sampling.value,
+            sampling_rate=None,
+            dataset_size=200,
+            batch_size=None,
             steps=120,
         ),
         declared=SimpleNamespace(
             sampling=None, dataset_size=None, batch_size=planned.batch, examples=present
         ),
-    )  # fmt: skip
+    )
     assert [report.message for report in sampled(run)] == ["batch sizes", "members of batches"]
 
 

@@ -96,9 +96,15 @@ def rank_run(
     torch.manual_seed(0)
     module = network()
     given: dict[str, Any] = {
-        "noise_multiplier": 1.0, "delta": DELTA, "steps": STEPS, "dataset_size": EXAMPLES,
-        "folder": folder, "record_every": 1, "record_data": True, "patience": PATIENCE,
-    }  # fmt: skip
+        "noise_multiplier": 1.0,
+        "delta": DELTA,
+        "steps": STEPS,
+        "dataset_size": EXAMPLES,
+        "folder": folder,
+        "record_every": 1,
+        "record_data": True,
+        "patience": PATIENCE,
+    }
     return make_private(
         module,
         optimizer(module.parameters(), lr=0.5),

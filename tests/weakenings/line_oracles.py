@@ -379,9 +379,11 @@ def a_value_beside_that_of_the_centre() -> None:
     """4x of x in [0, 1]² is 4 away from 0, the image of a centre, entry by entry."""
     proof = proof_about((dense(4.0 * ONES), "x", "y"), premises=BOXED)
     lines = [
-        InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "y"),
+        InputFact(value="x"),
+        InputBall(shares=(0.0,)),
+        form_of(VALUES, "x", "y"),
         BallFact(value="y", ball=1, form=2),
-    ]  # fmt: skip
+    ]
     follow(proof, lines)
     assert proof.facts["y"].box.hi.max() >= 4.0
     assert norm_of(proof, "y") >= 32**0.5
@@ -392,9 +394,13 @@ def a_ball_that_grew() -> None:
     two = dense(2.0 * ONES)
     proof = proof_about((two, "x", "a"), (two, "a", "y"), premises=BOXED)
     lines = [
-        InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "a"),
-        MovedBall(ball=1, form=2), form_of(VALUES, "a", "y"), BallFact(value="y", ball=1, form=4),
-    ]  # fmt: skip
+        InputFact(value="x"),
+        InputBall(shares=(0.0,)),
+        form_of(VALUES, "x", "a"),
+        MovedBall(ball=1, form=2),
+        form_of(VALUES, "a", "y"),
+        BallFact(value="y", ball=1, form=4),
+    ]
     follow(proof, lines)
     assert norm_of(proof, "y") >= 32**0.5
 
@@ -404,9 +410,12 @@ def a_form_of_another_value() -> None:
     steps = (dense(ONES), "x", "a"), (dense(10.0 * ONES), "x", "y")
     proof = proof_about(*steps, premises=BOXED)
     lines = [
-        InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "a"),
-        BallFact(value="y", ball=1, form=2), ZeroFact(value="y", form=2),
-    ]  # fmt: skip
+        InputFact(value="x"),
+        InputBall(shares=(0.0,)),
+        form_of(VALUES, "x", "a"),
+        BallFact(value="y", ball=1, form=2),
+        ZeroFact(value="y", form=2),
+    ]
     follow(proof, lines)
     assert norm_of(proof, "y") >= 10.0
 
@@ -416,10 +425,15 @@ def a_form_that_holds_some_values_still() -> None:
     steps = (dense(ZEROS), "x", "a"), (dense(ONES), "x", "b"), (Add((1, 1)), "a b", "y")
     proof = proof_about(*steps, premises=BOXED)
     lines = [
-        InputFact(value="x"), InputBall(shares=(0.0,)), form_of(VALUES, "x", "a"),
-        MovedBall(ball=1, form=2), form_of(VALUES, "x", "b"), MovedBall(ball=1, form=4),
-        form_of(COTANGENTS, "a", "y"), BallFact(value="y", ball=1, form=6),
-    ]  # fmt: skip
+        InputFact(value="x"),
+        InputBall(shares=(0.0,)),
+        form_of(VALUES, "x", "a"),
+        MovedBall(ball=1, form=2),
+        form_of(VALUES, "x", "b"),
+        MovedBall(ball=1, form=4),
+        form_of(COTANGENTS, "a", "y"),
+        BallFact(value="y", ball=1, form=6),
+    ]
     follow(proof, lines)
     assert norm_of(proof, "y") >= 2**0.5
 

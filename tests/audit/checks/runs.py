@@ -26,9 +26,15 @@ from tests.written import model_of
 EXAMPLES, BATCH, STEPS, SIGMA = 300, 20, 12, 1.5
 SIZES = (8, 12, 3)
 SETTINGS = Settings(
-    constraint=ConstraintSpec("spectral", 1.0), input_norm=1.0, noise_multiplier=SIGMA,
-    dataset_size=EXAMPLES, batch_size=BATCH, sampling="poisson", steps=STEPS, delta=1e-5,
-)  # fmt: skip
+    constraint=ConstraintSpec("spectral", 1.0),
+    input_norm=1.0,
+    noise_multiplier=SIGMA,
+    dataset_size=EXAMPLES,
+    batch_size=BATCH,
+    sampling="poisson",
+    steps=STEPS,
+    delta=1e-5,
+)
 
 
 class Network(nn.Module):
@@ -130,9 +136,12 @@ def trained_with(folder: Path, plan: Plan, on: Subject, random: np.random.Genera
             store_data=plan.store_data,
         )
         recorder.declare(
-            dataset_size=size, batch_size=on.batch, sampling=plan.sampler, steps=plan.steps,
+            dataset_size=size,
+            batch_size=on.batch,
+            sampling=plan.sampler,
+            steps=plan.steps,
             noise_multiplier=SIGMA,
-        )  # fmt: skip
+        )
         loss_fn = recorder.wrap_loss(functional.cross_entropy)
         for step in range(plan.steps):
             index = (

@@ -51,11 +51,13 @@ def test_a_transposed_convolution_too() -> None:
 @pytest.mark.parametrize(
     ("kind", "factor", "verdict"),
     [
-        ("spectral", 1.0, Verdict.PASS), ("spectral", 1.0 + 2e-7, Verdict.PASS),
-        ("spectral", 1.0 + 1e-5, Verdict.MISMATCH), ("frobenius", 0.4, Verdict.PASS),
+        ("spectral", 1.0, Verdict.PASS),
+        ("spectral", 1.0 + 2e-7, Verdict.PASS),
+        ("spectral", 1.0 + 1e-5, Verdict.MISMATCH),
+        ("frobenius", 0.4, Verdict.PASS),
         ("frobenius", 1.0, Verdict.MISMATCH),
     ],
-)  # fmt: skip
+)
 def test_weights_of_the_file(kind: str, factor: float, verdict: Verdict) -> None:
     matrix = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 6)))[0].astype(np.float32)
     report = checked(matrix.astype(np.float64) / np.linalg.norm(matrix, 2) * factor, kind)

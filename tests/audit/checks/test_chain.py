@@ -301,9 +301,12 @@ def rows(array: np.ndarray) -> np.ndarray:
 
 
 FORMS = {
-    "scaled": lambda array: np.float32(0.7) * array, "singular values": clipped,
-    "orthogonal": orthogonal, "rows": rows, "cut off": lambda array: np.clip(array, -0.9, 0.9),
-}  # fmt: skip
+    "scaled": lambda array: np.float32(0.7) * array,
+    "singular values": clipped,
+    "orthogonal": orthogonal,
+    "rows": rows,
+    "cut off": lambda array: np.clip(array, -0.9, 0.9),
+}
 
 
 @pytest.mark.parametrize("shape", [(30, 50), (64, 5)])

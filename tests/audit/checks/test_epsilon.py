@@ -50,11 +50,18 @@ class Way:
     def settings(self) -> Settings:
         batch = self.examples if self.sampling == "full-batch" else self.batch
         return Settings(
-            loss="cross-entropy", mechanism="gradient-clipping", clip_norm=CLIP,
-            noise_multiplier=SIGMA, dataset_size=self.examples, batch_size=batch,
-            sampling=self.sampling, neighbours=self.neighbours, reduction="sum", steps=self.steps,
+            loss="cross-entropy",
+            mechanism="gradient-clipping",
+            clip_norm=CLIP,
+            noise_multiplier=SIGMA,
+            dataset_size=self.examples,
+            batch_size=batch,
+            sampling=self.sampling,
+            neighbours=self.neighbours,
+            reduction="sum",
+            steps=self.steps,
             delta=DELTA,
-        )  # fmt: skip
+        )
 
     def draws(self, random: np.random.Generator) -> list[np.ndarray]:
         """The members of every batch."""

@@ -35,9 +35,17 @@ def test_a_right_run_passes_everything(tmp_path: Path) -> None:
     assert bad(found) == set()
     names = {report.name for report in found.reports}
     assert names == {
-        "trace-integrity", "schedule", "noise", "release", "seed-reuse", "weight-constraint",
-        "contribution", "agreement", "chain", "epsilon",
-    }  # fmt: skip
+        "trace-integrity",
+        "schedule",
+        "noise",
+        "release",
+        "seed-reuse",
+        "weight-constraint",
+        "contribution",
+        "agreement",
+        "chain",
+        "epsilon",
+    }
     assert found.not_done == ()
 
 

@@ -18,12 +18,23 @@ MANIFEST = records.Manifest(
     buffers={"count": ()},
     model_sha256="ab" * 32,
     declaration=records.Declaration(
-        dataset_size=100, batch_size=5, sampling=Sampling.POISSON, sampling_rate=0.05, steps=10,
-        noise_multiplier=1.5, noise_std={"all": 0.3}, clip_norms={"all": 0.2}, clip_stability=0.01,
-        weight_decay=0.01, groups={"all": ("w", "b")}, reduction=records.Reduction.MEAN,
-        divisor=5.0, data="data.npz", data_sha256="cd" * 32,
+        dataset_size=100,
+        batch_size=5,
+        sampling=Sampling.POISSON,
+        sampling_rate=0.05,
+        steps=10,
+        noise_multiplier=1.5,
+        noise_std={"all": 0.3},
+        clip_norms={"all": 0.2},
+        clip_stability=0.01,
+        weight_decay=0.01,
+        groups={"all": ("w", "b")},
+        reduction=records.Reduction.MEAN,
+        divisor=5.0,
+        data="data.npz",
+        data_sha256="cd" * 32,
     ),
-)  # fmt: skip
+)
 
 
 def weights(rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -53,8 +64,12 @@ def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -
         time=1.0e9 + number,
         batches=(
             records.Batch(
-                examples=5, index=rng.integers(0, 100, 5), sampler=Sampling.POISSON, rate=0.05,
-                reduction=records.Reduction.MEAN, divisor=5.0,
+                examples=5,
+                index=rng.integers(0, 100, 5),
+                sampler=Sampling.POISSON,
+                rate=0.05,
+                reduction=records.Reduction.MEAN,
+                divisor=5.0,
                 loss=float("nan") if number == 3 else float(losses.mean()),
                 tensors=put(writer, tensors) if detail else None,
             ),
@@ -68,7 +83,7 @@ def step(writer: TraceWriter, number: int, rank: int = 0, detail: bool = True) -
         gradients=records.Gradients(put(writer, clean), put(writer, noised), put(writer, noised))
         if detail
         else records.Gradients(),
-    )  # fmt: skip
+    )
 
 
 def opened(folder: Path, manifest: records.Manifest = MANIFEST, rank: int = 0) -> TraceWriter:

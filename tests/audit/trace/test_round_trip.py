@@ -169,10 +169,12 @@ def test_one_writer_at_a_time(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"parameters": {"w": (4, 4), "b": (4,)}}, {"ranks": 2}, {"model_sha256": "ef" * 32},
+        {"parameters": {"w": (4, 4), "b": (4,)}},
+        {"ranks": 2},
+        {"model_sha256": "ef" * 32},
         {"declaration": Declaration(steps=11)},
     ],
-)  # fmt: skip
+)
 def test_a_trace_of_another_run_is_not_gone_on_with(tmp_path: Path, change) -> None:
     folder = made(tmp_path / "t")
     before = (folder / "steps-0.jsonl").read_bytes()
@@ -192,10 +194,12 @@ def test_other_versions_and_silence_go_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        Declaration(noise_multiplier=-1.0), Declaration(divisor=float("nan")),
-        Declaration(steps=-1), Declaration(data_sha256="unknown"),
+        Declaration(noise_multiplier=-1.0),
+        Declaration(divisor=float("nan")),
+        Declaration(steps=-1),
+        Declaration(data_sha256="unknown"),
     ],
-)  # fmt: skip
+)
 def test_what_no_reader_would_take_is_not_written(tmp_path: Path, wrong: Declaration) -> None:
     with pytest.raises(UsageError, match="cannot be recorded"):
         opened(tmp_path / "t", dataclasses.replace(MANIFEST, declaration=wrong))

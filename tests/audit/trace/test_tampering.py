@@ -257,13 +257,20 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        b"", b"\n", b"{}\n", b"[]\n", b"null\n", b'{"schema":"lipcert.trace/2"}\n',
+        b"",
+        b"\n",
+        b"{}\n",
+        b"[]\n",
+        b"null\n",
+        b'{"schema":"lipcert.trace/2"}\n',
         b'{"schema":"lipcert.trace/1","schema":"lipcert.trace/1"}\n',
-        b'{"ranks":NaN,"schema":"lipcert.trace/1"}\n', b"[" * 100_000 + b"\n",
-        pickle.dumps({"schema": "lipcert.trace/1"}), b"\x1f\x8b\x08\x00",
+        b'{"ranks":NaN,"schema":"lipcert.trace/1"}\n',
+        b"[" * 100_000 + b"\n",
+        pickle.dumps({"schema": "lipcert.trace/1"}),
+        b"\x1f\x8b\x08\x00",
         '{"schema":"é"}\n'.encode(),
     ],
-)  # fmt: skip
+)
 def test_hostile_manifests_are_refused(tmp_path: Path, content: bytes) -> None:
     folder = made(tmp_path / "t", 1)
     (folder / "manifest.json").write_bytes(content)

@@ -116,10 +116,12 @@ def test_one_sampled_release(sigma: float, rate: str, delta: str, relation: str)
 @pytest.mark.parametrize(
     ("sigma", "rate", "releases", "delta"),
     [
-        (1.0, "1/50", 400, 1e-5), (0.7, "1/100", 50, 1e-6), (2.0, "1/10", 300, 1e-8),
+        (1.0, "1/50", 400, 1e-5),
+        (0.7, "1/100", 50, 1e-6),
+        (2.0, "1/10", 300, 1e-8),
         (4.0, "1/2", 30, 1e-3),
     ],
-)  # fmt: skip
+)
 def test_poisson_composed(sigma: float, rate: str, releases: int, delta: float) -> None:
     """Between the optimistic and the pessimistic estimate of dp-accounting."""
     q = Fraction(rate)
@@ -200,9 +202,11 @@ def test_monotone() -> None:
     """More noise, fewer examples, fewer steps, larger δ: never a larger ε."""
     base = (1.0, Fraction(1, 20), 50, Fraction("1e-6"))
     better = [
-        (1.1, *base[1:]), (1.0, Fraction(1, 22), *base[2:]), (*base[:2], 45, base[3]),
+        (1.1, *base[1:]),
+        (1.0, Fraction(1, 22), *base[2:]),
+        (*base[:2], 45, base[3]),
         (*base[:3], Fraction("1e-5")),
-    ]  # fmt: skip
+    ]
     for relation in ("add-remove", "replace-one"):
         worst = epsilon_upper("poisson", *base, relation)
         assert worst is not None

@@ -172,10 +172,12 @@ def test_an_epoch_of_two_batches(sigma: float, delta: str) -> None:
 @pytest.mark.parametrize(
     ("bins", "epochs", "sigma", "below", "above"),
     [
-        (118, 10, 1.1, 1.2811539, 1.3101664), (11, 20, 3.9, 1.3330538, 1.3645678),
-        (12, 20, 3.0, 1.7220970, 1.7587401), (2, 3, 1.0, 6.6041547, 6.6536760),
+        (118, 10, 1.1, 1.2811539, 1.3101664),
+        (11, 20, 3.9, 1.3330538, 1.3645678),
+        (12, 20, 3.0, 1.7220970, 1.7587401),
+        (2, 3, 1.0, 6.6041547, 6.6536760),
     ],
-)  # fmt: skip
+)
 def test_between_the_bounds_of_another_accountant(
     bins: int, epochs: int, sigma: float, below: float, above: float
 ) -> None:

@@ -113,8 +113,11 @@ def test_every_mask(proof: Definite, seed: int) -> None:
     whole = np.ldexp(form.matrix, 2 * form.exponent)
     hull = Hull(3, 0.75, 0.25)
     tried = (network.form(network.numbers(hull=hull), proof) for hull in (False, True))
-    others = [replace(other, matrix=other.matrix / 64, exponent=other.exponent + 3)
-              for other in tried if other is not None]  # fmt: skip
+    others = [
+        replace(other, matrix=other.matrix / 64, exponent=other.exponent + 3)
+        for other in tried
+        if other is not None
+    ]
     assert form.over_hull(hull, *others) <= min(one.over_hull(hull) for one in (form, *others))
     smoothed = 0.75 * np.eye(3) + 0.25 / 3
     for jacobian in network.jacobians(rng, 1 << 7):

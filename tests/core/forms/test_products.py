@@ -191,9 +191,15 @@ def test_only_variables_that_are_never_negative_are_raised(box: tuple[float, flo
     net(Dense(Operand(weight, weight), None), "x", (1, 1))
     proof = proof_of(net, box, 1.0)
     line = ProductFact(
-        value="v0", start="x", level=1.01, norms=(1.01,), ties=(), places=(), cuts=(),
+        value="v0",
+        start="x",
+        level=1.01,
+        norms=(1.01,),
+        ties=(),
+        places=(),
+        cuts=(),
         raised=(0.0, 0.0, 0.0),
-    )  # fmt: skip
+    )
     assert follows(proof, line) == (box[0] == 0.0)
     assert not follows(proof, replace(line, level=0.99, norms=(0.99,)))
     assert not follows(proof, replace(line, raised=()))
@@ -239,8 +245,10 @@ def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() 
     c = (1.5 * huge * 5e-324 / 4.0) ** 0.5
     net = Growing((1, 1), 0)
     rows: dict[str, tuple[list[float], float]] = {
-        "x": ([1e-3 * huge], huge), "v1": ([0.89 * tiny], tiny), "v4": ([-c, 0.0, 0.0], c),
-    }  # fmt: skip
+        "x": ([1e-3 * huge], huge),
+        "v1": ([0.89 * tiny], tiny),
+        "v4": ([-c, 0.0, 0.0], c),
+    }
 
     def dense(before: str, value: str) -> None:
         weight, bias = np.array([rows[before][0]]), np.array([rows[before][1]])
@@ -257,9 +265,14 @@ def test_a_tiny_multiplier_of_a_tiny_row_does_not_underflow_before_a_long_row() 
     assert region is not None
     count = len(region.factors.rows)
     line = ProductFact(
-        value="v5", start="x", level=2.0 * c, norms=(5e-230, 0.0, 0.0), ties=((0.0,), (0.0,)),
-        places=(3 * count + 6, count + 2), cuts=(2.4e-160, 1.28 * c * c),
-    )  # fmt: skip
+        value="v5",
+        start="x",
+        level=2.0 * c,
+        norms=(5e-230, 0.0, 0.0),
+        ties=((0.0,), (0.0,)),
+        places=(3 * count + 6, count + 2),
+        cuts=(2.4e-160, 1.28 * c * c),
+    )
     reached = attained(proof, "v5")
     assert reached == pytest.approx(2.0 * c, rel=1e-6)
     assert not follows(proof, replace(line, level=0.9 * reached))

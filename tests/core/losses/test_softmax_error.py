@@ -94,10 +94,14 @@ def test_ball_beats_every_pattern_of_three_levels(classes: int, radius: float) -
 @pytest.mark.parametrize(
     ("radius", "classes", "known"),
     [
-        (2.0, 16, 1.041275), (0.1, 10, 0.95827), (3.0, 10, 1.21679), (5.0, 100, 1.16669),
-        (8.0, 1000, 1.24967), (8.0, 3, 1.41410),
+        (2.0, 16, 1.041275),
+        (0.1, 10, 0.95827),
+        (3.0, 10, 1.21679),
+        (5.0, 100, 1.16669),
+        (8.0, 1000, 1.24967),
+        (8.0, 3, 1.41410),
     ],
-)  # fmt: skip
+)
 def test_known_values(radius: float, classes: int, known: float) -> None:
     assert over(classes, 0.0, radius)[0] == pytest.approx(known, rel=1e-4)
 

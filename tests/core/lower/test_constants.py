@@ -64,9 +64,11 @@ def test_matrices_are_not_copied(tmp_path):
     """Turned, in another shape, cut: the memory of the file's numbers, converted once."""
     w = np.arange(6.0 * 8).reshape(2, 3, 8)
     nodes = [
-        node("Reshape", "w s", "a"), node("Transpose", "a", "b", perm=[1, 0]),
-        node("Slice", "b i j", "c"), node("Gemm", "x c", "y", transB=1),
-    ]  # fmt: skip
+        node("Reshape", "w s", "a"),
+        node("Transpose", "a", "b", perm=[1, 0]),
+        node("Slice", "b i j", "c"),
+        node("Gemm", "x c", "y", transB=1),
+    ]
     constants = {"w": w, "s": [6, 8], "i": [1], "j": [7]}
     found = read(model(nodes, ["N", 6], constants), tmp_path)
     with limited(Limits(entries=60)):  # tables of the steps, of which there are none
@@ -129,9 +131,12 @@ def test_a_state_of_zeros_through_a_layer(kind):
     """One of each example, from the size of the batch: what it meets has no gradient."""
     last = node("Gemm", "h u b", "o") if kind == "Gemm" else node("MatMul", "h u", "o")
     nodes = [
-        node("Shape", "x", "s", end=1), node("Concat", "s four", "sizes", axis=0),
-        node("ConstantOfShape", "sizes", "h"), last, node("Add", "x o", "y"),
-    ]  # fmt: skip
+        node("Shape", "x", "s", end=1),
+        node("Concat", "s four", "sizes", axis=0),
+        node("ConstantOfShape", "sizes", "h"),
+        last,
+        node("Add", "x o", "y"),
+    ]
     constants = {"four": [4], "u": np.arange(20.0).reshape(4, 5), "b": np.arange(5.0)}
     found = agrees(model(nodes, ["N", 5], constants))
     assert found.batch_proved
@@ -143,18 +148,25 @@ def test_a_state_of_zeros_through_a_layer(kind):
 @pytest.mark.parametrize("exponent", [3, [3], [[3]]])
 def test_a_power_has_the_shape_of_base_and_exponent(number, exponent):
     nodes = [
-        node("Pow", "a b", "p"), node("Shape", "p", "s"), node("Size", "s", "rank"),
-        node("Cast", "rank", "r", to=1), node("Cast", "p", "f", to=1), node("Mul", "x f", "z"),
+        node("Pow", "a b", "p"),
+        node("Shape", "p", "s"),
+        node("Size", "s", "rank"),
+        node("Cast", "rank", "r", to=1),
+        node("Cast", "p", "f", to=1),
+        node("Mul", "x f", "z"),
         node("Mul", "z r"),
-    ]  # fmt: skip
+    ]
     agrees(model(nodes, [1, 4], {"a": number, "b": exponent}))
 
 
 def test_a_product_across_examples_is_refused():
     nodes = [
-        node("Shape", "x", "s", end=1), node("Concat", "four s", "sizes", axis=0),
-        node("Expand", "one sizes", "h"), node("MatMul", "h u", "o"), node("Add", "x o", "y"),
-    ]  # fmt: skip
+        node("Shape", "x", "s", end=1),
+        node("Concat", "four s", "sizes", axis=0),
+        node("Expand", "one sizes", "h"),
+        node("MatMul", "h u", "o"),
+        node("Add", "x o", "y"),
+    ]
     constants = {"four": [4], "u": np.ones((1, 5)), "one": np.ones((1, 1))}
     with pytest.raises(Unsupported):
         program(model(nodes, ["N", 5], constants))
@@ -187,12 +199,16 @@ def test_no_jump_has_two_readings(name):
 def test_products_of_constants_that_stand_there_for_each_example(turned) -> None:
     """Learned queries that look at one another, as in the decoder of a transformer."""
     nodes = [
-        node("Shape", "x", "sizes"), node("Slice", "sizes zero one", "n"),
-        node("Concat", "n ones", "all", axis=0), node("Expand", "q all", "many"),
+        node("Shape", "x", "sizes"),
+        node("Slice", "sizes zero one", "n"),
+        node("Concat", "n ones", "all", axis=0),
+        node("Expand", "q all", "many"),
         node("Transpose", "many", "keys", perm=[2, 1, 0] if turned else [0, 2, 1]),
-        node("MatMul", "many keys", "scores"), node("Softmax", "scores", "shares", axis=-1),
-        node("MatMul", "shares many", "seen"), node("Add", "x seen"),
-    ]  # fmt: skip
+        node("MatMul", "many keys", "scores"),
+        node("Softmax", "scores", "shares", axis=-1),
+        node("MatMul", "shares many", "seen"),
+        node("Add", "x seen"),
+    ]
     draw = np.random.default_rng(0)
     numbers = {"q": draw.standard_normal((1, 3, 4)), "zero": [0], "one": [1], "ones": [1, 1]}
     proto = model(nodes, ("N", 3, 4), numbers)

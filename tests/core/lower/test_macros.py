@@ -239,8 +239,13 @@ def test_distances_between_positions_are_clipped(ends: str) -> None:
 @pytest.mark.parametrize("order", [("bias", "mask"), ("mask", "bias")])
 def test_a_bias_beside_a_mask_is_part_of_it_and_no_parameter(order) -> None:
     first, second = order
-    nodes = [*HEADS, node("Add", f"a {first}", "d"), node("Add", f"d {second}", "e"),
-             node("Softmax", "e", "p"), node("MatMul", "p x")]  # fmt: skip
+    nodes = [
+        *HEADS,
+        node("Add", f"a {first}", "d"),
+        node("Add", f"d {second}", "e"),
+        node("Softmax", "e", "p"),
+        node("MatMul", "p x"),
+    ]
     bias = RNG.standard_normal((3, 3))
     hidden = {"mask": np.triu(np.full((3, 3), -np.inf), 1), "bias": bias}
     found = agrees(model(nodes, T, hidden))
@@ -260,9 +265,11 @@ def test_a_mask_over_a_whole_row_is_refused():
 
 def test_every_node_is_accounted_for():
     nodes = [
-        *half_gelu(ERF), node("Shape", "x", "s"), node("Reshape", "y s", "z"),
+        *half_gelu(ERF),
+        node("Shape", "x", "s"),
+        node("Reshape", "y s", "z"),
         node("Neg", "z", "w"),
-    ]  # fmt: skip
+    ]
     found = agrees(model(nodes, T, {"root": math.sqrt(2), **ONE}))
     assert found.covered == ("part", "part", "part", "step", "step", "unused", "unused", "unused")
     found = agrees(model(nodes, T, {"root": math.sqrt(2), **ONE}, output="w"), "w")

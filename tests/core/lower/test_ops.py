@@ -477,8 +477,10 @@ def test_chains_of_layout_ops_move_what_onnxruntime_moves(data):
                 if kind == "Slice":
                     begin = data.draw(st.integers(0, sizes[axis] - 1))
                     constants |= {
-                        f"a{step}": [begin], f"b{step}": [sizes[axis]], f"c{step}": [axis],
-                    }  # fmt: skip
+                        f"a{step}": [begin],
+                        f"b{step}": [sizes[axis]],
+                        f"c{step}": [axis],
+                    }
                     nodes.append(node(kind, f"{value} a{step} b{step} c{step}", out))
                     sizes[axis] -= begin
                 elif kind == "Gather":
@@ -539,10 +541,13 @@ def test_resize_interpolates_as_onnxruntime_does(data):
 @pytest.mark.parametrize(
     ("opset", "scale", "more"),
     [
-        (10, 1.3, {"mode": "nearest"}), (13, 1.3, {"mode": "linear"}), (13, 1.3, {"mode": "cubic"}),
-        (10, 0.6, {"mode": "nearest"}), (19, 0.6, {"mode": "cubic", "antialias": 1}),
+        (10, 1.3, {"mode": "nearest"}),
+        (13, 1.3, {"mode": "linear"}),
+        (13, 1.3, {"mode": "cubic"}),
+        (10, 0.6, {"mode": "nearest"}),
+        (19, 0.6, {"mode": "cubic", "antialias": 1}),
     ],
-)  # fmt: skip
+)
 def test_resize_that_onnxruntime_reads_in_its_own_way_is_refused(opset, scale, more):
     """What keeps all sizes is a copy there; opset 10 rounds up what shrinks; the curves of
     stretched cubics are others."""
@@ -557,9 +562,11 @@ def test_resize_that_onnxruntime_reads_in_its_own_way_is_refused(opset, scale, m
 def test_parts_of_a_value(lengths):
     inputs = "x" if lengths is None else "x l"
     nodes = [
-        node("SplitToSequence", inputs, "s", axis=1), node("SequenceAt", "s one", "a"),
-        node("SequenceAt", "s last", "b"), node("Concat", "b a", axis=1),
-    ]  # fmt: skip
+        node("SplitToSequence", inputs, "s", axis=1),
+        node("SequenceAt", "s one", "a"),
+        node("SequenceAt", "s last", "b"),
+        node("Concat", "b a", axis=1),
+    ]
     constants = {"one": 0, "last": -1} | ({} if lengths is None else {"l": lengths})
     assert agrees(model(nodes, ["N", 6], constants)).batch_proved
 

@@ -32,9 +32,10 @@ def recurrent(kind: str, inputs: str, output: int = 0, **attributes):
     made.output[output] = "found"
     order = [2, 0, 1, 3] if output == 0 else [1, 0, 2]
     return [
-        node("Transpose", "x", "t", perm=[1, 0, 2]), made,
+        node("Transpose", "x", "t", perm=[1, 0, 2]),
+        made,
         node("Transpose", "found", "y", perm=order),
-    ]  # fmt: skip
+    ]
 
 
 @given(
@@ -76,11 +77,15 @@ def test_a_first_state_is_zero_or_a_tensor_or_data(kind: str) -> None:
     constants = {**weights(kind, 2), "z": rng.standard_normal((2, 1, SIZE)), "o": 0.0}
     constants |= {"two": [2], "size": [SIZE], "at": [0], "v": rng.standard_normal((INPUTS, SIZE))}
     sizes = [
-        node("Shape", "x", "n", end=1), node("Concat", "two n size", "s", axis=0),
-        node("Expand", "o s", "zeros"), node("Expand", "z s", "held"),
-        node("Gather", "x at", "first", axis=1), node("MatMul", "first v", "row"),
-        node("Concat", "row row", "rows", axis=1), node("Transpose", "rows", "own", perm=[1, 0, 2]),
-    ]  # fmt: skip
+        node("Shape", "x", "n", end=1),
+        node("Concat", "two n size", "s", axis=0),
+        node("Expand", "o s", "zeros"),
+        node("Expand", "z s", "held"),
+        node("Gather", "x at", "first", axis=1),
+        node("MatMul", "first v", "row"),
+        node("Concat", "row row", "rows", axis=1),
+        node("Transpose", "rows", "own", perm=[1, 0, 2]),
+    ]
     found = {}
     for start in ("zeros", "held", "own"):
         inputs = f"t w r b - {start}" + (f" {start}" if kind == "LSTM" else "")
@@ -129,10 +134,12 @@ def test_a_tensor_that_stands_twice_is_not_one_that_is_moved(twice: bool) -> Non
     constants = {"w": np.ones((3, 2)), "a": [0], "b": [1], "c": [2], "d": [3]}
     second = "b" if twice else "c"
     nodes = [
-        node("Slice", "w a c a", "first"), node("Slice", f"w {second} d a", "second"),
-        node("Concat", "first second", "v", axis=0), node("Transpose", "v", "m", perm=[1, 0]),
+        node("Slice", "w a c a", "first"),
+        node("Slice", f"w {second} d a", "second"),
+        node("Concat", "first second", "v", axis=0),
+        node("Transpose", "v", "m", perm=[1, 0]),
         node("MatMul", "x m"),
-    ]  # fmt: skip
+    ]
     step = agrees(model(nodes, ["N", 2], constants)).steps[-1]
     (operand,) = operands(step.op)
     assert operand.sources == {"w": np.inf if twice else 1.0}
@@ -142,10 +149,15 @@ def test_weights_times_a_number_that_may_be_zero_are_weights() -> None:
     """√2 less its float32 is positive, and 0 in float32 arithmetic: an interval from 0 holds it."""
     two, held = (numpy_helper.from_array(x) for x in np.float32([[2.0], [2.0**0.5]]))
     constants = {"v": np.ones((1, 2, 1)), "u": np.ones((1, 2, 2)), "r": np.eye(2)[None], "n": [1]}
-    nodes = [node("ConstantOfShape", "n", "a", value=two), node("Sqrt", "a", "s"),
-        node("ConstantOfShape", "n", "b", value=held), node("Sub", "s b", "c"),
-        node("Relu", "c", "k"), node("Mul", "v k", "e"),
-        node("Concat", "e u", "f", axis=2)]  # fmt: skip
+    nodes = [
+        node("ConstantOfShape", "n", "a", value=two),
+        node("Sqrt", "a", "s"),
+        node("ConstantOfShape", "n", "b", value=held),
+        node("Sub", "s b", "c"),
+        node("Relu", "c", "k"),
+        node("Mul", "v k", "e"),
+        node("Concat", "e u", "f", axis=2),
+    ]
     found = agrees(model(nodes + recurrent("RNN", "t f r", 1), ["N", TIMES, INPUTS], constants))
     assert "v" in {name for step in found.steps for x in operands(step.op) for name in x.sources}
 
@@ -175,9 +187,10 @@ def test_what_changes_the_cell_is_refused(name: str) -> None:
 def test_lengths_that_are_data_are_refused() -> None:
     constants = {**weights("GRU", 1), "axis": [1, 2]}
     nodes = [
-        node("ReduceSum", "x axis", "s", keepdims=0), node("Cast", "s", "n", to=6),
+        node("ReduceSum", "x axis", "s", keepdims=0),
+        node("Cast", "s", "n", to=6),
         *recurrent("GRU", "t w r b n"),
-    ]  # fmt: skip
+    ]
     with pytest.raises(Unsupported):
         program(model(nodes, ["N", TIMES, INPUTS], constants))
 

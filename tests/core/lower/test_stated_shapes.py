@@ -12,8 +12,10 @@ from tests.core.lower.odd_graphs import odd_graph
 from tests.core.models import read
 
 NODES = [
-    node("Transpose", "x", "t", perm=[0, 2, 1]), node("Add", "t c", "a"), node("Flatten", "a", "y"),
-]  # fmt: skip
+    node("Transpose", "x", "t", perm=[0, 2, 1]),
+    node("Add", "t c", "a"),
+    node("Flatten", "a", "y"),
+]
 CONSTANTS = {"c": np.ones((1, 3, 2))}
 
 
@@ -32,11 +34,14 @@ def case(stated, batch="N", where="value_info"):
 @pytest.mark.parametrize(
     ("stated", "batch"),
     [
-        ({}, "N"), ({"t": ["N", 3, 2], "a": ["M", 3, None], "y": ["N", 6]}, "N"),
-        ({"t": [1, 3, 2]}, "N"), ({"t": [4, 3, 2], "y": [4, 6]}, 4), ({"other": [7]}, "N"),
+        ({}, "N"),
+        ({"t": ["N", 3, 2], "a": ["M", 3, None], "y": ["N", 6]}, "N"),
+        ({"t": [1, 3, 2]}, "N"),
+        ({"t": [4, 3, 2], "y": [4, 6]}, 4),
+        ({"other": [7]}, "N"),
         ({"t": None}, "N"),
     ],
-)  # fmt: skip
+)
 def test_shapes_that_fit_are_accepted(stated, batch):
     assert program(case(stated, batch)).batch_proved
 

@@ -24,19 +24,29 @@ from tests.core.models import read
 from tests.core.mutants.files import signed
 
 SCALES = [
-    node("Shape", "x", "shape", start=0), node("Gather", "shape last", "width", axis=0),
-    node("CastLike", "width x", "d"), node("CastLike", "one x", "unit"), node("Sqrt", "d", "root"),
-    node("Div", "unit root", "ratio"), node("CastLike", "ratio x", "scale"),
-    node("Sqrt", "scale", "first"), node("Sqrt", "scale", "again"),
+    node("Shape", "x", "shape", start=0),
+    node("Gather", "shape last", "width", axis=0),
+    node("CastLike", "width x", "d"),
+    node("CastLike", "one x", "unit"),
+    node("Sqrt", "d", "root"),
+    node("Div", "unit root", "ratio"),
+    node("CastLike", "ratio x", "scale"),
+    node("Sqrt", "scale", "first"),
+    node("Sqrt", "scale", "again"),
     node("CastLike", "again x", "second"),
-]  # fmt: skip
+]
 """1/√width in two equal parts, as torch exports it"""
 ATTENTION = [
-    *SCALES, node("Mul", "x first", "q"), node("Transpose", "x", "t", perm=[0, 2, 1]),
-    node("Mul", "t second", "k"), node("MatMul", "q k", "a"), node("Softmax", "a", "p", axis=-1),
-    node("MatMul", "p x", "z"), node("ReduceMean", "z tokens", "m", keepdims=0),
+    *SCALES,
+    node("Mul", "x first", "q"),
+    node("Transpose", "x", "t", perm=[0, 2, 1]),
+    node("Mul", "t second", "k"),
+    node("MatMul", "q k", "a"),
+    node("Softmax", "a", "p", axis=-1),
+    node("MatMul", "p x", "z"),
+    node("ReduceMean", "z tokens", "m", keepdims=0),
     node("MatMul", "m w"),
-]  # fmt: skip
+]
 
 
 def attention(width: int, one: float = 1.0):

@@ -18,9 +18,13 @@ __all__ = ["FAMILIES", "Case", "certified", "network"]
 
 Layer = tuple[str, list[str], dict[str, object]]
 _PLAN: Final[Mapping[str, object]] = {
-    "batch_size": 16, "dataset_size": 400, "steps": 30, "delta": 1e-5, "noise_multiplier": 2.0,
+    "batch_size": 16,
+    "dataset_size": 400,
+    "steps": 30,
+    "delta": 1e-5,
+    "noise_multiplier": 2.0,
     "temperature": 0.125,
-}  # fmt: skip
+}
 _CHEAP: Final[Mapping[str, object]] = {**_PLAN, "sampling": "shuffle", "neighbours": "zero-out"}
 """its ε takes no time to find"""
 
@@ -142,21 +146,28 @@ def _transformer() -> bytes:
 
 
 _NETWORKS: Final[Mapping[str, Callable[[], bytes]]] = {
-    "mlp": _mlp, "cnn": _cnn, "residual": _residual, "transformer": _transformer, "clipped": _cnn,
-    "layers": _cnn, "scaled": _mlp,
-}  # fmt: skip
+    "mlp": _mlp,
+    "cnn": _cnn,
+    "residual": _residual,
+    "transformer": _transformer,
+    "clipped": _cnn,
+    "layers": _cnn,
+    "scaled": _mlp,
+}
 _MECHANISMS: Final[Mapping[str, Mapping[str, object]]] = {
     "clipped": {"mechanism": "backprop-clipping", "input_clip": 1.0, "cotangent_clip": 0.5},
     "layers": {
-        "mechanism": "backprop-clipping", "input_box": (0.0, 1.0),
-        "input_clips": {"k1": 2.0, "k2": 1.0, "w": 0.5}, "cotangent_clips": {"w": 0.25, "*": 0.5},
+        "mechanism": "backprop-clipping",
+        "input_box": (0.0, 1.0),
+        "input_clips": {"k1": 2.0, "k2": 1.0, "w": 0.5},
+        "cotangent_clips": {"w": 0.25, "*": 0.5},
     },
     "scaled": {
         "mechanism": "weight-clipping",
         "constraint": ConstraintSpec("frobenius", 50.0),
         "tier": "tight",
     },
-}  # fmt: skip
+}
 FAMILIES: Final = tuple(_NETWORKS)
 
 

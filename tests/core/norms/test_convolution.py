@@ -158,17 +158,25 @@ def test_a_window_that_reads_an_entry_twice_is_not_written_out():
 @pytest.mark.parametrize(
     "change",
     [
-        {"size": (0,)}, {"size": (-3,)}, {"window": Window((3,), (0,), (1,), (0,), (3,))},
+        {"size": (0,)},
+        {"size": (-3,)},
+        {"window": Window((3,), (0,), (1,), (0,), (3,))},
         {"window": Window((3,), (1,), (0,), (0,), (3,))},
         {"window": Window((3,), (1,), (1,), (0,), (0,))},
         {"window": Window((3,), (1,), (1,), (-(2**20),), (3,))},
         {"window": Window((3,), (1,), (1,), (0,), (2**16,))} | {"kernel": np.ones((3, 1, 100))},
-        {"window": Window((2,), (1,), (1,), (0,), (3,))}, {"groups": 0}, {"groups": 2},
-        {"size": (5, 5)}, {"moved": (np.array([5]),)}, {"moved": (np.array([0]), np.array([0]))},
-        {"moved": (np.zeros(0, dtype=np.int64),)}, {"kernel": np.ones((3, 1, 3), dtype=np.float32)},
-        {"kernel": np.ones((3, 3))}, {"kernel": np.ones((3, 0, 3))},
+        {"window": Window((2,), (1,), (1,), (0,), (3,))},
+        {"groups": 0},
+        {"groups": 2},
+        {"size": (5, 5)},
+        {"moved": (np.array([5]),)},
+        {"moved": (np.array([0]), np.array([0]))},
+        {"moved": (np.zeros(0, dtype=np.int64),)},
+        {"kernel": np.ones((3, 1, 3), dtype=np.float32)},
+        {"kernel": np.ones((3, 3))},
+        {"kernel": np.ones((3, 0, 3))},
     ],
-)  # fmt: skip
+)
 def test_impossible_geometries(change):
     sound = {"kernel": np.ones((3, 1, 3)), "size": (5,), "window": window_of((3,), (5,))}
     Convolution(**sound)

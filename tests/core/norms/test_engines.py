@@ -143,11 +143,16 @@ def test_a_thousand_columns():
 @pytest.mark.parametrize(
     "factor",
     [
-        np.zeros_like, np.transpose, lambda L: L * 1.001, lambda L: L * np.nan,
-        lambda L: np.where(L == 0.0, 0.0, np.inf), lambda L: L + 1e-4, lambda L: L[::-1],
+        np.zeros_like,
+        np.transpose,
+        lambda L: L * 1.001,
+        lambda L: L * np.nan,
+        lambda L: np.where(L == 0.0, 0.0, np.inf),
+        lambda L: L + 1e-4,
+        lambda L: L[::-1],
         lambda L: L * 1e300,
     ],
-)  # fmt: skip
+)
 def test_a_wrong_factor_proves_nothing(check, factor, monkeypatch):
     matrix = np.random.default_rng(5).standard_normal((30, 30))
     norm = float(np.linalg.norm(matrix, 2))
@@ -235,10 +240,14 @@ def test_integer_matrices(proof: Definite) -> None:
 @pytest.mark.parametrize(
     "matrix",
     [
-        np.array([[0.5, 0.1], [0.0, 0.5]]), np.array([[0.5, np.nan], [np.nan, 0.5]]), np.eye(2),
-        np.array([[np.inf]]), -0.5 * np.eye(3), np.zeros((3, 3)),
+        np.array([[0.5, 0.1], [0.0, 0.5]]),
+        np.array([[0.5, np.nan], [np.nan, 0.5]]),
+        np.eye(2),
+        np.array([[np.inf]]),
+        -0.5 * np.eye(3),
+        np.zeros((3, 3)),
     ],
-)  # fmt: skip
+)
 def test_what_proves_nothing(proof: Definite, matrix: np.ndarray) -> None:
     """Asymmetric, too large, not finite, not definite."""
     assert not proof(matrix, Fraction(0))

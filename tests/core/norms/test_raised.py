@@ -203,9 +203,12 @@ def test_no_line_about_a_run_says_what_is_false(run, seed, scale):
         entries = kernel.frame.groups * kernel.entries.hi[0].size
         drawn = ((size,) * len(kernel.entries.hi), (size,) * (entries + 1), (norm,))
         line = GainFact(
-            value="relu", values=tuple(step.output for step in proof.program.steps[:-1]),
-            numbers=drawn, gain=0.0, method="explicit",
-        )  # fmt: skip
+            value="relu",
+            values=tuple(step.output for step in proof.program.steps[:-1]),
+            numbers=drawn,
+            gain=0.0,
+            method="explicit",
+        )
     else:
         assert follows(proof, line) >= reached * (1.0 - 1e-9)
     upper = constants_of(proof.program.steps[:-1], proof)
@@ -311,11 +314,16 @@ def test_nothing_to_raise_is_attained(engine: str) -> None:
 @pytest.mark.parametrize(
     "numbers",
     [
-        (), ((1.0,), (1.0, 1.0), ()), ((1.0,), (1.0,), (1.0,)), ((1.0, 1.0), (1.0, 1.0), (1.0,)),
-        ((1.0,), (1.0, 1.0), (0.0,)), ((1.0,), (1.0, 1.0), (5e-324,)),
-        ((1e308,), (1e308, 1.0), (1e308,)), ((1.0,), (1.0, 1.0), (math.inf,)),
+        (),
+        ((1.0,), (1.0, 1.0), ()),
+        ((1.0,), (1.0,), (1.0,)),
+        ((1.0, 1.0), (1.0, 1.0), (1.0,)),
+        ((1.0,), (1.0, 1.0), (0.0,)),
+        ((1.0,), (1.0, 1.0), (5e-324,)),
+        ((1e308,), (1e308, 1.0), (1e308,)),
+        ((1.0,), (1.0, 1.0), (math.inf,)),
     ],
-)  # fmt: skip
+)
 def test_unusable_numbers(numbers: Numbers) -> None:
     dense = Dense(known(np.array([[-1.0]])), known(np.ones(1)))
     proof = proof_of(*chain((1, 1), (dense, (1, 1))), 0.0)
@@ -345,11 +353,14 @@ def test_what_is_no_run_below_a_relu() -> None:
 @pytest.mark.parametrize(
     ("activation", "is_one"),
     [
-        (RELU, True), (Activation("clip", (0.0, 6.0)), True),
-        (Activation("clip", (0.0, 0.0)), True), (Activation("clip", (-1e-9, 6.0)), False),
-        (Activation("clip", (1e-9, 6.0)), False), (Activation("leaky_relu", (0.0,)), False),
+        (RELU, True),
+        (Activation("clip", (0.0, 6.0)), True),
+        (Activation("clip", (0.0, 0.0)), True),
+        (Activation("clip", (-1e-9, 6.0)), False),
+        (Activation("clip", (1e-9, 6.0)), False),
+        (Activation("leaky_relu", (0.0,)), False),
     ],
-)  # fmt: skip
+)
 def test_relus_with_a_limit(activation: Activation, is_one: bool) -> None:
     """Between 0 and max(x, 0); and what a line says of one, against a grid."""
     matrix, bias = np.array([[4.0, -3.0], [1.0, 5.0]]), np.array([-1.0, 1.0])

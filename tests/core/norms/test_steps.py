@@ -93,10 +93,12 @@ def test_zero_is_proved():
 @pytest.mark.parametrize(
     ("below", "above"),
     [
-        ((1, 2, 6), (1, 2, 4)), ((1, 1, 6), (1, 3, 4)), ((1, 1, 6), (1, 2, 5)),
+        ((1, 2, 6), (1, 2, 4)),
+        ((1, 1, 6), (1, 3, 4)),
+        ((1, 1, 6), (1, 2, 5)),
         ((2, 1, 6), (2, 2, 4)),
     ],
-)  # fmt: skip
+)
 def test_steps_that_do_not_fit_their_shapes(below, above):
     op = Conv(known(np.ones((2, 1, 3))), None, window_of((3,), (6,)), 1, False)
     assert step_norm_at_most(op, (1, 1, 6), (1, 2, 4), 99.0, METHODS[3], norm_at_most_float)

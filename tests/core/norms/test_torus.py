@@ -237,10 +237,15 @@ def test_zero_kernels():
 @pytest.mark.parametrize(
     ("counts", "twists"),
     [
-        ((), ()), ((9,), ()), ((9, 9), (0, 0)), ((9,), (2,)), ((9,), (-1,)), ((8,), (0,)),
+        ((), ()),
+        ((9,), ()),
+        ((9, 9), (0, 0)),
+        ((9,), (2,)),
+        ((9,), (-1,)),
+        ((8,), (0,)),
         ((0,), (0,)),
     ],
-)  # fmt: skip
+)
 def test_witnesses_that_do_not_fit(counts, twists):
     window = window_of((3,), (8,), before=(1,), after=(1,))
     conv = Convolution(np.ones((1, 1, 3)), (8,), window)

@@ -50,12 +50,30 @@ def test_part_of_a_file_in_a_folder_below(tmp_path):
 @pytest.mark.parametrize(
     "location",
     [
-        "", ".", "..", "../data.bin", "sub/../../data.bin", "sub/../data.bin", "./data.bin",
-        "sub//data.bin", "/etc/hostname", "//etc/hostname", "C:\\data.bin", "..\\data.bin",
-        "data.bin\0.txt", "absent.bin", "sub", "sub/", "link.bin", "hard.bin", "loop/data.bin",
-        "fifo", "a" * 5000, "data.bin/data.bin",
+        "",
+        ".",
+        "..",
+        "../data.bin",
+        "sub/../../data.bin",
+        "sub/../data.bin",
+        "./data.bin",
+        "sub//data.bin",
+        "/etc/hostname",
+        "//etc/hostname",
+        "C:\\data.bin",
+        "..\\data.bin",
+        "data.bin\0.txt",
+        "absent.bin",
+        "sub",
+        "sub/",
+        "link.bin",
+        "hard.bin",
+        "loop/data.bin",
+        "fifo",
+        "a" * 5000,
+        "data.bin/data.bin",
     ],
-)  # fmt: skip
+)
 def test_places_that_are_not_read(tmp_path, location):
     folder = tmp_path / "model"
     (folder / "sub").mkdir(parents=True)
@@ -74,11 +92,20 @@ def test_places_that_are_not_read(tmp_path, location):
 @pytest.mark.parametrize(
     "entries",
     [
-        {"offset": "-1"}, {"offset": "1"}, {"offset": "1125899906842624"}, {"offset": "9" * 30},
-        {"length": "1125899906842624"}, {"length": "63"}, {"length": "65"}, {"offset": "٣"},
-        {"offset": "0x0"}, {"offset": " 0"}, {"offset": ""}, {"unknown": "1"},
+        {"offset": "-1"},
+        {"offset": "1"},
+        {"offset": "1125899906842624"},
+        {"offset": "9" * 30},
+        {"length": "1125899906842624"},
+        {"length": "63"},
+        {"length": "65"},
+        {"offset": "٣"},
+        {"offset": "0x0"},
+        {"offset": " 0"},
+        {"offset": ""},
+        {"unknown": "1"},
     ],
-)  # fmt: skip
+)
 def test_parts_that_are_not_there(tmp_path, entries):
     (tmp_path / "data.bin").write_bytes(bytes(64))
     with pytest.raises(ModelReadError, match="tensor 'b'"):

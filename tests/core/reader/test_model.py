@@ -213,13 +213,17 @@ UNKNOWN = b"\xf2\x7f\x05evil!"  # field 2046
 @pytest.mark.parametrize(
     "place",
     [
-        lambda m: m.graph, lambda m: m.graph.node[2], lambda m: m.graph.node[0].attribute[0],
-        lambda m: m.graph.initializer[0], lambda m: m.graph.input[0],
-        lambda m: m.graph.input[0].type, lambda m: m.graph.input[0].type.tensor_type,
+        lambda m: m.graph,
+        lambda m: m.graph.node[2],
+        lambda m: m.graph.node[0].attribute[0],
+        lambda m: m.graph.initializer[0],
+        lambda m: m.graph.input[0],
+        lambda m: m.graph.input[0].type,
+        lambda m: m.graph.input[0].type.tensor_type,
         lambda m: m.graph.input[0].type.tensor_type.shape,
         lambda m: m.graph.input[0].type.tensor_type.shape.dim[1],
     ],
-)  # fmt: skip
+)
 def test_fields_that_nobody_knows(tmp_path, place):
     proto = gated()
     place(proto).MergeFromString(UNKNOWN)

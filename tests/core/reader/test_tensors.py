@@ -97,10 +97,12 @@ REFUSED = {
     "bool of 2": {"data_type": BOOL, "dims": [1], "int32_data": [2]},
     "raw bool of 2": {"data_type": BOOL, "dims": [1], "raw_data": b"\x02"},
     "external unmarked": {
-        "data_type": FLOAT, "dims": [1], "external_data": [{"key": "location", "value": "a"}],
+        "data_type": FLOAT,
+        "dims": [1],
+        "external_data": [{"key": "location", "value": "a"}],
     },
     "external without place": {"data_type": FLOAT, "dims": [1], "data_location": 1},
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("members", UNREAD.values(), ids=UNREAD)

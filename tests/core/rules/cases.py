@@ -353,17 +353,39 @@ def _cotangent_clip(rng: Rng) -> Case:
 
 
 KINDS: dict[str, Callable[[Rng], Case]] = {
-    "Activation": _activation, "Add": _add, "Attention": _attention, "AveragePool": _average,
-    "BatchNorm": _batch_norm, "Centre": _centre, "Compare": _compare, "Concat": _concat,
-    "Conv": _conv, "CotangentClip": _cotangent_clip, "Dense": _dense, "Divide": _divide,
-    "DivideByNorm": _divide_by_norm, "Embedding": _embedding, "InputClip": _input_clip,
+    "Activation": _activation,
+    "Add": _add,
+    "Attention": _attention,
+    "AveragePool": _average,
+    "BatchNorm": _batch_norm,
+    "Centre": _centre,
+    "Compare": _compare,
+    "Concat": _concat,
+    "Conv": _conv,
+    "CotangentClip": _cotangent_clip,
+    "Dense": _dense,
+    "Divide": _divide,
+    "DivideByNorm": _divide_by_norm,
+    "Embedding": _embedding,
+    "InputClip": _input_clip,
     "LocalResponse": _response,
     "LpPool": lambda rng: _pool(rng, lambda w: LpPool(w, int(rng.integers(1, 3)))),
-    "MaskedMean": _masked_mean, "MatMul": _matmul, "MaxPool": lambda rng: _pool(rng, MaxPool),
-    "Move": _move, "Multiply": _multiply, "Normalize": _normalize, "PRelu": _prelu,
-    "ReduceLogSumExp": _log_sum_exp, "ReduceMax": _reduce_max, "ReduceNorm": _reduce_norm,
-    "ReduceSum": _reduce, "Scale": _scale, "Shift": _shift, "Softmax": _softmax, "Sort": _sort,
-}  # fmt: skip
+    "MaskedMean": _masked_mean,
+    "MatMul": _matmul,
+    "MaxPool": lambda rng: _pool(rng, MaxPool),
+    "Move": _move,
+    "Multiply": _multiply,
+    "Normalize": _normalize,
+    "PRelu": _prelu,
+    "ReduceLogSumExp": _log_sum_exp,
+    "ReduceMax": _reduce_max,
+    "ReduceNorm": _reduce_norm,
+    "ReduceSum": _reduce,
+    "Scale": _scale,
+    "Shift": _shift,
+    "Softmax": _softmax,
+    "Sort": _sort,
+}
 """by the name of the kind of step"""
 
 

@@ -50,30 +50,53 @@ from lipcert.core.program import (
 
 Tensors = Mapping[Operand, torch.Tensor]
 ACTIVATIONS: dict[tuple[str, tuple[float, ...]], Callable[[torch.Tensor], torch.Tensor]] = {
-    ("relu", ()): torch.relu, ("leaky_relu", (0.2,)): lambda x: F.leaky_relu(x, 0.2),
-    ("abs", ()): torch.abs, ("clip", (-0.5, 1.0)): lambda x: torch.clamp(x, -0.5, 1.0),
+    ("relu", ()): torch.relu,
+    ("leaky_relu", (0.2,)): lambda x: F.leaky_relu(x, 0.2),
+    ("abs", ()): torch.abs,
+    ("clip", (-0.5, 1.0)): lambda x: torch.clamp(x, -0.5, 1.0),
     ("hard_sigmoid", (0.2, 0.5)): lambda x: torch.clamp(0.2 * x + 0.5, 0.0, 1.0),
-    ("hard_swish", ()): F.hardswish, ("elu", (1.5,)): lambda x: F.elu(x, 1.5),
+    ("hard_swish", ()): F.hardswish,
+    ("elu", (1.5,)): lambda x: F.elu(x, 1.5),
     ("selu", (1.6732632423543772, 1.0507009873554805)): F.selu,
-    ("celu", (0.7,)): lambda x: F.celu(x, 0.7), ("sigmoid", ()): torch.sigmoid,
-    ("tanh", ()): torch.tanh, ("atan", ()): torch.atan, ("softplus", ()): F.softplus,
-    ("softsign", ()): F.softsign, ("erf", ()): torch.erf, ("sin", ()): torch.sin,
-    ("cos", ()): torch.cos, ("gelu", ()): F.gelu,
-    ("gelu_tanh", ()): lambda x: F.gelu(x, approximate="tanh"), ("silu", ()): F.silu,
-    ("quick_gelu", (1.702,)): lambda x: x * torch.sigmoid(1.702 * x), ("mish", ()): F.mish,
-    ("power", (2.0,)): lambda x: x**2, ("power", (3.0,)): lambda x: x**3,
-    ("soft_threshold", (0.5,)): lambda x: F.softshrink(x, 0.5), ("log", ()): torch.log,
-    ("sqrt", ()): torch.sqrt, ("reciprocal", ()): torch.reciprocal,
+    ("celu", (0.7,)): lambda x: F.celu(x, 0.7),
+    ("sigmoid", ()): torch.sigmoid,
+    ("tanh", ()): torch.tanh,
+    ("atan", ()): torch.atan,
+    ("softplus", ()): F.softplus,
+    ("softsign", ()): F.softsign,
+    ("erf", ()): torch.erf,
+    ("sin", ()): torch.sin,
+    ("cos", ()): torch.cos,
+    ("gelu", ()): F.gelu,
+    ("gelu_tanh", ()): lambda x: F.gelu(x, approximate="tanh"),
+    ("silu", ()): F.silu,
+    ("quick_gelu", (1.702,)): lambda x: x * torch.sigmoid(1.702 * x),
+    ("mish", ()): F.mish,
+    ("power", (2.0,)): lambda x: x**2,
+    ("power", (3.0,)): lambda x: x**3,
+    ("soft_threshold", (0.5,)): lambda x: F.softshrink(x, 0.5),
+    ("log", ()): torch.log,
+    ("sqrt", ()): torch.sqrt,
+    ("reciprocal", ()): torch.reciprocal,
     ("power", (1.5,)): lambda x: x**1.5,
-}  # fmt: skip
+}
 ON_POSITIVE = {"log", "sqrt", "reciprocal"}
 
 
 def operands_of(op: Op) -> list[Operand]:
     """All constant tensors of an op."""
     names = (
-        "weight", "table", "bias", "factor", "offset", "scale", "shift", "mean", "inverse", "slope",
-    )  # fmt: skip
+        "weight",
+        "table",
+        "bias",
+        "factor",
+        "offset",
+        "scale",
+        "shift",
+        "mean",
+        "inverse",
+        "slope",
+    )
     found = [getattr(op, name, None) for name in names]
     return [operand for operand in found if isinstance(operand, Operand)]
 

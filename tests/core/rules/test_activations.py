@@ -84,10 +84,14 @@ EVERYWHERE: dict[Case, Oracle] = {
     ("soft_threshold", (0.5,)): lambda x: x - _piece(-0.5, 0.5)(x),
 }
 POSITIVE: dict[Case, Oracle] = {
-    ("log", ()): mpmath.log, ("sqrt", ()): mpmath.sqrt, ("reciprocal", ()): lambda x: 1 / x,
-    ("power", (-2.0,)): lambda x: x**-2, ("power", (1.5,)): lambda x: x ** mpmath.mpf(1.5),
-    ("power", (-0.3,)): lambda x: x ** mpmath.mpf(-0.3), ("power", (70.0,)): lambda x: x**70,
-}  # fmt: skip
+    ("log", ()): mpmath.log,
+    ("sqrt", ()): mpmath.sqrt,
+    ("reciprocal", ()): lambda x: 1 / x,
+    ("power", (-2.0,)): lambda x: x**-2,
+    ("power", (1.5,)): lambda x: x ** mpmath.mpf(1.5),
+    ("power", (-0.3,)): lambda x: x ** mpmath.mpf(-0.3),
+    ("power", (70.0,)): lambda x: x**70,
+}
 EVERY = {**EVERYWHERE, **POSITIVE}
 SMOOTH_TOPS = {"gelu": 1.4, "gelu_tanh": 1.4, "silu": 2.4, "mish": 1.5, "tanh": 0.0, "erf": 0.0}
 
@@ -197,12 +201,16 @@ def test_the_turns_of_gates_are_the_only_ones(case: Case) -> None:
 @pytest.mark.parametrize(
     ("case", "low", "high"),
     [
-        (("log", ()), 0.0, 1.0), (("log", ()), -1.0, -0.5), (("sqrt", ()), -1e-9, 1.0),
-        (("reciprocal", ()), -1.0, 2.0), (("reciprocal", ()), 0.0, 2.0),
-        (("power", (-2.0,)), -1.0, 2.0), (("power", (0.5,)), -1.0, 2.0),
+        (("log", ()), 0.0, 1.0),
+        (("log", ()), -1.0, -0.5),
+        (("sqrt", ()), -1e-9, 1.0),
+        (("reciprocal", ()), -1.0, 2.0),
+        (("reciprocal", ()), 0.0, 2.0),
+        (("power", (-2.0,)), -1.0, 2.0),
+        (("power", (0.5,)), -1.0, 2.0),
         (("power", (-0.5,)), 0.0, 2.0),
     ],
-)  # fmt: skip
+)
 def test_outside_the_domain_nothing_is_said(case: Case, low: float, high: float) -> None:
     known = function(*case)
     for answer in (known.image(_over(low, high)), known.derivative(_over(low, high))):
@@ -257,11 +265,16 @@ def test_a_guarded_softplus_is_covered() -> None:
 @pytest.mark.parametrize(
     "case",
     [
-        ("unknown", ()), ("celu", (-1.0,)), ("clip", (1.0, 0.0)), ("quick_gelu", (0.0,)),
-        ("leaky_relu", (math.inf,)), ("leaky_relu", (math.nan,)), ("soft_threshold", (-1.0,)),
+        ("unknown", ()),
+        ("celu", (-1.0,)),
+        ("clip", (1.0, 0.0)),
+        ("quick_gelu", (0.0,)),
+        ("leaky_relu", (math.inf,)),
+        ("leaky_relu", (math.nan,)),
+        ("soft_threshold", (-1.0,)),
         ("power", (math.inf,)),
     ],
-)  # fmt: skip
+)
 def test_what_has_no_rule_is_refused(case: Case) -> None:
     with pytest.raises(Unsupported):
         function(*case)

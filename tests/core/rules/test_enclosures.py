@@ -21,10 +21,13 @@ FUNCTIONS: dict[str, Enclosure] = {
     "inverse_tangent": smooth.inverse_tangent,
 }
 WHOLE_LINE = {
-    "exp": mpmath.exp, "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)), "tanh": mpmath.tanh,
-    "softplus": lambda x: mpmath.log1p(mpmath.exp(x)), "erf": mpmath.erf,
+    "exp": mpmath.exp,
+    "sigmoid": lambda x: 1 / (1 + mpmath.exp(-x)),
+    "tanh": mpmath.tanh,
+    "softplus": lambda x: mpmath.log1p(mpmath.exp(x)),
+    "erf": mpmath.erf,
     "inverse_tangent": mpmath.atan,
-}  # fmt: skip
+}
 MONOTONE = [*WHOLE_LINE, "log"]
 
 
@@ -81,9 +84,14 @@ def test_infinite_ends_are_enclosed_by_the_limits(name: str) -> None:
     whole = Interval(np.array([-np.inf]), np.array([np.inf]))
     got = FUNCTIONS[name](whole)
     limits = {
-        "exp": (0.0, np.inf), "sigmoid": (0.0, 1.0), "tanh": (-1.0, 1.0), "softplus": (0.0, np.inf),
-        "erf": (-1.0, 1.0), "inverse_tangent": (-np.pi / 2, np.pi / 2), "log": (-np.inf, np.inf),
-    }[name]  # fmt: skip
+        "exp": (0.0, np.inf),
+        "sigmoid": (0.0, 1.0),
+        "tanh": (-1.0, 1.0),
+        "softplus": (0.0, np.inf),
+        "erf": (-1.0, 1.0),
+        "inverse_tangent": (-np.pi / 2, np.pi / 2),
+        "log": (-np.inf, np.inf),
+    }[name]
     assert got.lo[0] <= limits[0]
     assert got.hi[0] >= limits[1]
 

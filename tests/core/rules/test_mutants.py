@@ -46,9 +46,13 @@ def _less_far(reaches: Iterable[tuple[Operand, float]]) -> Iterator[tuple[Operan
 
 
 MUTANTS: list[tuple[str, Callable[[Any], Any]]] = [
-    ("fact", _shorter), ("fact", _shorter_runs), ("fact", _narrower), ("lipschitz", _half),
-    ("pulled", _weaker), ("reaches", _less_far),
-]  # fmt: skip
+    ("fact", _shorter),
+    ("fact", _shorter_runs),
+    ("fact", _narrower),
+    ("lipschitz", _half),
+    ("pulled", _weaker),
+    ("reaches", _less_far),
+]
 
 
 def _mutants() -> Iterator[object]:
@@ -90,7 +94,11 @@ def test_an_unknown_reach_stays_unknown() -> None:
     mask = Operand(np.zeros((1, 1)), np.zeros((1, 1)), {"m": 1.0})
     shapes = ((1, 2), (2, 1), (1, 2))
     asked = rule_class(Attention)(
-        op=Attention(1.0, mask), inputs=[Fact.of(shape, 1.0) for shape in shapes], shapes=shapes,
-        shape=(1, 2), weights=POINT, output="y",
-    )  # fmt: skip
+        op=Attention(1.0, mask),
+        inputs=[Fact.of(shape, 1.0) for shape in shapes],
+        shapes=shapes,
+        shape=(1, 2),
+        weights=POINT,
+        output="y",
+    )
     assert dict(asked.gradients(Cotangent(0.0))) == {"m": math.inf}

@@ -15,10 +15,13 @@ EXAMPLES = 4
 
 
 @given(
-    seed=st.integers(0, 2**31), rows=st.integers(1, 9), width=st.integers(1, 5),
+    seed=st.integers(0, 2**31),
+    rows=st.integers(1, 9),
+    width=st.integers(1, 5),
     shape=st.lists(st.integers(1, 5), max_size=2).map(tuple),
-    dtype=st.sampled_from([torch.float32, torch.float64]), same=st.booleans(),
-)  # fmt: skip
+    dtype=st.sampled_from([torch.float32, torch.float64]),
+    same=st.booleans(),
+)
 def test_norms_and_tables_are_those_of_autograd(
     seed: int, rows: int, width: int, shape: tuple[int, ...], dtype: torch.dtype, same: bool
 ) -> None:

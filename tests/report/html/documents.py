@@ -12,12 +12,24 @@ from tests.report import audit_samples
 from tests.report.samples import sample
 
 RUN: dict[str, object] = {
-    "epsilon": 2.5, "delta": 1e-5, "noise_multiplier": 2.0, "allocation": "global",
-    "sampling": "poisson", "steps": 450, "accountant": "pld", "neighbours": "add-remove",
-    "dataset_size": 1437, "dataset_size_from": "declared", "batch_size": 64, "participations": 450,
-    "estimates": {"pld": 2.5, "rdp": 2.75}, "poisson_epsilon": None, "claimed_epsilon": None,
-    "zcdp": None, "statement": {"unit": "one of 1437 examples"},
-}  # fmt: skip
+    "epsilon": 2.5,
+    "delta": 1e-5,
+    "noise_multiplier": 2.0,
+    "allocation": "global",
+    "sampling": "poisson",
+    "steps": 450,
+    "accountant": "pld",
+    "neighbours": "add-remove",
+    "dataset_size": 1437,
+    "dataset_size_from": "declared",
+    "batch_size": 64,
+    "participations": 450,
+    "estimates": {"pld": 2.5, "rdp": 2.75},
+    "poisson_epsilon": None,
+    "claimed_epsilon": None,
+    "zcdp": None,
+    "statement": {"unit": "one of 1437 examples"},
+}
 
 
 def analysis_source(name: str = "conv1", run: bool = False) -> Source:

@@ -36,9 +36,14 @@ def clips(input_clip: float | None, cotangent_clip: float | None, **more: object
 
 MECHANISM = clips(BETA, C)
 MAPPED = (
-    "digits_mlp", "digits_orthogonal_mlp", "digits_cnn", "digits_lipschitz_cnn",
-    "digits_resnet_groupnorm", "digits_mixer", "stevens_mnist",
-)  # fmt: skip
+    "digits_mlp",
+    "digits_orthogonal_mlp",
+    "digits_cnn",
+    "digits_lipschitz_cnn",
+    "digits_resnet_groupnorm",
+    "digits_mixer",
+    "stevens_mnist",
+)
 
 
 def matches_of(graph: Graph, live: nn.Module) -> dict[str, Match]:
@@ -312,10 +317,12 @@ def test_branches_and_transposed_weights() -> None:
         places=np.arange(16, dtype=np.int32).reshape(4, 4).T,
     )
     steps = [
-        ("a", dense(live, "first"), ("x",)), ("r", Activation("relu"), ("a",)),
+        ("a", dense(live, "first"), ("x",)),
+        ("r", Activation("relu"), ("a",)),
         ("b", Dense(weight, operand(live, "second.bias")), ("r",)),
-        ("y", Add((1.0, 1.0)), ("b", "r")), ("z", reshaped(2, 2), ("y",)),
-    ]  # fmt: skip
+        ("y", Add((1.0, 1.0)), ("b", "r")),
+        ("z", reshaped(2, 2), ("y",)),
+    ]
     graph = dag((4,), steps)
     own = live.second
 

@@ -81,11 +81,15 @@ def test_convolutions(groups: int, taps: int, stride: int, dilation: int, pad: i
 VECTOR, SHIFT = trained("s", normal(4)), trained("t", normal(4, seed=3))
 CHANNELS = trained("s", normal(6)), trained("t", normal(6, seed=3))
 OPS = [
-    Scale(VECTOR, SHIFT), Scale(*(by_channel(operand, (6, 3, 4)) for operand in CHANNELS)),
-    BatchNorm(normal(6), np.full(6, 0.8), *CHANNELS), Scale(VECTOR),
-    Scale(trained("s", normal(6, 3, 1))), Divide(trained("s", 1.0 + np.abs(normal(4)))),
-    Shift(trained("s", normal(3, 4))), PRelu(trained("s", normal(6, 1, 1))),
-]  # fmt: skip
+    Scale(VECTOR, SHIFT),
+    Scale(*(by_channel(operand, (6, 3, 4)) for operand in CHANNELS)),
+    BatchNorm(normal(6), np.full(6, 0.8), *CHANNELS),
+    Scale(VECTOR),
+    Scale(trained("s", normal(6, 3, 1))),
+    Divide(trained("s", 1.0 + np.abs(normal(4)))),
+    Shift(trained("s", normal(3, 4))),
+    PRelu(trained("s", normal(6, 1, 1))),
+]
 
 
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op((6, 3, 4)).kind)

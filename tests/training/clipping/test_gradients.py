@@ -91,10 +91,12 @@ def tied(first: Operand, second: Operand, shape: tuple[int, ...]) -> Graph:
     graph = dag(
         (4, 6),
         [
-            ("a", Dense(first), ("x",)), ("r", Activation("relu"), ("a",)),
-            ("b", Dense(second), ("r",)), ("c", Add((1.0, 1.0)), ("a", "b")),
+            ("a", Dense(first), ("x",)),
+            ("r", Activation("relu"), ("a",)),
+            ("b", Dense(second), ("r",)),
+            ("c", Add((1.0, 1.0)), ("a", "b")),
         ],
-    )  # fmt: skip
+    )
     return dataclasses.replace(graph, parameters={"w": Parameter("w", shape)})
 
 
@@ -339,9 +341,13 @@ def test_an_output_that_depends_on_nothing_trained() -> None:
 @pytest.mark.parametrize("decay", ["decoupled", "inside"])
 def test_the_radius_is_what_the_noise_was_set_for(scope: str, decay: str) -> None:
     plan = Settings(
-        loss="cross-entropy", input_norm=1.0, mechanism="gradient-clipping", clip_norm=0.8,
-        clip_scope=scope, decay=decay,
-    )  # fmt: skip
+        loss="cross-entropy",
+        input_norm=1.0,
+        mechanism="gradient-clipping",
+        clip_norm=0.8,
+        clip_scope=scope,
+        decay=decay,
+    )
     run = bounded(load_model(path_of("digits_cnn")), plan)
     rule = ClipRule.of(run, 0.1 if decay == "inside" else 0.0)
     assert rule.radii == [group.grad_norm for group in run.groups]

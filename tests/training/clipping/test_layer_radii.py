@@ -36,9 +36,13 @@ C = 0.2
 NORMS = ("blocks.*.norm?.*", "norm.*")
 UNCLIPPED = ("query", "key", "value", "wide")
 MECHANISM = BackpropClipping(
-    input_clip=None, cotangent_clip=C, input_clips=(("*.mix", 0.7), ("*.narrow.weight", 0.5)),
-    cotangent_clips=(("head", 0.3), ("blocks.1.*", 0.1)), freeze=NORMS, input_box=(0.0, 1.0),
-)  # fmt: skip
+    input_clip=None,
+    cotangent_clip=C,
+    input_clips=(("*.mix", 0.7), ("*.narrow.weight", 0.5)),
+    cotangent_clips=(("head", 0.3), ("blocks.1.*", 0.1)),
+    freeze=NORMS,
+    input_box=(0.0, 1.0),
+)
 
 
 def radii() -> dict[str, tuple[float | None, float]]:

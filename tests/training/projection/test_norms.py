@@ -29,9 +29,11 @@ def hadamard(order: int) -> np.ndarray:
 
 
 CASES = [
-    (np.ones((5, 9)), 45), (np.ones((40, 70)) * 0.1, Fraction(0.1) ** 2 * 2800), (hadamard(5), 32),
+    (np.ones((5, 9)), 45),
+    (np.ones((40, 70)) * 0.1, Fraction(0.1) ** 2 * 2800),
+    (hadamard(5), 32),
     (np.diag([3.0, 1.0, 1e-9, 0.0]), 9),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize(("matrix", "square"), CASES)
@@ -99,9 +101,11 @@ def test_a_wrong_factor_proves_nothing(
 ) -> None:
     """Whatever the factorisation returns, a matrix that is not below its shift is not proved."""
     wrong = {
-        "zero": np.zeros((1, 6, 6)), "identity": np.eye(6)[None],
-        "too small": 1e-3 * np.eye(6)[None], "nan": np.full((1, 6, 6), np.nan),
-    }  # fmt: skip
+        "zero": np.zeros((1, 6, 6)),
+        "identity": np.eye(6)[None],
+        "too small": 1e-3 * np.eye(6)[None],
+        "nan": np.full((1, 6, 6), np.nan),
+    }
     monkeypatch.setattr(
         norms, "_cholesky", lambda stack: np.repeat(wrong[factor], len(stack), 0).astype(kind)
     )

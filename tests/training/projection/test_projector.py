@@ -79,9 +79,11 @@ def test_dense_weights_of_all_spectra(size: int, spectrum: str) -> None:
         left = np.linalg.qr(random.standard_normal((size, size)))[0]
         right = np.linalg.qr(random.standard_normal((size + 7, size)))[0].T
         values = {
-            "orthogonal": np.ones(size), "random": random.random(size),
-            "low rank": np.arange(size) < 2, "clustered": 1.0 - 1e-4 * random.random(size),
-        }[spectrum]  # fmt: skip
+            "orthogonal": np.ones(size),
+            "random": random.random(size),
+            "low rank": np.arange(size) < 2,
+            "clustered": 1.0 - 1e-4 * random.random(size),
+        }[spectrum]
         weights["w"].copy_(floats(1.3 * left @ np.diag(values.astype(float)) @ right))
         projection.project()
         assert 0.999 <= true_norm(graph, weights) <= INSIDE
