@@ -598,10 +598,10 @@ def a_form_of_values_for_cotangents() -> None:
 
 
 def a_form_beside_one_of_other_steps() -> None:
-    """x, by a form of 0·y."""
-    proof = proof_about((dense(ONES), "x", "y"), (dense(ZEROS), "y", "z"))
+    """y below z = y, by a form from x to z, which is 0."""
+    proof = proof_about((dense(ZEROS), "x", "y"), (dense(ONES), "y", "z"))
     facts = facts_of(proof)
-    forms = form_of(COTANGENTS, "x", "y"), form_of(COTANGENTS, "y", "z")
+    forms = form_of(COTANGENTS, "y", "z"), form_of(COTANGENTS, "x", "z")
     share = FormPull(form=len(facts), by="hull", others=(len(facts) + 1,))
     refused(proof, share, *facts, *forms, LossPull(value="z"))
 

@@ -134,7 +134,7 @@ FORMS = [
         "1.5 * total.sum(axis=1, keepdims=True)", test_links.test_each_step, "pool inside"),
     by("forms.chain:Form.has_norm", "level > 0.0 and self.proof(scaled, Fraction(1, 1 << 53))",
         "level > 0.0", test_forms.test_a_product_of_matrices),
-    by_seeds("rules.facts:Hull.longest", "sqrt_up(max(", "sqrt_up(0.9 * max(",
+    by_seeds("rules.facts:Hull.length", "sqrt_up(max(", "sqrt_up(0.9 * max(",
         test_forms.test_every_mask, definite_float),
     by_seeds("forms.chain:Form.swing", "up(radius * lengths)", "0.9 * radius * lengths",
         test_forms.test_every_mask, definite_float),
@@ -160,7 +160,8 @@ FORMS = [
         test_raised.test_where_padding_hides_a_tap),
     by("lines.gains:copies_of", "math.prod(shape) * groups", "math.prod(shape)",
         test_raised.test_a_bias_reaches_every_output),
-    by("lines.gains:GainFact._copies", " and raised.norm_at_most(self.gain, witness, check)", "",
+    by("lines.gains:GainFact._copies",
+        " and raised.norm_at_most(self.gain, NormWitness(*witness), check)", "",
         test_raised.test_a_bias_reaches_every_output),
 ]  # fmt: skip
 _TRUTH = Kill(test_products.test_no_multipliers_prove_what_is_false, tuple((k,) for k in range(12)))

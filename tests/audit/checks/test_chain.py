@@ -17,7 +17,9 @@ from lipcert.audit.checks import check_recorded_run
 from lipcert.audit.checks.chain import chain, is_projection, updates_of
 from lipcert.audit.checks.recorded_run import Checked, RecordedRun
 from lipcert.audit.records import Verdict
+from lipcert.audit.trace.blobs import Blob, BlobStore, stored
 from lipcert.audit.trace.reading import read_trace
+from lipcert.audit.trace.records import Step
 from lipcert.audit.trace.redaction import redact
 from lipcert.audit.trace.spelling import sealed
 from lipcert.audit.trace.writing import PrivateDataWarning
@@ -284,6 +286,35 @@ def test_state_that_does_not_fit_is_no_crash(tmp_path: Path) -> None:
     said = updates_of(replace(step, optimizer=replace(step.optimizer, groups=(group,))))
     assert isinstance(said, str)
     assert "does not accept" in said
+
+
+@pytest.mark.parametrize(
+    ("which", "code"),
+    [(("applied",), "LC321"), (("noised",), "LC314"), (("noised", "applied"), "LC321")],
+)
+def test_gradients_in_half_precision_are_no_pass(
+    which: tuple[str, ...], code: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounding to eight bits could hide what was added."""
+    claims, trace = recorded(tmp_path / "t", Plan(detail=1, steps=3))
+    store = BlobStore(tmp_path / "t", 9)
+
+    def rounded(blob: Blob) -> Blob:
+        tensors = blob.tensors().items()
+        return store.put({name: stored(array.astype(np.float16)) for name, array in tensors})
+
+    def forged(step: Step) -> Step:
+        changed = {name: rounded(getattr(step.gradients, name)) for name in which}
+        return replace(step, gradients=replace(step.gradients, **changed))
+
+    events = [forged(item) if isinstance(item, Step) else item for item in trace.events(0)]
+    monkeypatch.setattr(type(trace), "events", lambda *_: iter(events))
+    found = check_recorded_run(claims, trace)
+    assert code in {name for name, _ in bad(found)}
+    assert {r.verdict for r in found.reports if r.code == code} <= {
+        Verdict.INCONCLUSIVE,
+        Verdict.PASS,
+    }
 
 
 def clipped(array: np.ndarray) -> np.ndarray:
