@@ -1,4 +1,4 @@
-"""Private training with certified sensitivities: the mechanism that is certified is what runs.
+"""Private training whose noise is set from certified sensitivity bounds.
 
     private = make_private(model, optimizer, loader, Clipless(input_norm=1.0),
                            target_epsilon=3.0, delta=1e-5, epochs=20, folder="run/")
@@ -7,7 +7,8 @@
         private.criterion(model(x), y).backward()
         optimizer.step()
 
-Mechanisms are plain records; `make_private` and what it needs are loaded on first use.
+The mechanism that runs is the one that is certified. Mechanisms are plain records; `make_private`
+and the modules that it needs are loaded on first use.
 """
 
 import importlib
@@ -56,7 +57,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> object:
-    """Load the home of a name when it is first used (PEP 562)."""
+    """Import the module that defines a name when the name is first used (PEP 562)."""
     if name not in _HOMES:
         raise AttributeError(f"module 'lipcert.training' has no attribute {name!r}")
     found: object = getattr(importlib.import_module(_HOMES[name]), name)

@@ -1,12 +1,14 @@
-"""Assembly: from a model, an optimizer and a loader to a private run.
+"""Build a private run from a model, an optimizer, a loader and a mechanism (`make_private`).
 
     private = make_private(model, optimizer, loader, mechanism, target_epsilon=3.0, delta=1e-5,
                            epochs=20, folder="run/")
 
-Input: ordinary PyTorch objects and a mechanism. Output: a `Private`. The data flow: module →
-exported and imported graph → bounds → noise → hooks around forward pass and optimizer. Mismatches
-are found before the folder of the run is created. Invariants: nothing is trained unless every group
-of parameters has a finite certified bound; samples and noise come from two independent secrets.
+The steps: export the module and import the file; bound its per-example gradients; set the noise
+from the bounds; install hooks on the forward pass and on the optimizer. Mismatches between the
+inputs are reported before the folder of the run is created.
+
+Invariants: no run starts unless every group of parameters has a finite certified bound; sampling
+and noise use two independent secrets.
 """
 
 import hashlib
@@ -85,11 +87,11 @@ from lipcert.training.world import PATIENCE, World, checksum
 _Hooks = TypeVar("_Hooks", bound=Removable)
 _HEAD: Final = "The settings of a private training run: lipcert certify MODEL --config THIS"
 _MOST_AHEAD: Final = 16
-"""so many releases are counted by one write to the disk, where that is 1 % of the run at most"""
+"""One write to the ledger covers up to this many releases, but at most about 1 % of the run."""
 
 
 class SeedWarning(UserWarning):
-    """A run whose noise can be repeated, and taken off again."""
+    """The run has a given seed, so its noise can be reproduced and subtracted."""
 
 
 def make_private(
@@ -117,32 +119,41 @@ def make_private(
     seed: int | None = None,
     public: KnownExamples | None = None,
 ) -> Private:
-    """A private run; the model is projected onto the constraints of the mechanism at once.
+    """Return a private run; the model is projected onto the mechanism's constraints at once.
 
-    loader: of a map-style data set of (x, y), (a, b, y), ((a, b), y) or mappings by the names of
-    forward's arguments; its batch size is B, the expected one and the constant that sums of
-    gradients are divided by. target_epsilon: or noise_multiplier; epochs: or steps. dataset_size:
-    N, a public constant from which the sampling rate B/N and the steps of an epoch follow, however
-    many examples there are; None counts them, and ε then holds for neighbours of equal size only (a
-    warning says so under add-remove). folder: for model, settings, ledger, checkpoints and, unless
-    record_every is None, a trace; without one, all of this ends with the process. model_file: this
-    module as an ONNX file, with any weights, instead of exporting it. resume: continue the run in
-    the folder. record_data: whether the trace holds the raw examples of recorded steps, and does
-    not only name them for audits that are given the data set. patience: seconds that the ranks of a
-    process group wait for one another. progress: None is a bar on a terminal and nothing elsewhere,
-    True a bar or lines, False nothing. seed: makes sampling and noise reproducible, and so not
-    private: for tests only. public: examples (x, y) that are not private, at which a NoiseWarning
-    is measured; None: random ones of the declared domain.
+    Args:
+        loader: its data set is map-style and yields (x, y), (a, b, y), ((a, b), y), or mappings
+            whose keys are the names of forward's arguments. Its batch size is B: the expected batch
+            size, and the constant that sums of gradients are divided by.
+        target_epsilon: give either this or noise_multiplier.
+        epochs: give either this or steps.
+        dataset_size: N, a public constant. It determines the sampling rate B/N and the number of
+            steps in an epoch, whatever the number of examples. If None, the examples are counted,
+            and ε holds only for neighbours of equal size (under add-remove, a warning says so).
+        folder: where the model, settings, ledger, checkpoints and (unless record_every is None) a
+            trace are written. Without a folder they end with the process.
+        model_file: an ONNX file of this module, with any weights, to use instead of exporting it.
+        resume: continue the run in the folder.
+        record_data: store the raw examples of recorded steps in the trace. Otherwise the trace
+            stores only their indices, and an audit needs the data set.
+        patience: seconds that the ranks of a process group wait for one another.
+        progress: None shows a bar on a terminal and nothing elsewhere; True shows a bar or lines;
+            False shows nothing.
+        seed: makes sampling and noise reproducible, and therefore not private: for tests only.
+        public: non-private examples (x, y) at which the ratio of a NoiseWarning is measured; if
+            None, random examples of the declared domain are used.
 
-    Raises UsageError for what does not fit together, UnsupportedModelError for a model that cannot
-    be imported, NoVerdictError where a gradient has no bound.
+    Raises:
+        UsageError: if arguments contradict one another.
+        UnsupportedModelError: if the model cannot be imported.
+        NoVerdictError: if a gradient has no bound.
     """
     require_given(model, optimizer, loader, mechanism)
     _warn_of_seed(seed)
     folder, seed, progress = _as_in_twin(folder, seed, progress)
     world = World.here(patience)
     shown = ProgressReport(wanted=progress if world.is_first else False)
-    with world.telling(), shown, ExitStack() as staging:
+    with world.notifying(), shown, ExitStack() as staging:
         run = PlannedRun(
             dataset_size=dataset_size_of(loader, dataset_size, mechanism),
             batch_size=batch_size_of(loader),
@@ -209,8 +220,10 @@ def make_private(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """What a run is put together from. trained: live parameters by the module's names. failing:
-    what is done where there is no run in the end."""
+    """The parts that a run is assembled from.
+
+    trained: live parameters, by the module's names. failing: clean-up that runs if assembly fails.
+    """
 
     model: nn.Module
     optimizer: Optimizer
@@ -228,7 +241,7 @@ class _Parts:
 
 
 def _warn_of_seed(seed: int | None) -> None:
-    """UsageError for an invalid seed; a warning for a given one."""
+    """Raise UsageError for an invalid seed; warn if a seed is given."""
     if seed is not None:
         checked_seed(seed)
         warnings.warn(
@@ -242,7 +255,7 @@ def _warn_of_seed(seed: int | None) -> None:
 def _as_in_twin(
     folder: str | os.PathLike[str] | None, seed: int | None, progress: bool | None
 ) -> tuple[str | os.PathLike[str] | None, int | None, bool | None]:
-    """Within a twin run: a folder that is new, and a secret that both runs have."""
+    """Inside a twin run, return a new folder, the secret that both runs share, and no progress."""
     twin = tape.current()
     if twin is None:
         return folder, seed, progress
@@ -250,20 +263,21 @@ def _as_in_twin(
 
 
 def _hooked(failing: ExitStack, hooks: _Hooks) -> _Hooks:
-    """Hooks that are removed again where there is no run in the end."""
+    """Remove these hooks if assembly fails."""
     failing.callback(hooks.remove)
     return hooks
 
 
 def _physical(given: int | None) -> int | None:
-    """How many examples go through the network at once, as a whole number above 0."""
+    """Return the largest number of examples per forward pass, checked to be a whole number above
+    0."""
     found = None if given is None else whole("max-physical-batch", given)
     check_positive("max-physical-batch", found)
     return found
 
 
 def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int | None) -> Private:
-    """Hooks in place, nothing recorded yet."""
+    """Return the run with its hooks installed and nothing recorded yet."""
     world, plan, bounds = parts.world, parts.calibration.plan, parts.calibration.bounds
     joins = parts.network.outputs.join_in_training(parts.network.module)
     sameness = SameNetwork(parts.model, parts.network, bounds.graph, parts.trained)
@@ -325,8 +339,11 @@ def _wired(parts: _Parts, x: Example, seed: int | None, max_physical_batch: int 
 
 @contextmanager
 def _staged(place: Path | None) -> Iterator[Path]:
-    """Where model and certificate are put until it is known that there is a run; place: one is
-    there."""
+    """Yield the folder in which model and certificate are written until the run is certain to
+    start.
+
+    place: the run's folder, if it exists already.
+    """
     if place is not None:
         yield place
         return
@@ -344,7 +361,7 @@ def _network(
     settings: Settings,
     resume: bool,
 ) -> TrainedNetwork:
-    """The imported module; its file stays on the stage."""
+    """Import the module; its ONNX file stays in `stage`."""
     path = stage / MODEL
     exists = resume and world.is_first
     if file is not None and not exists:
@@ -357,20 +374,20 @@ def _network(
 def _certified(
     network: TrainedNetwork, calibration: Calibration, stage: Path, world: World
 ) -> Calibration:
-    """The noise as the first rank certifies the bounds."""
+    """Return the noise for the bounds that the first rank's certificate states."""
     if world.is_first:
         stated = _certificate(network, calibration.settings, calibration.bounds, stage)
         calibration = calibration if stated is None else as_certified(calibration, stated)
-    told = world.text_from_first(
+    norms = world.text_from_first(
         json.dumps([group.grad_norm.hex() for group in calibration.groups])
     )
-    return recalculated(calibration, map(float.fromhex, json.loads(told)))
+    return recalculated(calibration, map(float.fromhex, json.loads(norms)))
 
 
 def _certificate(
     network: TrainedNetwork, settings: Settings, found: Bounded, stage: Path
 ) -> Certificate | None:
-    """A certificate of these bounds, left on the stage; where there can be none, why."""
+    """Write a certificate of these bounds into `stage`; if there is none, write the reason."""
     made = certified(network.model, settings, found)
     (stage / UNCERTIFIED).unlink(missing_ok=True)
     if isinstance(made, str):
@@ -387,21 +404,21 @@ def _header(
     run: PlannedRun,
     seed: int | None,
 ) -> LedgerHeader:
-    """What the run is, for its ledger."""
+    """Return the description of the run that its ledger starts with."""
     secret = "" if seed is None else "; the seed was given: not private"
-    told = f"{network.model.sha256} {calibration.settings!r}"
+    content = f"{network.model.sha256} {calibration.settings!r}"
     return LedgerHeader(
         plan=calibration.plan,
         noise_multiplier=calibration.noise_multiplier,
         mechanism=f"{mechanism!r}{secret}",
-        digest=hashlib.sha256(told.encode()).hexdigest(),
+        digest=hashlib.sha256(content.encode()).hexdigest(),
         target_epsilon=run.target_epsilon,
         accountant=accountant_named(run.accountant),
     )
 
 
 def _ledger(place: Path | None, header: LedgerHeader, world: World) -> Ledger:
-    """The first rank's is the one that is written; the others count along."""
+    """Return the ledger. Only the first rank writes it to disk; the other ranks count along."""
     if not world.is_first:
         return Ledger(header, spent=world.from_first(0))
     ahead = min(_MOST_AHEAD, 1 + header.plan.releases // 100)
@@ -413,7 +430,7 @@ def _ledger(place: Path | None, header: LedgerHeader, world: World) -> Ledger:
 def _write_down(
     private: Private, place: Path, record_every: Chosen | None, *, store_data: bool, resume: bool
 ) -> None:
-    """Checkpoint taken up, settings and trace in the folder."""
+    """Restore the checkpoint when resuming, write the settings, and start the trace."""
     if resume and (place / CHECKPOINT).exists():
         private.restore()
     if private.world.is_first:

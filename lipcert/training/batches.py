@@ -1,9 +1,11 @@
-"""Batches: the inputs and labels in what a loader gives, and which inputs may enter the network.
+"""Find the inputs and labels in a batch of the loader, and check that inputs are admissible.
 
-A form of batch has one reading, or a UsageError shows the forms that are read. How many inputs
-there are is what forward() takes, and names of a mapping are those of its arguments. Of a declared
-domain, an example that rounding alone has left outside is drawn into it, with norms in float64; a
-NoVerdictError names the first other example that lies outside.
+Each supported form of batch has exactly one reading; for any other form a UsageError lists the
+supported ones. The number of inputs is the number of arguments that forward() takes, and keys of a
+mapping are matched with the names of these arguments.
+
+An example that lies outside the declared domain only by rounding is scaled into it (norms are
+computed in float64). Any other example outside raises a NoVerdictError that names it.
 """
 
 import inspect
@@ -32,8 +34,10 @@ _FORMS: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """Of a module's forward pass. names: in order; needed: so many of them have no default; many:
-    whether any number more may follow."""
+    """The arguments of a module's forward pass.
+
+    names: in order. needed: how many have no default. many: whether forward takes `*args`.
+    """
 
     names: tuple[str, ...]
     needed: int
@@ -41,7 +45,7 @@ class Arguments:
 
     @classmethod
     def of(cls, model: nn.Module) -> Self:
-        """model: the module, or a wrapper around it."""
+        """Read the signature of `forward` of a module, or of the module inside a wrapper."""
         kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         try:
             found = inspect.signature(unwrapped(model).forward).parameters.values()
@@ -55,11 +59,12 @@ class Arguments:
         )
 
     def take(self, count: int) -> bool:
-        """Whether there may be so many."""
+        """Whether forward() accepts this number of arguments."""
         return self.needed <= count and (self.many or count <= len(self.names))
 
     def in_order(self, given: Mapping[Any, object]) -> tuple[object, ...]:
-        """The arguments that a mapping holds; empty where one is missing."""
+        """Return the arguments that a mapping holds, in order; empty if a required one is
+        missing."""
         names = tuple(name for name in self.names if name in given)
         is_whole = names == self.names[: len(names)] and self.take(len(names))
         return tuple(given[name] for name in names) if is_whole else ()
@@ -69,7 +74,10 @@ class Arguments:
 
 
 def parted(batch: Any, model: nn.Module, outputs: int) -> tuple[tuple[Tensor, ...], Any]:
-    """The inputs and the labels of a batch. outputs: so many have a loss."""
+    """Return the inputs and the labels of a batch.
+
+    outputs: the number of outputs that have a loss.
+    """
     arguments = Arguments.of(model)
     if isinstance(batch, Mapping):
         inputs, labels = _of_mapping(batch, arguments, outputs)
@@ -89,8 +97,8 @@ def parted(batch: Any, model: nn.Module, outputs: int) -> tuple[tuple[Tensor, ..
 def _of_sequence(
     batch: Sequence[Any], arguments: Arguments, outputs: int
 ) -> tuple[tuple[Any, ...], Any]:
-    """What follows the inputs are labels, of as many outputs as there are, and then other things,
-    such as the number of an example."""
+    """Split a tuple or list: inputs first, then one label per output; further items are ignored,
+    such as the index of an example."""
     first = batch[0]
     count = len(batch) - outputs
     if isinstance(first, Mapping):
@@ -112,8 +120,8 @@ def _of_sequence(
 def _of_mapping(
     batch: Mapping[Any, Any], arguments: Arguments, outputs: int
 ) -> tuple[tuple[Any, ...], Any]:
-    """Under names that are none of an input are labels: one of a usual name, or the only one, or
-    those of several outputs."""
+    """Split a mapping: keys that name no input hold labels: the one with a usual name, the only
+    one, or those of several outputs."""
     inputs, names = arguments.in_order(batch), set(arguments.names)
     usual = next((name for name in X_NAMES if name in batch), None)
     if not inputs and usual is not None and arguments.take(1):
@@ -126,7 +134,7 @@ def _of_mapping(
 
 
 def _described(batch: object) -> str:
-    """Its form, in words."""
+    """Describe the form of a batch in words."""
     if isinstance(batch, Mapping):
         return "{" + ", ".join(f"{key!r}: {_described(item)}" for key, item in batch.items()) + "}"
     if isinstance(batch, tuple | list):
@@ -135,32 +143,33 @@ def _described(batch: object) -> str:
 
 
 _ROUNDED: Final = 1.0 + 2.0**-16
-"""of the radius: beyond it, rounding is not the reason; where thousands of entries were divided by
-their norm in float32, that norm was off by 1e-6 and more"""
+"""Relative to the radius: a norm above this is not explained by rounding. (A norm computed in
+float32 over thousands of entries can be off by 1e-6 and more.)"""
 _MOST_ENTRIES: Final = 2**24
 _UNDERFLOW: Final = 2.0**-62
-"""more than the root of a square that float32 takes for 0"""
+"""More than the root of any square that underflows to 0 in float32."""
 
 
 @torch.no_grad()
 def admitted(x: Tensor, settings: Settings) -> Tensor:
-    """The batch [examples, …] as it may enter the network.
+    """Return the batch [examples, …] as it may enter the network, scaled into the domain if needed.
 
     Proof: the computed norm of n ≤ 2^24 entries is off by less than a factor of 1 + 2^-27, and
-    rounding an entry to float32 by one of 1 + 2^-24; so what is scaled to (1 − 2^-20) of the
-    radius lies within it. Scaling towards 0 stays within a box that holds 0. In float32 a norm is
-    off by a factor of 1 + γ_n, and by what underflows; whatever is inside by that needs no other.
+    rounding an entry to float32 by one of 1 + 2^-24; so an example that is scaled to (1 − 2^-20) of
+    the radius lies within it. Scaling towards 0 stays within a box that contains 0. A norm computed
+    in float32 is off by a factor of 1 + γ_n and by what underflows; an example that is inside even
+    with this error needs no other test.
     """
     if not len(x):
         return x
     flat = x.detach().reshape(len(x), -1)
     box, radius = settings.effective_input_box, settings.input_norm
     if settings.input_parts:
-        return x if _is_inside(flat, settings) else _settled(x, settings)
+        return x if _is_inside(flat, settings) else _drawn_in(x, settings)
     if radius is None:
-        return x if _is_in_box(flat, box) else _settled(x, settings)
+        return x if _is_in_box(flat, box) else _drawn_in(x, settings)
     if flat.shape[1] > _MOST_ENTRIES or not (box is None or _is_in_box(flat, box)):
-        return _settled(x, settings)
+        return _drawn_in(x, settings)
     if flat.is_cpu and flat.dtype is torch.float32:
         off, lost = gamma(flat.shape[1] + 8, flat.dtype), math.sqrt(flat.shape[1]) * _UNDERFLOW
         longest = float(torch.linalg.vector_norm(flat, dim=1).max())
@@ -173,14 +182,14 @@ def admitted(x: Tensor, settings: Settings) -> Tensor:
     is_half = torch.finfo(x.dtype).bits < 32 if x.is_floating_point() else True
     holds_zero = box is None or box[0] <= 0.0 <= box[1]
     if is_half or not holds_zero or not longest <= radius * _ROUNDED:
-        return _settled(x, settings)
+        return _drawn_in(x, settings)
     factors = (radius * DRAWN_IN / norms).clamp(max=1.0)
     drawn: Tensor = x.detach() * factors.reshape(-1, *[1] * (x.dim() - 1))
     return drawn.to(x.dtype)
 
 
 def _is_inside(flat: Tensor, settings: Settings) -> bool:
-    """Whether every one of several inputs lies within its domain, whatever rounding did."""
+    """Whether each of several inputs lies within its domain, rounding included."""
     if flat.shape[1] > _MOST_ENTRIES or not math.isfinite(flat.sum(dtype=torch.float64)):
         return False
     for domain in settings.domains:
@@ -201,8 +210,8 @@ def _is_in_box(flat: Tensor, box: tuple[float, float] | None) -> bool:
     return bool(least >= box[0]) and bool(most <= box[1])
 
 
-def _settled(x: Tensor, settings: Settings) -> Tensor:
-    """What is outside by rounding is drawn in; anything else is refused."""
+def _drawn_in(x: Tensor, settings: Settings) -> Tensor:
+    """Scale into the domain what rounding alone left outside; raise NoVerdictError for the rest."""
     array = x.detach().cpu().numpy()
     inadmissible = outside(array, settings)
     if not bool(torch.isfinite(x).all()):

@@ -1,13 +1,15 @@
-"""Calibration: how much noise each group of parameters gets, from certified bounds.
+"""Calibration: set the noise of each parameter group from certified gradient bounds.
 
-Input: an imported model and the settings of a run; public examples, or none. Output: for each group
-its members, the bound of its per-example gradient, its sensitivity, and the standard deviation of
-the noise on the released mean; a certificate that the checker has accepted, whose bounds exceed the
-derived ones by a margin for rounding on other machines; a `NoiseWarning` where the noise drowns the
-gradients, before the first release. Invariants: every number of a `Calibration` is the one that
-`lipcert analyze` reports under the same settings or, where the run has a certificate, the one that
-it states. Private examples are not read, so the warning costs no privacy; its measurement decides
-nothing, and no run fails because of it.
+Given an imported model and the settings of a run, this module computes, for each group, its
+members, the bound of its per-example gradient, its sensitivity, and the standard deviation of the
+noise on the released mean. It can also issue a certificate that the checker has accepted, whose
+bounds exceed the derived ones by a margin for rounding on other machines, and raise a
+`NoiseWarning` before the first release if the noise drowns the gradients.
+
+Invariants: every number of a `Calibration` is the one that `lipcert analyze` reports under the same
+settings or, if the run has a certificate, the one that the certificate states. Private examples are
+never read, so the warning costs no privacy. The measurement behind the warning decides nothing, and
+no run fails because of it.
 """
 
 import math
@@ -37,15 +39,16 @@ from lipcert.text.numbers import times
 from lipcert.training.intake import KnownExamples, examples_of
 
 _NEAR: Final = 2.0
-"""how far a bound may move before its lines are searched anew"""
+"""The factor by which a bound may change before a new proof is searched for."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Calibration:
     """The noise of every release of a run.
 
-    noise_multiplier: the joint σ, whatever the allocation. bounds: what it all follows from.
-    searched: the bounds whose lines are those of `bounds`, where only radii differ.
+    noise_multiplier: the joint σ, independent of the allocation. bounds: the bounds from which the
+    noise follows. searched: the last bounds with a proof of their own; `bounds` reuses that proof,
+    and only radii differ.
     """
 
     settings: Settings
@@ -64,7 +67,11 @@ class Calibration:
 def calibrated(
     model: ImportedModel, settings: Settings, observe: Progress | None = None
 ) -> Calibration:
-    """The noise of a run. Raises NoVerdictError where a gradient has no bound, with the reasons."""
+    """Return the noise of a run.
+
+    Raises:
+        NoVerdictError: if a gradient has no bound, with the reasons.
+    """
     plan = plan_of(settings)
     if plan is None:
         raise UsageError("training: the settings describe no run")
@@ -74,11 +81,14 @@ def calibrated(
 
 
 def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration:
-    """The same run, noised for all weights whose norms are within these radii.
+    """Return the same run with noise for all weights whose norms are within these radii.
 
-    radii: of every trained parameter, in the norm of its constraint, Euclidean where it has none.
-    For weight clipping: at weights within the radii, a bound over all of them is one at the point.
-    The lines of the last search serve until a bound has doubled or halved.
+    For weight clipping: a bound that holds for all weights within the radii holds at the current
+    weights. The proof that was found last is reused until a bound has doubled or halved.
+
+    Args:
+        radii: one for each trained parameter, in the norm of its constraint; Euclidean if it has
+            none.
     """
     held = constraints_of(before.bounds.graph, before.settings)
     constraints = tuple(
@@ -104,13 +114,14 @@ def recalibrated(before: Calibration, radii: Mapping[str, float]) -> Calibration
 
 
 def _are_near(one: Bounded, other: Bounded) -> bool:
-    """Whether no bound of a group is twice the other."""
+    """Whether the two bounds of every group differ by at most a factor of 2."""
     pairs = ((a.grad_norm, b.grad_norm) for a, b in zip(one.groups, other.groups, strict=True))
     return all(max(pair) <= _NEAR * min(pair) for pair in pairs)
 
 
 def recalculated(before: Calibration, grad_norms: Iterable[float]) -> Calibration:
-    """The same run, noised for other bounds of its groups, in their order."""
+    """Return the same run with noise for other gradient bounds, given in the order of the
+    groups."""
     groups = tuple(
         replace(group, grad_norm=norm)
         for group, norm in zip(before.bounds.groups, grad_norms, strict=True)
@@ -142,11 +153,11 @@ def _unbounded(found: Bounded, settings: Settings) -> NoVerdictError:
 
 
 class CertificateWarning(UserWarning):
-    """A run that is bounded and has no certificate."""
+    """The run is bounded but has no certificate."""
 
 
 def certified(model: ImportedModel, settings: Settings, found: Bounded) -> Issued | str:
-    """A certificate of bounds that were derived; where there can be none, why, with a warning."""
+    """Return a certificate of derived bounds, or, after a warning, the reason why there is none."""
     try:
         made = issued(model, settings, found)
     except (NoVerdictError, CertificationError) as error:
@@ -160,13 +171,13 @@ def certified(model: ImportedModel, settings: Settings, found: Bounded) -> Issue
 
 
 def as_certified(planned: Calibration, certificate: Certificate) -> Calibration:
-    """The same run, with the noise for the bounds that its certificate states."""
+    """Return the same run with noise for the bounds that its certificate states."""
     stated = {claim.name: claim.grad_norm for claim in certificate.groups}
     return recalculated(planned, [stated[group.name] for group in planned.groups])
 
 
 def warn_uncertified(reason: str) -> None:
-    """Warn when a run begins, and again at its end, when the first warning has scrolled away."""
+    """Warn that the run has no certificate: when it begins, and again at its end."""
     warnings.warn(
         f"the run is bounded, but has no certificate: {reason}", CertificateWarning, stacklevel=4
     )
@@ -175,17 +186,17 @@ def warn_uncertified(reason: str) -> None:
 _MOST: Final = 64
 _LEAST: Final = 4
 _WORK: Final = 4e9
-"""floating-point operations that the question may cost: seconds"""
+"""Floating-point operations that the measurement may cost: a few seconds."""
 _MAIN: Final = 0.5
 _NORMAL: Final = "standard normal inputs, no domain being declared"
 
 
 class NoiseWarning(UserWarning):
-    """A run whose noise is so much larger than its gradients that it will hardly learn."""
+    """The noise is so much larger than the gradients that the run will hardly learn."""
 
 
 def _public(given: KnownExamples, bounds: Bounded) -> Examples:
-    """UsageError unless these are examples of the network, and labels of the loss."""
+    """Return these examples, checked; raise UsageError unless network and loss accept them."""
     found = examples_of("public examples", given, bounds.graph, is_private=False)
     try:
         checked_labels(bounds.loss, found.y, bounds.graph.output_shape)
@@ -195,8 +206,11 @@ def _public(given: KnownExamples, bounds: Bounded) -> Examples:
 
 
 def usefulness(calibration: Calibration, public: Examples | None) -> Usefulness | None:
-    """How useful the gradients of a run are under its noise, at public examples or at random ones;
-    None where gradients are not known, or random examples take too long."""
+    """Return how the gradients of a run compare with its noise, at public examples or at random
+    ones.
+
+    None if the gradients cannot be measured, or if random examples would take too long.
+    """
     found, settings = calibration.bounds, calibration.settings
     examples = _random(found) if public is None else public
     observed = None if examples is None else observed_at(found, settings, examples)
@@ -207,7 +221,7 @@ def usefulness(calibration: Calibration, public: Examples | None) -> Usefulness 
 
 
 def _random(found: Bounded) -> Examples | None:
-    """Of the declared domain, or of the standard normal distribution where none is declared."""
+    """Draw examples of the declared domain, or standard normal ones if no domain is declared."""
     graph, count = found.graph, min(int(_WORK / work(found.program)), _MOST)
     if count < _LEAST:
         return None
@@ -224,9 +238,10 @@ def _random(found: Bounded) -> Examples | None:
 
 
 def warn_of_noise(calibration: Calibration, public: KnownExamples | None) -> None:
-    """A NoiseWarning where the noise of all steps drowns the gradient.
+    """Give a NoiseWarning if the noise of all steps together drowns the gradient.
 
-    Raises UsageError for public examples that are none.
+    Raises:
+        UsageError: if the public examples do not fit the network or the loss.
     """
     examples = None if public is None else _public(public, calibration.bounds)
     try:
@@ -242,7 +257,7 @@ def warn_of_noise(calibration: Calibration, public: KnownExamples | None) -> Non
 def _message(found: Usefulness, share: float, releases: int) -> str:
     observed = found.observed
     where = "" if observed is None else f" ({observed.examples} {observed.source})"
-    said = [
+    sentences = [
         f"training: the noise of all {releases} releases together is {times(share)} times "
         f"{found.against}{where}: this run will hardly learn, and spends its ε all the same"
     ]
@@ -250,23 +265,23 @@ def _message(found: Usefulness, share: float, releases: int) -> str:
     if found.noise and largest.noise and len(found.groups) > 1:
         part = (largest.noise / found.noise) ** 2
         if part >= _MAIN:
-            said.append(
+            sentences.append(
                 f"{part:.0%} of the energy of the noise is that of the group {largest.name!r}"
             )
     rival = found.clipping_noise_to_signal_of_run
     if rival is not None and rival <= min(share / 2.0, DROWNED):
-        said.append(
+        sentences.append(
             f"GradientClipping(clip_norm=1.0) would have {times(rival)} times {found.against}"
         )
     elif rival is not None:
-        said.append(
+        sentences.append(
             f"gradient clipping at C = 1 would have {times(rival)} times: ask for more examples or "
             "epochs, a larger batch, or a larger ε"
         )
-    said.append(
+    sentences.append(
         "lipcert.suggest(model, x) lists other settings and mechanisms with what each gains, and "
         "changes of the network to be written by hand"
     )
     if observed is not None and observed.source in {RANDOM, _NORMAL}:
-        said.append("public=(x, y) measures at examples that are more like yours")
-    return "; ".join(said)
+        sentences.append("public=(x, y) measures at examples that are more like yours")
+    return "; ".join(sentences)

@@ -1,15 +1,16 @@
-"""Whether a module is what it was: what it is made of, and numbers that must not have changed.
+"""Detect changes of a module: of its composition, and of numbers that only a step may change.
 
-`Composition` is what a module is made of besides the numbers of its parameters and buffers: its
-parts and what they are called, their classes and methods, hooks, also those on all modules of the
-process and on parameters, which tensor every name is, and all that attributes of parts and of
-classes hold: numbers and words, also in containers and in objects, and tensors, of which copies are
-kept. What is held is told apart by its identity, and what was there is kept alive, so that no other
-object passes for it. What code reads elsewhere (global variables, variables of an enclosing
-function, what an object within an object within an object holds) is not seen.
+`Composition` records everything that a module consists of except the numbers of its parameters and
+buffers: its parts and their names, their classes and methods, hooks (also those on all modules of
+the process and on parameters), the tensor behind every name, and everything that attributes of
+parts and of classes hold: numbers and strings, also inside containers and objects, and tensors, of
+which it keeps copies. Objects are compared by identity and kept alive, so that no new object can be
+mistaken for an old one. What code reads elsewhere is not seen: global variables, variables of an
+enclosing function, or what an object within an object within an object holds.
 
-`KeptNumbers` compares the numbers themselves with those of the last step, not counters of writes,
-which `.data` and numpy pass by. A yes is never wrong, however sums are rounded.
+`KeptNumbers` compares the numbers themselves with those of the last step. It does not use torch's
+counters of writes, because writes through `.data` and numpy bypass them. The comparisons never
+report equality, or finiteness, that does not hold, however sums are rounded.
 """
 
 import ctypes
@@ -41,7 +42,7 @@ _MOMENT: Final = (
 
 
 def are_equal(one: Tensor, other: Tensor) -> bool:
-    """Whether all entries are the same numbers, or the same bits, of the same type."""
+    """Whether two tensors have the same dtype, shape, and numbers (or bits)."""
     if one.dtype is not other.dtype or one.shape != other.shape:
         return False
     is_one_piece = one.stride() == other.stride() and other.is_cpu and _is_plain(one)
@@ -51,8 +52,10 @@ def are_equal(one: Tensor, other: Tensor) -> bool:
 
 
 def first_difference(ones: Sequence[Tensor], others: Sequence[Tensor]) -> int | None:
-    """The place of the first pair that is not equal; a GPU, which stops at every question, is asked
-    once for all pairs."""
+    """Return the index of the first pair that is not equal; None if all are.
+
+    Each question to a GPU stops it, so it is asked only once for all pairs.
+    """
     pairs = list(zip(ones, others, strict=True))
     if not pairs or _are_here(ones):
         return next((place for place, pair in enumerate(pairs) if not are_equal(*pair)), None)
@@ -69,16 +72,17 @@ def first_difference(ones: Sequence[Tensor], others: Sequence[Tensor]) -> int | 
 
 
 def is_finite(tensor: Tensor) -> bool:
-    """Whether all entries are numbers.
+    """Whether all entries are finite.
 
-    Proof: a sum that holds NaN or an infinite number is none of the finite ones. Finite numbers
-    whose sum overflows in their own type are added up in float64.
+    Proof: a sum over NaN or an infinite number is not finite. If finite numbers overflow when
+    summed in their own type, they are summed in float64.
     """
     return math.isfinite(tensor.sum()) or math.isfinite(tensor.sum(dtype=torch.float64))
 
 
 def first_without_number(tensors: Sequence[Tensor]) -> int | None:
-    """The place of the first tensor that holds NaN or infinity; a GPU is asked once for all."""
+    """Return the index of the first tensor with NaN or infinity; a GPU is asked once for all
+    tensors."""
     are_many = len(tensors) > 1 and not _are_here(tensors)
     is_one_kind = are_many and _are_alike(list(zip(tensors, tensors, strict=True)))
     if is_one_kind and is_finite(_in_a_row(tensors)):
@@ -87,18 +91,19 @@ def first_without_number(tensors: Sequence[Tensor]) -> int | None:
 
 
 def _are_alike(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
-    """Whether both of each pair have one shape, and all one type and one device."""
+    """Whether both tensors of each pair have one shape, and all tensors one dtype and one
+    device."""
     kinds = {(item.dtype, item.device) for pair in pairs for item in pair}
     return len(kinds) == 1 and all(one.shape == other.shape for one, other in pairs)
 
 
 def _in_a_row(tensors: Sequence[Tensor]) -> Tensor:
-    """All their entries: one operation, however many they are."""
+    """Return all entries in one vector, so that one operation covers all tensors."""
     return torch.cat([item.detach().reshape(-1) for item in tensors])
 
 
 def _is_plain(tensor: Tensor) -> bool:
-    """Whether it is a piece of main memory, whose bits say what its entries are."""
+    """Whether the tensor is one piece of main memory whose bits determine its entries."""
     if not tensor.is_cpu or tensor.dtype not in _PLAIN:
         return False
     return tensor.is_contiguous() or is_channels_last(tensor)
@@ -112,13 +117,19 @@ _NAMING: Final = ("named_parameters", "named_buffers", "named_modules", "_named_
 
 
 def _names_plainly(module: nn.Module) -> bool:
-    """Whether names and tensors of a module are what its parts hold, which `Composition` sees."""
+    """Whether a module lists its tensors by torch's own methods, from what its parts hold.
+
+    `Composition` then notices every change of these names and tensors.
+    """
     kind, own = type(module), vars(module)
     return all(getattr(kind, n) is getattr(nn.Module, n) and n not in own for n in _NAMING)
 
 
 class KeptNumbers:
-    """Of one module. trained: by name; all others are kept from `keep` on."""
+    """Compares a module's parameters and buffers with their values after the last step.
+
+    trained: the trained parameters, by name. All other numbers are compared from `keep` on.
+    """
 
     def __init__(self, module: nn.Module, trained: Mapping[str, nn.Parameter]) -> None:
         self._module = module
@@ -130,23 +141,23 @@ class KeptNumbers:
         self._is_here = _are_here(list(self._left.values()))
         self._kept: dict[str, Tensor] | None = None
         self._was_known = False
-        """whether all names and tensors passed when they were looked through last"""
+        """Whether all names and tensors were in order when they were last looked through."""
 
     @torch.no_grad()
     def settle(self) -> None:
-        """A step is done: these are the weights that the next one begins with."""
+        """Remember the present weights; call it after each step."""
         torch._foreach_copy_(list(self._left.values()), list(self._trained.values()))
 
     def keep(self) -> None:
-        """From now on, changes of untrained numbers are refused."""
-        self._present = self._others()
+        """Refuse changes of untrained numbers from now on."""
+        self._present = self._untrained()
         self._kept = {name: item.detach().clone() for name, item in self._present.items()}
 
     def require(self, *, is_still: bool = False) -> None:
-        """UsageError unless all numbers are those that were left, where they were.
+        """Raise UsageError unless all numbers have their remembered values and addresses.
 
-        is_still: the module was found to hold the tensors that it held, or looked through for
-        others, when the forward pass began.
+        is_still: whether the module was found to hold the same tensors as before, or was searched
+        for others, when the forward pass began.
         """
         for name, parameter in self._trained.items():
             if parameter.data_ptr() != self._addresses[name]:
@@ -154,7 +165,7 @@ class KeptNumbers:
                     f"training: {name} lies elsewhere in memory than when make_private was "
                     "called; move and convert the model before that"
                 )
-        changed = self._moved() if self._is_here else _changed(self._trained, self._left)
+        changed = self._first_moved() if self._is_here else _changed(self._trained, self._left)
         if changed is not None:
             raise UsageError(
                 f"training: {changed} was changed since the last step by something other than the "
@@ -163,13 +174,14 @@ class KeptNumbers:
             )
         self._require_kept(is_still=is_still)
 
-    def _moved(self) -> str | None:
-        """The first that is trained, and not what was left, or not on the processor."""
+    def _first_moved(self) -> str | None:
+        """Return the name of the first trained parameter that changed or left the CPU; None if all
+        are equal."""
         pairs = zip(self._trained.items(), self._left.values(), strict=True)
         return next((n for (n, p), left in pairs if not (p.is_cpu and are_equal(p, left))), None)
 
     def require_released(self) -> None:
-        """UsageError unless all numbers are those that were left, on whatever device."""
+        """Raise UsageError unless all numbers have their remembered values, on any device."""
         changed = _changed(self._trained, self._left)
         if changed is not None:
             raise UsageError(
@@ -181,14 +193,15 @@ class KeptNumbers:
         self._require_kept()
 
     def _require_kept(self, *, is_still: bool = False) -> None:
-        """UsageError where anything that is not trained is another one, or new."""
+        """Raise UsageError if an untrained parameter or buffer changed, or is new and would be
+        saved."""
         if self._kept is None:
             return
         is_known = is_still and self._is_plain and self._was_known
         if is_known and not self._kept:
             return
         if not is_known:
-            self._present, self._was_known = self._others(), False
+            self._present, self._was_known = self._untrained(), False
         changed = _changed(self._present, self._kept)
         if changed is not None:
             raise UsageError(
@@ -206,40 +219,40 @@ class KeptNumbers:
             )
         self._was_known = True
 
-    def _others(self) -> Mapping[str, Tensor]:
-        """Parameters and buffers that are not trained, by name: themselves, wherever their numbers
-        lie by now."""
+    def _untrained(self) -> Mapping[str, Tensor]:
+        """Return the parameters and buffers that are not trained, by name, on whatever device they
+        are."""
         own = {id(item) for item in self._trained.values()}
         named = [*self._module.named_parameters(), *self._module.named_buffers()]
         return {name: item for name, item in named if id(item) not in own}
 
 
 def _changed(present: Mapping[str, Tensor], known: Mapping[str, Tensor]) -> str | None:
-    """The first name whose numbers are not those that are known."""
+    """Return the first name whose numbers differ from the known ones, or are missing."""
     missing = next((name for name in known if name not in present), None)
     if missing is not None:
         return missing
     pairs = [(present[name].detach(), item) for name, item in known.items()]
-    there = [one if one.device == item.device else one.to(item.device) for one, item in pairs]
-    place = first_difference(there, list(known.values()))
+    moved = [one if one.device == item.device else one.to(item.device) for one, item in pairs]
+    place = first_difference(moved, list(known.values()))
     return None if place is None else list(known)[place]
 
 
 Copies: TypeAlias = list[tuple[Tensor, Tensor]]
-"""tensors, and copies of them"""
+"""Tensors, each with a copy of it."""
 _Look: TypeAlias = Callable[[Any], Iterable[object]]
 _SIMPLE: Final = frozenset({bool, int, float, complex, str, bytes, type(None)})
 _WITHOUT: Final = (
     *(BuiltinFunctionType, FunctionType, MethodType, ModuleType),
     *(classmethod, property, staticmethod),
 )
-"""objects of which no attributes are looked at"""
+"""Types of objects whose attributes are not examined."""
 _DEPTH: Final = 3
-"""of objects within objects: how far attributes are looked at"""
+"""How deep attributes of objects within objects are examined."""
 _GLOBAL: Final = tuple(
     item for item in vars(torch_module).values() if isinstance(item, OrderedDict)
 )
-"""hooks on all modules of the process"""
+"""Hooks on all modules of the process."""
 
 
 class Composition:
@@ -260,7 +273,7 @@ class Composition:
         self._copies: Copies = [(item, item.detach().clone()) for item in self._unregistered()]
 
     def is_present(self) -> bool:
-        """Whether everything is unchanged, except numbers of parameters and buffers."""
+        """Whether everything is unchanged, except the numbers of parameters and buffers."""
         for holder, look, known in self._held:
             now = tuple(look(holder))
             if len(now) != len(known) or not all(map(is_, now, known)):
@@ -277,11 +290,11 @@ class Composition:
         )
 
     def copies(self) -> Copies:
-        """Its tensors that are neither parameters nor buffers, with copies of them."""
+        """Copy the tensors that are neither parameters nor buffers."""
         return [(item, item.detach().clone()) for item, _ in self._copies]
 
     def _unregistered(self) -> Iterator[Tensor]:
-        """Tensors that share no storage with a parameter or a buffer."""
+        """Yield tensors that share no storage with a parameter or a buffer."""
         registered = [item for item, *_ in self._tensors if id(item) in self._registered]
         own = {item.untyped_storage().data_ptr() for item in registered}
         for item, *_ in self._tensors:
@@ -289,7 +302,7 @@ class Composition:
                 yield item
 
     def _add(self, value: Any, depth: int) -> None:
-        """What is held somewhere, `depth` objects away from a part, and what it holds."""
+        """Record an object that is `depth` objects away from a part, and queue what it holds."""
         if type(value) in _SIMPLE or isinstance(value, _WITHOUT) or id(value) in self._seen:
             return
         if isinstance(value, nn.Module):
@@ -316,7 +329,7 @@ class Composition:
             self._object(value, depth)
 
     def _object(self, value: Any, depth: int) -> None:
-        """A part, or another object with attributes."""
+        """Record a part, or another object with attributes."""
         self._objects.append(value)
         self._hold(getattr(value, "__dict__", {}), _entries, depth + 1)
         if any("__slots__" in vars(kind) for kind in type(value).__mro__):
@@ -327,14 +340,14 @@ class Composition:
             self._waiting.append((kind, depth))
 
     def _class(self, kind: type, depth: int) -> None:
-        """Methods and constants; those of torch are functions and words."""
+        """Record methods and constants of a class; those of torch are functions and strings."""
         if kind.__module__ == "builtins":
             return
         is_of_torch = kind.__module__.startswith("torch.")
         self._hold(vars(kind), _values, _DEPTH + 1 if is_of_torch else depth)
 
     def _hold(self, holder: Any, look: _Look, depth: int) -> None:
-        """depth: of what it holds."""
+        """Remember what a holder contains, and queue its contents at this depth."""
         known = tuple(look(holder))
         if known or holder:
             self._held.append((holder, look, known))
@@ -345,7 +358,7 @@ class Composition:
 
 
 def are_copies(pairs: Copies) -> bool:
-    """Whether the tensors were not written to since then."""
+    """Whether no tensor was written to since it was copied."""
     return all(are_equal(item, copy) for item, copy in pairs)
 
 

@@ -1,11 +1,12 @@
-"""Criterion: the loss that was certified, summed over the examples and divided by a constant.
+"""Criterion: the certified loss, summed over the examples and divided by a constant.
 
-Input: the output of the network and the labels of a batch, or of a slice of it. Output: Σᵢ ℓᵢ / B,
-whose backward pass leaves the *sum* of the gradients in `.grad`; the release divides it by B.
-Invariant: a backward pass through anything but exactly this number is refused: a mean over the
-current batch, another factor, a further term on the logits. The criterion differentiates the losses
-itself, separately from anything else in the backward pass, and passes the result to the guard; a
-gradient that contains more is not released.
+Given the network's output and the labels of a batch or of a slice of it, `PrivateLoss` returns Σᵢ
+ℓᵢ / B. Its backward pass leaves the *sum* of the gradients in `.grad`; the release divides it by B.
+
+Invariant: a backward pass is refused through anything but exactly this number: not through a mean
+over the current batch, another factor, or a further term on the logits. The criterion
+differentiates the losses itself, separately from anything else in the backward pass, and passes the
+result to the guard; a gradient that contains more is not released.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -38,13 +39,13 @@ _DIVISOR: Final = (
 
 
 class PrivateLoss(nn.Module):
-    """Σᵢ ℓᵢ / divisor of a batch; calling it for slices of the batch adds up.
+    """Σᵢ ℓᵢ / divisor of a batch; the gradients of calls for slices of the batch add up.
 
-    divisor: B, the public constant. clip: of the loss gradient at the output, None for none.
-    gradients: what gives the sum of clipped gradients, where they are clipped one by one; asked for
-    in the forward pass that it is of, and called by backward(), which then puts it in place, and
-    nothing runs backwards through the module. reduction: "sum", or "none" for the losses of the
-    single examples, for a recorder.
+    divisor: B, the public constant. clip: the norm to which the loss gradient at the output is
+    clipped; None for no clip. gradients: returns the sum of per-example clipped gradients, under
+    mechanisms that clip them. It is called in the forward pass; its result is computed and stored
+    in backward(), and autograd does not run through the module. reduction: "sum", or "none" for the
+    losses of single examples, which a recorder uses.
     """
 
     def __init__(
@@ -69,16 +70,19 @@ class PrivateLoss(nn.Module):
         self._gradients = gradients
 
     def __call__(self, logits: Tensor, labels: Labels) -> Any:
-        """As `forward`, for labels also as one tensor for each of several outputs, in the order of
-        the loss or by name; and for scores of tokens as torch's losses read them, which are views
-        of the output: hooks on the criterion see one tensor, the output itself."""
+        """Return `forward` of this output, after normalising how labels and scores are given.
+
+        Labels of several outputs may be one tensor for each, in the order of the loss or by name.
+        Scores of tokens may be in the forms that torch's losses take, which are views of the
+        output; hooks on the criterion see the output itself.
+        """
         given = joined_labels(labels, self._names) if self._names else labels
         if isinstance(self._loss, ClassLoss) and self._loss.per_token and isinstance(given, Tensor):
             logits, given = _as_returned(logits, given, self._output_shape)
         return super().__call__(logits, given)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """The released sum of these examples; labels as `lipcert audit` takes them."""
+        """Return the released sum of these examples; labels as `lipcert audit` takes them."""
         admissible = self._labels(logits, labels.detach().as_subclass(Tensor)).clone()
         if self.reduction == "none":
             return per_example_loss(self._loss, logits, admissible)
@@ -96,7 +100,7 @@ class PrivateLoss(nn.Module):
         labels: Tensor,
         passing: Passing,
     ) -> Tensor:
-        """The losses as a number whose backward pass leaves the clipped sum."""
+        """Return the sum of the losses, whose backward pass stores the clipped sum of gradients."""
         asked = gradients(self._guard.inputs, labels)
         with torch.no_grad():
             losses = asked.losses
@@ -120,7 +124,7 @@ class PrivateLoss(nn.Module):
         return released
 
     def _labels(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """Class numbers are checked where they lie; everything else as audits check it."""
+        """Check class numbers on their device; check all other labels as audits do."""
         if labels.dtype is torch.int64 and labels.dim() == 1 and self._classes and len(labels):
             least, most = labels.aminmax()
             if int(least) >= 0 and int(most) < self._classes:
@@ -131,9 +135,10 @@ class PrivateLoss(nn.Module):
 
 
 def _as_returned(logits: Tensor, labels: Tensor, shape: Shape) -> tuple[Tensor, Tensor]:
-    """The output of which these are all scores, and labels [examples, …], where that can be seen.
+    """Return the output of which the logits are a view of all scores, and labels [examples, …].
 
-    [examples, classes, tokens…], or the scores of the tokens of all examples one after another.
+    The logits are [examples, classes, tokens…], or the scores of the tokens of all examples one
+    after another. Anything else is returned unchanged.
     """
     base = logits._base
     if base is None or tuple(base.shape[1:]) != shape:
@@ -154,7 +159,7 @@ def _is_same_view(one: Tensor, other: Tensor) -> bool:
 
 
 def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
-    """∂total/∂θ for those that it depends on."""
+    """Return ∂total/∂θ for the parameters that the total depends on."""
     if not total.requires_grad:
         return {}
     found = torch.autograd.grad(total, list(trained.values()), allow_unused=True)
@@ -163,7 +168,7 @@ def _differentiated(total: Tensor, trained: Mapping[str, nn.Parameter]) -> Mappi
 
 
 def _classes(loss: Loss, output_shape: Shape) -> int | None:
-    """How many classes the loss tells apart by one number; None for one that takes other labels."""
+    """Return the number of classes if a label is one class number; None for other losses."""
     scores = scores_of(loss, output_shape)
     if scores is None or scores.classes < 2 or isinstance(loss, Joint):
         return None
@@ -176,20 +181,23 @@ def _classes(loss: Loss, output_shape: Shape) -> int | None:
 
 
 class _Released(Function):
-    """Divides a sum by B, and passes nothing but 1 back to it: the division of the gradient comes
-    last, so that clips inside the backward pass see the cotangents of single examples."""
+    """Divides a sum by B, and lets only the cotangent 1 pass back to it.
+
+    The gradient is divided last, so that clips inside the backward pass see the cotangents of
+    single examples.
+    """
 
     @staticmethod
     def forward(
         ctx: FunctionCtx, total: Tensor, divisor: float, backward: Callable[[], None]
     ) -> Tensor:
-        """The sum of losses, divided by B."""
+        """Return the sum of losses, divided by B."""
         ctx.divisor, ctx.called = divisor, backward  # type: ignore[attr-defined]
         return total / divisor
 
     @staticmethod
     def backward(ctx: FunctionCtx, *cotangents: Any) -> tuple[Tensor, None, None]:
-        """The cotangent, if it is 1."""
+        """Return the cotangent if it is 1; raise UsageError otherwise."""
         (cotangent,) = cotangents
         factor = float(cotangent)
         divisor = ctx.divisor  # type: ignore[attr-defined]

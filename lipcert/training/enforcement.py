@@ -1,10 +1,12 @@
-"""Enforcement: the part of a mechanism that acts on weights and gradients while training runs.
+"""Enforcement: what a mechanism does to weights and gradients while training runs.
 
-Input: a network, the planned noise, a mechanism. Output: the projection of the weights after each
-step, the noise that the present weights require, and the clipping of per-example gradients.
-Invariants: each mechanism enforces exactly what its bounds assume. Where the noise follows the
-weights (weight clipping), these lie within the radii that the bounds were computed for, so that
-they are bounds at these weights; radii follow from weights that were noised, and are public.
+Given a network, the planned noise and a mechanism, `enforced` returns the projection of the weights
+after each step, the noise that the present weights require, and the clipping of per-example
+gradients.
+
+Invariants: each mechanism enforces exactly what its bounds assume. If the noise follows the weights
+(weight clipping), the weights lie within the radii for which the bounds were computed, so that the
+bounds hold at these weights; the radii are computed from noised weights, and are public.
 """
 
 import math
@@ -40,18 +42,20 @@ from lipcert.training.network import TrainedNetwork
 from lipcert.training.projection import Projector
 
 _LEAST: Final = 1e-3
-"""of a radius: norms below it are taken for it, so that weights may start at 0"""
+"""Share of a radius. Smaller norms are treated as this, so that weights may start at 0."""
 _EUCLIDEAN: Final = 1.0 + 2.0**-20
-"""over the computed norm of at most 2^24 float64 numbers, whose error is below 2^-27 of it"""
+"""Factor over the computed norm of at most 2^24 float64 numbers, whose relative error is below
+2^-27."""
 
 
 @dataclass(slots=True, eq=False)
 class AdaptiveNoise:
-    """Calibrations that are made anew when the weights have left the radii of the last one.
+    """Calibrations that are computed again when the weights leave the radii of the last one.
 
     norms: certified upper bounds for every trained parameter. caps: radii that training enforces; a
-    norm that is held within its cap is at most that, however its bound was rounded. slack: by how
-    much the radii exceed the norms when they are chosen, in caps, or in norms that have none.
+    norm that is held within its cap is at most the cap, however its bound was rounded. slack: by
+    how much the chosen radii exceed the norms, relative to the cap, or to the norm if there is no
+    cap.
     """
 
     planned: Calibration
@@ -62,7 +66,7 @@ class AdaptiveNoise:
     _current: Calibration | None = field(default=None, init=False)
 
     def present(self) -> Calibration:
-        """The noise for a release at the present weights."""
+        """Return the noise for a release at the present weights."""
         norms = {name: min(norm, self.caps.get(name, norm)) for name, norm in self.norms().items()}
         wanted = {name: self._radius(name, norm) for name, norm in norms.items()}
         if self._current is None or not self._serve(norms, wanted):
@@ -71,8 +75,11 @@ class AdaptiveNoise:
         return self._current
 
     def _radius(self, name: str, norm: float) -> float:
-        """The room is a share of the cap where the norm is small: such a norm, mostly of a bias,
-        grows fast and hardly moves a bound."""
+        """Return the norm plus its slack, limited by the cap.
+
+        The slack is a share of the cap where the norm is small: such a norm, mostly of a bias,
+        grows fast and hardly moves a bound.
+        """
         cap = self.caps.get(name)
         least = _LEAST * (1.0 if cap is None else cap)
         room = multiply_up(max(norm, cap or 0.0), self.slack)
@@ -80,7 +87,8 @@ class AdaptiveNoise:
         return wide if cap is None else min(wide, cap)
 
     def _serve(self, norms: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
-        """Whether no norm left its radius, and new radii would not be much smaller altogether."""
+        """Whether all norms are within their radii, and new radii would not be much smaller
+        altogether."""
         if any(norm > self._radii[name] for name, norm in norms.items()):
             return False
         fallen = sum(math.log(self._radii[name] / radius) for name, radius in wanted.items())
@@ -91,13 +99,13 @@ class AdaptiveNoise:
 class Enforcement:
     """The actions of a mechanism in each step.
 
-    project: after the step. present: the noise for a release at the present weights. gradients: of
-    the batch that went forward and its labels, what gives the sum of the clipped gradients by the
-    module's names; None where the module's own backward pass gives what is released. forward: the
-    output for a batch, from a pass that `gradients` of it ends, so that the module need not make a
-    pass of its own; None where it has to. handles: hooks
-    in the module. weight_decay: λ of ∇ℓ + λθ, where that is what is clipped. masked: names of the
-    parts whose masks are drawn in every forward pass.
+    project: called after the step. present: returns the noise for a release at the present weights.
+    gradients: given the batch that went forward and its labels, returns the sum of clipped
+    gradients by the module's names; None if the module's own backward pass computes what is
+    released. forward: returns the output for a batch from a pass that `gradients` completes, so
+    that the module need not run its own; None if it has to. handles: hooks in the module.
+    weight_decay: λ of ∇ℓ + λθ, if that is what is clipped. masked: names of the parts whose dropout
+    masks are drawn in every forward pass.
     """
 
     project: Callable[[], None]
@@ -115,7 +123,10 @@ def enforced(
     mechanism: TrainingMechanism,
     still: Container[nn.Module] = (),
 ) -> Enforcement:
-    """What this mechanism does to this network; still: its parts that stay in evaluation mode."""
+    """Return what this mechanism does to this network.
+
+    still: the parts that stay in evaluation mode.
+    """
     match mechanism:
         case GradientClipping():
             return _clipped(network, planned, mechanism, still)
@@ -142,7 +153,8 @@ def enforced(
 
 
 def _norms(projector: Projector, free: Mapping[str, Tensor]) -> Mapping[str, float]:
-    """Upper bounds of the norm of every trained parameter: its own, or else the Euclidean."""
+    """Return upper bounds of the norm of every trained parameter: the constrained norm, or the
+    Euclidean."""
     lengths = {
         name: float(torch.linalg.vector_norm(item, dtype=torch.float64)) * _EUCLIDEAN
         for name, item in free.items()
@@ -211,4 +223,4 @@ def _clipped_backprop(network: TrainedNetwork, planned: Calibration) -> Enforcem
 
 
 def _nothing() -> None:
-    """Weights are free."""
+    """Leave the weights as they are."""

@@ -1,11 +1,11 @@
-"""Exporting: a live module as an ONNX file that shows every trained parameter under its own name.
+"""Export a live module as an ONNX file in which every trained parameter has its own name.
 
     lipcert.export(module, x[:1], "net.onnx")
 
-Input: an `nn.Module`, and one batch of its inputs. Output: the file. Invariants: the file is
-written completely or not at all; the module stays unchanged, and the numbers of the batch are not
-used; the file is the module in evaluation mode, for any number of examples, with nothing
-precomputed from its parameters. Parameters that need no gradient are marked as frozen.
+Invariants: the file is written completely or not at all; the module is unchanged, and the numbers
+of the batch are not used; the file is the module in evaluation mode, for any number of examples,
+and nothing in it is precomputed from parameters. Parameters without `requires_grad` are marked as
+frozen.
 """
 
 import copy
@@ -32,10 +32,10 @@ from lipcert.training.world import refuse_sharded
 
 _STACK_TRACE: Final = "pkg.torch.onnx.stack_trace"
 _EXAMPLES: Final = 2
-"""of one alone, exporters take the size of the batch for a constant"""
+"""Size of the traced batch: exporters take a batch size of 1 for a constant."""
 _SHOWN: Final = 300
 _HINTS: Final = {nn.TransformerEncoder: "is_causal", nn.TransformerDecoder: "tgt_is_causal"}
-"""arguments that say whether a mask is causal, which choose a kernel and no result"""
+"""Arguments that tell whether a mask is causal; they select a kernel and never change a result."""
 _Arguments = Sequence[inspect.Parameter]
 
 
@@ -44,12 +44,16 @@ def export(
 ) -> Path:
     """Write a module with its present weights as an ONNX file, and return the path.
 
-    example: a batch [examples, …] that shows shape and dtype of what the module reads; a tuple of
-    such batches for a module that reads several, in the order of its arguments, whose names they
-    get. A dictionary or named tuple that it returns gives its outputs their names.
+    Args:
+        example: a batch [examples, …] with the shape and dtype that the module reads; for several
+            inputs, a tuple of batches in the order of forward's arguments, whose names the inputs
+            get.
 
-    Raises UsageError for anything but a module and a batch, NoVerdictError for a module that fails
-    on such a batch, or cannot be exported.
+    Outputs that the module returns in a dictionary or a named tuple keep their names.
+
+    Raises:
+        UsageError: for anything but a module and a batch.
+        NoVerdictError: if the module fails on such a batch, or cannot be exported.
     """
     with without_fast_path():
         return _exported(module, _inputs(module, example), Path(path))
@@ -59,8 +63,8 @@ def export(
 def without_fast_path() -> Iterator[None]:
     """Run torch's encoders and attention by the code that is used in training.
 
-    In evaluation mode they may run in one kernel, and leave out tokens that are padding, by nested
-    tensors: results have other shapes then, and no exporter follows them.
+    In evaluation mode they may run as one kernel and leave out padding tokens by nested tensors:
+    results then have other shapes, and no exporter supports them.
     """
     is_enabled = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
@@ -95,14 +99,14 @@ def _exported(module: nn.Module, inputs: tuple[Tensor, ...], target: Path) -> Pa
             _save(program, names, tied_names(plain), _frozen(plain), written)
         except Exception as error:  # the exporter raises whatever the module's code does
             raise NoVerdictError(
-                f"export: the module cannot be exported: {_told(error)}"
+                f"export: the module cannot be exported: {_in_one_line(error)}"
             ) from error
         os.replace(written, target)
     return target
 
 
 def _inputs(module: object, example: object) -> tuple[Tensor, ...]:
-    """Zeros of the shapes and dtypes of the example, of more than one example."""
+    """Return zeros with the shapes and dtypes of the example, for more than one example."""
     if not isinstance(module, nn.Module):
         raise UsageError(f"export: {module!r} is not an nn.Module")
     given = tuple(example) if isinstance(example, tuple | list) else (example,)
@@ -119,7 +123,7 @@ def _inputs(module: object, example: object) -> tuple[Tensor, ...]:
 
 
 def _shapes(arguments: _Arguments, count: int) -> tuple[Any, ...]:
-    """The first axis of each input is of any size, the same for all; nested as arguments are."""
+    """Return dynamic shapes: one shared first axis of any size, nested as the arguments are."""
     found = ({0: torch.export.Dim("batch", min=1)},) * count
     for place, item in enumerate(arguments[:count]):
         if item.kind is item.VAR_POSITIONAL:
@@ -128,7 +132,7 @@ def _shapes(arguments: _Arguments, count: int) -> tuple[Any, ...]:
 
 
 def _input_names(arguments: _Arguments, count: int) -> list[str]:
-    """One input is called so; several are called as the arguments of the forward pass."""
+    """Name a single input "input", and several inputs like the arguments of forward."""
     if count == 1:
         return ["input"]
     names = [item.name for item in arguments if item.kind is not item.VAR_POSITIONAL]
@@ -136,9 +140,10 @@ def _input_names(arguments: _Arguments, count: int) -> list[str]:
 
 
 def _run(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, ...], Any]:
-    """A batch that the module takes, and what it returns.
+    """Return a batch that the module accepts, and what it returns for it.
 
-    Zeros are padding to modules that read ids, and some take no example of padding alone: of ones.
+    Modules that read ids may take zeros for padding and refuse a batch of nothing else: they get
+    ones.
     """
     try:
         with torch.no_grad():
@@ -149,12 +154,12 @@ def _run(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[tuple[Tensor, .
                 return _run(module, tuple(map(torch.ones_like, inputs)))
         shapes = ", ".join(f"{list(item.shape)} of {item.dtype}" for item in inputs)
         raise NoVerdictError(
-            f"export: the module fails on a batch of shape {shapes}: {_told(error)}"
+            f"export: the module fails on a batch of shape {shapes}: {_in_one_line(error)}"
         ) from error
 
 
 def _output_names(found: Any) -> list[str]:
-    """One output is called logits; several are called as what holds them calls them."""
+    """Name a single output "logits", and several outputs by their keys, fields or positions."""
     if isinstance(found, Tensor):
         return ["logits"]
     if isinstance(found, Mapping):
@@ -163,19 +168,19 @@ def _output_names(found: Any) -> list[str]:
     return list(getattr(found, "_fields", [f"output_{place}" for place in range(count)]))
 
 
-def _told(error: Exception) -> str:
-    """In one line, without what the exporter says around it."""
+def _in_one_line(error: Exception) -> str:
+    """Return the message in one line, without what the exporter adds around it."""
     return " ".join(str(error.__cause__ or error).split())[:_SHOWN]
 
 
 def _frozen(module: nn.Module) -> list[str]:
-    """The parameters that need no gradient, under each of their names."""
+    """Return the parameters that need no gradient, under each of their names."""
     named = module.named_parameters(remove_duplicate=False)
     return sorted(name for name, item in named if not item.requires_grad)
 
 
 def _take_masks_as_they_are(module: nn.Module) -> None:
-    """Torch's encoders look at a mask to see whether it is causal, which no export can follow."""
+    """Keep torch's encoders from inspecting masks for causality, which no export can trace."""
     for part in module.modules():
         for kind, hint in _HINTS.items():
             if isinstance(part, kind):
@@ -192,7 +197,8 @@ def _not_looked_at(
 
 
 def tied_names(module: nn.Module) -> Mapping[str, str]:
-    """Further names of parameters that have several, and the first, as the module lists it."""
+    """For parameters with several names, map each further name to the first one that the module
+    lists."""
     first: dict[int, str] = {}
     named = module.named_parameters(remove_duplicate=False)
     found = {name: first.setdefault(id(item), name) for name, item in named}
@@ -206,11 +212,11 @@ def _save(
     frozen: Sequence[str],
     path: Path,
 ) -> None:
-    """Write a program, but for where on this machine the code of each of its nodes stands.
+    """Write a program without the stack traces of its nodes, which name paths of this machine.
 
-    names: of its inputs and outputs, which give way where something within it has one of them.
-    tied: further names of parameters, in place of which the file has the first.
-    frozen: parameters that are not trained, which the file says.
+    names: of its inputs and outputs; a name that something inside uses already gets an underscore.
+    tied: further names of parameters, replaced by the first. frozen: parameters to mark as not
+    trained.
     """
     if program is None:
         raise RuntimeError("the exporter returned nothing")
@@ -241,7 +247,7 @@ def _save(
 
 
 def _bare_copy(module: nn.Module) -> nn.Module:
-    """A copy without the hooks around its forward passes, which belong to a run."""
+    """Copy a module without the hooks around its forward passes, which belong to a run."""
     kinds = ("_forward_hooks", "_forward_pre_hooks")
     held = [(part, kind, getattr(part, kind)) for part in module.modules() for kind in kinds]
     for part, kind, hooks in held:
@@ -255,8 +261,10 @@ def _bare_copy(module: nn.Module) -> nn.Module:
 
 @contextmanager
 def _one_precision() -> Iterator[None]:
-    """Exporters ask for one precision of all of cuDNN, and fail where convolutions have their own,
-    which no file shows."""
+    """Set one precision for all of cuDNN while exporting.
+
+    Exporters ask for it, and fail if convolutions have their own, which no file shows.
+    """
     cudnn: Any = torch.backends.cudnn
     before, others = cudnn.conv.fp32_precision, cudnn.rnn.fp32_precision
     if before == others:  # what is never set goes on following what is set for all
@@ -271,7 +279,7 @@ def _one_precision() -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the exporter's warnings about its own internals."""
+    """Silence the exporter's warnings about its own internals."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "onnx_ir")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,15 +1,17 @@
-"""Guards: what happens between two releases, and what must not.
+"""Guards: check everything that happens between two releases, and refuse what would break a bound.
 
-Input: every event of a training step: a batch drawn, a forward pass, a loss, a backward pass, the
-optimizer's step. Output: a copy of each output, with no path back to the network; a `UsageError`
-that names what would make the released noise too small, before anything is released. Invariants: a
-release goes through only if every example of the batch that was drawn went through the network in
-training mode, through the criterion and back exactly once, at the weights that the last step left,
-and if the gradient is what the criterion left there, and nothing else; only the criterion has an
-output itself, so that no hook and no further term of the loss reaches the network through what the
-caller has. What is active around a pass (autocast, modes that take over functions or kernels of
-torch, hooks on saved tensors) is let through where it changes no number: the default device, and
-torch's own ways to keep saved tensors elsewhere or to compute them again.
+The guard is notified of every event of a training step: a drawn batch, a forward pass, a loss, a
+backward pass, the optimizer's step. It hands out a copy of each output, with no path back to the
+network. Before anything is released, it raises a `UsageError` that names what would make the noise
+too small.
+
+Invariants: a release goes through only if every example of the drawn batch went exactly once
+through the network in training mode, through the criterion and back, at the weights that the last
+step left, and if the gradient is exactly what the criterion left there. Only the criterion has the
+output itself, so that no hook and no further term of the loss can reach the network through the
+caller's copy. Settings that are active around a pass (autocast, modes that intercept functions or
+kernels of torch, hooks on saved tensors) are accepted only if they change no number: the default
+device, and torch's own ways to offload saved tensors or to compute them again.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ from lipcert.training.modes import refused_parts
 from lipcert.training.same_network import SameNetwork
 
 _KEEPING: Final = ("torch.autograd.graph", "torch.utils.checkpoint")
-"""modules whose hooks give saved tensors back as they were"""
+"""Modules whose hooks return saved tensors unchanged."""
 NO_NUMBER: Final = (
     "NaN or infinite, which no noise hides; lower the learning rate, or look for examples that are "
     "not finite"
@@ -57,7 +59,8 @@ _ORDER: Final = (
 
 
 def refuse_autocast(device: torch.device) -> None:
-    """16-bit products change gradients by up to 2^-8 of them, and no bound covers that."""
+    """Raise UsageError under autocast: 16-bit products are off by up to 2^-8, which no bound
+    covers."""
     if torch.is_autocast_enabled(device.type):
         raise UsageError(
             "training: under autocast the gradient of one example may exceed its bound by "
@@ -66,8 +69,7 @@ def refuse_autocast(device: torch.device) -> None:
 
 
 def refuse_modes() -> None:
-    """Refuse modes and hooks that are active in this thread, since they intercept every
-    operation."""
+    """Raise UsageError for active modes and hooks of this thread that intercept every operation."""
     functions = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
     modes = [mode for mode in functions if type(mode) is not DeviceContext]
     modes += _get_current_dispatch_mode_stack()
@@ -86,8 +88,7 @@ def refuse_modes() -> None:
 
 
 class Shown:
-    """One output. output: the input of the criterion. given: the copy, while its caller keeps
-    it."""
+    """One output: the tensor for the criterion, and the copy that the caller gets."""
 
     def __init__(self, output: Tensor) -> None:
         self.output = output
@@ -96,14 +97,15 @@ class Shown:
         self._caller: weakref.ref[Tensor] | None = None
 
     def copied(self) -> Tensor:
-        """The copy that the caller gets."""
+        """Return the copy for the caller."""
         anchor = torch.empty(0, requires_grad=True)
         given: Tensor = _Apart.apply(anchor, self.output.detach())  # type: ignore[no-untyped-call]
         self._caller = weakref.ref(given)
         return given
 
     def is_of(self, logits: Tensor) -> bool:
-        """Whether these are the copy, and still unchanged; where it was NaN, any entry passes."""
+        """Whether these logits are the copy, unchanged; where the output is NaN, any entry is
+        accepted."""
         if self._caller is None or self._caller() is not logits:
             return False
         if logits.shape != self.output.shape:
@@ -114,24 +116,24 @@ class Shown:
             )
 
     def refuse_hooks(self) -> None:
-        """A hook on the copy would never run."""
+        """Raise UsageError if the copy has a hook, which would never run."""
         given = None if self._caller is None else self._caller()
         if given is not None and given._backward_hooks:
             raise UsageError(_OTHER_TERM)
 
 
 class _Apart(Function):
-    """A copy with a history of its own, in which nothing may be differentiated."""
+    """A copy with a history of its own, through which nothing may be differentiated."""
 
     @staticmethod
     def forward(ctx: FunctionCtx, anchor: Tensor, output: Tensor) -> Tensor:
-        """The numbers of the output, copied."""
+        """Return the numbers of the output, copied."""
         del ctx, anchor
         return output.clone()
 
     @staticmethod
     def backward(ctx: FunctionCtx, *cotangents: Any) -> tuple[None, None]:
-        """Nobody but the criterion differentiates the output."""
+        """Refuse: only the criterion may differentiate the output."""
         del ctx, cotangents
         raise UsageError(_OTHER_TERM)
 
@@ -143,14 +145,14 @@ def _refuse_no_number(cotangent: Tensor) -> None:
 
 @dataclass(slots=True, eq=False)
 class _UnderWay:
-    """The batch of the step: how many examples it has, and how far they have come."""
+    """The batch of the current step: its size, and how many examples have reached each stage."""
 
     examples: int
     entered: int = 0
     lost: int = 0
-    """examples whose loss was computed"""
+    """Examples whose loss was computed."""
     returned: int = 0
-    """… and whose backward pass has begun"""
+    """Examples whose backward pass has begun."""
     inputs: Tensor | None = None
     last: Passing | None = None
 
@@ -168,7 +170,7 @@ class Passing:
 class StepGuard:
     """Watches one module and the parameters that its optimizer trains.
 
-    trained: by name.
+    trained: the trained parameters, by name.
     """
 
     def __init__(
@@ -193,24 +195,25 @@ class StepGuard:
 
     @property
     def is_still(self) -> bool:
-        """Whether the module was found as it was, when the last forward pass began."""
+        """Whether the module was found unchanged when the last forward pass began."""
         return self._sameness.is_still
 
     @property
     def inputs(self) -> Tensor:
-        """What went into the network last."""
+        """The last input of the network."""
         if self._batch is None or self._batch.inputs is None:
             raise UsageError(f"training: no forward pass in training mode yet; {_ORDER}")
         return self._batch.inputs
 
     def drawn(self, examples: int) -> None:
-        """The loader gives a batch, which may repeat one whose gradients were not released."""
+        """Begin the step of a drawn batch, which may repeat one whose gradients were not
+        released."""
         self._batch = _UnderWay(examples)
         self._sums.clear()
 
     def entering(self, x: Tensor) -> Tensor:
-        """A forward pass in training mode begins; x as it may enter the network: a copy, which
-        nobody else can write to."""
+        """Check the start of a forward pass in training mode; return an admissible private copy of
+        x."""
         batch = self._under_way("a forward pass in training mode")
         masks = self._settings.enforced.clips_gradients
         if not masks:  # gradient clipping sums what it has measured
@@ -224,7 +227,10 @@ class StepGuard:
         return batch.inputs
 
     def _refuse_active(self, *, masks: bool) -> None:
-        """masks: dropout is clipped example by example, and may be active."""
+        """Raise UsageError for active parts that are random or mix examples.
+
+        masks: whether active dropout is accepted, because gradients are clipped example by example.
+        """
         active = [f"{name or 'the module itself'} ({what})"
                   for name, what in refused_parts(self._module, masks=masks)]  # fmt: skip
         if active:
@@ -234,7 +240,8 @@ class StepGuard:
             )
 
     def require_inputs(self, given: Sequence[Tensor]) -> None:
-        """UsageError unless these are the inputs of which the bounds speak, each in its shape."""
+        """Raise UsageError unless these have the number and the shapes of the bounded network's
+        inputs."""
         parts = self._settings.input_parts
         shapes = [tuple(x.shape[1:]) for x in given]
         wanted = [part.shape[1:] for part in parts]
@@ -248,7 +255,7 @@ class StepGuard:
             )
 
     def leaving(self, output: object) -> object:
-        """The forward pass has this output; returns the copy for its caller."""
+        """Register the output of a forward pass; return the copy for its caller."""
         batch = self._batch
         if batch is None or not isinstance(output, Tensor) or not output.dim():
             return output
@@ -258,7 +265,7 @@ class StepGuard:
         return shown.copied()
 
     def losing(self, logits: Tensor) -> Passing:
-        """The criterion is called with these logits."""
+        """Check that the criterion is called with the output of the last pass; return that pass."""
         batch = self._under_way("private.criterion")
         passing, batch.last = batch.last, None
         if passing is None or not passing.shown.is_of(logits):
@@ -275,13 +282,13 @@ class StepGuard:
         return passing
 
     def refuse_lost(self) -> None:
-        """NoVerdictError for weights that are NaN or infinite: no example has a gradient there."""
+        """Raise NoVerdictError if weights are NaN or infinite: no example has a gradient there."""
         place = first_without_number(list(self._trained.values()))
         if place is not None:
             raise NoVerdictError(f"training: {list(self._trained)[place]} is {NO_NUMBER}")
 
     def returning(self, passing: Passing) -> None:
-        """A backward pass through the criterion begins."""
+        """Check the start of a backward pass through the criterion."""
         batch = self._under_way("backward()")
         if passing.is_back:
             raise UsageError(
@@ -299,7 +306,7 @@ class StepGuard:
 
     @torch.no_grad()
     def put(self, gradients: Mapping[str, Tensor]) -> None:
-        """The gradients of some examples, just computed, are added to those that are there.
+        """Add newly computed gradients of some examples to `.grad`.
 
         They are kept as they come, and never written to: two of them may be one tensor.
         """
@@ -309,13 +316,16 @@ class StepGuard:
             parameter, total = self._trained[name], self._sums.get(name)
             own = gradient.detach().to(parameter)
             self._sums[name] = own if total is None else total + own
-            if parameter.grad is None:  # as it lies: fused optimizers ask for it
+            if parameter.grad is None:  # in the same memory layout, as fused optimizers require
                 parameter.grad = torch.empty_like(parameter).copy_(own)
             else:
                 parameter.grad.add_(own)
 
     def stepping(self, unmanaged: Sequence[str]) -> None:
-        """The optimizer is about to step. unmanaged: what else it would move, by name."""
+        """Check that the optimizer may step.
+
+        unmanaged: names of parameters that it would move besides the trained ones.
+        """
         batch = self._under_way("optimizer.step()")
         if batch.returned != batch.examples:
             raise UsageError(
@@ -328,26 +338,27 @@ class StepGuard:
         self._refuse_touched()
 
     def settle(self) -> None:
-        """The step is done: these are the weights that the next one begins with."""
+        """End the step: the next one begins with the present weights."""
         self._batch = None
         self._sums.clear()
         self._numbers.settle()
 
     def begin(self) -> None:
-        """All hooks of the run are in place; from now on, changes of the module are refused."""
+        """Refuse changes of the module from now on; all hooks of the run are installed."""
         self._sameness.settle()
 
     def keep(self) -> None:
-        """From now on, changes of untrained numbers are refused."""
+        """Refuse changes of untrained numbers from now on."""
         self._numbers.keep()
         self._sameness.require()
 
     def refuse_moved(self) -> None:
-        """Numbers that are not those that the last step left."""
+        """Raise UsageError unless all numbers are those that the last step left."""
         self._numbers.require()
 
     def refuse_unreleased(self) -> None:
-        """The run ends: numbers that no release left, wherever they are by now."""
+        """At the end of the run, raise UsageError for numbers that no release left, on any
+        device."""
         self._numbers.require_released()
 
     def _under_way(self, what: str) -> _UnderWay:
@@ -356,7 +367,7 @@ class StepGuard:
         return self._batch
 
     def _refuse_left_over(self) -> None:
-        """Gradients that a former step left."""
+        """Raise UsageError for gradients from an earlier step."""
         for name, parameter in self._trained.items():
             if parameter.grad is not None and bool(parameter.grad.any()):
                 raise UsageError(
@@ -365,7 +376,7 @@ class StepGuard:
                 )
 
     def _refuse_touched(self) -> None:
-        """Gradients that are not those of the criterion."""
+        """Raise UsageError for gradients that the criterion did not put there."""
         present = {name: item.grad for name, item in self._trained.items() if item.grad is not None}
         infinite = first_without_number(list(present.values()))
         if infinite is not None:

@@ -1,9 +1,11 @@
 """Hooks around the forward pass, which report it to the guards and the recorder.
 
-Input: a module, which may be wrapped for parallel training. Output: the same module, whose forward
-passes in training mode are observed and whose inputs are checked, and whose gradients stay in their
-process until the release adds them up. Invariants: passes in evaluation mode, or without gradients,
-are left alone; ranks communicate only through `World`, which knows the missing rank.
+They are installed on a module, which may be wrapped for parallel training. Forward passes in
+training mode are observed and their inputs checked; gradients stay in their process until the
+release adds them up over the ranks.
+
+Invariants: passes in evaluation mode, or without gradients, are left alone; ranks communicate only
+through `World`, which can name a missing rank.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -30,11 +32,11 @@ from lipcert.training.modes import Resting
 
 @contextmanager
 def apart(module: nn.Module) -> Iterator[None]:
-    """Within it, DistributedDataParallel leaves gradients and buffers of every rank to that rank.
+    """Keep DistributedDataParallel from exchanging gradients and buffers inside the block.
 
-    It would exchange gradients in the backward pass, for which it waits without end where a rank
-    drew no example, has more slices than another, or clips gradients itself. `Release` adds them up
-    once all ranks are known to be there.
+    It would exchange gradients in the backward pass and wait forever if a rank drew no example, has
+    more slices than another, or clips gradients itself. `Release` adds them up once all ranks are
+    known to be present.
     """
     if not isinstance(module, DistributedDataParallel):
         yield
@@ -60,7 +62,7 @@ def apart(module: nn.Module) -> Iterator[None]:
 
 
 class Removable(Protocol):
-    """Handle of a hook of any kind."""
+    """A handle of a hook of any kind."""
 
     def remove(self) -> None:
         """Remove the hook from its module."""
@@ -73,11 +75,11 @@ _GLOBAL: Final = (
 
 
 class Shorter:
-    """Another pass in the place of a module's own, where that is known to leave nothing behind.
+    """Replaces a module's forward pass by a cheaper one where that has no side effect to lose.
 
-    The module makes its own pass where it is compiled or called on its own account, where hooks on
-    its parts, or on all modules, would miss one, and at first: a pass that changes what the module
-    is made of shows when the next one begins.
+    The module still runs its own pass if it is compiled, if it is called outside a step, and if
+    hooks on its parts or on all modules would miss a pass. It also does so at first: a pass that
+    changes the module's composition is noticed when the next one begins.
     """
 
     def __init__(self, module: nn.Module, instead: Callable[[Tensor], Tensor]) -> None:
@@ -99,14 +101,16 @@ class Shorter:
         module.forward = forward
 
     def expect(self, x: Tensor, *, is_still: bool) -> None:
-        """A forward pass in training mode begins with x; is_still: the module is what it was when
-        the last one began."""
+        """Announce a forward pass in training mode on x.
+
+        is_still: whether the module is unchanged since the last pass began.
+        """
         self._quiet = self._quiet + 1 if is_still else 0
         is_known = self._quiet > 1 and not torch.compiler.is_compiling()
         self._expected = x if is_known and not self._is_watched() else None
 
     def remove(self) -> None:
-        """The module makes its own passes, again."""
+        """Restore the module's own forward pass."""
         if self._before is None:
             del self._module.forward
         else:
@@ -122,7 +126,7 @@ class Shorter:
 
 
 class Hooks:
-    """On one module, until they are removed."""
+    """The hooks on one module, until they are removed."""
 
     def __init__(
         self,
@@ -132,8 +136,8 @@ class Hooks:
         further: Sequence[Removable] = (),
         instead: Callable[[Tensor], Tensor] | None = None,
     ) -> None:
-        """further: hooks that end with these. instead: what may take the place of the module's own
-        forward pass."""
+        """further: hooks to remove together with these. instead: a function that may replace the
+        module's own forward pass."""
         self._guard = guard
         self._names = Arguments.of(module).names
         self._plan = plan
@@ -156,11 +160,11 @@ class Hooks:
             self._handles.append(self._shorter)
 
     def record_with(self, recorder: Recorder) -> None:
-        """Tell a recorder which examples each forward pass has."""
+        """Report the examples of each forward pass to this recorder."""
         self._recorder = recorder
 
     def drawn(self, index: IndexArray) -> None:
-        """The loader gives a batch of these examples."""
+        """Note that the loader hands out a batch of these examples."""
         self._index, self._seen, self._passes = index, 0, 0
         self._guard.drawn(len(index))
         twin = tape.current()
@@ -168,18 +172,19 @@ class Hooks:
             twin.takes(index)
 
     def stepping(self) -> None:
-        """The step is about to be made; an empty batch needs no forward pass."""
+        """Note that a step is about to be made; an empty batch needs no forward pass."""
         if self._index is not None and not len(self._index) and not self._passes:
             self._describe(0)
 
     def remove(self) -> None:
-        """Leave the module as it was."""
+        """Remove all hooks from the module."""
         self._apart.close()
         for handle in self._handles:
             handle.remove()
 
     def __reduce__(self) -> NoReturn:
-        """They are copied with their module, and a copy of them would watch a run of its own."""
+        """Refuse copies and pickles: hooks are copied with their module, and would watch a run of
+        their own."""
         raise UsageError(
             "training: a module under private training is neither copied nor pickled, since the "
             "run watches it; copy it before make_private (torch's AveragedModel, too), save its "
@@ -187,7 +192,7 @@ class Hooks:
         )
 
     def _enter(self, *given: Any) -> Any:
-        """As it is, also where torch.compile compiles the module around it."""
+        """Run `_before` uncompiled, also if torch.compile compiles the module around it."""
         if torch.compiler.is_compiling():
             return self._before_as_it_is(*given)
         return self._before(*given)
@@ -225,7 +230,8 @@ class Hooks:
         return split(x, arguments), {}
 
     def _in_order(self, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> tuple[Any, ...]:
-        """All of them by position; nothing where they are not the first arguments of forward()."""
+        """Return all arguments by position; empty if the keywords are not the next ones of
+        forward()."""
         names = self._names[len(arguments) :][: len(keywords)]
         is_next = keywords.keys() == set(names)
         return (*arguments, *(keywords[name] for name in names)) if is_next else ()

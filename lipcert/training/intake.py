@@ -1,8 +1,8 @@
-"""Intake: what the objects of a training script determine about the private run.
+"""Intake: check the objects of a training script, and read from them what the run needs.
 
-Input: a model, an optimizer, a loader, a mechanism. Output: N and B, the first examples, the
-trained parameters, and settings in which everything else is frozen; or a UsageError that names what
-does not fit. Invariant: the inputs are not changed.
+From a model, an optimizer, a loader and a mechanism this module reads N and B, the first examples,
+the trained parameters, and settings that freeze everything else. If something does not fit, a
+UsageError names it. Nothing that is given is changed.
 """
 
 import warnings
@@ -33,7 +33,7 @@ from lipcert.training.world import refuse_sharded
 _DTYPES: Final = (torch.float32, torch.float64)
 _FIRST: Final = 16
 KnownExamples = Sequence[Any]
-"""(x, y) as arrays or tensors, for measurements"""
+"""(x, y) as arrays or tensors, for measurements."""
 _UNDECLARED: Final = (
     "training: {mechanism} bounds gradients from the domain of the examples, which is not "
     "declared: give the mechanism input_norm=R (a 2-norm that no example exceeds) or "
@@ -44,15 +44,16 @@ _UNDECLARED: Final = (
 
 
 class UntrainedWarning(UserWarning):
-    """Parameters that are not frozen, and that the run does not train."""
+    """Some parameters are not frozen, yet the optimizer does not train them."""
 
 
 class DatasetSizeWarning(UserWarning):
-    """A run whose sampling rate and length follow from the number of private examples."""
+    """The sampling rate and the length of the run depend on the number of private examples."""
 
 
 def require_given(model: nn.Module, optimizer: object, loader: object, mechanism: object) -> None:
-    """UsageError for anything but a mechanism, and for objects that Opacus made private."""
+    """Raise UsageError unless these are a mechanism, an optimizer and objects that Opacus did not
+    wrap."""
     if not isinstance(mechanism, TrainingMechanism):
         raise UsageError(
             f"training: {mechanism!r} is not a mechanism; give, for example, "
@@ -86,7 +87,10 @@ def require_given(model: nn.Module, optimizer: object, loader: object, mechanism
 def dataset_size_of(
     loader: DataLoader[Any], declared: int | None, mechanism: TrainingMechanism
 ) -> int:
-    """N: as declared, else as counted, with a warning where neighbours then have another one."""
+    """Return N: the declared number, or else the counted one.
+
+    Under add-remove, counting gives a warning, because a neighbour has another N.
+    """
     if declared is not None:
         return whole("dataset-size", declared)
     if not isinstance(loader.dataset, Sized):
@@ -108,7 +112,7 @@ def dataset_size_of(
 
 
 def batch_size_of(loader: DataLoader[Any]) -> int:
-    """B: the expected size of a batch, and what sums of gradients are divided by."""
+    """Return B: the expected size of a batch, and the divisor of sums of gradients."""
     if not isinstance(loader, DataLoader):
         raise UsageError(
             f"training: the loader is a {type(loader).__name__}; give torch's DataLoader, whose "
@@ -120,7 +124,8 @@ def batch_size_of(loader: DataLoader[Any]) -> int:
 
 
 def require_full_precision(model: nn.Module) -> None:
-    """UsageError for parameters of 16 bits: rounding of their sums and noise exceeds the claims."""
+    """Raise UsageError for 16-bit parameters: the rounding of their sums and noise exceeds the
+    claims."""
     for name, parameter in model.named_parameters():
         if parameter.dtype not in _DTYPES:
             raise UsageError(
@@ -132,11 +137,12 @@ def require_full_precision(model: nn.Module) -> None:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FirstExamples:
-    """The first examples as the loader gives them, to find before the run what its first batch
-    would show.
+    """The first examples of the data set, in the form that the loader gives them.
 
-    x: [examples, …], on the device of the model; of several inputs, side by side. labels: of the
-    same examples. inputs: what the model reads.
+    They reveal before the run what would otherwise fail in its first batch.
+
+    x: [examples, …] on the model's device; several inputs are concatenated. labels: of the same
+    examples. inputs: the arguments of the model.
     """
 
     x: Tensor
@@ -145,8 +151,10 @@ class FirstExamples:
 
     @classmethod
     def of(cls, loader: DataLoader[Any], model: nn.Module, outputs: int = 1) -> Self:
-        """UsageError where inputs and labels cannot be told apart. outputs: how many have a
-        loss."""
+        """Load the first examples. Raise UsageError if inputs and labels cannot be told apart.
+
+        outputs: the number of outputs that have a loss.
+        """
         parameter = next(model.parameters(), None)
         if parameter is None:
             raise UsageError("training: the model has no parameters")
@@ -161,14 +169,15 @@ class FirstExamples:
 
     @property
     def example(self) -> Tensor | tuple[Tensor, ...]:
-        """The first alone, as the model reads it."""
+        """The first example alone, as the model takes it."""
         found = tuple(item[:1] for item in self.inputs)
         return found[0] if len(found) == 1 else found
 
     def require_inputs(self, settings: Settings) -> None:
-        """UsageError where the domain is not declared, or does not hold them.
+        """Raise UsageError if the domain is not declared, and NoVerdictError if an example lies
+        outside.
 
-        Of whole numbers the network may say which there are: see `require_network`.
+        For inputs of whole numbers, the network may determine the domain: see `require_network`.
         """
         if settings.input_is_assumed and not any(x.is_floating_point() for x in self.inputs):
             return
@@ -178,8 +187,13 @@ class FirstExamples:
             admitted(self.x, settings)
 
     def require_network(self, settings: Settings, loss: Loss, output_shape: Shape) -> None:
-        """UsageError where the domain, which the network may have settled, does not hold them;
-        NoVerdictError for labels that the loss does not admit."""
+        """Check examples and labels against the imported network.
+
+        Raises:
+            UsageError: if neither the user nor the network determines the domain.
+            NoVerdictError: if an example lies outside the domain, or the loss does not admit a
+                label.
+        """
         if settings.input_is_assumed:
             raise UsageError(_UNDECLARED.format(mechanism=settings.mechanism))
         admitted(self.x, settings)
@@ -191,10 +205,13 @@ class FirstExamples:
 
 
 def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: bool) -> Examples:
-    """Examples (x, y) for measurements. x: of several inputs a list, in their order, or a mapping
-    from their names.
+    """Return examples (x, y) for measurements.
 
-    Raises UsageError for what are not examples of the inputs of the graph.
+    Args:
+        given: (x, y); x of several inputs is a list in their order, or a mapping from their names.
+
+    Raises:
+        UsageError: if these are not examples of the inputs of the graph.
     """
     if not isinstance(given, tuple | list) or len(given) != 2:
         raise UsageError(f"training: {source}: give (x, y), inputs and labels")
@@ -209,15 +226,15 @@ def examples_of(source: str, given: KnownExamples, graph: Graph, *, is_private: 
 
 
 def _together(given: object, inputs: Sequence[tuple[str, Shape]]) -> np.ndarray[Any, Any]:
-    """Several inputs side by side; ValueError where they are not those of the network."""
+    """Concatenate several inputs; raise ValueError if they are not those of the network."""
     names = [name for name, _ in inputs]
     if isinstance(given, Mapping):
         given = [given[name] for name in names if name in given]
     parts = [_array(item) for item in given] if isinstance(given, tuple | list) else []
     shapes = [shape for _, shape in inputs]
     if [part.shape[1:] for part in parts] != shapes or len({len(part) for part in parts}) != 1:
-        said = ", ".join(f"{name} of shape {list(shape)}" for name, shape in inputs)
-        raise ValueError(f"give one array of as many examples for each input: {said}")
+        expected = ", ".join(f"{name} of shape {list(shape)}" for name, shape in inputs)
+        raise ValueError(f"give one array of as many examples for each input: {expected}")
     return np.concatenate([part.reshape(len(part), -1) for part in parts], axis=1)
 
 
@@ -226,7 +243,7 @@ def _array(item: object) -> np.ndarray[Any, Any]:
 
 
 def options_of(optimizer: Optimizer) -> object:
-    """The options of an optimizer, without its parameters."""
+    """Return the options of an optimizer, without its parameters."""
     kinds = (bool, int, float, str, tuple, type(None))
     groups = [
         sorted((key, value) for key, value in group.items() if isinstance(value, kinds))
@@ -236,14 +253,14 @@ def options_of(optimizer: Optimizer) -> object:
 
 
 def numbers_of(model: nn.Module) -> list[Tensor]:
-    """All numbers that a module holds."""
+    """Return all tensors of a module's state."""
     return [item for item in unwrapped(model).state_dict().values() if isinstance(item, Tensor)]
 
 
 def trained_parameters(
     network: TrainedNetwork, optimizer: Optimizer, mechanism: TrainingMechanism
 ) -> Mapping[str, nn.Parameter]:
-    """The parameters of the graph that the optimizer trains, by the module's names."""
+    """Return the parameters of the graph that the optimizer trains, by the module's names."""
     optimized = {id(item) for group in optimizer.param_groups for item in group["params"]}
     frozen = Settings(freeze=mechanism.freeze)
     trained: dict[str, nn.Parameter] = {}
@@ -277,11 +294,11 @@ def trained_parameters(
 def with_frozen(
     settings: Settings, network: TrainedNetwork, trained: Mapping[str, nn.Parameter]
 ) -> Settings:
-    """With everything frozen that the optimizer does not train."""
-    still = tuple(
+    """Return the settings with everything frozen that the optimizer does not train."""
+    untrained = tuple(
         literal(name)
         for name, item in network.graph.parameters.items()
         if item.trainable
         and (name not in network.matches or network.matches[name].recorded not in trained)
     )
-    return replace(settings, freeze=(*settings.freeze, *still))
+    return replace(settings, freeze=(*settings.freeze, *untrained))

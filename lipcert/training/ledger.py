@@ -1,12 +1,13 @@
-"""Ledger: the number of noised gradients released, each counted before its release.
+"""Ledger: count the noised gradients of a run, each before its release.
 
-Input: the description of a run (its `LedgerHeader`), and a call before every release. Output: the
-number of all releases so far, by this process and those before it, the ε that they cost, and how
-many are allowed. Invariants: the count is never below the number of releases, whatever kills the
-process, because a release is recorded on disk before it is made. It may be above: a release that
-was counted and lost with the process stays counted, since it is unknown who has seen its output.
-With a target, a number of releases is allowed only if its ε was evaluated and found at most the
-target.
+Given the description of a run (its `LedgerHeader`) and a call before every release, the ledger
+returns the number of all releases so far (by this process and earlier ones), the ε that they cost,
+and the number that is allowed.
+
+Invariants: the count is never below the number of releases, whatever kills the process, because a
+release is recorded on disk before it is made. The count may be above it: a release that was counted
+and lost with the process stays counted, because its output may have been seen. With a target ε, a
+number of releases is allowed only if its ε was evaluated and found to be at most the target.
 
 A changed line is refused when the ledger is opened. Whole lines cut off at the end, or a removed
 file, cannot be detected: everyone with write access to the folder is trusted.
@@ -32,10 +33,11 @@ from lipcert.training.world import OneProcess
 
 
 def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
-    """The run that consists of the first releases alone.
+    """Return the plan that consists of the first releases alone.
 
-    By epoch, k of them begin ⌈k/⌈N/B⌉⌉ epochs, in each of which an example is at most once:
-    `Sampler` keeps the short batch at the end, and begins no epoch before one is through.
+    For sampling by epoch, k releases begin ⌈k/⌈N/B⌉⌉ epochs, and each epoch contains an example at
+    most once: `Sampler` keeps the short batch at the end of an epoch, and finishes an epoch before
+    the next.
     """
     if plan.sampling.by_epoch:
         begun = -(-releases // plan.batches_per_epoch)
@@ -44,17 +46,23 @@ def _first(plan: TrainingPlan, releases: int) -> TrainingPlan:
 
 
 class Ledger(OneProcess):
-    """The ledger of one run: on a file that one process at a time holds, begun or continued; or in
-    memory alone. UsageError where the file is another run's, or another process holds it.
+    """The ledger of one run, in memory or in a file that one process at a time holds.
 
-    An unfinished last line, which a writer leaves that is killed within a write, counts as a
-    release. The writer itself had released nothing yet; but what cut the line is not known, and it
-    may have been cut from one that was whole: to break a line must never gain a release.
+    A ledger file is begun or continued. An unfinished last line, which a writer leaves if it is
+    killed while writing, counts as a release. That writer had not released anything yet; but what
+    cut the line is unknown, and it may have been a whole line before: breaking a line must never
+    gain a release.
 
-    path: None for one in memory. spent: where such a ledger begins, for ranks whose releases
-    another rank writes down. ahead: how many releases one write covers. With more than 1 the disk
-    is waited for less often, and a process that is killed leaves up to ahead − 1 releases counted
-    that it did not make.
+    Args:
+        path: None keeps the ledger in memory.
+        spent: the count at which a ledger in memory begins, for ranks whose releases another rank
+            writes down.
+        ahead: how many releases one write covers. With more than 1 the disk is waited for less
+            often, and a process that is killed leaves up to ahead − 1 releases counted that it did
+            not make.
+
+    Raises:
+        UsageError: if the file belongs to another run, or another process holds it.
     """
 
     def __init__(
@@ -80,15 +88,16 @@ class Ledger(OneProcess):
 
     @property
     def releases(self) -> int:
-        """How many there were, with those of processes that died and whose weights are lost."""
+        """The number of releases, including those of processes that died and whose weights are
+        lost."""
         return self._releases
 
     def epsilon_of(self, releases: int) -> float:
-        """Returns ε such that the first `releases` of the run are (ε, δ)-DP; 0 for none.
+        """Return ε such that the first `releases` of the run are (ε, δ)-DP; 0 for none.
 
-        Hypothesis: that it is these many was not decided by what the others showed. A run that is
-        ended early because of how it went has the ε of the whole plan. Evaluating one takes up to a
-        second, so that the last is kept.
+        Hypothesis: the number of releases was not chosen by looking at their results. A run that is
+        stopped early because of how it went has the ε of the whole plan. An evaluation takes up to
+        a second, so the last one is kept.
         """
         if releases == 0:
             return 0.0
@@ -99,12 +108,13 @@ class Ledger(OneProcess):
 
     @cached_property
     def planned_epsilon(self) -> float:
-        """ε of the whole plan, which is the one to state where results decided when to stop."""
+        """ε of the whole plan: the one to state if results decided when to stop."""
         return self.epsilon_of(self.header.plan.releases)
 
     @cached_property
     def planned(self) -> int:
-        """How many releases the run makes: those of its plan, fewer if the target allows fewer."""
+        """The number of releases of the run: those of its plan, or fewer if the target allows
+        fewer."""
         target = self.header.target_epsilon
         if target is None or self.planned_epsilon <= target:
             return self.header.plan.releases
@@ -112,7 +122,8 @@ class Ledger(OneProcess):
 
     @cached_property
     def most(self) -> int:
-        """The largest number of releases within the target ε; without one, those of the plan."""
+        """The largest number of releases within the target ε; without a target, those of the
+        plan."""
         is_planned = self.header.target_epsilon is None
         return self.planned if is_planned else max(self.planned, self._affordable)
 
@@ -124,21 +135,21 @@ class Ledger(OneProcess):
 
     @property
     def left(self) -> int:
-        """How many of the planned releases are still to be made."""
+        """The number of planned releases that are still to be made."""
         return max(0, self.planned - self._releases)
 
     @property
     def is_spent(self) -> bool:
-        """Whether not one more release is allowed."""
+        """Whether no further release is allowed."""
         return self._releases >= self.planned and self._releases >= self.most
 
     def epsilon(self) -> float:
-        """ε of all releases so far, see `epsilon_of`."""
+        """Return ε of all releases so far, see `epsilon_of`."""
         return self.epsilon_of(self._releases)
 
     @property
     def summary(self) -> str:
-        """What was spent, in a line; evaluating it takes up to a second or two."""
+        """What was spent, in one line; evaluating it takes up to a second or two."""
         target = self.header.target_epsilon
         words = "" if target is None else f", target {target:g}"
         return (
@@ -148,7 +159,7 @@ class Ledger(OneProcess):
         )
 
     def spend(self) -> int:
-        """Count one more release, for good, before it is made; its number, from 0."""
+        """Count one more release permanently, before it is made; return its number, from 0."""
         self.require_here()
         if self.is_spent:
             raise NoVerdictError(
@@ -163,7 +174,7 @@ class Ledger(OneProcess):
         return self._releases - 1
 
     def close(self) -> None:
-        """Close the file after giving back the releases that were counted ahead."""
+        """Give back the releases that were counted ahead, and close the file."""
         if self._file is None:
             return
         if self._file.is_open and self._counted > self._releases:
@@ -174,14 +185,15 @@ class Ledger(OneProcess):
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Close."""
+        """Close the ledger."""
         self.close()
 
     def _go_on(self, held: LedgerFile) -> None:
-        """Find the end of the chain, or begin one.
+        """Find the end of the chain of lines, or begin one.
 
-        The rest of an epoch that was begun counts as spent: who was in which batch is lost, and in
-        a new one an example might take part again in what counts as one epoch.
+        The rest of an epoch that was begun counts as spent: which example was in which batch is
+        unknown now, and in a new epoch an example might take part a second time in what counts as
+        one epoch.
         """
         with held.reading() as file:
             content = read_ledger(file, str(held.path))
@@ -201,7 +213,7 @@ class Ledger(OneProcess):
         self._releases = self._counted
 
     def _begin(self, held: LedgerFile) -> None:
-        """Write the header; a beginning of it may stand there, from a process that was killed."""
+        """Write the header, over the beginning of one that a killed process may have left."""
         line, self._head = header_line(self.header)
         with held.reading() as file:
             begun = file.read(len(line))
@@ -213,7 +225,7 @@ class Ledger(OneProcess):
         held.append(line, len(begun))
 
     def _count(self, kind: str, number: int, unfinished: int = 0) -> None:
-        """From now on, `number` releases are counted; on the disk when this returns."""
+        """Record that `number` releases are counted; it is on the disk when this returns."""
         if self._file is not None:
             line, self._head = spending_line(kind, number, self._head)
             self._file.append(line, unfinished)

@@ -2,13 +2,14 @@
 
     {"kind":"header", …}                     what the run is
     {"kind":"release","number":1,"time":…}   before release 1; with a number k, before all up to k
-    {"kind":"unused","number":…}             the process ended having made only so many
+    {"kind":"unused","number":…}             the process ended having made only this many
     {"kind":"torn","number":…}               an unfinished line stood here; it counts as a release
     {"kind":"epoch","number":…}              the rest of a shuffled epoch that was not continued
 
-Every line holds the digest of the one before (`audit.trace.spelling`). Input: untrusted bytes.
-Output: the header and a count; NoVerdictError with the line of the first irregularity. Invariant:
-the count never falls, except by what "unused" gives back of the line right before it.
+Every line holds the digest of the line before (`audit.trace.spelling`). Reading takes untrusted
+bytes and returns the header and a count, or raises NoVerdictError with the line of the first
+irregularity. Invariant: the count never falls, except that "unused" gives back releases that the
+line right before it counted.
 
 The file only grows, before anything is released; an unfinished end is overwritten, never cut off
 first.
@@ -40,8 +41,7 @@ _FLAGS: Final = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CL
 
 @dataclass(frozen=True, slots=True)
 class LedgerHeader:
-    """What is released, how often, with how much noise; the same for every process that continues a
-    ledger.
+    """What is released, how often, and with how much noise; the same in all processes of a run.
 
     mechanism: in words. digest: of the settings and of the structure of the model. versions: of
     libraries; they may change. released: the content of one release.
@@ -61,7 +61,7 @@ class LedgerHeader:
         check_positive("ledger: target-epsilon", self.target_epsilon)
 
     def members(self) -> dict[str, Json]:
-        """As written in the file; None is omitted."""
+        """Return the members as they are written in the file; those that are None are omitted."""
         plan = self.plan
         found: dict[str, Json | None] = {
             "schema": _SCHEMA,
@@ -85,7 +85,7 @@ class LedgerHeader:
 
     @classmethod
     def of_members(cls, members: JsonObject) -> Self:
-        """The header with these members; `FormError` where there is none."""
+        """Return the header with these members; raise `FormError` if they do not describe one."""
         given: Any = members
         try:
             accountant = given.get("accountant")
@@ -108,28 +108,28 @@ class LedgerHeader:
 
 @dataclass(frozen=True, slots=True)
 class LedgerContent:
-    """The whole lines of a file: how many releases they count, and where the next line goes."""
+    """The complete lines of a file: how many releases they count, and where the next line goes."""
 
     header: LedgerHeader
     releases: int
     head: str
-    """digest of the last line"""
+    """Digest of the last line."""
     end: int
-    """bytes of the whole lines"""
+    """Length of the complete lines in bytes."""
 
 
 def header_line(header: LedgerHeader) -> tuple[bytes, str]:
-    """The first line, and its digest."""
+    """Return the first line and its digest."""
     return sealed({"kind": "header", **header.members()}, _BEGINNING)
 
 
 def spending_line(kind: str, number: int, previous: str) -> tuple[bytes, str]:
-    """A line after which `number` releases are counted, and its digest."""
+    """Return a line after which `number` releases are counted, and its digest."""
     return sealed({"kind": kind, "number": number, "time": time.time()}, previous)
 
 
 def read_ledger(file: BinaryIO, name: str) -> LedgerContent | None:
-    """The content of a file; None where it has no complete line."""
+    """Return the content of a file; None if it has no complete line."""
     content = None
     least = 0
     try:
@@ -149,7 +149,7 @@ def read_ledger(file: BinaryIO, name: str) -> LedgerContent | None:
 
 
 def require_same(path: str, found: LedgerHeader, given: LedgerHeader) -> None:
-    """UsageError that names what differs, versions aside."""
+    """Raise UsageError with the members that differ, except versions."""
     one, other = found.members(), given.members()
     differ = [
         f"{key.replace('_', '-')} {one.get(key, 'none')} there, {other.get(key, 'none')} here"
@@ -170,7 +170,7 @@ def _header(members: JsonObject) -> LedgerHeader:
 
 
 def _counted(members: JsonObject, before: int, least: int) -> int:
-    """What a line counts in all."""
+    """Return the number of releases that are counted after a line."""
     number, kind = members.get("number"), members.get("kind")
     if members.keys() != {"kind", "number", "time"} or type(number) is not int:
         raise FormError("it is not a line of a ledger")
@@ -189,13 +189,13 @@ def _refused(name: str, reason: str) -> NoVerdictError:
 
 
 class LedgerFile:
-    """An open, locked file; lines are added behind `end`, where the whole ones before end."""
+    """An open, locked file; new lines are written at `end`, the end of the complete ones."""
 
     def __init__(self, path: Path) -> None:
-        """Open and lock it.
+        """Open and lock the file.
 
-        The lock is the kernel's and ends with the process. Worker processes would inherit it and
-        outlive a parent that is killed, so they let go as they begin.
+        The kernel holds the lock until the process ends. Worker processes would inherit it and
+        outlive a parent that is killed, so they close the file as they begin.
         """
         self.path = path
         self.end = 0
@@ -203,7 +203,7 @@ class LedgerFile:
             make_private_folder(path.parent)
             self._file = os.open(path, _FLAGS, FILE_MODE)
             self._close = weakref.finalize(self, os.close, self._file)
-            os.register_at_fork(after_in_child=partial(_let_go, weakref.ref(self)))
+            os.register_at_fork(after_in_child=partial(_close_in_child, weakref.ref(self)))
             if not stat.S_ISREG(os.fstat(self._file).st_mode):
                 raise UsageError(f"ledger: {path} is not a regular file; name another folder")
             self._lock()
@@ -222,14 +222,17 @@ class LedgerFile:
         return os.fstat(self._file).st_size
 
     def reading(self) -> BinaryIO:
-        """The same file, from its beginning."""
+        """Return the same file, opened at its beginning."""
         file = os.fdopen(os.dup(self._file), "rb")
         file.seek(0)
         return file
 
     def append(self, line: bytes, unfinished: int = 0) -> None:
-        """Write a line behind the whole ones, over what is `unfinished` there; on the disk when
-        this returns. After a failure the file is closed and takes no more."""
+        """Write a line behind the complete ones, over `unfinished` bytes; it is on the disk when
+        this returns.
+
+        After a failure the file is closed and accepts no more lines.
+        """
         try:
             found = os.fstat(self._file)
             if found.st_nlink == 0 or found.st_size != self.end + unfinished:
@@ -246,7 +249,7 @@ class LedgerFile:
             raise
 
     def close(self) -> None:
-        """Let go of it; it may be closed already."""
+        """Close the file, unless it is closed already."""
         self._close()
 
     def _lock(self) -> None:
@@ -277,7 +280,7 @@ class LedgerFile:
         )
 
 
-def _let_go(reference: weakref.ref[LedgerFile]) -> None:
+def _close_in_child(reference: weakref.ref[LedgerFile]) -> None:
     file = reference()
     if file is not None:
         file.close()

@@ -8,10 +8,11 @@
         x, y = batch
         return self.criterion(self.net(x), y)
 
-Input: the hooks of `lightning.pytorch` or `pytorch_lightning` 2, whichever is installed. Output:
-the run that `make_private` creates from the module's network, the Trainer's optimizer and its
-loader. Invariants: the ledger in the folder counts all releases, whatever checkpoint the Trainer
-returns to; options by which a Trainer would change gradients are refused.
+It works with `lightning.pytorch` or `pytorch_lightning` 2, whichever is installed. The run is the
+one that `make_private` creates from the module's network, the Trainer's optimizer and its loader.
+
+Invariants: the ledger in the folder counts all releases, whatever checkpoint the Trainer returns
+to; options by which a Trainer would change gradients are refused.
 """
 
 import os
@@ -42,7 +43,8 @@ _STATE: Final = "lipcert"
 
 
 def require_plain(trainer: Any) -> None:
-    """UsageError for options by which a Trainer would change gradients besides the mechanism."""
+    """Raise UsageError for options by which a Trainer would change gradients besides the
+    mechanism."""
     count = len(trainer.optimizers)
     clips = trainer.gradient_clip_val
     reasons = {
@@ -60,7 +62,7 @@ def require_plain(trainer: Any) -> None:
 
 
 def called_module(trainer: Any, pl_module: Any) -> nn.Module:
-    """The object that the Trainer calls: the module, or the wrapper that exchanges its
+    """Return the object that the Trainer calls: the module, or the wrapper that exchanges its
     gradients."""
     model: nn.Module = trainer.model
     if not (model is pl_module or isinstance(model, DistributedDataParallel)):
@@ -72,7 +74,7 @@ def called_module(trainer: Any, pl_module: Any) -> nn.Module:
 
 
 def data_source(trainer: Any) -> Any:
-    """Where the Trainer has its training batches from."""
+    """Return the source of the Trainer's training batches."""
     source = getattr(trainer.fit_loop, "_data_source", None)
     if source is None:
         raise UsageError("PrivateTraining: this Trainer is not of Lightning 2; install that")
@@ -80,7 +82,7 @@ def data_source(trainer: Any) -> Any:
 
 
 def loader_of(source: Any) -> DataLoader[Any]:
-    """The one loader of a source."""
+    """Return the single loader of a source."""
     loader = source.dataloader()
     if not isinstance(loader, DataLoader):
         raise UsageError(
@@ -91,7 +93,7 @@ def loader_of(source: Any) -> DataLoader[Any]:
 
 
 def planned_length(trainer: Any) -> tuple[float | None, int | None]:
-    """Epochs or steps of the run, as given to the Trainer."""
+    """Return epochs or steps of the run, as given to the Trainer."""
     if trainer.max_steps > 0:
         return None, int(trainer.max_steps)
     if trainer.max_epochs is not None and trainer.max_epochs > 0:
@@ -107,23 +109,28 @@ class PrivateEpochs:
         self._batches = batches
 
     def __len__(self) -> int:
-        """Of the epoch that comes next."""
+        """Return the number of batches of the next epoch."""
         return min(self._batches, len(self._loader))
 
     def __iter__(self) -> Iterator[Any]:
-        """Goes on where the last epoch ended."""
+        """Continue where the last epoch ended."""
         return islice(iter(self._loader), self._batches)
 
 
 class PrivateTrainingHooks:
-    """The hooks of the callback; arguments that are not named here are those of `make_private`.
+    """The hooks of the callback; options not listed here are those of `make_private`.
 
-    network: name of the module's attribute that is trained privately, an nn.Module from examples to
-    logits. criterion: name under which the module finds the loss while the fit runs; it takes the
-    network's output and the labels, and what it returns is what training_step returns. epochs,
-    steps: of the whole run; without both, as given to the Trainer. resume: continue the run in the
-    folder, whose ledger is kept; a fit with ckpt_path= of a private run does so by itself.
-    `private` is the run, while the fit lasts and after it.
+    While the fit lasts, and after it, `private` is the run.
+
+    Args:
+        network: name of the module's attribute that is trained privately, an nn.Module from
+            examples to logits.
+        criterion: name under which the module finds the loss while the fit runs. It takes the
+            network's output and the labels; training_step must return what it returns.
+        epochs: of the whole run. Without epochs and steps, the Trainer's are used.
+        steps: of the whole run.
+        resume: continue the run in the folder, whose ledger is kept; a fit with ckpt_path= of a
+            private run does so by itself.
     """
 
     def __init__(
@@ -152,7 +159,7 @@ class PrivateTrainingHooks:
         self._restored = ExitStack()
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Begin, once the module is on its device and the optimizer exists."""
+        """Begin the run, once the module is on its device and the optimizer exists."""
         self.private = None
         require_plain(trainer)
         optimizer: Optimizer = trainer.optimizers[0]
@@ -176,13 +183,13 @@ class PrivateTrainingHooks:
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """The Trainer stops when all planned releases are made."""
+        """Stop the Trainer when all planned releases are made."""
         del pl_module, outputs, batch, batch_idx
         if self.private is not None and not self.private.ledger.left:
             trainer.should_stop = True
 
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """Lightning saves weights and optimizer; the ledger has a file of its own."""
+        """Add the number of releases to a checkpoint; the ledger has a file of its own."""
         del trainer, pl_module
         if self.private is not None:
             checkpoint[_STATE] = {
@@ -191,17 +198,18 @@ class PrivateTrainingHooks:
             }
 
     def on_load_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: dict[str, Any]) -> None:
-        """The fit continues from a checkpoint; one without a private run holds no releases."""
+        """Read the number of releases from a checkpoint; one without a private run has none."""
         del trainer, pl_module
         self._loaded = checkpoint.get(_STATE)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """The training came to its end."""
+        """End the run after training has finished."""
         del trainer, pl_module
         self._end()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """The training failed: other ranks are notified, and the trace claims no end."""
+        """End the run after training has failed: notify other ranks, and leave the trace without an
+        end."""
         del trainer, pl_module
         if self.private is not None:
             self.private.__exit__(type(exception), exception, exception.__traceback__)
@@ -221,7 +229,8 @@ class PrivateTrainingHooks:
         return self._make(network, optimizer, loader, epochs=epochs, steps=steps, resume=resume)
 
     def _require_same(self, private: Private) -> None:
-        """NoVerdictError where the checkpoint is of a run that this ledger does not count."""
+        """Raise NoVerdictError if the checkpoint belongs to a run that this ledger does not
+        count."""
         if self._loaded is None:
             return
         made, digest = self._loaded["releases"], self._loaded["digest"]
@@ -237,7 +246,7 @@ class PrivateTrainingHooks:
 def _once(
     optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-    """Evaluate the closure that a Trainer hands to every step, before gradients are looked at."""
+    """Evaluate the closure that a Trainer passes to every step, before gradients are inspected."""
     del optimizer
     closures = [item for item in (*args, *kwargs.values()) if callable(item)]
     for closure in closures:
@@ -248,7 +257,7 @@ def _once(
 
 
 def _called(criterion: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
-    """The criterion as a function, so that the module that holds it does not register it."""
+    """Wrap the criterion in a function, so that the module that holds it does not register it."""
 
     def call(logits: Tensor, labels: Tensor) -> Tensor:
         loss: Tensor = criterion(logits, labels)
@@ -258,7 +267,7 @@ def _called(criterion: nn.Module) -> Callable[[Tensor, Tensor], Tensor]:
 
 
 def _set(module: nn.Module, name: str, value: object) -> Callable[[], None]:
-    """Set an attribute; what puts things back as they were."""
+    """Set an attribute; return a function that restores the previous state."""
     was_own = name in vars(module) or name in dict(module.named_children())
     before = getattr(module, name, None)
     if was_own:

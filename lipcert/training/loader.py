@@ -1,13 +1,15 @@
 """Loader: the batches of a private run, one for each release, from the user's own DataLoader.
 
-Input: a DataLoader, which keeps everything but its choice of examples; the `Sampler` that chooses
-them; the budget. Output: the result of collate_fn, once for each release, until the budget is
-spent; an empty batch has the same form with no example. Invariant: every batch that is drawn is
-released exactly once and in order. To drop one because of its content, or to use one twice, would
-be a different mechanism from the one that is accounted for.
+A `PrivateLoader` keeps everything of a DataLoader except its choice of examples, which a `Sampler`
+makes. It yields the result of collate_fn once for each release, until the budget is spent; an empty
+batch has the same form with no examples.
+
+Invariant: every batch that is drawn is released exactly once and in order. Dropping a batch because
+of its content, or using one twice, would be a different mechanism from the one that is accounted
+for.
 
 Batches are cut along the axis of examples: the first axis of all tensors and arrays in any nesting
-of tuples, lists and mappings, which all hold equally many examples; anything else is refused,
+of tuples, lists and mappings, which must all have equally many examples; anything else is refused,
 because its axis of examples is unknown.
 """
 
@@ -38,13 +40,13 @@ from lipcert.training.sampling import Drawn, Sampler
 
 _CONSTANTS: Final = (str, bytes, bool, int, float, type(None))
 _PLAIN: Final = (SequentialSampler, RandomSampler, DistributedSampler)
-"""samplers that choose among all examples, so that another one may take their place"""
+"""Samplers that choose among all examples, so that another sampler may replace them."""
 _APART: Final = 2**40
-"""more examples than a dataset has"""
+"""More examples than any dataset has."""
 
 
 def examples_in(batch: Any) -> int:
-    """How many examples a structure holds; UsageError where its tensors do not agree on it."""
+    """Return how many examples a structure holds; raise UsageError if its tensors disagree."""
     sizes = {_length(leaf) for leaf in _tensors(batch)}
     if len(sizes) != 1:
         found = "no tensor" if not sizes else f"first axes of sizes {sorted(sizes)}"
@@ -56,7 +58,8 @@ def examples_in(batch: Any) -> int:
 
 
 def split(batch: Any, size: int) -> Iterator[Any]:
-    """The structure in slices of at most `size` examples; an empty one is a slice of its own."""
+    """Cut the structure into slices of at most `size` examples; an empty one gives one empty
+    slice."""
     if size < 1:
         raise UsageError(f"batch: slices of {size} examples; give 1 or more")
     total = examples_in(batch)
@@ -65,10 +68,10 @@ def split(batch: Any, size: int) -> Iterator[Any]:
 
 
 def empty_batch(dataset: Any, collate: Callable[[list[Any]], Any]) -> Any:
-    """The result of `collate` for no example, for which it is never called.
+    """Return what `collate` would give for no examples; it is never called on an empty list.
 
-    Learnt from example 0 alone and from two copies of it: where both, cut to no example, do not
-    come out the same, what is left depends on the examples, and the answer is a UsageError.
+    The form is learnt from example 0 alone and from two copies of it. If the two, cut to no
+    examples, differ, the rest depends on the examples, and a UsageError says so.
     """
     bare = []
     for count in (1, 2):
@@ -101,7 +104,8 @@ def _length(leaf: Tensor | np.ndarray[Any, Any]) -> int:
 
 
 def _sliced(value: Any, total: int, part: slice) -> Any:
-    """The part of a structure of `total` examples; lists of words of that length are cut too."""
+    """Return this part of a structure of `total` examples; lists of plain values of that length are
+    cut, too."""
     if isinstance(value, Tensor):
         return value[part] if part.stop else value.new_empty((0, *value.shape[1:]))
     if isinstance(value, np.ndarray):
@@ -152,10 +156,10 @@ def _unknown(reason: str) -> UsageError:
 class PrivateLoader:
     """Iterates over Poisson (or otherwise drawn) batches while releases are left.
 
-    on_batch: called with the index of every batch before the batch is handed out. progress: shown
-    while batches are requested. Iterating again continues where the last iteration stopped,
-    beginning with the batch that was handed out and not released, if there is one. Worker processes
-    load ahead; how they seed data augmentation is their affair.
+    on_batch: called with the index of every batch before the batch is yielded. progress: shown
+    while batches are requested. Iterating again continues where the last iteration stopped; if a
+    batch was yielded and not released, it comes first. Worker processes load ahead; their seeds for
+    data augmentation are not managed here.
     """
 
     def __init__(
@@ -186,15 +190,15 @@ class PrivateLoader:
 
     @property
     def index(self) -> IndexArray | None:
-        """Which examples are in the batch that was handed out last; None before the first."""
+        """The indices of the examples in the last batch; None before the first."""
         return self._index
 
     def __len__(self) -> int:
-        """How many batches are still to come."""
+        """Return how many batches are still to come."""
         return max(0, self._budget.left)
 
     def __iter__(self) -> Iterator[Any]:
-        """One batch for each release that is left."""
+        """Yield one batch for each release that is left."""
         with self._progress:
             yield from self._batches()
 
@@ -220,7 +224,7 @@ class PrivateLoader:
         self._loading = None  # lets the worker processes end
 
     def _drop_released(self) -> bool:
-        """Whether the batch that was handed out last has been released; it is then done with."""
+        """Return whether the last batch has been released; if so, forget it."""
         made = self._budget.releases - self._loaded[0][0].step if self._loaded else 0
         if made > 1:
             raise UsageError(
@@ -232,9 +236,9 @@ class PrivateLoader:
         return made == 1
 
     def _load(self) -> None:
-        """Load the next batch that is not empty, behind the empty ones before it.
+        """Load the next batch that is not empty, and queue the empty ones before it.
 
-        After a failure, the draws that were not loaded are continued, not drawn again.
+        After a failure, draws that were not loaded are loaded next, not drawn again.
         """
         loading = iter(self._loader) if self._loading is None else self._loading
         self._loading = None
@@ -246,16 +250,16 @@ class PrivateLoader:
 
 
 class _Indices:
-    """The indices of batches for torch's loader, without end; empty ones are left out of it.
+    """Endless indices of batches for torch's loader; empty batches are left out.
 
-    drawn: all that were drawn and not yet loaded, empty ones included, in order.
+    drawn: all batches that were drawn and not yet loaded, in order, including empty ones.
     """
 
     def __init__(self, sampler: Sampler, drawn: deque[Drawn]) -> None:
         self._sampler, self._drawn = sampler, drawn
 
     def __iter__(self) -> Iterator[list[int]]:
-        """First those that were drawn before and not loaded."""
+        """Yield the indices of batches drawn earlier and not loaded, then draw new ones."""
         for drawn in tuple(self._drawn):
             if drawn.index.size:
                 yield drawn.index.tolist()
@@ -267,7 +271,7 @@ class _Indices:
 
 
 def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
-    """UsageError where another choice of examples would change what the loader gives."""
+    """Raise UsageError if another choice of examples would change what the loader means."""
     if isinstance(loader.dataset, IterableDataset):
         raise UsageError(
             "loader: examples of an IterableDataset cannot be drawn by their index, as private "
@@ -294,7 +298,7 @@ def _check(loader: DataLoader[Any], sampler: Sampler) -> None:
 
 
 def _refuse_repeated(dataset: Any) -> None:
-    """UsageError where a Subset or a ConcatDataset, however nested, holds an example twice."""
+    """Raise UsageError if a Subset or a ConcatDataset, however nested, holds an example twice."""
     if not isinstance(dataset, Subset | ConcatDataset):
         return
     try:
@@ -312,8 +316,11 @@ def _refuse_repeated(dataset: Any) -> None:
 
 
 def _places(dataset: Any, starts: dict[int, int]) -> IndexArray:
-    """A number for every example, the same for two if and only if both are one place of one
-    dataset. starts: the number of place 0 of each dataset, by identity; all are alive meanwhile."""
+    """Return a number for every example; two are equal if and only if they are one place of one
+    dataset.
+
+    starts: the number of place 0 of each dataset, by identity; all datasets stay alive meanwhile.
+    """
     if isinstance(dataset, Subset):
         chosen = [operator.index(item) for item in dataset.indices]
         return _places(dataset.dataset, starts)[np.array(chosen, dtype=np.int64)]
@@ -324,7 +331,7 @@ def _places(dataset: Any, starts: dict[int, int]) -> IndexArray:
 
 
 def _with_batches(loader: DataLoader[Any], indices: _Indices) -> DataLoader[Any]:
-    """The user's loader over the same dataset, with other batches, in order."""
+    """Return the user's loader over the same dataset with these batches, in order."""
     return DataLoader(
         loader.dataset,
         batch_sampler=indices,

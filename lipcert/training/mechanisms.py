@@ -1,8 +1,8 @@
 """Mechanisms of training: what is enforced, under which loss, for which inputs.
 
-Input: the choices of the user. Output: the `Settings` by which analysis, certificate and audit
-describe the same run. Invariant: a mechanism holds everything that its bounds depend on besides the
-network and the plan of the run.
+A mechanism is a record of the user's choices. Its `settings` are those by which analysis,
+certificate and audit describe the same run. Invariant: a mechanism holds everything that its bounds
+depend on besides the network and the plan of the run.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ from lipcert.settings.values import (
 
 @dataclass(frozen=True, slots=True)
 class Loss(LossParameters):
-    """The loss of one example, by its name and parameters as `lipcert analyze --loss` has them.
+    """The loss of one example, with the names and parameters of `lipcert analyze --loss`.
 
-    kind: of a module with several outputs also those of each, as `Settings` has them: a text such
-    as "cls=cross-entropy,reg=mse", or a mapping. weight: of some of them.
+    kind: a name; for a module with several outputs, the losses of each, as in `Settings`: a text
+    such as "cls=cross-entropy,reg=mse", or a mapping. weight: weights of some of these losses.
     """
 
     kind: str = "cross-entropy"
@@ -59,7 +59,7 @@ class Loss(LossParameters):
 
     @classmethod
     def of(cls, key: str, value: object) -> Loss:
-        """From itself, or from the word of a loss that needs no parameter."""
+        """Return a loss itself, or the loss that a name or a mapping describes."""
         if isinstance(value, str | Mapping | Loss):
             return value if isinstance(value, Loss) else cls(heads_text(key, value))
         raise UsageError(
@@ -67,7 +67,7 @@ class Loss(LossParameters):
         )
 
     def settings(self) -> dict[str, Any]:
-        """Under the names of `Settings`."""
+        """Return the loss under the names of `Settings`."""
         return {"loss": self.kind, "loss_weight": self.weight, **loss_parameters(self)}
 
 
@@ -76,8 +76,7 @@ class PlannedRun:
     """How a run draws its batches, how long it is, and how much noise or privacy it asks for.
 
     batch_size: the expected one, and the public constant that sums of gradients are divided by.
-    dataset_size_from: "declared" where dataset_size is a public constant, "data" where it was
-    counted.
+    dataset_size_from: "declared" if dataset_size is a public constant, "data" if it was counted.
     """
 
     dataset_size: int
@@ -99,16 +98,16 @@ class PlannedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMechanism:
-    """What all mechanisms share.
+    """The fields that all mechanisms share.
 
-    input_norm, input_box: the inputs that one example may have; the loader's examples must be in
-    it; of several inputs, {name: value} says it of each. allocation, noise_multipliers: how the
-    noise is split over the groups. group: what is noised together. freeze: names or globs of
-    parameters that stay as they are.
+    input_norm, input_box: the domain of one example, which every example of the loader must
+    satisfy; for several inputs, {name: value} gives one for each. allocation, noise_multipliers:
+    how the noise is split over the groups. group: which parameters are noised together. freeze:
+    names or globs of parameters that are not trained.
     """
 
     kind: ClassVar[str]
-    """its name among those of the core"""
+    """The name of the mechanism in the core."""
     loss: Loss = field(default_factory=Loss)
     input_norm: float | None = None
     input_box: tuple[float, float] | None = None
@@ -126,16 +125,16 @@ class TrainingMechanism:
         self._settings()
 
     def settings(self, run: PlannedRun) -> Settings:
-        """The settings by which analysis, certificate and audit describe this run."""
+        """Return the settings by which analysis, certificate and audit describe this run."""
         return self._settings(**values_of(run), reduction="mean")
 
     def _settings(self, **run: Any) -> Settings:
-        """UsageError for what no run of this mechanism can have."""
+        """Return settings; raise UsageError for options that no run of this mechanism can have."""
         shared = values_of(self, TrainingMechanism)
         return Settings(**(shared | self.loss.settings()), **self._own(), **run)
 
     def _own(self) -> dict[str, Any]:
-        """What this mechanism declares, under the names of `Settings`."""
+        """Return what this mechanism declares, under the names of `Settings`."""
         found = MECHANISMS[self.kind]
         own = {name: getattr(self, name) for name in (*names_of(found), *found.tables)}
         return {"mechanism": self.kind, **own}
@@ -143,12 +142,12 @@ class TrainingMechanism:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _HeldWeights(TrainingMechanism):
-    """Weights are held within their constraints after every step.
+    """A mechanism that holds weights within constraints after every step.
 
     radius, norm: ‖W‖ ≤ radius in the stated norm, for every weight. bias_norm: ‖b‖₂ of every bias.
     constraints: of single parameters (names or globs), such as ("head.weight", "frobenius:2"); the
-    first match wins over both. loss_clip: the norm to which ∂loss/∂logits of each example is
-    clipped, None for no clip.
+    first match takes precedence over both. loss_clip: the norm to which ∂loss/∂logits of each
+    example is clipped; None for no clip.
     """
 
     radius: float | None = 1.0
@@ -172,7 +171,7 @@ class Clipless(_HeldWeights):
     """Clipless DP-SGD (Béthune et al., 2024): weights are projected onto their constraints after
     every step; bounds hold for the whole run.
 
-    orthogonalize: so many Björck iterations towards orthogonal weights after each step, for the
+    orthogonalize: number of Björck iterations towards orthogonal weights after each step, for
     weights under a spectral constraint.
     """
 
@@ -190,8 +189,9 @@ class WeightClipping(_HeldWeights):
     """Lip-DP-SGD (Barczewski and Ramon, 2024): weights above their radius are scaled down to it;
     each step is noised by bounds at its own, public weights.
 
-    slack: bounds are taken for all weights whose norms exceed those at hand by at most this share
-    of their radii, and serve until one grows beyond; 0: they are taken anew at every step.
+    slack: bounds are computed for all weights whose norms exceed the current ones by at most this
+    share of their radii, and are used until a norm grows beyond; with 0 they are computed at every
+    step.
     """
 
     kind = "weight-clipping"
@@ -213,13 +213,13 @@ class FixedWeightNorm(_HeldWeights):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackpropClipping(TrainingMechanism):
     """Backpropagation clipping (Stevens et al., 2022): each trained layer clips its input and its
-    upstream cotangent, example by example. Weights are free.
+    upstream cotangent, example by example. Weights are unconstrained.
 
-    input_clip: None: no layer clips what it reads, which then has to have a bound whatever the
-    weights are (an input with a domain, a normalisation that is not trained, tanh, softmax).
-    input_clips, cotangent_clips: radii of single layers, by their names, those of their parameters
-    or globs, such as ("blocks.*.fc2", 4.0); the first match wins over the radius of all. None (or
-    "none") for an input that is not clipped.
+    input_clip: None: no layer clips its input, which then must have a bound for all weights (an
+    input with a domain, a normalisation that is not trained, tanh, softmax). input_clips,
+    cotangent_clips: radii of single layers, by their names, those of their parameters, or globs,
+    such as ("blocks.*.fc2", 4.0); the first match takes precedence over the radius of all. None (or
+    "none") is an input that is not clipped.
     """
 
     kind = "backprop-clipping"
@@ -232,11 +232,11 @@ class BackpropClipping(TrainingMechanism):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GradientClipping(TrainingMechanism):
-    """DP-SGD (Abadi et al., 2016): the gradient of every example is clipped to norm clip_norm, as
-    a whole ("flat") or each of K groups to clip_norm/√K ("group"). Weights are free.
+    """DP-SGD (Abadi et al., 2016): the gradient of every example is clipped to norm clip_norm, as a
+    whole ("flat") or each of K groups to clip_norm/√K ("group"). Weights are unconstrained.
 
-    decay, weight_decay: "inside" clips ∇ℓ + λθ (Guo, 2024) with λ = weight_decay; decoupled decay
-    is the optimizer's.
+    decay, weight_decay: "inside" clips ∇ℓ + λθ (Guo, 2024) with λ = weight_decay; the optimizer
+    applies decoupled decay.
     """
 
     kind = "gradient-clipping"
@@ -264,10 +264,12 @@ _KINDS: Final[Mapping[str, type[TrainingMechanism]]] = MappingProxyType(
 
 
 def mechanism_of(settings: Settings) -> TrainingMechanism:
-    """The mechanism that settings describe, for `make_private`; its plan is left out.
+    """Return the mechanism that settings describe, for `make_private`; their plan is ignored.
 
-    Bounds within constraints for which no enforcement is named are those of `Clipless`. Raises
-    UsageError where nothing bounds gradients during a run.
+    Bounds within constraints without a named enforcement are those of `Clipless`.
+
+    Raises:
+        UsageError: if nothing bounds gradients during a run.
     """
     kind = settings.mechanism
     if not settings.enforced.acts and settings.scope == "constraint-set":

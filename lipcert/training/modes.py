@@ -1,19 +1,19 @@
-"""Modes: parts of a module that stay in evaluation mode, and dropout, which draws masks.
+"""Modes: parts of a module that stay in evaluation mode, and dropout with masks that are kept.
 
     features.eval().requires_grad_(False)  # before make_private
     …
     model.train()  # leaves them in evaluation mode
 
-A resting part stays in evaluation mode whatever `model.train()` says. It is a layer that normalises
-by statistics it holds, which in training mode would mix the examples of a batch; or what is in
-evaluation mode within a part whose parameters are all frozen: features that others have learnt.
-Everything else is in the mode that it is put in. Statistics that are held are constants, as frozen
-parameters are: with mean m, variance v and ε, x ↦ γ(x − m)/√(v + ε) + β is an affine map of each
+A resting part stays in evaluation mode whatever `model.train()` sets. Two kinds of part rest: a
+layer that normalises by fixed statistics, which in training mode would mix the examples of a batch;
+and a part in evaluation mode inside a part whose parameters are all frozen, such as pretrained
+features. Everything else has the mode that it is put in. Fixed statistics are constants, like
+frozen parameters: with mean m, variance v and ε, x ↦ γ(x − m)/√(v + ε) + β is an affine map of each
 channel of each example by itself.
 
-Dropout is harmless where the gradient of each example is clipped, since masks mix no examples: the
-masks of a forward pass are kept, and a second pass uses them again, so that the gradient that is
-clipped is that of the function whose losses the criterion has reported. Proof that masks cost no
+Dropout is harmless if the gradient of each example is clipped, since masks mix no examples. The
+masks of a forward pass are kept and used again in a second pass, so that the gradient that is
+clipped is that of the function whose losses the criterion reported. Proof that masks cost no
 privacy under gradient clipping: they are drawn independently of the examples, each entry for one
 example; given all masks, a release is a clipped sum with noise, as without dropout, and what holds
 for every value of the masks holds for their mixture.
@@ -36,7 +36,7 @@ from lipcert.errors import NoVerdictError
 
 
 def holds_statistics(part: nn.Module) -> bool:
-    """Whether it normalises by fixed running statistics: it is in evaluation mode."""
+    """Whether a part normalises by fixed running statistics, because it is in evaluation mode."""
     return (
         isinstance(part, _BatchNorm)
         and not part.training
@@ -46,15 +46,14 @@ def holds_statistics(part: nn.Module) -> bool:
 
 
 def has_learnt(part: nn.Module) -> bool:
-    """Whether a part has running statistics of something: those of a layer as it is made, and as
-    a new network has it, are 0 and 1."""
+    """Whether a BatchNorm has learnt running statistics; those of a new layer are 0 and 1."""
     if not isinstance(part, _BatchNorm) or part.running_mean is None or part.running_var is None:
         return False
     return bool(part.running_mean.any()) or not bool(part.running_var.eq(1.0).all())
 
 
 def frozen(module: nn.Module) -> frozenset[nn.Module]:
-    """The parts that are in a part, perhaps themselves, whose parameters are all frozen."""
+    """Return the parts that lie in, or are, a part whose parameters are all frozen."""
     found: set[nn.Module] = set()
     for part in module.modules():
         if part not in found and part is not module and _is_frozen(part):
@@ -63,7 +62,7 @@ def frozen(module: nn.Module) -> frozenset[nn.Module]:
 
 
 def resting(module: nn.Module) -> frozenset[nn.Module]:
-    """The parts that stay in evaluation mode."""
+    """Return the parts that stay in evaluation mode."""
     still = frozen(module)
     return frozenset(
         part
@@ -73,10 +72,10 @@ def resting(module: nn.Module) -> frozenset[nn.Module]:
 
 
 class Rest:
-    """Of one module, from now until `remove`. parts: that stay in evaluation mode."""
+    """Keeps the resting parts of a module in evaluation mode, from now until `remove`."""
 
     def __init__(self, model: nn.Module) -> None:
-        """model: the module, or what is wrapped around it."""
+        """model: the module, or a wrapper around it."""
         self.parts = resting(unwrapped(model))
         self._handles: list[RemovableHandle] = []
         below = {child for part in self.parts for child in part.children()}
@@ -85,20 +84,20 @@ class Rest:
             self._handles.append(part.register_forward_pre_hook(Resting(resting_there)))
 
     def remove(self) -> None:
-        """The parts are in the mode that they are put in, again."""
+        """Let the parts have the mode that they are put in again."""
         _put_to_rest(self.parts)
         for handle in self._handles:
             handle.remove()
 
 
 class Resting:
-    """A hook before a forward pass."""
+    """A forward pre-hook that puts these parts into evaluation mode."""
 
     def __init__(self, parts: frozenset[nn.Module]) -> None:
         self._parts = parts
 
     def __call__(self, module: nn.Module, arguments: object) -> None:
-        """Nothing of the pass is changed."""
+        """Set the modes; the inputs of the pass are unchanged."""
         del module, arguments
         _put_to_rest(self._parts)
 
@@ -109,25 +108,26 @@ def _put_to_rest(parts: Iterable[nn.Module]) -> None:
 
 
 def _is_frozen(part: nn.Module) -> bool:
-    """Whether it has parameters, none of which is trained."""
+    """Whether a part has parameters and none of them is trained."""
     trained = [item.requires_grad for item in part.parameters()]
     return bool(trained) and not any(trained)
 
 
 MASKED: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-"""what multiplies its input by a mask, and does nothing else"""
+"""Modules that multiply their input by a mask and do nothing else."""
 
 
 def dropouts(module: nn.Module) -> dict[str, _DropoutNd]:
-    """By name, those whose masks can be drawn once and used twice."""
+    """Return, by name, the dropout layers whose masks can be drawn once and used twice."""
     found = ((name, part) for name, part in module.named_modules() if type(part) in MASKED)
     return {name: part for name, part in found if isinstance(part, _DropoutNd)}
 
 
 def refused_parts(module: nn.Module, *, masks: bool) -> Iterator[tuple[str, str]]:
-    """Parts in a mode in which they are random, or mix or remember examples, and why.
+    """Yield the parts whose mode makes them random, or makes them mix or remember examples, and
+    why.
 
-    masks: dropout is clipped example by example, and may be active.
+    masks: whether active dropout is accepted, because gradients are clipped example by example.
     """
     for name, part in module.named_modules():
         kind = type(part).__name__
@@ -147,7 +147,7 @@ def refused_parts(module: nn.Module, *, masks: bool) -> Iterator[tuple[str, str]
 
 @contextmanager
 def at_rest(module: nn.Module) -> Iterator[None]:
-    """The module with its dropout in evaluation mode, and everything else unchanged."""
+    """Put the module's dropout into evaluation mode inside the block, and change nothing else."""
     modes = {part: part.training for part in dropouts(module).values()}
     try:
         for part in modes:
@@ -159,15 +159,15 @@ def at_rest(module: nn.Module) -> Iterator[None]:
 
 
 class DropoutMasks:
-    """Of the last forward pass of a module in training mode, while gradients were enabled.
+    """The masks of a module's last forward pass in training mode with gradients enabled.
 
-    handles: of the hooks that remember them.
+    handles: the hooks that record them.
     """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
         self._names: dict[nn.Module, str] = {part: name for name, part in dropouts(module).items()}
-        self._passes: list[bool] = []  # under way, the innermost last: whether it remembers
+        self._passes: list[bool] = []  # per open pass, innermost last: whether it records
         self._drawn: list[tuple[nn.Module, Tensor]] = []
         self._again: deque[tuple[nn.Module, Tensor]] = deque()
         self._waiting: list[Tensor] = []
@@ -179,12 +179,13 @@ class DropoutMasks:
         )
 
     def drawn(self) -> Sequence[tuple[nn.Module, Tensor]]:
-        """In the order in which they were used: the part, and its mask  # [examples, …]."""
+        """Return each part with its mask, in the order of use.  # mask: [examples, …]"""
         return tuple(self._drawn)
 
     @contextmanager
     def again(self, parts: Sequence[nn.Module], masks: Sequence[Tensor]) -> Iterator[None]:
-        """One example is evaluated with these masks, each without its axis of examples."""
+        """Apply these masks, each without its axis of examples, to the evaluation of one
+        example."""
         self._again = deque(zip(parts, masks, strict=True))
         try:
             with at_rest(self._module):
@@ -196,10 +197,11 @@ class DropoutMasks:
             self._waiting.clear()
 
     def _begin(self, module: nn.Module, arguments: object) -> None:
-        """Of its own, or of a copy that is compared before it enters."""
+        """Begin a pass of the run, or of a copy of the module that is compared before the run's
+        pass."""
         del arguments
         self._passes.append(module.training and torch.is_grad_enabled())
-        if self._remembers:
+        if self._records:
             self._drawn.clear()
             self._waiting.clear()
 
@@ -209,12 +211,12 @@ class DropoutMasks:
             self._passes.pop()
 
     @property
-    def _remembers(self) -> bool:
+    def _records(self) -> bool:
         return bool(self._passes) and self._passes[-1]
 
     def _enter(self, part: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...] | None:
-        """Of ones, a part in training mode makes the mask itself."""
-        if not (self._remembers and part.training):
+        """Give a part in training mode ones, so that its output is the mask."""
+        if not (self._records and part.training):
             return None
         (x,) = arguments
         self._waiting.append(x)
@@ -222,7 +224,7 @@ class DropoutMasks:
 
     def _leave(self, part: nn.Module, arguments: object, output: Tensor) -> Tensor | None:
         del arguments
-        if self._remembers and part.training:
+        if self._records and part.training:
             self._drawn.append((part, output.detach()))
             return self._waiting.pop() * output
         if self._again and self._again[0][0] is part:

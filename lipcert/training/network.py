@@ -1,11 +1,13 @@
-"""Network: the live module as a graph, so that what is trained is what is bounded.
+"""Network: a live module and its imported graph, so that what is trained is what is bounded.
 
-Input: an `nn.Module` and one example. Output: its imported graph, for every parameter of the graph
-the live tensor behind it, and the return value of the module as the one tensor that its loss reads.
-Invariants: the graph and the module were found to compute the same function, on the module's own
-weights. Of several outputs those with a loss are read, the entries of one beside those of the next:
-[examples, entries]; a mapping by the names of the outputs of the file, and anything else, also a
-mapping with other names, in the order of these outputs.
+Given an `nn.Module` and one example, `trained_network` exports and imports it. The result maps
+every parameter of the graph to the live tensor behind it, and joins what the module returns into
+the one tensor that its loss reads.
+
+Invariants: the graph and the module were compared and compute the same function with the module's
+own weights. Of several outputs, those with a loss are read and concatenated: [examples, entries].
+Outputs of a mapping are taken by the names that they have in the file; of anything else, and of a
+mapping with other names, in the order of the file's outputs.
 """
 
 from __future__ import annotations
@@ -42,9 +44,10 @@ from lipcert.training.world import refuse_sharded
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Which of the things that a module returns the loss reads.
+    """Selects the outputs of a module that the loss reads.
 
-    names: of all of them, in the file. heads: of several outputs; empty where the loss reads one.
+    names: of all outputs, in the file. heads: of the outputs with a loss, if there are several;
+    empty if the loss reads one.
     """
 
     places: tuple[int, ...]
@@ -53,7 +56,11 @@ class Outputs:
 
     @classmethod
     def of(cls, model: ImportedModel) -> Outputs:
-        """UsageError where examples do not lie along the first axis of an output."""
+        """Read the outputs of an imported model.
+
+        Raises:
+            UsageError: if an output does not have the examples along its first axis.
+        """
         heads, reading = model.graph.heads, model.reading
         names = (model.graph.output_name,) if reading is None else reading.model.outputs
         chosen = names[:1] if reading is None else reading.outputs
@@ -66,7 +73,7 @@ class Outputs:
         return cls(tuple(names.index(name) for name in chosen), tuple(names), heads)
 
     def joined(self, found: object) -> Tensor | None:
-        """The part of the module's output that the loss reads; None where it is missing."""
+        """Return the part of the module's output that the loss reads; None if it is missing."""
         if isinstance(found, Tensor):
             return found
         if isinstance(found, Mapping):  # its order may be another in another pass
@@ -85,7 +92,7 @@ class Outputs:
         return torch.cat([part.unsqueeze(-1).flatten(1) for part in read], dim=1)
 
     def apart(self, joined: Tensor) -> Mapping[str, Tensor]:
-        """The outputs by name, without their history."""
+        """Split joined outputs by name, detached."""
         parts = torch.split(joined.detach(), [head.size for head in self.heads], dim=1)
         return {
             head.output: part.reshape(len(part), *head.shape[1:])
@@ -93,7 +100,8 @@ class Outputs:
         }
 
     def join_in_training(self, module: nn.Module) -> list[RemovableHandle]:
-        """A hook by which the module returns the input of the loss, where gradients are enabled."""
+        """Add a hook by which the module returns the input of the loss while gradients are
+        enabled."""
         if len(self.names) == 1:
             return []
 
@@ -105,9 +113,9 @@ class Outputs:
 
 
 def joined_labels(labels: object, names: tuple[str, ...]) -> Tensor:
-    """The labels of several outputs as one row of numbers for each example, in float64.
+    """Return the labels of several outputs as one row of numbers for each example, in float64.
 
-    labels: such a matrix; or one tensor for each output, in the order of the loss or by name.
+    labels: such a matrix, or one tensor for each output, in the order of the loss or by name.
     """
     if isinstance(labels, Tensor):
         return labels
@@ -125,16 +133,16 @@ def joined_labels(labels: object, names: tuple[str, ...]) -> Tensor:
 
 _EXAMPLES: Final = 3
 Example: TypeAlias = Tensor | tuple[Tensor, ...]
-"""a batch [examples, ...] of what a module reads; of several inputs, one for each"""
+"""A batch [examples, ...] of what a module reads; for several inputs, one for each."""
 _AGREEMENT: Final = 1e-3
-"""relative to the longest output: float32 kernels differ by far less, other networks by more"""
+"""Relative to the longest output: float32 kernels differ by far less, other networks by more."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainedNetwork:
     """A module, the graph it was imported as, and where each parameter of the graph lives.
 
-    matches: by the graph's name, the module's parameter and its orientation.
+    matches: the module's parameter and its orientation, by the graph's name.
     """
 
     module: nn.Module
@@ -144,16 +152,17 @@ class TrainedNetwork:
 
     @property
     def graph(self) -> Graph:
-        """The module as it was imported."""
+        """The graph that the module was imported as."""
         return self.model.graph
 
     def live(self, name: str) -> Tensor | None:
-        """The module's own parameter or buffer of a name."""
+        """Return the module's own parameter or buffer of this name."""
         found = dict(self.module.named_parameters(remove_duplicate=False))
         return found.get(name, dict(self.module.named_buffers()).get(name))
 
     def tensors(self) -> Mapping[str, Tensor]:
-        """The live numbers by the graph's names, in the graph's orientation; never copies."""
+        """Return the live tensors by the graph's names, in the graph's orientation; never
+        copies."""
         live = _named_tensors(self.module)
         return {
             name: live[match.recorded].T if match.transposed else live[match.recorded]
@@ -161,21 +170,21 @@ class TrainedNetwork:
         }
 
     def under(self, settings: Settings) -> Settings:
-        """The settings, with everything frozen that needs no gradient in the module."""
-        still = tuple(
+        """Return the settings with everything frozen that needs no gradient in the module."""
+        untrained = tuple(
             literal(name)
             for name, match in self.matches.items()
             if (live := self.live(match.recorded)) is not None and not live.requires_grad
         )
-        return replace(settings, freeze=(*settings.freeze, *still)) if still else settings
+        return replace(settings, freeze=(*settings.freeze, *untrained)) if untrained else settings
 
     @property
     def is_of_one_tensor(self) -> bool:
-        """Whether it takes one tensor and returns one."""
+        """Whether the module takes one tensor and returns one."""
         return len(self.graph.inputs) == 1 and len(self.outputs.names) == 1
 
     def by_module(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Tensors by the graph's names and in its orientation, as the module has them."""
+        """Translate tensors from the graph's names and orientation to the module's."""
         found = {name: self.matches[name] for name in tensors}
         return {
             match.recorded: tensors[name].T if match.transposed else tensors[name]
@@ -194,11 +203,17 @@ def trained_network(
 ) -> TrainedNetwork:
     """Export the module to `path`, import the file, and compare the two on random inputs.
 
-    example: one batch [examples, *input shape] that fixes shape and dtype, or several, one for each
-    input; their numbers are not used. settings: under which the file is read. exists: it is there,
-    with other weights. masks: dropout may be active. Raises UsageError for modules that are random
-    or mix examples in training, UnsupportedModelError for what cannot be imported, NoVerdictError
-    where the two disagree.
+    Args:
+        example: one batch [examples, *input shape] that fixes shape and dtype, or several, one for
+            each input; its numbers are not used.
+        settings: the settings under which the file is read.
+        exists: the file exists already, with other weights.
+        masks: dropout may be active.
+
+    Raises:
+        UsageError: if the module is random or mixes examples in training mode.
+        UnsupportedModelError: if the module cannot be imported.
+        NoVerdictError: if the two disagree.
     """
     refuse_active(unwrapped(module), masks=masks)
     found = imported_network(module, example, path, settings, exists=exists)
@@ -214,9 +229,9 @@ def imported_network(
     *,
     exists: bool = False,
 ) -> TrainedNetwork:
-    """`trained_network` of a module in a mode in which it is the graph, whatever other modes do.
+    """Do as `trained_network`, without checking what the module does in other modes.
 
-    settings: under which the file is read.
+    settings: the settings under which the file is read.
     """
     live = unwrapped(module)
     if not exists:
@@ -251,7 +266,8 @@ def imported_network(
 def exported_network(
     module: nn.Module, example: Example, settings: Settings | None = None
 ) -> Iterator[TrainedNetwork]:
-    """A copy of the module in evaluation mode, imported; its file lasts as long as the block."""
+    """Yield an imported copy of the module in evaluation mode; its file is removed after the
+    block."""
     refuse_sharded(module)
     own = copy.deepcopy(unwrapped(module)).eval()
     with tempfile.TemporaryDirectory() as folder:
@@ -259,16 +275,16 @@ def exported_network(
 
 
 def _named_tensors(module: nn.Module) -> Mapping[str, Tensor]:
-    """Parameters and buffers of real numbers, by name, without their history."""
+    """Return parameters and floating-point buffers by name, detached."""
     named = dict(module.named_parameters(remove_duplicate=False)) | named_buffers(module)
     return {name: item.detach() for name, item in named.items()}
 
 
 def refuse_active(module: nn.Module, *, masks: bool = False) -> None:
-    """UsageError naming the parts that would be random, or mix examples, in training mode, in
-    which not all of them come.
+    """Raise UsageError with the parts that would be random, or mix examples, in training mode.
 
-    masks: not dropout, of which gradients are clipped example by example.
+    The module is examined in training mode, except for its resting parts. masks: whether dropout is
+    accepted, because gradients are clipped example by example.
     """
     modes = {part: part.training for part in module.modules()}
     still = resting(module)
@@ -294,7 +310,7 @@ def _listed(shapes: Sequence[tuple[int, ...]]) -> str:
 
 
 def _compare(network: TrainedNetwork, example: Example) -> None:
-    """The module against its graph on random inputs, with the live weights in their places."""
+    """Compare the module with its graph on random inputs; the graph gets the live weights."""
     given = example if isinstance(example, tuple) else (example,)
     weights = {name: tensor.double().cpu().numpy() for name, tensor in network.tensors().items()}
     lowered = LoweredNetwork.of(network.graph, torch.float64, torch.device("cpu"), weights)

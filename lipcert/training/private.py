@@ -1,22 +1,19 @@
-"""Private: a private run under way, as the training loop sees it.
+"""Private: a private run in progress, as the training loop sees it, and the folder that keeps it.
 
     for x, y in private.loader:
         optimizer.zero_grad()
         private.criterion(model(x), y).backward()
         optimizer.step()
 
-Input: the parts that `make_private` assembled. Output: batches, the loss, the ε spent, checkpoints,
-and the trained network as a file. Invariants: every number reported about the run's privacy comes
-from its ledger; all ranks of its trace agree on their counts, even after they were killed in the
-middle of a step.
+`Private` holds the parts that `make_private` assembled. It offers the batches, the loss, the ε
+spent, checkpoints, and the trained network as a file. Invariants: every number reported about the
+run's privacy comes from its ledger; all ranks of its trace agree on their counts, even after they
+were killed in the middle of a step.
 
-The folder of a private run: its files, each written atomically, and whether it may be used.
-
-Input: a folder, and whether to resume the run in it; everything with a `state_dict`. Output: the
-folder, created once the run is certain to start; a checkpoint, or the same objects restored from
-it. Invariants: a run in a folder is never started a second time; neither seeds nor states of
-generators are written, since a reader of them would know the noise. So a resumed run draws new
-batches and new noise, and the ledger, a file of its own, has counted all releases since the
+The folder of a run is created once the run is certain to start; each file in it is written
+atomically. Invariants: a run in a folder is never started a second time; neither seeds nor states
+of generators are written, since a reader of them would know the noise. So a resumed run draws new
+batches and new noise, while the ledger, a file of its own, has counted all releases since the
 checkpoint.
 """
 
@@ -62,21 +59,24 @@ LEDGER: Final = "ledger.jsonl"
 CHECKPOINT: Final = "checkpoint.pt"
 TRACE: Final = "trace"
 UNCERTIFIED: Final = "no_certificate.txt"
-"""why there is no certificate, where there is none"""
+"""Contains the reason why a run has no certificate."""
 
 
 class Stateful(Protocol):
-    """A module, an optimizer, a scheduler."""
+    """A module, an optimizer or a scheduler."""
 
     def state_dict(self) -> dict[str, Any]:
-        """The state of the object, by name."""
+        """Return the state of the object, by name."""
 
     def load_state_dict(self, state_dict: Any) -> Any:
         """Restore the state of the object."""
 
 
 def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
-    """For a new run, or to continue the one it holds; is_first: this rank writes it."""
+    """Return the folder if a run can be started, or continued, in it.
+
+    is_first: whether this rank writes the folder.
+    """
     exists = (folder / LEDGER).exists()
     if exists and not resume:
         raise UsageError(
@@ -89,7 +89,7 @@ def usable(folder: Path, *, resume: bool, is_first: bool) -> Path:
 
 
 def opened(folder: Path, stage: Path) -> None:
-    """Create the folder from the staged files; does nothing where it is the stage itself."""
+    """Create the folder from the staged files; do nothing if it is the stage itself."""
     folder.mkdir(parents=True, exist_ok=True)
     for name in (MODEL, CERTIFICATE, UNCERTIFIED):
         if folder != stage and (stage / name).exists():
@@ -97,7 +97,7 @@ def opened(folder: Path, stage: Path) -> None:
 
 
 def copy_file(source: Path, path: Path) -> None:
-    """Copy a file in one go; NoVerdictError where it cannot be read."""
+    """Copy a file atomically; raise NoVerdictError if it cannot be read."""
     try:
         data = source.read_bytes()
     except OSError as error:
@@ -106,14 +106,14 @@ def copy_file(source: Path, path: Path) -> None:
 
 
 def write_checkpoint(path: Path, parts: Mapping[str, Stateful], releases: int) -> None:
-    """Write all parts, and the number of releases made at this state."""
+    """Write the state of all parts, and the number of releases made at this state."""
     states = {name: part.state_dict() for name, part in parts.items()}
     content = {"releases": releases, "parts": states}
     write_whole(path, lambda file: torch.save(content, file))
 
 
 def read_checkpoint(path: Path, parts: Mapping[str, Stateful]) -> int:
-    """Give every part its state; the number of releases when it was written."""
+    """Restore the state of every part; return the number of releases when it was written."""
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
         releases, states = int(found["releases"]), found["parts"]
@@ -148,11 +148,11 @@ def level(folder: Path, world: World) -> None:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Private:
-    """A private run; close it, or use it in a `with` block, so that its trace records a regular
+    """A private run. Close it, or use it in a `with` block, so that its trace records a regular
     end.
 
-    loader: of private batches. criterion: the loss to differentiate. calibration: the noise as
-    planned. max_physical_batch: how many examples `step` puts through the network at once.
+    loader: yields private batches. criterion: the loss to differentiate. calibration: the noise as
+    planned. max_physical_batch: how many examples `step` passes through the network at once.
     """
 
     model: nn.Module
@@ -174,7 +174,7 @@ class Private:
     _is_closed: bool = field(default=False, init=False)
 
     def __repr__(self) -> str:
-        """What was spent so far, and nothing of the data."""
+        """Show what was spent so far, and nothing about the data."""
         return f"<private run: {self.ledger.summary}>"
 
     @property
@@ -189,7 +189,7 @@ class Private:
 
     @property
     def releases(self) -> int:
-        """How many noised gradients were given away, also by processes that died."""
+        """The number of noised gradients released, including those of processes that died."""
         return self.ledger.releases
 
     @property
@@ -198,14 +198,16 @@ class Private:
         return self.ledger.epsilon()
 
     def outputs(self, joined: Tensor) -> Mapping[str, Tensor]:
-        """The outputs by name, from the return value of a model with several in training mode: the
-        entries of those that have a loss, side by side."""
+        """Split the output of a model with several outputs, in training mode, by name.
+
+        In training mode such a model returns the entries of all outputs with a loss, side by side.
+        """
         return self.network.outputs.apart(joined)
 
     def step(self, *batch: Any) -> float:
-        """One release on a batch of the loader; the criterion's value.
+        """Make one release on a batch of the loader, and return the criterion's value.
 
-        batch: as the loader gives it, whole or in parts: step(batch), step(x, y), step(a, b, y).
+        batch: as the loader yields it, whole or in parts: step(batch), step(x, y), step(a, b, y).
         The value is computed from private data and is not private: do not publish it.
         """
         self.optimizer.zero_grad()
@@ -220,9 +222,12 @@ class Private:
         return total
 
     def save(self, also: Mapping[str, Stateful] = types.MappingProxyType({})) -> Path:
-        """Write a checkpoint into the run's folder; also: schedulers and the like, by name.
+        """Write a checkpoint into the run's folder.
 
-        UsageError where the weights are not those that the last step left.
+        also: schedulers and the like, by name.
+
+        Raises:
+            UsageError: if the weights are not those that the last step left.
         """
         path = self._checkpoint()
         self.ledger.require_here()
@@ -232,9 +237,9 @@ class Private:
         return path
 
     def restore(self, also: Mapping[str, Stateful] = types.MappingProxyType({})) -> int:
-        """Go back to the checkpoint; how many releases had been made when it was written.
+        """Go back to the checkpoint; return how many releases had been made when it was written.
 
-        Releases since then stay spent: they were made.
+        Releases made since then stay counted.
         """
         before = read_checkpoint(self._checkpoint(), {**self._parts(), **also})
         self.enforcement.project()
@@ -243,12 +248,14 @@ class Private:
         return before
 
     def settle(self) -> None:
-        """All hooks are in place: from now on nothing but the trained weights moves."""
+        """Start watching, after all hooks are installed: only the trained weights may change from
+        now on."""
         self._keep()
         self.guard.begin()
 
     def _keep(self) -> None:
-        """What is not trained is what was bounded, and stays so."""
+        """Check that untrained numbers are those that were bounded, and refuse later changes of
+        them."""
         require_numbers(self.network, self.guard.trained)
         self.guard.keep()
 
@@ -258,8 +265,11 @@ class Private:
         return export(self.network.module, self.example, path)
 
     def record(self, folder: Path, model_file: Path, every: Chosen, *, store_data: bool) -> None:
-        """Begin the trace, or continue it; every: steps that are recorded with their tensors, the
-        examples among them where data are stored."""
+        """Begin the trace, or continue it.
+
+        every: which steps are recorded with their tensors; with store_data, their examples are
+        recorded, too.
+        """
         plan, names = self.calibration.plan, self.network.matches
         present = len(self.loader.dataset)  # type: ignore[arg-type]  # PrivateLoader says why not
         level(folder, self.world)
@@ -296,10 +306,13 @@ class Private:
         self.recorder = recorder
 
     def close(self) -> None:
-        """End the run: hooks are removed, the trace, the ledger and connections are closed.
+        """End the run: remove hooks; close the trace, the ledger and connections.
 
-        A run that could not be certified says so again. UsageError, when all of this is done, where
-        the model does not hold what the last step left: its trace does not claim the end then.
+        A run without a certificate warns again.
+
+        Raises:
+            UsageError: after closing, if the model does not hold what the last step left; the trace
+                then records no regular end.
         """
         self.__exit__(None, None, None)
 
@@ -307,8 +320,11 @@ class Private:
         return self
 
     def __exit__(self, *failure: object) -> None:
-        """Close; after an exception the trace does not claim a regular end, and the other ranks are
-        notified. An exception from the block is never replaced by one of closing."""
+        """Close the run.
+
+        After an exception the trace records no regular end, and the other ranks are notified. An
+        exception of closing never replaces one from the block.
+        """
         if self._is_closed:
             return
         self._is_closed = True
@@ -327,7 +343,7 @@ class Private:
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
-        """Files and connections are those of the process that made the run."""
+        """Remove hooks; in the process that made the run, also close its files and connections."""
         self.hooks.remove()
         self.release.remove()
         for handle in self.enforcement.handles:

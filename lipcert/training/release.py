@@ -2,17 +2,18 @@
 
     guards → ranks assembled → ledger → sum over ranks → noise → the optimizer's step → projection
 
-Input: any optimizer, whose step is hooked. Output: the same optimizer, which steps along noised
-gradients of a batch. Invariants: the ledger counts a release before it is made, and the optimizer
-never sees a gradient without noise; a parameter without a gradient gets one of noise alone, so that
-an empty batch looks like any other.
+`Release` hooks the step of any optimizer, so that it steps along noised gradients of a batch.
+Invariants: the ledger counts a release before it is made, and the optimizer never sees a gradient
+without noise; a parameter without a gradient gets one that is only noise, so that an empty batch
+looks like any other.
 
 The noise comes from a counter-based generator (Philox) whose key is taken from the operating
-system. torch's own generator on a CPU uses but 32 bits of its seed, few enough to try them all. On
-a GPU torch's generator (Philox, too) draws, from a key and a counter of 124 bits that the former
-draws anew for each release. Noise that several ranks draw alike is drawn on the CPU, since the
-numbers of a GPU depend on its model. That pseudo-random numbers stand for random ones, and
-floating-point numbers for real ones, are assumptions of every (ε, δ) that is stated.
+system. torch's own generator on a CPU uses only 32 bits of its seed, few enough to try them all. On
+a GPU, torch's generator (Philox, too) draws with a key and a counter of 124 bits together, which
+the CPU's generator draws anew for each release. Noise that several ranks must draw alike is drawn
+on the CPU, since the numbers of a GPU depend on its model. That pseudo-random numbers stand for
+random ones, and floating-point numbers for real ones, are assumptions of every (ε, δ) that is
+stated.
 """
 
 import threading
@@ -38,21 +39,21 @@ from lipcert.training.ledger import Ledger
 from lipcert.training.world import OneProcess, World, checksum
 
 _OWN: Final = 1
-"""tells this stream from those that samplers draw from the same seed"""
+"""Separates this stream from those that samplers draw from the same seed."""
 
 
 _ANGLES: Final = 2**24
-"""directions of a pair of numbers"""
+"""Number of directions of a pair of numbers."""
 _AT_ONCE: Final = 2**14
-"""pairs whose numbers fit a cache"""
+"""Number of pairs that fit a cache."""
 
 
 def standard_normal(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
-    """Independent normal numbers, two of each raw number of 64 independent bits.
+    """Return independent normal numbers, two for each raw number of 64 independent bits.
 
-    The polar form of Box and Muller (1958): √(−2 ln u)·(cos φ, sin φ), u uniform in (0, 1] as all
-    bits have it, φ as the last 24 do. What these have to do with the length of a pair is below
-    2⁻⁴⁰ of u; no number is longer than √(128 ln 2) = 9.4, which normal ones exceed once in 10²⁰.
+    The polar form of Box and Muller (1958): √(−2 ln u)·(cos φ, sin φ), u uniform in (0, 1] from all
+    bits, φ from the last 24. What these have to do with the length of a pair is below 2⁻⁴⁰ of u; no
+    number is longer than √(128 ln 2) = 9.4, which normal ones exceed once in 10²⁰.
     """
     found = np.empty((len(raw), 2), dtype=np.float32)
     for start in range(0, len(raw), _AT_ONCE):
@@ -71,8 +72,10 @@ def standard_normal(raw: npt.NDArray[np.uint64]) -> npt.NDArray[np.float32]:
 
 
 def as_float64(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
-    """The nearest float64 numbers, as a conversion has them that branches at each first bit: halves
-    are converted exactly, as signed numbers, and their sum is rounded once."""
+    """Return the nearest float64 numbers, faster than a conversion that branches at each first bit.
+
+    Halves are converted exactly, as signed numbers, and their sum is rounded once.
+    """
     high, low = bits >> np.uint64(32), bits & np.uint64(2**32 - 1)
     found = high.view(np.int64).astype(np.float64)
     found *= 2.0**32
@@ -81,11 +84,11 @@ def as_float64(bits: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
 
 
 class NoiseSource(OneProcess):
-    """Draws from one generator; all ranks that have its seed draw the same.
+    """Draws noise from one generator; all ranks with the same seed draw the same.
 
-    first: the number of the release that is noised first, so that a resumed run never repeats what
-    it drew, even from a seed that was given. is_alone: no other rank draws the same, so that a GPU
-    may draw.
+    first: the number of the first release that is noised, so that a resumed run never repeats
+    earlier noise, even if the seed was given. is_alone: no other rank draws the same noise, so that
+    a GPU may draw it.
     """
 
     def __init__(self, seed: int, first: int = 0, *, is_alone: bool = False) -> None:
@@ -96,7 +99,10 @@ class NoiseSource(OneProcess):
 
     @torch.no_grad()
     def add(self, gradients: Mapping[str, Tensor], stds: Mapping[str, float]) -> None:
-        """gradients: by name; stds: likewise."""
+        """Add noise to gradients, in place.
+
+        stds: the standard deviation for each gradient, by name.
+        """
         self.require_here()
         given = list(gradients.values())
         if not given:
@@ -111,7 +117,8 @@ class NoiseSource(OneProcess):
             gradient.add_(noise.to(gradient), alpha=stds[name])
 
     def _drawn_here(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
-        """One for each tensor; what it is does not depend on those that are drawn with it."""
+        """Draw noise for each tensor on the CPU; it does not depend on the tensors drawn together
+        with it."""
         if like[0].dtype is torch.float64:
             drawn = [self.generator.standard_normal(tuple(item.shape)) for item in like]
             return [torch.from_numpy(np.asarray(item)) for item in drawn]
@@ -124,7 +131,8 @@ class NoiseSource(OneProcess):
         ]
 
     def _drawn_there(self, like: Sequence[Tensor]) -> Sequence[Tensor]:
-        """In float64, whose tails reach further, by the generator of their GPU."""
+        """Draw noise by the generator of the tensors' GPU, in float64, whose tails reach
+        further."""
         key, counter = map(int, self.generator.bit_generator.random_raw(2))
         generator = torch.Generator(like[0].device)
         generator.manual_seed(key)
@@ -136,7 +144,7 @@ class NoiseSource(OneProcess):
 
 
 def with_gradients(parameters: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
-    """The gradient of every parameter, made where there is none."""
+    """Return the gradient of every parameter; create zeros where there is none."""
     found: dict[str, Tensor] = {}
     for name, parameter in parameters.items():
         if parameter.grad is None:
@@ -147,9 +155,9 @@ def with_gradients(parameters: Mapping[str, nn.Parameter]) -> Mapping[str, Tenso
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Release:
-    """Hooks around one optimizer.
+    """Hooks around the step of one optimizer.
 
-    trained: live parameters by the module's names. names: from the graph's names to those.
+    trained: live parameters by the module's names. names: the module's names by the graph's.
     divisor: of the sum of what backward passes leave in all ranks.
     """
 
@@ -181,13 +189,13 @@ class Release:
         self.recorder = recorder
 
     def remove(self) -> None:
-        """Give the optimizer back as it was."""
+        """Remove the hooks from the optimizer."""
         for handle in self.handles:
             handle.remove()
 
     def _before(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         self.ledger.require_here()
-        with self._one_at_a_time, self.world.telling():
+        with self._one_at_a_time, self.world.notifying():
             self._refuse(optimizer, args, kwargs)
             calibration = self.enforcement.present()
             by_group = calibration.noise_std
@@ -202,7 +210,7 @@ class Release:
             self._add_noise(gradients, stds, calibration)
 
     def _refuse(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        """Everything that forbids the release and is known in this process."""
+        """Check everything that forbids the release and is known in this process."""
         if any(callable(item) for item in (*args, *kwargs.values())):
             raise UsageError(
                 "training: optimizer.step() with a closure evaluates the loss several times in one "
@@ -216,7 +224,7 @@ class Release:
             )
 
     def _assemble(self, stds: Mapping[str, float]) -> None:
-        """All ranks are here, with the same weights and about to draw the same noise."""
+        """Check that all ranks are here, with the same weights and about to draw the same noise."""
         if self.world.ranks > 1:
             weights = checksum(self.trained.values())
             noise = repr(sorted(stds.items()))
@@ -224,10 +232,10 @@ class Release:
             self.world.assemble(self.ledger.releases, held)
 
     def _counted(self) -> Mapping[str, Tensor]:
-        """The clean gradient of all ranks, once the release is counted.
+        """Count the release, then return the clean gradient of all ranks.
 
-        The first rank writes the ledger, and only then gives its part to the sum: so no rank has
-        the sum of a release that is not written down, whatever ends the first one.
+        The first rank writes the ledger, and only then contributes to the sum: so no rank has the
+        sum of a release that is not written down, whatever ends the first rank.
         """
         step = self.ledger.spend()
         gradients = with_gradients(self.trained)
@@ -238,7 +246,8 @@ class Release:
     def _add_noise(
         self, gradients: Mapping[str, Tensor], stds: Mapping[str, float], calibration: Calibration
     ) -> None:
-        """The same in all ranks, from one generator; the first one records its state."""
+        """Add the noise, which is the same in all ranks; the first rank records the generator's
+        state."""
         recorder = self.recorder
         if recorder is not None:
             recorder.gradients(clean=gradients)
@@ -259,8 +268,11 @@ class Release:
         noised: Mapping[str, Tensor],
         calibration: Calibration,
     ) -> None:
-        """The release to a twin run: also by how much one example moves the gradients of each
-        group, where two replace one another."""
+        """Report the release to a twin run, with the distance by which one example can move each
+        group.
+
+        The distance is for neighbours that replace one example by another.
+        """
         plan = calibration.plan
         counted = plan.neighbours.moved
         twin.relation = plan.neighbours
@@ -291,7 +303,7 @@ class Release:
         self.guard.settle()
 
     def _unmanaged_parameters(self, optimizer: Optimizer) -> list[str]:
-        """What the optimizer is about to move and the run does not train."""
+        """Return the names of what the optimizer is about to move and the run does not train."""
         own = {id(item) for item in self.trained.values()}
         return [
             self._named.get(id(item), f"a tensor of shape {list(item.shape)}")

@@ -1,12 +1,12 @@
-"""Replacing: a copy of a module in which nothing mixes examples, and nothing unbounded is random.
+"""Replacing: copy a module without parts that mix examples, and without unbounded random parts.
 
     trainable = make_trainable(module, mechanism)
     print(trainable)  # what was replaced by what
     model = trainable.module
 
-Input: any module, which stays unchanged. Output: a copy, with a line for every changed place.
-Invariant: `make_private` finds no torch module in the copy that it must refuse because of its mode;
-code in `forward` is not examined.
+The given module stays unchanged; the copy comes with a line for every changed place. Invariant: the
+copy contains no torch module that `make_private` must refuse because of its mode; code in `forward`
+is not examined.
 """
 
 import copy
@@ -31,12 +31,15 @@ from lipcert.training.modes import MASKED, frozen, has_learnt
 
 _MOST_GROUPS: Final = 32
 _LEAST_CHANNELS: Final = 4
-"""in a group: one channel alone, without positions, would be normalised to 0"""
+"""Fewest channels in a group: one channel alone, without positions, would be normalised to 0."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Trainable:
-    """module: the copy. changes: one line for each replaced part; empty if there are none."""
+    """A copy of a module that can be trained privately.
+
+    changes: one line for each replaced part; empty if there are none.
+    """
 
     module: nn.Module
     changes: tuple[str, ...]
@@ -48,16 +51,20 @@ class Trainable:
 def make_trainable(
     module: nn.Module, mechanism: TrainingMechanism | None = None, *, norm_floor: float = 1.0
 ) -> Trainable:
-    """A copy with BatchNorm and Dropout replaced, and a list of the changes; build the optimizer
-    from the copy.
+    """Return a copy with BatchNorm and Dropout replaced, and a list of the changes.
 
-    BatchNorm becomes group normalisation of each example by itself, with scale and shift begun
-    anew: nn.GroupNorm under mechanisms that clip, otherwise `BoundedGroupNorm`, whose slope is at
-    most 1/norm_floor. BatchNorm that is frozen, in evaluation mode, and has learnt statistics, two
-    of these at least, stays, in evaluation mode: an affine map. Dropout becomes nn.Identity, but
-    for GradientClipping, which trains with it. InstanceNorm no longer tracks running statistics.
-    Activations do not work in place under BackpropClipping, whose clips stand between layers.
-    mechanism: which will train the module; None: one that any of them can train.
+    Build the optimizer from the copy.
+
+    BatchNorm becomes group normalisation of each example by itself, with newly initialised scale
+    and shift: nn.GroupNorm under mechanisms that clip, otherwise `BoundedGroupNorm`, whose slope is
+    at most 1/norm_floor. A BatchNorm stays, in evaluation mode, where it is an affine map, if at
+    least two of these hold: it is frozen, it is in evaluation mode, it has learnt statistics.
+    Dropout becomes nn.Identity, except for GradientClipping, which trains with it. InstanceNorm no
+    longer tracks running statistics. Activations no longer work in place under BackpropClipping,
+    whose clips stand between layers.
+
+    Args:
+        mechanism: the one that will train the module; None: the copy can be trained by any of them.
     """
     norm_floor = number("norm-floor", norm_floor)
     check_positive("norm-floor", norm_floor)
@@ -84,8 +91,11 @@ def make_trainable(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Replacing:
-    """Under way. frozen: parts of the copy that nothing trains. done: by identity, a part of the
-    copy, kept alive, and what stands for it."""
+    """Replaces the parts of one copy.
+
+    frozen: parts of the copy that are not trained. done: by identity, a part of the copy, kept
+    alive, and its replacement.
+    """
 
     keeps_dropout: bool
     keeps_in_place: bool
@@ -95,7 +105,8 @@ class _Replacing:
     changes: list[str]
 
     def below(self, prefix: str, module: nn.Module) -> None:
-        """Replace the children of a module, and theirs; a shared one by one and the same."""
+        """Replace the children of a module, and theirs; a shared child gets one shared
+        replacement."""
         for name, child in list(module._modules.items()):
             if child is None:
                 continue
@@ -107,7 +118,7 @@ class _Replacing:
                 self.below(f"{path}.", found)
 
     def of(self, path: str, part: nn.Module) -> nn.Module:
-        """The replacement of a part."""
+        """Return the replacement of a part."""
         was = _named(part)
         if id(part) not in self.done:
             new, why = self._replacement(part)
@@ -156,7 +167,7 @@ class _Replacing:
         return part, ""
 
     def _group_norm(self, part: Any) -> tuple[nn.Module, str]:
-        """Of each example by itself, in groups of at least four channels."""
+        """Return a normalisation of each example by itself, in groups of at least four channels."""
         channels = part.num_features
         if channels == 1 and isinstance(part, nn.BatchNorm1d):
             return nn.Identity(), "one number of an example has no statistics of its own"
@@ -181,10 +192,10 @@ class _Replacing:
 
 
 def _applied_behind(part: Any) -> list[nn.Module]:
-    """What a kind of BatchNorm with its own `forward` does to what it has normalised.
+    """Return what a BatchNorm with its own `forward` applies to the normalised values.
 
-    Its children, one after another, if that is what it computes of random numbers with statistics
-    that are none of a beginning; a `UsageError` otherwise.
+    These are its children, one after another, if that is what it computes for random inputs with
+    statistics unlike those of a new layer; otherwise a `UsageError` is raised.
     """
     if type(part).forward.__module__.startswith("torch.nn."):
         return []
@@ -213,12 +224,13 @@ def _applied_behind(part: Any) -> list[nn.Module]:
 
 
 def _untracked(part: Any) -> tuple[nn.Module, str]:
-    """The same normalisation without buffers that would keep what private examples gave."""
+    """Return the same normalisation without buffers that would store statistics of private
+    examples."""
     part.track_running_stats = False
     part.running_mean = part.running_var = part.num_batches_tracked = None
     return part, "running statistics are not tracked any more; weights are kept"
 
 
 def _named(part: nn.Module) -> str:
-    """A layer as it prints itself, in a line."""
+    """Return how a layer prints itself, in one line."""
     return " ".join(repr(part).split()) if not list(part.children()) else type(part).__name__

@@ -1,16 +1,16 @@
-"""Same network: the live module is, and stays, the network that was bounded.
+"""Same network: check that the live module is, and stays, the network that was bounded.
 
-Input: the module with the hooks of the run, and the graph whose bounds set the noise. Output:
-nothing, or an error that names the difference: outputs or gradients on random numbers, a buffer
-that forward passes change, frozen numbers that differ from the file, a batch in which examples
-compute something else than in a smaller one. Invariant: a module whose composition changed is
-compared again before its next forward pass in training mode, in the modes of its parts.
+Given the module with the hooks of the run, and the graph whose bounds set the noise, the checks
+raise an error that names the difference: outputs or gradients on random numbers, a buffer that
+forward passes change, frozen numbers that differ from the file, or a batch in which examples are
+computed differently than in a smaller one. Invariant: a module whose composition changed is
+compared again before its next forward pass in training mode, with its parts in their modes.
 
 A backward pass that is not the derivative of the forward pass (a hook on a tensor, an autograd
-function with a false backward) is bounded by nothing, and no file shows it: so gradients are
-compared, not outputs alone. That no example affects another is checked on the run's own batches: on
-the first, and on every one that is larger than all before. Behaviour that occurs only at other
-numbers, or only occasionally, is not found.
+function with a wrong backward) has no bound, and no file shows it: so gradients are compared, not
+only outputs. That no example affects another is checked on the run's own batches: on the first, and
+on every one that is larger than all before. Behaviour that occurs only at other numbers, or only
+occasionally, is not found.
 """
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ from lipcert.training.composition import Composition, Copies, are_copies
 from lipcert.training.network import TrainedNetwork
 
 _ASCENT: Final = 2.0**-30
-"""the loss gradient at the output, so short that clips of gradients are idle"""
+"""Length of the loss gradient at the output: so short that clips of gradients are idle."""
 _NOT_EVALUATED: Final = (
     "training: the module cannot be evaluated with copies of its weights in float64 or float32 "
     "({why}), so it is unknown whether it is the network that was bounded"
@@ -55,10 +55,10 @@ _HOOKS: Final = ("_forward_pre_hooks", "_forward_hooks")
 
 
 class SameNetwork:
-    """Of one module to one graph, from `settle` on.
+    """Compares one module with one graph, from `settle` on.
 
-    model: the module, or what is wrapped around it; made before the run has hooks there. trained:
-    by the module's names.
+    model: the module, or a wrapper around it; construct this object before the run adds hooks
+    there. trained: by the module's names.
     """
 
     def __init__(
@@ -77,19 +77,22 @@ class SameNetwork:
         self._known: Composition | None = None
         self._apart = EXAMPLES
         self.is_still = False
-        """whether the module was found unchanged when it was looked at last"""
+        """Whether the module was found unchanged when it was last checked."""
         self._read: Copies = []
         self._around: list[frozenset[tuple[str, int]]] = []
 
     def settle(self) -> None:
-        """All hooks of the run are in place, and the module has been compared without them."""
+        """Remember the module with all hooks of the run; it has been compared without them."""
         self._own = _hooks(self._network.module) - self._before
         self._known = Composition(self._network.module)
         self._around = [_hooks(wrapper) for wrapper in self._wrappers]
 
     def require(self, first: Callable[[], None] = lambda: None) -> None:
-        """Compare the module again if anything but the numbers of its parameters was changed since
-        it settled. first: what such a module has to pass before."""
+        """Compare the module again if anything but the numbers of its parameters changed since
+        `settle`.
+
+        first: a check that a changed module must pass before.
+        """
         if self._known is None:
             first()
             return
@@ -110,7 +113,7 @@ class SameNetwork:
         self._known = present
 
     def require_apart(self, x: Tensor) -> None:
-        """Compare a batch that is larger than those before with its halves.
+        """Compare a batch that is larger than all before with its halves.
 
         x: as the graph reads it, about to enter the network.
         """
@@ -121,12 +124,12 @@ class SameNetwork:
         self._apart = len(x)
 
     def passed(self) -> None:
-        """A forward pass ends, which may have written to unregistered tensors."""
+        """Copy unregistered tensors, which a forward pass that just ended may have written."""
         if self._known is not None:
             self._read = self._known.copies()
 
     def require_unwritten(self) -> None:
-        """Refuse writes to tensors that the backward pass reads, and parameters that change their
+        """Refuse writes to tensors that the backward pass reads, and hooks that change a
         gradient."""
         _refuse_hooked(self._trained)
         if not are_copies(self._read):
@@ -155,9 +158,10 @@ class SameNetwork:
 
 
 def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool | None) -> None:
-    """Output and gradients of the module are those of the graph.
+    """Raise an error unless output and gradients of the module are those of the graph.
 
-    training: the mode of all parts; None leaves each in its own. There must be no hooks of the run.
+    training: the mode of all parts; None leaves each in its own. The module must have no hooks of
+    the run.
     """
     _refuse_hooked(dict(network.module.named_parameters()))
     _refuse_subclasses(network.module)
@@ -173,10 +177,12 @@ def require_gradients(network: TrainedNetwork, graph: Graph, *, training: bool |
 
 
 def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) -> None:
-    """Output and gradients of the module at a batch are those of its two halves; and so on with the
-    first half, down to `known` examples, among which none has a part in what becomes of another.
+    """Raise an error unless output and gradients of the module at a batch are those of its two
+    halves.
 
-    All in all that takes four times as many examples as there are in the batch.
+    The first half is then compared with its halves, and so on down to `known` examples, which are
+    known not to affect one another. In all, this evaluates four times as many examples as the batch
+    has.
     """
     probe, whole, allowed = _evaluated(network, graph, training=None, examples=x)
     count = len(x)
@@ -193,7 +199,7 @@ def require_apart(network: TrainedNetwork, graph: Graph, x: Tensor, known: int) 
 def _evaluated(
     network: TrainedNetwork, graph: Graph, *, training: bool | None, examples: Tensor | None = None
 ) -> tuple[Probe, Seen, float]:
-    """The module, as `in_widest` has it."""
+    """Evaluate the module as `in_widest` does."""
     return in_widest(
         lambda dtype: Probe(
             network.module,
@@ -211,7 +217,8 @@ def _evaluated(
 
 
 def require_numbers(network: TrainedNetwork, trained: Container[str]) -> None:
-    """Live numbers that are not trained are those of the file: bounds hold for them alone.
+    """Raise UsageError unless untrained live numbers are those of the file: bounds hold only for
+    these.
 
     trained: by the module's names.
     """
@@ -238,7 +245,8 @@ def _refuse_hooked(parameters: Mapping[str, nn.Parameter]) -> None:
 
 
 def _refuse_subclasses(module: nn.Module) -> None:
-    """Copies of tensors, with which the module is compared, do not have what their class does."""
+    """Raise UsageError for tensor subclasses: the copies that are compared lack what the class
+    does."""
     for name, item in (*module.named_parameters(), *module.named_buffers()):
         if type(item) not in (nn.Parameter, Tensor):
             raise UsageError(
@@ -248,19 +256,19 @@ def _refuse_subclasses(module: nn.Module) -> None:
 
 
 def _wrappers(model: nn.Module, module: nn.Module) -> list[nn.Module]:
-    """What is around the module, and no part of it."""
+    """Return the modules around the module that it does not contain."""
     own = set(module.modules())
     return [part for part in model.modules() if part not in own]
 
 
 def _hooks(module: nn.Module) -> frozenset[tuple[str, int]]:
-    """Those around its own forward passes, by kind and number."""
+    """Return the hooks around the module's own forward passes, by kind and number."""
     return frozenset((kind, number) for kind in _HOOKS for number in getattr(module, kind))
 
 
 @contextmanager
 def _without(module: nn.Module, hooks: frozenset[tuple[str, int]]) -> Iterator[None]:
-    """These hooks do not run within."""
+    """Disable these hooks inside the block."""
     held = {kind: getattr(module, kind) for kind in _HOOKS}
     for kind, own in held.items():
         left = {number: hook for number, hook in own.items() if (kind, number) not in hooks}
@@ -283,13 +291,13 @@ def _refuse_changed(names: Iterable[str]) -> None:
 
 
 def _beside(first: Seen, second: Seen) -> Seen:
-    """Of the examples of both, whose gradients add up."""
+    """Join the outputs of two parts of a batch, and add their gradients."""
     gradients = {name: item + second.gradients[name] for name, item in first.gradients.items()}
     return Seen({}, {}, torch.cat([first.output, second.output]), gradients)
 
 
 def _compare(live: Seen, expected: Seen, allowed: float, otherwise: str) -> None:
-    """NoVerdictError that says `otherwise` of the first thing that is not as expected."""
+    """Raise NoVerdictError with `otherwise` for the first result that is not as expected."""
     longest = longest_of(expected.gradients.values())
     pairs = {"output": (live.output, expected.output, 0.0)}
     for name, gradient in expected.gradients.items():

@@ -1,12 +1,12 @@
-"""Sampling: which examples take part in each release, drawn as the account assumes.
+"""Sampling: draw which examples take part in each release, as the accounting assumes.
 
-Input: a `TrainingPlan`, a seed, the rank of this process. Output: one `Drawn` for each release.
-Invariant: over all ranks together the draws are exactly those of the plan: probabilities are ratios
-of integers, never rounded ones, and follow from the N of the plan, a public constant, never from
-how many examples there are. No state of a generator ever leaves the process: its reader would know
-the coming batches, and amplification by sampling assumes that they are secret.
+A `Sampler` takes a `TrainingPlan`, a seed and the rank of this process, and returns one `Drawn` for
+each release. Invariant: over all ranks together the draws are exactly those of the plan.
+Probabilities are ratios of integers, never rounded, and follow from the N of the plan, a public
+constant, never from the number of examples. No state of a generator ever leaves the process: its
+reader would know the coming batches, and amplification by sampling assumes that they are secret.
 
-A `batch_sampler` for any DataLoader, also outside of `make_private`: balls in bins.
+`BallsInBinsSampler` is a `batch_sampler` for any DataLoader, also outside of `make_private`.
 """
 
 import secrets
@@ -27,7 +27,7 @@ _BITS: Final = 256
 
 
 def checked_seed(seed: int) -> int:
-    """A seed that was given, for tests and reproduction; UsageError for anything but a number."""
+    """Return a given seed; raise UsageError unless it is a whole number ≥ 0."""
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise UsageError("seed: give a whole number, 0 or more")
     return seed
@@ -35,7 +35,10 @@ def checked_seed(seed: int) -> int:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Drawn:
-    """The part of this rank of the batch of one release; step: counted from 0 over the run."""
+    """This rank's part of the batch of one release.
+
+    step: counted from 0 over the run.
+    """
 
     step: int
     index: IndexArray
@@ -44,23 +47,26 @@ class Drawn:
 class Sampler(OneProcess):
     """Draws the batches of a plan, one after the other, from release number `first` on.
 
-    Under R ranks each is a part of the data, or of a common draw:
-    Poisson: rank r draws from its own examples r, r + R, … alone. Every example is drawn by one
+    With R ranks, each rank draws from its part of the data, or takes its part of a common draw:
+
+    Poisson: rank r draws only from its own examples r, r + R, …. Every example is drawn by one
     rank, independently of all others, with probability B/N: this is Poisson sampling of the whole,
     whatever the ranks know of one another.
+
     Balls in bins: likewise, rank r puts its own examples into the bins of an epoch.
+
     Without replacement, shuffle: all ranks make the same draw from one shared seed, and rank r
-    takes the places r, r + R, … of it. They must therefore be given one seed. Of N places, those
-    without an example stay empty: a batch has fewer examples then, and the others their rate.
+    takes its places r, r + R, …. They must therefore be given the same seed. Of N places, those
+    without an example stay empty: such a batch has fewer examples, and the others keep their rate.
 
-    seed: the batches follow from it; None: a secret of this process.
-    examples: how many there are; by default N.
+    seed: determines the batches; None: a secret of this process. examples: how many there are; by
+    default N.
 
-    A run that is resumed draws anew: the seed is mixed with `first`, so that even a given one does
-    not repeat the batches from before. An epoch of disjoint batches that was interrupted cannot be
-    gone on with, because who was in which is lost; `Ledger` counts the rest of it as spent, and
-    here `first` must be the beginning of an epoch, or an example might take part twice in what
-    counts as one.
+    A resumed run draws anew: the seed is mixed with `first`, so that even a given seed does not
+    repeat earlier batches. An interrupted epoch of disjoint batches cannot be continued, because it
+    is unknown which example was in which batch; `Ledger` counts the rest of it as spent, and here
+    `first` must be the beginning of an epoch, or an example might take part twice in what counts as
+    one epoch.
     """
 
     def __init__(
@@ -120,7 +126,7 @@ class Sampler(OneProcess):
         return self._step
 
     def draw(self) -> Drawn:
-        """The next batch; it may be empty."""
+        """Return the next batch; it may be empty."""
         self.require_here()
         index = self._drawn()
         twin = tape.current()
@@ -146,7 +152,7 @@ class Sampler(OneProcess):
                 return self._part.copy()
 
     def _poisson(self) -> IndexArray:
-        """Every example of the part, independently, with probability exactly B/N.
+        """Draw every example of this rank's part independently, with probability exactly B/N.
 
         Proof: `integers` draws uniformly from the N numbers 0 … N−1 (Lemire's method with
         rejection, no rounding), and B of them are below B.
@@ -156,7 +162,8 @@ class Sampler(OneProcess):
         return self._part[drawn < self.plan.batch]
 
     def _next_bin(self) -> IndexArray:
-        """Examples of the part in the next bin; `integers` draws bins uniformly, unrounded."""
+        """Return the examples of this rank's part in the next bin; `integers` draws bins uniformly,
+        unrounded."""
         place = self._step % self.plan.batches_per_epoch
         if place == 0:
             bins = self.plan.batches_per_epoch
@@ -171,13 +178,14 @@ class Sampler(OneProcess):
         return self._order[place * self.plan.batch : (place + 1) * self.plan.batch]
 
     def _shared(self, index: IndexArray) -> IndexArray:
-        """What is present of this rank's part of a common draw."""
+        """Return this rank's share of a draw that all ranks make, without examples that are
+        absent."""
         own = index[self.rank :: self.ranks]
         return own[own < self._present].copy()
 
 
 def _check_present(plan: TrainingPlan, present: int) -> None:
-    """UsageError where some examples would never be drawn."""
+    """Raise UsageError if some examples would never be drawn."""
     if present < 1:
         raise UsageError("sampling: there are no examples")
     by_place = plan.sampling in {Sampling.WITHOUT_REPLACEMENT, Sampling.SHUFFLE}
@@ -189,17 +197,23 @@ def _check_present(plan: TrainingPlan, present: int) -> None:
 
 
 class BallsInBinsSampler(data.Sampler[list[int]], OneProcess):
-    """Every epoch puts each example into one of ⌈N/B⌉ batches, uniformly and independently.
+    """A batch sampler that puts each example into one of ⌈N/B⌉ batches per epoch, uniformly and
+    independently.
 
         loader = DataLoader(data, batch_sampler=BallsInBinsSampler(len(data), batch_size=128))
 
-    Batches have about B examples, and may be empty. Its ε is that of `sampling="balls-in-bins"`
+    Batches have about B examples, and may be empty. The ε is that of `sampling="balls-in-bins"`
     (`lipcert privacy`), provided that every batch is one release and batches stay secret. An epoch
     that a loop leaves early counts as a whole one: count `--epochs`, not `--steps`.
 
-    Args: examples: N. batch_size: B; sums of gradients are divided by this constant, never by the
-        size of the batch at hand. seed: makes batches reproducible, and so not private.
-    Raises: UsageError where there is no example, or no batch of that size.
+    Args:
+        examples: N, the number of examples.
+        batch_size: B; sums of gradients are divided by this constant, never by the size of the
+            current batch.
+        seed: makes batches reproducible, and therefore not private.
+
+    Raises:
+        UsageError: if there is no example, or no batch of that size.
     """
 
     def __init__(self, examples: int, batch_size: int, seed: int | None = None) -> None:
@@ -212,11 +226,11 @@ class BallsInBinsSampler(data.Sampler[list[int]], OneProcess):
         )
 
     def __len__(self) -> int:
-        """How many batches an epoch has."""
+        """Return the number of batches in an epoch."""
         return self.bins
 
     def __iter__(self) -> Iterator[list[int]]:
-        """The batches of one epoch."""
+        """Return the batches of one epoch."""
         self.require_here()
         bins = self._generator.integers(0, self.bins, size=self.examples)
         return iter([np.flatnonzero(bins == number).tolist() for number in range(self.bins)])

@@ -1,11 +1,11 @@
-"""Suggesting: from a module and a planned run to a module that can be trained, and its mechanism.
+"""Suggest: turn a module and a planned run into a module that can be trained, and its mechanism.
 
     found = lipcert.suggest(module, example, Settings(input_box=(0, 1), target_epsilon=8, …))
     print(found)
     private = make_private(found.module, optimizer, loader, found.mechanism(), **found.run())
 
-A module gets no other layers than those that `make_trainable` needs; changes that a person may
-write are in `to_edit`.
+A module gets only those new layers that `make_trainable` needs; `to_edit` lists changes that a
+person may make.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ from lipcert.training.replacing import make_trainable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ModuleSuggestions:
-    """What `lipcert.suggestions` found of a module, and one of its recipes.
+    """The suggestions for a module, and one of their recipes.
 
-    suggestions: of the module as `make_trainable` made it. recipe: one of them. module: a copy of
-    the given one for the recipe, in which what the recipe does not train needs no gradient;
-    changes: what `make_trainable` replaced in it, one line for each place. settings: of a run of
-    that module.
+    suggestions: for the module as `make_trainable` made it. recipe: one of them. module: a copy of
+    the given module for the recipe; what the recipe does not train needs no gradient. changes: what
+    `make_trainable` replaced in it, one line for each place. settings: of a run of that module.
     """
 
     suggestions: Suggestions
@@ -51,25 +50,25 @@ class ModuleSuggestions:
     _network: TrainedNetwork
 
     def mechanism(self) -> TrainingMechanism:
-        """What `make_private` takes to run this recipe."""
+        """Return the mechanism that `make_private` takes to run this recipe."""
         found = mechanism_of(replace(self.settings, freeze=(), trainable=()))
         turns = self.recipe.orthogonalize
         return replace(found, orthogonalize=turns) if isinstance(found, Clipless) else found
 
     def optimizer(self) -> Adam:
-        """Of the trained parameters of `module`, at the rate of the recipe."""
+        """Return an optimizer of the trained parameters of `module`, at the rate of the recipe."""
         if self.recipe.learning_rate is None:
             raise UsageError("suggest: a learning rate depends on the run: give settings of one")
         trained = [weight for weight in self.module.parameters() if weight.requires_grad]
         return Adam(trained, lr=self.recipe.learning_rate)
 
     def run(self) -> Mapping[str, Any]:
-        """The plan of the settings, as keyword arguments of `make_private`."""
+        """Return the plan of the settings, as keyword arguments of `make_private`."""
         given = {name: getattr(self.settings, name) for name in (*RUN_KEYS, "noise_multiplier")}
         return {name: value for name, value in given.items() if value is not None}
 
     def under(self, mechanism: str) -> ModuleSuggestions:
-        """The same with the best recipe of another mechanism, for example "clipless"."""
+        """Return the same with the best recipe of another mechanism, for example "clipless"."""
         for recipe in self.suggestions.recipes:
             if recipe.mechanism == mechanism:
                 return _made(self.suggestions, recipe, self._network, self.changes)
@@ -78,7 +77,8 @@ class ModuleSuggestions:
 
     @property
     def to_edit(self) -> tuple[str, ...]:
-        """Other networks that a person may write for smaller bounds by weights, not analysed."""
+        """Changes of the network, to be made by hand, for which bounds by weights may be smaller;
+        not analysed."""
         return tuple(f"{edit.change}: {edit.how}" for edit in self.suggestions.edits)
 
     def __str__(self) -> str:
@@ -86,20 +86,20 @@ class ModuleSuggestions:
         lines = [f"STOP    {text}" for text in found.stops]
         lines.append(f"Now     {found.baseline_mechanism}: {_shown(found.baseline, of_norms)}")
         lines.append(f"Recipe  {recipe.mechanism}: {_shown(recipe.outcome, of_norms)}")
-        lines += [_told(f"{change.change}: {change.how}") for change in recipe.changes]
+        lines += [_indented(f"{change.change}: {change.how}") for change in recipe.changes]
         if recipe.learning_rate is not None:
-            lines.append(_told(f".optimizer(): Adam(lr={recipe.learning_rate})"))
+            lines.append(_indented(f".optimizer(): Adam(lr={recipe.learning_rate})"))
         if found.rehearsal is not None:
-            lines += ["Rehearsed", *map(_told, rehearsal_told(found.rehearsal))]
+            lines += ["Rehearsed", *map(_indented, rehearsal_told(found.rehearsal))]
         lines += ["Done in .module", *(f"  {line}" for line in self.changes or ("nothing",))]
         others = [other for other in found.recipes if other.mechanism != recipe.mechanism]
         if others:
             lines.append("Other mechanisms, by .under(NAME)")
-            lines += [_told(f"{found.unproven}.")] if found.unproven else []
+            lines += [_indented(f"{found.unproven}.")] if found.unproven else []
             lines += [f"  {other.mechanism}: {_shown(other.outcome, of_norms)}" for other in others]
         if self.to_edit:
             lines.append("Other networks, to be written by hand: bounds by weights may be smaller")
-            lines += map(_told, self.to_edit)
+            lines += map(_indented, self.to_edit)
         return "\n".join(lines)
 
 
@@ -115,17 +115,24 @@ def suggest(
     public: KnownExamples | None = None,
     progress: bool | None = None,
 ) -> ModuleSuggestions:
-    """What would make a private run of a module learn, and the module for the best of it.
+    """Find what makes a private run of a module learn, and return the module for the best recipe.
 
-    example: a batch [examples, …] that shows the shape of an example, a tuple of them for several
-    inputs; its numbers are not used. settings: the run and its mechanism; that of a training
-    mechanism is `mechanism.settings(run)`.
-    public: examples (x, y) at which gradients are measured; data: private ones, which costs privacy
-    that no ε of the run covers; neither: random admissible inputs. budget, in seconds, probe and
-    examples: of `lipcert.suggestions.engine.suggest`. progress: as for `make_private`.
+    Args:
+        example: a batch [examples, …] that shows the shape of an example, or a tuple of them for
+            several inputs; its numbers are not used.
+        settings: the run and its mechanism; for a training mechanism, `mechanism.settings(run)`.
+        examples: gives the gradients to compare with, as in `lipcert.suggestions.engine.suggest`.
+        budget: seconds, as in `lipcert.suggestions.engine.suggest`.
+        probe: as in `lipcert.suggestions.engine.suggest`.
+        data: private examples (x, y) at which gradients are measured, which costs privacy that no ε
+            of the run covers.
+        public: examples (x, y) that are not private. Without public, data and examples, random
+            admissible inputs are used.
+        progress: as for `make_private`.
 
-    Raises UsageError for what does not fit together, UnsupportedModelError for a module that cannot
-    be imported.
+    Raises:
+        UsageError: if arguments contradict one another.
+        UnsupportedModelError: if the module cannot be imported.
     """
     if not all(
         isinstance(x, Tensor) for x in (example if isinstance(example, tuple) else (example,))
@@ -152,8 +159,11 @@ def suggest(
 
 
 def _with_statistics(network: TrainedNetwork) -> TrainedNetwork:
-    """The network, whose batch normalisations are all in evaluation mode, and stay so: they are not
-    layers that compute something else in training."""
+    """Return the network without its batch normalisations among the layers that training mode
+    changes.
+
+    They are all in evaluation mode, and stay there.
+    """
     graph = network.graph
     left = tuple(layer for layer in graph.eval_layers if layer.is_dropout)
     return replace(network, model=replace(network.model, graph=replace(graph, eval_layers=left)))
@@ -162,7 +172,10 @@ def _with_statistics(network: TrainedNetwork) -> TrainedNetwork:
 def _made(
     found: Suggestions, recipe: Recipe, network: TrainedNetwork, changes: tuple[str, ...]
 ) -> ModuleSuggestions:
-    """The module for a recipe. changes: what was replaced in the module of the network before."""
+    """Return the module for a recipe.
+
+    changes: what was replaced before in the module of the network.
+    """
     plain = replace(recipe.settings, freeze=(), trainable=())
     kind = mechanism_of(plain) if plain.enforced.acts else None
     made = make_trainable(network.module, kind)
@@ -180,8 +193,8 @@ def _made(
     )
 
 
-def _told(text: str) -> str:
-    """Below a head; further lines of it further in."""
+def _indented(text: str) -> str:
+    """Indent a text below its head, and its further lines deeper."""
     return "  " + text.replace("\n", "\n      ")
 
 

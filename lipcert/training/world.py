@@ -1,15 +1,18 @@
 """World: the processes that train together.
 
-Input: the default process group, if there is one. Output: this process's rank, secrets and counts
-that all ranks share, checks that all are present and hold the same, and sums over all. Invariants:
-without a process group everything here is the identity; a rank that refuses, differs, ends or does
-not arrive stops all others, with an error that names it, before they wait longer than `patience`
-seconds.
+A `World` is this process's view of the default process group, if there is one: its rank, secrets
+and counts that all ranks share, checks that all ranks are present and hold the same values, and
+sums over all ranks.
 
-Of one process alone are its secrets: `OneProcess`.
+Invariants: without a process group everything here is the identity; a rank that refuses, differs,
+ends or does not arrive stops all others, with an error that names it, before they wait longer than
+`patience` seconds.
 
-Collective calls of torch.distributed do not say which rank they wait for, so messages go from each
-rank to each, over gloo. Once a rank is missing the group is unusable: gloo closes its connections.
+Collective calls of torch.distributed do not report which rank they wait for, so each rank sends
+messages to each other rank, over gloo. Once a rank is missing the group is unusable: gloo closes
+its connections.
+
+`OneProcess` marks objects (generators, ledgers) that must stay in the process that made them.
 """
 
 from __future__ import annotations
@@ -31,18 +34,18 @@ from torch import Tensor, nn
 from lipcert.errors import LipCertError, NoVerdictError, UsageError
 
 LONGEST: Final = 1024
-"""bytes of a word; what is longer loses its end"""
+"""Length of a message in bytes; longer ones are truncated."""
 _LEAST: Final = 0.01
-"""seconds that are waited at least, for what has arrived already"""
+"""Shortest wait in seconds, for messages that have arrived already."""
 _GONE: Final = "has ended, or its connection is lost"
 PATIENCE: Final = 120.0
-"""seconds that ranks wait for one another"""
+"""Seconds that ranks wait for one another."""
 _FAREWELL: Final = 5.0
-"""seconds that a rank which fails waits for the others, to tell them why"""
+"""Seconds that a failing rank waits for the others, to report the reason."""
 _LONG: Final = 30.0
-"""times as long the others wait for work that the first rank does alone"""
+"""Factor by which the others wait longer for work that only the first rank does."""
 _PIECE: Final = 1000
-"""letters of a text that are said at once"""
+"""Letters of a text that are sent in one message."""
 _BITS: Final = 256
 _FAILED: Final = "failed\n"
 _FINE: Final = "fine\n"
@@ -58,7 +61,7 @@ _WHOLE: Final[Mapping[int, torch.dtype]] = {
     4: torch.int32,
     8: torch.int64,
 }
-"""numbers of so many bytes as whole ones"""
+"""The integer type with the same number of bytes."""
 
 
 def heartbeat(
@@ -67,28 +70,30 @@ def heartbeat(
     """Exchange a message with all other ranks of a group, which must do the same.
 
     A rank is missing after `patience` seconds, or as soon as its process has ended.
-    Returns: by rank the words of the others that answered, and why the others did not.
+
+    Returns:
+        by rank, the words of the others that answered, and why the others did not.
     """
     deadline = time.monotonic() + patience
     data = bytearray(word.encode()[:LONGEST].ljust(LONGEST, b"\0"))
-    said = torch.frombuffer(data, dtype=torch.uint8)
+    sent = torch.frombuffer(data, dtype=torch.uint8)
     words: dict[int, str] = {}
     missing: dict[int, str] = {}
     begun: dict[int, tuple[Tensor, tuple[Any, ...]]] = {}
     for peer in range(ranks):
         if peer == rank:
             continue
-        heard = torch.zeros(LONGEST, dtype=torch.uint8)
+        received = torch.zeros(LONGEST, dtype=torch.uint8)
         try:
-            receiving: Any = dist.irecv(heard, peer, group=group)
-            begun[peer] = heard, (receiving, dist.isend(said, peer, group=group))
+            receiving: Any = dist.irecv(received, peer, group=group)
+            begun[peer] = received, (receiving, dist.isend(sent, peer, group=group))
         except RuntimeError:
             missing[peer] = _GONE
-    for peer, (heard, works) in begun.items():
+    for peer, (received, works) in begun.items():
         try:
             for work in works:
                 work.wait(timedelta(seconds=max(deadline - time.monotonic(), _LEAST)))
-            words[peer] = bytes(heard.numpy()).rstrip(b"\0").decode(errors="ignore")
+            words[peer] = bytes(received.numpy()).rstrip(b"\0").decode(errors="ignore")
         except RuntimeError:
             late = time.monotonic() >= deadline
             missing[peer] = f"did not come within {patience:g} s" if late else _GONE
@@ -98,7 +103,7 @@ def heartbeat(
 def abandon(group: Any, rank: int) -> None:
     """Close all connections of a group, so that ranks that wait for this one stop waiting.
 
-    gloo does so when a wait times out; this function serves a message that never comes.
+    gloo closes them when a wait times out; this function waits for a message that never comes.
     """
     try:
         peer = 0 if rank else 1
@@ -114,10 +119,10 @@ class WorldError(NoVerdictError):
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """This process among all.
+    """This process among all ranks.
 
-    calls: the group over which ranks talk on the CPU. sums: the one over which tensors in main
-    memory are added up, so that a sum that fails leaves the other one to ask who is missing.
+    calls: the group over which ranks exchange messages on the CPU. sums: the group over which
+    tensors in main memory are summed; if a sum fails, `calls` can still find out who is missing.
     """
 
     rank: int = 0
@@ -128,7 +133,7 @@ class World:
 
     @classmethod
     def here(cls, patience: float = PATIENCE) -> World:
-        """The default process group, or this process alone."""
+        """Return the default process group, or this process alone."""
         if not patience > 0.0:
             raise UsageError(f"training: patience={patience}: give seconds above 0")
         if not (dist.is_available() and dist.is_initialized()):
@@ -153,16 +158,18 @@ class World:
         return self.rank == 0
 
     def shared_secret(self, seed: int | None) -> int:
-        """One number for all ranks: the seed if one is given, else the first rank's secret."""
+        """Return one number for all ranks: the seed if one is given, else the first rank's
+        secret."""
         self.agree("the seed", repr(seed))  # else an example might be drawn by several ranks
         return self.from_first(secrets.randbits(_BITS) if seed is None else seed)
 
     def from_first(self, value: int) -> int:
-        """The value that the first rank has."""
+        """Return the value that the first rank has."""
         return int(self._words(str(value) if self.is_first else "", "the first rank's word")[0])
 
     def text_from_first(self, text: str) -> str:
-        """The ASCII text of the first rank, after work that only it does and that may take long."""
+        """Return the first rank's ASCII text, after work that only it does and that may take
+        long."""
         pieces = [text[start : start + _PIECE] for start in range(0, len(text), _PIECE)]
         slow = replace(self, patience=self.patience * _LONG)
         count = slow.from_first(len(pieces))
@@ -170,16 +177,16 @@ class World:
         return "".join(self._words(piece, "the first rank's word")[0] for piece in mine)
 
     def most(self, value: int) -> int:
-        """The largest value of any rank."""
+        """Return the largest value of any rank."""
         return max(int(word) for word in self._words(str(value), "the largest count"))
 
     def agree(self, what: str, value: str) -> None:
-        """UsageError unless all ranks have the same value."""
+        """Raise UsageError unless all ranks have the same value."""
         self._compare(what, {what: value}, "; give all ranks the same")
 
     def assemble(self, step: int, held: Mapping[str, str]) -> None:
-        """Require that all ranks are at this step and hold the same values by name; an error names
-        those that do not."""
+        """Require that all ranks are at this step and hold the same values; an error names the
+        difference."""
         self._compare(
             f"step {step}",
             {"the number of the step": str(step), **held},
@@ -198,7 +205,7 @@ class World:
                 )
 
     def total(self, tensors: Iterable[Tensor], step: int) -> None:
-        """Every tensor becomes its sum over the ranks; they are added up in place."""
+        """Replace every tensor, in place, by its sum over the ranks."""
         if self.ranks == 1:
             return
         for alike in _alike(tensors):
@@ -221,8 +228,8 @@ class World:
                 start += item.numel()
 
     @contextmanager
-    def telling(self) -> Iterator[None]:
-        """Notify the other ranks of an error within, unless they are its reason."""
+    def notifying(self) -> Iterator[None]:
+        """Notify the other ranks of an error inside the block, unless another rank caused it."""
         try:
             yield
         except BaseException as error:
@@ -230,8 +237,7 @@ class World:
             raise
 
     def fail(self, error: BaseException | None) -> None:
-        """Tell the others once that this rank ends; text of errors that are not LipCert's is
-        kept from them."""
+        """Notify the others once that this rank ends; the text of foreign errors is not sent."""
         is_notified = isinstance(error, WorldError) or _NOTIFIED in getattr(error, "__notes__", ())
         if self.ranks == 1 or error is None or is_notified:
             return
@@ -241,21 +247,21 @@ class World:
         error.add_note(_NOTIFIED)
 
     def leave(self) -> None:
-        """End the connections to the others, if they are still there."""
+        """End the connections to the others, if they still exist."""
         for group in (self.calls, self.sums):
             if group is not None and dist.is_initialized():
                 with suppress(ValueError, AssertionError):  # all groups were ended, and made anew
                     dist.destroy_process_group(group)
 
     def _words(self, word: str, what: str) -> list[str]:
-        """What all ranks say, in their order."""
+        """Exchange a word with all ranks; return all words, in the order of the ranks."""
         if self.ranks == 1:
             return [word]
-        heard, missing = heartbeat(self.calls, self.rank, self.ranks, _FINE + word, self.patience)
+        answers, missing = heartbeat(self.calls, self.rank, self.ranks, _FINE + word, self.patience)
         wrong = {
-            rank: f"stopped: {said.removeprefix(_FAILED)}"
-            for rank, said in heard.items()
-            if said.startswith(_FAILED)
+            rank: f"stopped: {answer.removeprefix(_FAILED)}"
+            for rank, answer in answers.items()
+            if answer.startswith(_FAILED)
         } | missing
         if wrong:
             reasons = "; ".join(f"rank {rank} {reason}" for rank, reason in wrong.items())
@@ -263,13 +269,13 @@ class World:
                 f"training: not all {self.ranks} ranks reached {what}, so nothing is released: "
                 f"{reasons}; {_RESUME}"
             )
-        words = {**heard, self.rank: _FINE + word}
+        words = {**answers, self.rank: _FINE + word}
         return [words[rank].removeprefix(_FINE) for rank in range(self.ranks)]
 
 
 @torch.no_grad()
 def refuse_sharded(module: nn.Module) -> None:
-    """UsageError for a module of which no process holds all parameters."""
+    """Raise UsageError for a module whose parameters are spread over several processes."""
     if any(hasattr(item, "device_mesh") for item in module.parameters()):  # as a DTensor has
         raise UsageError(
             "training: parameters are shared out among processes (FSDP, tensor parallelism), none "
@@ -278,10 +284,10 @@ def refuse_sharded(module: nn.Module) -> None:
 
 
 def checksum(tensors: Iterable[Tensor]) -> str:
-    """One number for all bits of all tensors, the same on every machine.
+    """Return one number for all bits of all tensors, the same on every machine.
 
     Σ mix(bᵢ + i·c) modulo 2⁶⁴ for the bits bᵢ of the i-th entry as a whole number: any single
-    change is seen, because `_mixed` is a bijection and c is fixed; several cancel each other with a
+    change is seen, because `_mixed` is a bijection and c is fixed; several changes cancel with a
     probability of about 2⁻⁶⁴. It does not protect against deliberate changes.
     """
     sums: list[int] = []
@@ -297,14 +303,14 @@ def checksum(tensors: Iterable[Tensor]) -> str:
 
 
 def _mixed(numbers: Tensor) -> Tensor:
-    """As splitmix64 does it, with signed shifts: every line can be undone."""
+    """Mix bits as splitmix64 does, with signed shifts; every line can be undone."""
     numbers = (numbers ^ (numbers >> 30)) * _FIRST
     numbers = (numbers ^ (numbers >> 27)) * _SECOND
     return numbers ^ (numbers >> 31)
 
 
 def _alike(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
-    """In lists of one type on one device."""
+    """Group the tensors into lists of one dtype on one device."""
     found: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for item in tensors:
         found.setdefault((item.dtype, item.device), []).append(item)
@@ -316,17 +322,18 @@ def _first_line(error: BaseException) -> str:
 
 
 _FORKS = [object()]
-"""what a child of this process has another of; its number alone may be that of one that ended"""
+"""Replaced in every forked child, because a process number alone may be that of a process that
+ended."""
 os.register_at_fork(after_in_child=lambda: _FORKS.__setitem__(0, object()))
 
 
 class OneProcess:
-    """Base class of objects that count, draw or noise, and must not be used in two processes.
+    """Base class of objects that count, draw or add noise, and must not be used in two processes.
 
-    A process that was forked holds the same generator in the same state: it would draw the same
-    noise as its parent, so that the difference of two releases reveals the difference of their
-    gradients without noise, while each process counts half of them. A process that only holds such
-    an object, as workers that load data do, is left alone.
+    A forked process has the same generator in the same state: it would draw the same noise as its
+    parent, so that the difference of two releases reveals the difference of their gradients without
+    noise, while each process counts only its own half. A process that only holds such an object,
+    such as a data-loading worker, is left alone.
     """
 
     _made_in: tuple[int, object]
@@ -336,12 +343,12 @@ class OneProcess:
 
     @property
     def is_here(self) -> bool:
-        """Whether this is the process that made it."""
+        """Whether this is the process that made the object."""
         number, forks = self._made_in
         return number == os.getpid() and forks is _FORKS[0]
 
     def require_here(self) -> None:
-        """UsageError in any other process."""
+        """Raise UsageError in any other process."""
         if not self.is_here:
             raise UsageError(
                 f"training: this is process {os.getpid()}, and the {type(self).__name__} of the "
@@ -351,7 +358,7 @@ class OneProcess:
             )
 
     def __reduce__(self) -> NoReturn:
-        """A copy would draw or count the same again."""
+        """Refuse copies, which would draw or count the same again."""
         raise UsageError(
             f"training: the {type(self).__name__} of a run is neither copied nor pickled, since a "
             "copy would draw and count the same again; call make_private where it is needed, and "

@@ -1,7 +1,7 @@
-"""Clips that a training run enforces: of the gradient of each example, or inside backpropagation.
+"""Clips that a training run enforces: on per-example gradients, or inside backpropagation.
 
-Input: the bounded part of a network, and its live module. Output: sums of clipped gradients, and
-hooks that clip the input and the cotangent of each layer.
+From the bounded graph of a network and its live module, this package computes sums of clipped
+gradients, and installs hooks that clip the input and the cotangent of each layer.
 """
 
 from lipcert.training.clipping.backprop import install_clips

@@ -1,11 +1,13 @@
-"""Backpropagation clipping in a live module: hooks where the bounded graph has its clips.
+"""Backpropagation clipping in a live module: a hook wherever the bounded graph has a clip.
 
-Input: a module, the graph that was bounded with its clips, and the map between the parameters of
-both. Output: handles of hooks, by which every trained layer clips its upstream cotangent and, where
-the graph does, its input, in training and in evaluation: the clips are part of the network.
-Invariant: a layer is a module that owns its parameters alone and is called once, or shares a table
-of which one of two modules reads rows; whatever cannot be mapped this way is refused by name, and
-`check_clips` verifies the mapping.
+Given a module, the graph that was bounded with its clips, and the map between their parameters,
+`install_clips` registers hooks by which every trained layer clips its upstream cotangent and, where
+the graph does, its input. They act in training and in evaluation mode: the clips are part of the
+network.
+
+Invariant: a layer is a module that alone owns its parameters and is called once, or that shares an
+embedding table with one other module, only one of the two reading rows of it. A network that does
+not have this form is refused with the names of its parameters; `check_clips` verifies the mapping.
 """
 
 from collections import Counter
@@ -31,9 +33,9 @@ _REMEDY: Final = (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HookedLayer:
-    """A trained layer: the submodule that is it, by name, and its clips in the graph.
+    """A trained layer: the name of its submodule, and its clips in the graph.
 
-    before: None where it reads its input as it is.
+    before: the clip of its input; None if the input is not clipped.
     """
 
     name: str
@@ -44,10 +46,14 @@ class HookedLayer:
 def install_clips(
     module: nn.Module, graph: Graph, matches: Mapping[str, Match]
 ) -> tuple[RemovableHandle, ...]:
-    """Hooks of all layers; they stay until their handles are removed.
+    """Install the hooks of all layers, and return their handles.
 
-    graph: as bounded, with its clips. matches: by the graph's names, the module's parameters.
-    Raises UsageError naming every parameter whose layer has no place for hooks.
+    Args:
+        graph: the bounded graph, with its clips.
+        matches: the module's parameters, by the graph's names.
+
+    Raises:
+        UsageError: with every parameter whose layer cannot be hooked.
     """
     handles: list[RemovableHandle] = []
     for layer in hooked_layers(module, graph, matches):
@@ -61,7 +67,11 @@ def install_clips(
 def hooked_layers(
     module: nn.Module, graph: Graph, matches: Mapping[str, Match]
 ) -> tuple[HookedLayer, ...]:
-    """The layers that the clips of the graph surround. Raises UsageError as `install_clips`."""
+    """Return the layers around which the graph has clips.
+
+    Raises:
+        UsageError: as `install_clips`.
+    """
     runs = list(_runs(graph))
     names = _all_owners(module)
     owners = [
@@ -93,7 +103,7 @@ def hooked_layers(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Before:
-    """Sees to it that a layer reads one tensor, and clips that where there is a clip."""
+    """A pre-hook that requires one input tensor, and clips it if the layer has an input clip."""
 
     layer: str
     clip: Node | None
@@ -110,7 +120,7 @@ class _Before:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _After:
-    """Clips the cotangent that reaches a layer."""
+    """A hook that clips the cotangent that reaches a layer."""
 
     layer: str
     clip: Node
@@ -126,12 +136,12 @@ class _After:
 
 
 def _runs(graph: Graph) -> Iterator[tuple[Node | None, Node, tuple[str, ...], bool]]:
-    """The clips around every layer of the graph, the trained parameters between them, and whether
-    rows of a table are read there.
+    """For every layer of the graph, yield its clips, its trained parameters, and whether it reads
+    rows of a table.
 
-    A layer is a path up to the clip of its cotangent. Below it, up to the clip of its input or,
-    where it has none, to the next layer or fork, nothing else is trained: every trained layer ends
-    in a clip.
+    A layer is a path that ends in the clip of its cotangent. It begins at the clip of its input or,
+    if it has none, at the previous layer or fork. Nothing else on that path is trained, because
+    every trained layer ends in a clip.
     """
     producers = {node.output: node for node in graph.nodes}
     for after in graph.nodes:
@@ -160,9 +170,9 @@ def _owner(
     names: Mapping[str, tuple[str, ...]],
     is_table: bool,
 ) -> str:
-    """The submodule that owns a parameter; "" where it has no match, or is the root's.
+    """Return the submodule that owns a parameter; "" if it has no match, or belongs to the root.
 
-    is_table: whether rows of it are read, which tells the two owners of a tied table apart.
+    is_table: whether rows of it are read, which decides between the two owners of a tied table.
     """
     recorded = matches[parameter].recorded if parameter in matches else ""
     owners = names.get(recorded, ())
@@ -172,7 +182,7 @@ def _owner(
 
 
 def _is_pair(module: nn.Module, owners: tuple[str, ...]) -> bool:
-    """Whether one of two owners reads rows of a table, and the other something else."""
+    """Whether exactly one of two owners reads rows of a table."""
     return sorted(_reads_rows(module, own) for own in owners) == [False, True]
 
 
@@ -183,7 +193,7 @@ def _reads_rows(module: nn.Module, owner: str) -> bool:
 def _obstacle(
     module: nn.Module, owners: tuple[str, ...], counts: Mapping[str, int], shared: frozenset[str]
 ) -> str | None:
-    """Why these owners are not a layer that can be hooked; None if they are."""
+    """Return why these owners are not one layer that can be hooked; None if they are."""
     if len(owners) != 1:
         return f"one layer of the network has parameters of {', '.join(map(repr, owners))}"
     (name,) = owners
@@ -199,7 +209,7 @@ def _obstacle(
 
 
 def _all_owners(module: nn.Module) -> Mapping[str, tuple[str, ...]]:
-    """The submodules that own each parameter, by each of its names."""
+    """Return the submodules that own each parameter, for each of its names."""
     named = list(module.named_parameters(remove_duplicate=False))
     owners: dict[int, list[str]] = {}
     for name, parameter in named:

@@ -1,13 +1,13 @@
-"""Decay inside the clip (Guo, 2024): the norm of ∇ℓ_i + λθ, without the gradient itself.
+"""Decay inside the clip (Guo, 2024): bound the norm of ∇ℓ_i + λθ without forming the gradient.
 
-Input: the tensors recorded in one pass, squared gradient norms, the weights, λ. Output: upper
-bounds of the squared norms. Invariant: rounding only makes them larger; where it would hide the
-angle between ∇ℓ_i and θ, ‖∇ℓ_i‖ + λ‖θ‖ is used instead.
+Given the tensors recorded in one pass, squared gradient norms, the weights and λ, this module
+computes upper bounds of the squared norms. Invariant: rounding only makes them larger; where it
+would hide the angle between ∇ℓ_i and θ, ‖∇ℓ_i‖ + λ‖θ‖ is used instead.
 
     ‖∇ℓ_i + λθ‖² = ‖∇ℓ_i‖² + 2λ⟨∇ℓ_i, θ⟩ + λ²‖θ‖²
 
-Every operand A of the network is linear in θ, so ⟨∇ℓ_i, θ⟩ = Σ ⟨∂ℓ_i/∂A, A⟩ over its uses; and
-for a product y = A·a that is ⟨b, A·a⟩, b the cotangent of y: one product more for each layer.
+Every operand A of the network is linear in θ, so ⟨∇ℓ_i, θ⟩ = Σ ⟨∂ℓ_i/∂A, A⟩ over its uses; and for
+a product y = A·a the term is ⟨b, A·a⟩, b the cotangent of y: one more product for each layer.
 """
 
 from __future__ import annotations
@@ -37,25 +37,26 @@ from lipcert.measure.lowering import LoweredNetwork
 
 _DOUBLE: Final = torch.float64
 _FAST_ALGORITHM: Final = 64
-"""additions by which the kernels of a convolution that transform small tiles (Winograd, FFT) are
-taken to be worse than sums of products: an assumption, which leaves them six bits"""
+"""Convolution kernels that transform small tiles (Winograd, FFT) are assumed to be at most as
+inaccurate as sums of products with this many more additions. This assumption grants them six
+bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inner:
-    """Inner products, one for each example: |value − truth| ≤ error.  # float64 [examples] each"""
+    """One inner product for each example: |value − truth| ≤ error.  # float64 [examples] each"""
 
     value: Tensor
     error: Tensor
 
     def plus(self, other: Inner) -> Inner:
-        """The sum of two; the one rounding is covered."""
+        """Return the sum of two inner products; the error covers its one rounding."""
         value = self.value + other.value
         return Inner(value, (self.error + other.error) * OUTWARD + value.abs() * 2.0**-52)
 
 
 def inner_products(network: LoweredNetwork, caught: Iterable[Caught]) -> Mapping[str, Inner]:
-    """⟨∂ℓ_i/∂θ, θ⟩ by name of the trained parameter; a missing name means 0."""
+    """Return ⟨∂ℓ_i/∂θ, θ⟩ by name of the trained parameter; a missing name means 0."""
     found: dict[str, Inner] = {}
     for item in caught:
         for trained in item.plan.operands:
@@ -65,7 +66,7 @@ def inner_products(network: LoweredNetwork, caught: Iterable[Caught]) -> Mapping
 
 
 def weight_squares(network: LoweredNetwork, names: Iterable[str]) -> Tensor:
-    """An upper bound of ‖θ‖² of these parameters together.  # float64 []"""
+    """Return an upper bound of ‖θ‖² of these parameters together.  # float64 []"""
     squares = [sum_of_squares(network.parameters[name].unsqueeze(0)).upper for name in names]
     return torch.cat(squares).sum() * OUTWARD
 
@@ -73,9 +74,9 @@ def weight_squares(network: LoweredNetwork, names: Iterable[str]) -> Tensor:
 def decayed_squares(
     gradient: Squares, inner: Inner | None, weights: Tensor, decay: float
 ) -> Tensor:
-    """Upper bounds of ‖∇ℓ_i + λθ‖².  # float64 [examples]
+    """Return upper bounds of ‖∇ℓ_i + λθ‖².  # float64 [examples]
 
-    weights: ≥ ‖θ‖²; inner: None where no gradient reaches θ.
+    weights: ≥ ‖θ‖². inner: None if no gradient reaches θ.
 
     Proof: with g ≥ ‖∇ℓ_i‖², w ≥ ‖θ‖² and ⟨∇ℓ_i, θ⟩ ≤ v + e the formula holds, and adding three
     terms of these magnitudes costs at most γ_8 of them; the triangle inequality holds as well.
@@ -111,7 +112,10 @@ def _inner(network: LoweredNetwork, item: Caught, trained: OperandPlan) -> Inner
 
 
 def _of_quotient(network: LoweredNetwork, item: Caught) -> Inner:
-    """−⟨b, y⟩ for y = a/d, for ∂y/∂d = −a/d². Proof: each y is rounded once, each product again."""
+    """Return −⟨b, y⟩ for y = a/d, since ∂y/∂d = −a/d².
+
+    Proof: each entry of y is rounded once, and each product once more.
+    """
     a, b = _pair(item)
     y = network.lowered(item.node, [a], network.operands(item.node))
     entries = prod(b.shape[1:])
@@ -122,12 +126,12 @@ def _of_quotient(network: LoweredNetwork, item: Caught) -> Inner:
 
 
 def _of_product(network: LoweredNetwork, item: Caught) -> Inner:
-    """⟨b, y⟩ for y = W·a, computed anew from the value.
+    """Return ⟨b, y⟩ for y = W·a, which is computed again from the value a.
 
     Proof: with n terms in an entry, |ŷ − y| ≤ γ_n|W||a| entry by entry, and the root of the sum of
     their squares is at most γ_n‖W‖_F·√m·‖a‖ where an entry of a is read by at most m windows: the
-    matrix |W| of one position has norm ≤ ‖W‖_F, and the adjoint has the norm of the map. Hence
-    ⟨b, ŷ⟩ is off by ‖b‖ times that; forming it rounds each product once and adds in float64.
+    matrix |W| of one position has norm ≤ ‖W‖_F, and the adjoint has the norm of the map. Hence ⟨b,
+    ŷ⟩ is off by ‖b‖ times that; forming it rounds each product once and adds in float64.
     """
     a, b = _pair(item)
     weight = network.operands(item.node)["weight"]
@@ -151,12 +155,13 @@ def _pair(item: Caught) -> tuple[Tensor, Tensor]:
 
 
 def _dot(b: Tensor, y: Tensor) -> Tensor:
-    """⟨b_i, y_i⟩: products in their own dtype, their sum in float64.  # [examples]"""
+    """Return ⟨b_i, y_i⟩: products in their own dtype, their sum in float64.  # [examples]"""
     return (b * y).unsqueeze(-1).flatten(1).sum(1, dtype=_DOUBLE)
 
 
 def _terms(node: Node) -> tuple[int, int]:
-    """Terms in an entry of a product, and windows that read an entry of its value."""
+    """Return the number of terms in an entry of a product, and of windows that read an entry of its
+    value."""
     shape = node.operands["weight"].shape
     if not isinstance(node.op, Conv):
         return prod(shape[1:]), 1

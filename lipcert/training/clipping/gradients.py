@@ -1,20 +1,20 @@
-"""ClippedGradients: the sum of clipped gradients of a batch, from one pass forward and backward.
+"""ClippedGradients: the sum of clipped gradients of a batch, from one forward and backward pass.
 
-That is Σ_i c_ik(∇_k ℓ_i + λθ_k) for every trained parameter. A `ClipRule` says which norm the
-gradient of one example may keep, and of which parameters together: the radius that is enforced is
-the very number that the noise rests on. From one pass over a batch follow the factors
-min(1, C_k/‖g_ik‖) of every example i and group k, without any per-example gradient. Cotangents go
-down unscaled, and only a parameter's own gradient sees c_ik·b_i, so that every group has factors of
-its own (book-keeping: Bu et al., 2023): one product for each matrix or kernel, no second forward
-pass; gradients of other operands are small, and differentiated by autograd.
+The sum is Σ_i c_ik(∇_k ℓ_i + λθ_k) for every trained parameter. A `ClipRule` gives the groups of
+parameters and the radius of each group: the enforced radius is the very number from which the noise
+is computed. One pass over a batch gives the factors min(1, C_k/‖g_ik‖) of every example i and group
+k, without forming any per-example gradient. Cotangents are passed down unscaled, and only a
+parameter's own gradient uses c_ik·b_i, so that every group has its own factors (book-keeping: Bu et
+al., 2023). This takes one product for each matrix or kernel and no second forward pass; gradients
+of other operands are small, and autograd computes them.
 
-The pass is one of the imported graph, at the weights of the moment: of its live tensors those that
-lie contiguously in storage of their own are shared, and others copied before each pass.
+The pass runs the imported graph at the present weights. Live tensors that lie contiguously in
+storage of their own are shared; others are copied before each pass.
 
 Invariants: the norms are upper bounds, and the factors are rounded down, so that c·‖g‖ ≤ C in real
-arithmetic; an example whose gradient is not finite has the factor 0. Norms and sums are those of
-the same tensors: an example moves the sum by at most the radius of each group, up to the rounding
-of the additions, however inexact the pass itself was.
+arithmetic; an example whose gradient is not finite has the factor 0. Norms and sums use the same
+tensors: an example moves the sum by at most the radius of each group, up to the rounding of the
+additions, however inexact the pass itself was.
 """
 
 import math
@@ -53,10 +53,10 @@ _WHOLE: Final = (torch.float32, torch.float64)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveNetwork:
-    """A network and its operands that must be updated before it is used.
+    """A network together with those operands that must be updated before it is used.
 
-    copied: pairs of a live tensor and its contiguous copy. derived: operands that are not views,
-    and the tensors that hold them.
+    _copied: pairs of a live tensor and its contiguous copy. _derived: operands that are not views,
+    with the tensors that hold them.
     """
 
     _network: LoweredNetwork
@@ -65,8 +65,11 @@ class LiveNetwork:
 
     @classmethod
     def of(cls, graph: Graph, tensors: Mapping[str, Tensor]) -> Self:
-        """tensors: live ones, of all trained parameters at least; the others may be those of the
-        file. Raises NoVerdictError unless they are of one type, float32 or float64.
+        """Build the network on live tensors, of all trained parameters at least; others may be the
+        file's.
+
+        Raises:
+            NoVerdictError: unless all tensors have one type, float32 or float64.
         """
         like = _like({name: tensors[name] for name in graph.parameters if name in tensors})
         parameters: dict[str, Tensor] = {}
@@ -86,12 +89,12 @@ class LiveNetwork:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all tensors are the live ones, so that there is nothing to update."""
+        """Whether all tensors are the live ones, so that nothing needs updating."""
         return not (self._copied or self._derived)
 
     @torch.no_grad()
     def present(self) -> LoweredNetwork:
-        """The network at the present weights; always the same object."""
+        """Update the network to the present weights and return it; always the same object."""
         for live, copy in self._copied:
             copy.copy_(live)
         for operand, tensor in self._derived:
@@ -100,7 +103,7 @@ class LiveNetwork:
 
 
 def _like(tensors: Mapping[str, Tensor]) -> Tensor:
-    """A tensor of their dtype and on their device."""
+    """Return a tensor of their common dtype and device."""
     first, like = next(iter(tensors.items()))
     for name, live in tensors.items():
         if live.dtype not in _WHOLE or (live.dtype, live.device) != (like.dtype, like.device):
@@ -118,7 +121,7 @@ def _is_plain(tensor: Tensor) -> bool:
 
 
 def _derived(network: LoweredNetwork) -> tuple[tuple[Operand, Tensor], ...]:
-    """Operands of parameters whose tensors have storage of their own."""
+    """Return operands of parameters whose tensors have storage of their own."""
     return tuple(
         (operand, tensor)
         for node in network.graph.nodes
@@ -134,10 +137,10 @@ def _shares(view: Tensor, whole: Tensor) -> bool:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClipRule:
-    """∇ℓ_i + λθ of every group, scaled down to its radius, which is the bound of the group.
+    """The rule that scales ∇ℓ_i + λθ of every group down to its radius, the bound of the group.
 
-    loss_clip: the norm to which ∂ℓ/∂logits is clipped before, None where it is not. weight_decay:
-    λ, 0 where the clip does not cover the decay.
+    loss_clip: the norm to which ∂ℓ/∂logits is clipped first; None if it is not clipped.
+    weight_decay: λ; 0 if the clip does not cover the decay.
     """
 
     groups: tuple[Group, ...]
@@ -150,30 +153,35 @@ class ClipRule:
 
     @classmethod
     def of(cls, run: Bounded, weight_decay: float = 0.0) -> Self:
-        """As analysed. C for all parameters together, C/√K for each of K groups; less where the
-        network itself bounds the gradient by less, and the noise was set for that."""
+        """Return the rule of an analysed run.
+
+        The radii are C for all parameters together, or C/√K for each of K groups; less where the
+        network itself bounds the gradient by less, because the noise was set for that.
+        """
         return cls(run.groups, run.loss, run.loss_clip, weight_decay)
 
     @property
     def radii(self) -> list[float]:
-        """To which the gradients of the groups are clipped."""
+        """The norms to which the gradients of the groups are clipped."""
         return [group.grad_norm for group in self.groups]
 
     def losses(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """ℓ of every example; labels as `checked_labels` returns them.  # [examples]"""
+        """Return ℓ of every example; labels as `checked_labels` returns them.  # [examples]"""
         return per_example_loss(self.loss, logits, labels, self.loss_clip)
 
 
 OUTWARD: Final = 1.0 + 2.0**-40
 _SHARE: Final = 1.0 - 2.0**-20
-"""of the radius: rounding the norm, the factor to float32, and its product with a cotangent, adds
-less"""
+"""Share of the radius that is used: rounding the norm, the factor to float32, and its product with
+a cotangent adds less than the rest."""
 
 
 def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Tensor:
-    """The factors of a pass, for a caller within `exact_arithmetic`.  # [examples, groups]
+    """Return the clipping factors of a pass; call it inside `exact_arithmetic`.  # [examples,
+    groups]
 
-    Raises NoVerdictError where weights that decay inside the clip are not finite.
+    Raises:
+        NoVerdictError: if weights that decay inside the clip are not finite.
     """
     inner = inner_products(network, passed.caught) if rule.weight_decay > 0.0 else {}
     own = [_norms(network, group, rule.weight_decay, passed, inner) for group in rule.groups]
@@ -183,9 +191,10 @@ def clip_factors(network: LoweredNetwork, rule: ClipRule, passed: Passed) -> Ten
 
 
 def factors_of(norms: Tensor, radii: Tensor, dtype: torch.dtype) -> Tensor:
-    """min(1, C_k/‖g_ik‖), rounded down.  # [examples, groups]
+    """Return min(1, C_k/‖g_ik‖), rounded down.  # [examples, groups]
 
-    Nothing of an example that is not finite; a factor below the normal numbers is imprecise.
+    An example whose gradient is not finite gets 0 in every group. A factor below the normal numbers
+    is imprecise, and becomes 0.
     """
     factors = (radii * _SHARE / norms).clamp_max_(1.0).to(dtype)
     counts = factors >= torch.finfo(dtype).tiny  # false where the norm is not finite
@@ -201,7 +210,7 @@ def _norms(
     passed: Passed,
     inner: Mapping[str, Inner],
 ) -> Tensor:
-    """Upper bounds of what is clipped.  # float64 [examples]"""
+    """Return upper bounds of the norms that are clipped.  # float64 [examples]"""
     found = [passed.squares[name] for name in group.parameters]
     if decay == 0.0:
         return Squares.total_upper(found).sqrt_()
@@ -222,9 +231,9 @@ def _norms(
 def summed_gradient(
     network: LoweredNetwork, trained: OperandPlan, value: Tensor | None, cotangent: Tensor
 ) -> Tensor:
-    """Σ_i ∂⟨cotangent_i, output_i⟩/∂operand, of the operand's shape.
+    """Return Σ_i ∂⟨cotangent_i, output_i⟩/∂operand, in the operand's shape.
 
-    value: None only where the gradient needs none.
+    value: None only if the gradient does not need it.
     """
     use, value = trained.use, None if value is None else value.to(cotangent.dtype)
     a, b = arranged(use.node, value, cotangent)
@@ -249,7 +258,7 @@ def summed_gradient(
 
 
 def weighted(rows: Tensor, factors: Tensor) -> Tensor:
-    """Σ_i factors_i·rows_i.  # [...] of rows [examples, ...]"""
+    """Return Σ_i factors_i·rows_i, for rows [examples, ...].  # [...]"""
     order = memory_order(rows)
     moved = rows.permute(0, *order)
     total = factors.to(rows.dtype) @ moved.reshape(len(rows), -1)
@@ -258,7 +267,7 @@ def weighted(rows: Tensor, factors: Tensor) -> Tensor:
 
 
 def in_parameter(operand: Operand, gradient: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The gradient of an operand as one of its parameter: the adjoint of the view."""
+    """Turn the gradient of an operand into that of its parameter: the adjoint of the view."""
     if operand.places is None:
         moved = gradient.reshape(shape)
         return moved if operand.scale == 1.0 else moved * operand.scale
@@ -271,8 +280,10 @@ def in_parameter(operand: Operand, gradient: Tensor, shape: tuple[int, ...]) -> 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClippedSum:
-    """gradients: by the graph's names, each in the parameter's shape. factors: [examples, groups];
-    0 for examples that are left out because their gradient is not finite: no noise covers them.
+    """A sum of clipped gradients and its factors.
+
+    gradients: by the graph's names, each in the parameter's shape. factors: [examples, groups]; 0
+    for examples that are left out because their gradient is not finite: no noise would cover them.
     """
 
     gradients: Mapping[str, Tensor]
@@ -281,21 +292,23 @@ class ClippedSum:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Asked:
-    """The sum of the clipped gradients of a batch, for when it is called. losses: of the examples,
-    without their history, where its pass has them."""
+    """The sum of the clipped gradients of a batch, computed when `gradients` is called.
+
+    losses: of the examples, detached, if the pass has computed them.
+    """
 
     gradients: Callable[[], Mapping[str, Tensor]]
     losses: Tensor | None = None
 
 
 _AT_ONCE: Final = {"cpu": 2**25}
-"""bytes of values: more examples are measured in parts, which takes less memory and, as caches hold
-more of a part, no more time"""
+"""Bytes of intermediate values, by device type. Larger batches are measured in parts, which takes
+less memory and no more time, because caches hold more of a part."""
 _ELSEWHERE: Final = 2**30
 
 
 class ClippedGradients:
-    """Of one network under one rule."""
+    """Computes sums of clipped gradients of one network under one rule."""
 
     def __init__(self, live: LiveNetwork, rule: ClipRule) -> None:
         network = live.present()
@@ -311,22 +324,27 @@ class ClippedGradients:
 
     @classmethod
     def of(cls, run: Bounded, tensors: Mapping[str, Tensor], weight_decay: float = 0.0) -> Self:
-        """As analysed, on the live tensors by the graph's names, in the graph's orientation."""
+        """Build it for an analysed run.
+
+        tensors: the live tensors, by the graph's names and in the graph's orientation.
+        """
         return cls(LiveNetwork.of(run.graph, tensors), ClipRule.of(run, weight_decay))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The output for x, from a pass that `asked` of this very tensor ends."""
+        """Return the output for x. The pass stays open until `asked` is called with this very
+        tensor."""
         parts = [self._engine.begun(part) for part in self._parts(x)]
         self._begun = (x, parts)
         return _joined([part.output.detach() for part in parts])
 
     @property
     def follows(self) -> bool:
-        """Whether a pass that has begun stays one at the present weights while others begin."""
+        """Whether an open pass stays valid at the present weights while other passes begin."""
         return self._live.is_shared
 
     def asked(self, x: Tensor, labels: Tensor) -> Asked:
-        """The sums of the pass that has begun, if that is one of x, whenever they are called."""
+        """Return the sums of the open pass if it is one of x, or else of a new pass; computed when
+        called."""
         begun, self._begun = self._begun, None
         if begun is None or begun[0] is not x or not len(x):
             return Asked(lambda: self.summed(x, labels).gradients)
@@ -340,9 +358,12 @@ class ClippedGradients:
         )
 
     def summed(self, x: Tensor, labels: Tensor, begun: Sequence[Begun] = ()) -> ClippedSum:
-        """x: [examples, *input_shape]; labels: as `checked_labels` returns them, on its device.
+        """Return the clipped sum of a batch.
 
-        begun: passes at the present weights of x, split as `forward` does.
+        Args:
+            x: [examples, *input_shape].
+            labels: as `checked_labels` returns them, on the device of x.
+            begun: open passes of x at the present weights, split as `forward` does.
         """
         network = self._engine.network if begun else self._live.present()
         gradients: dict[str, Tensor] = {}
@@ -362,12 +383,13 @@ class ClippedGradients:
         return ClippedSum(gradients, _joined(factors))
 
     def _parts(self, tensor: Tensor) -> Sequence[Tensor]:
-        """Of the examples, those that are measured at once: parts of about the same size."""
+        """Split a batch into parts of about equal size that are small enough to measure at once."""
         count = -(-len(tensor) // self._most)
         return (tensor,) if count < 2 else torch.tensor_split(tensor, count)
 
     def _add(self, passed: Passed, factors: Tensor, gradients: dict[str, Tensor]) -> None:
-        """Adds up. Examples that count nowhere are left out, for 0·NaN is not 0."""
+        """Add the weighted gradients of a pass. Examples with only zero factors are dropped: 0·NaN
+        is not 0."""
         kept = None if bool(factors.all()) else factors.any(dim=1).nonzero().squeeze(1)
         factors = factors if kept is None else factors[kept]
         if not len(factors):
@@ -405,7 +427,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _picked(item: Caught, kept: Tensor | None) -> Caught:
-    """The examples at these indices; None: all."""
+    """Return the examples at these indices; all if None."""
     if kept is None:
         return item
     value, cotangent = (None if own is None else own[kept] for own in (item.value, item.cotangent))
@@ -414,5 +436,5 @@ def _picked(item: Caught, kept: Tensor | None) -> Caught:
 
 
 def placed(factors: Tensor, like: Tensor) -> Tensor:
-    """One factor for each example.  # [examples, 1, ...]"""
+    """Reshape one factor per example so that it broadcasts.  # [examples, 1, ...]"""
     return factors.to(like.dtype).reshape(-1, *[1] * (like.dim() - 1))

@@ -1,13 +1,13 @@
-"""Probe: one evaluation of a live module, and one of the graph that was bounded, on equal numbers.
+"""Probe: evaluate a live module and the graph that was bounded on the same numbers.
 
-A `Seen` is what every clip saw on its way forward and backward, the output, and all gradients, of
-either. The module is left as it was: it computes with copies of its tensors, in float64 where it
-allows that, and the random state is restored.
+A `Seen` holds, for one of the two, what every clip received forward and backward, the output, and
+all gradients. The module is left unchanged: it computes with copies of its tensors, in float64 if
+it can, and the random state is restored.
 
-`check_clips` compares the clips of the two. A clip depends on what it is given and on nothing else.
-So where every clip of the module is given what its counterpart in the graph is given, example by
-example, the two compute the same at all other inputs too, also where a clip that happens to be idle
-here takes effect.
+`check_clips` compares the clips of the two. A clip depends only on what it is given. So if every
+clip of the module is given the same as its counterpart in the graph, example by example, the two
+compute the same at all other inputs too, including inputs at which a clip takes effect that happens
+to be idle here.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,20 +30,22 @@ from lipcert.training.clipping.backprop import HookedLayer, hooked_layers
 from lipcert.training.modes import at_rest
 
 ALLOWED: Final = {torch.float64: 1e-5, torch.float32: 1e-2}
-"""relative; a file rounds constants to float32, and float32 may turn a ReLU at its kink"""
+"""Allowed relative difference. A file rounds constants to float32, and float32 arithmetic may
+switch a ReLU at its kink."""
 FAINT: Final = 1e-3
-"""of the longest of its kind: what is shorter is compared with that"""
+"""Tensors shorter than this share of the longest of their kind are compared relative to that
+share."""
 EXAMPLES: Final = 3
-"""random ones"""
+"""Number of random examples."""
 _ALL: Final = slice(None)
 _Gradients: TypeAlias = tuple[Mapping[str, Tensor], Mapping[str, Tensor]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What layers read and receive, the output, and gradients by the graph's names.
+    """What layers read and receive, the output, and the gradients by the graph's names.
 
-    inputs: every call; of the graph, those that are clipped.
+    inputs: of every call; for the graph, only inputs that are clipped.
     """
 
     inputs: Mapping[str, Sequence[Tensor]]
@@ -53,7 +55,7 @@ class Seen:
 
 
 class Probe:
-    """One evaluation of both, on the same numbers."""
+    """Evaluates module and graph on the same numbers."""
 
     def __init__(
         self,
@@ -68,9 +70,10 @@ class Probe:
         read: Callable[[object], Tensor | None] | None = None,
         examples: Tensor | None = None,
     ) -> None:
-        """training: the mode of the module; None leaves each part in its own. ascent: how long
-        ∂/∂output is. read: what the loss reads of what the module returns, if that is no
-        tensor. examples: on which it is evaluated, as the graph reads them; None: random ones."""
+        """training: the mode of the module; None leaves each part in its own. ascent: the length of
+        ∂/∂output. read: extracts what the loss reads, if the module does not return a tensor.
+        examples: the examples to evaluate, in the form that the graph reads; random ones if
+        None."""
         named = {
             **dict(module.named_parameters(remove_duplicate=False)),
             **dict(module.named_buffers(remove_duplicate=False)),
@@ -91,12 +94,12 @@ class Probe:
         self._ascent = ascents.to(device, dtype) * ascent
         self._training = training
         self.refused = "its output is of another type"
-        """why the last evaluation of the module gave nothing, where it did"""
+        """Why the last evaluation of the module failed, if it did."""
         self._before = {name: item.detach().clone() for name, item in self._state.items()}
         self._trained = [name for name, item in graph.parameters.items() if item.trainable]
 
     def of_module(self, rows: slice = _ALL) -> Seen | None:
-        """Results of the module on these examples, with its hooks; None where it does not take this
+        """Evaluate the module, with its hooks, on these examples; None if it does not support the
         dtype."""
         inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
         outputs: dict[str, Tensor] = {}
@@ -124,7 +127,7 @@ class Probe:
         return Seen(inputs, cotangents, found.detach(), oriented)
 
     def changed_buffers(self) -> list[str]:
-        """Copies that `of_module` has changed, by name."""
+        """Return the names of the copies that `of_module` has changed."""
         return [
             name
             for name, item in self._state.items()
@@ -132,7 +135,7 @@ class Probe:
         ]
 
     def of_graph(self) -> Seen:
-        """The same numbers through the graph that was bounded."""
+        """Evaluate the bounded graph on the same numbers."""
         layers = {item.before.name: item.name for item in self._layers if item.before is not None}
         clips = {layer.after.name: layer.name for layer in self._layers}
         inputs: dict[str, list[Tensor]] = {layer.name: [] for layer in self._layers}
@@ -163,13 +166,14 @@ class Probe:
         return Seen(inputs, cotangents, found.detach(), gradients)
 
     def _tensor(self, name: str) -> Tensor:
-        """The copy behind a name of the graph."""
+        """Return the copy behind a name of the graph."""
         return self._state[self._names[self._matches[name].recorded]]
 
     def _gradients(
         self, weighted: Tensor, leaves: Sequence[Tensor], layers: Mapping[str, Tensor]
     ) -> _Gradients:
-        """Of a random functional of the output: by parameter, and at what each layer returns."""
+        """Differentiate a random functional of the output by each parameter and by each layer's
+        output."""
         wanted = [*leaves, *layers.values()]
         found = torch.autograd.grad(weighted.sum(), wanted, allow_unused=True)
         dense = [
@@ -184,7 +188,7 @@ class Probe:
 
 
 def random_numbers(graph: Graph, rng: np.random.Generator) -> Tensor:
-    """Numbers, and of inputs that are whole numbers such as the network reads."""
+    """Draw normal numbers; inputs of whole numbers get numbers that the network reads."""
     numbers = rng.standard_normal((EXAMPLES, *graph.input_shape))
     flat, start = numbers.reshape(EXAMPLES, -1), 0
     for part in graph.inputs:
@@ -195,8 +199,10 @@ def random_numbers(graph: Graph, rng: np.random.Generator) -> Tensor:
 
 
 def as_read(x: Tensor, graph: Graph, real: torch.dtype | None = None) -> tuple[Tensor, ...]:
-    """The inputs of the module, from those of the graph. real: the type of those that are not whole
-    numbers, where x is of one that holds these, too."""
+    """Return the inputs of the module from those of the graph.
+
+    real: the dtype of inputs that are not whole numbers, if x has a dtype that holds both kinds.
+    """
     parts = [x] if not graph.parts else torch.split(x, [part.size for part in graph.parts], dim=1)
     return tuple(
         own.reshape(len(x), *example(part.shape)).to(torch.long if part.whole else real or x.dtype)
@@ -205,8 +211,11 @@ def as_read(x: Tensor, graph: Graph, real: torch.dtype | None = None) -> tuple[T
 
 
 class _ForwardAndBack(nn.Module):
-    """A module and a backward pass through it, which may evaluate parts of it again
-    (torch.utils.checkpoint): with the same copies of its tensors as the forward pass."""
+    """A module whose forward pass includes a backward pass through it.
+
+    The backward pass may evaluate parts of the module again (torch.utils.checkpoint), and must then
+    use the same copies of its tensors as the forward pass.
+    """
 
     def __init__(
         self,
@@ -222,7 +231,7 @@ class _ForwardAndBack(nn.Module):
         self._dtype = dtype
 
     def forward(self, *x: Tensor) -> tuple[Tensor, _Gradients] | None:
-        """The output with its gradients; None where it is not a tensor of this dtype."""
+        """Return the output and its gradients; None if the output is not a tensor of this dtype."""
         output = self.inner(*x)
         found = output if self._read is None else self._read(output)
         if not isinstance(found, Tensor) or found.dtype is not self._dtype:
@@ -238,7 +247,7 @@ def _watching(
     *,
     training: bool | None,
 ) -> Iterator[None]:
-    """Keeps what every layer reads before its clip, and returns behind it."""
+    """Record what every layer reads before its clip, and what it returns after it."""
     modes = {part: part.training for part in module.modules()}
     devices = {item.device for item in module.parameters() if item.device.type == "cuda"}
     with ExitStack() as stack:
@@ -292,7 +301,7 @@ def _oriented(tensor: Tensor, match: Match) -> Tensor:
 
 
 def _copied(tensor: Tensor, dtype: torch.dtype, *, requires_grad: bool) -> Tensor:
-    """A leaf of its own, contiguous; integers stay what they are."""
+    """Return a contiguous leaf copy in this dtype; integers keep theirs."""
     plain = tensor.detach().clone(memory_format=torch.contiguous_format)
     if not plain.is_floating_point():
         return plain
@@ -305,7 +314,10 @@ def check_clips(
     matches: Mapping[str, Match],
     read: Callable[[object], Tensor | None] | None = None,
 ) -> None:
-    """graph: as bounded, with its clips. matches: as `install_clips` had. read: as of a `Probe`."""
+    """Raise NoVerdictError unless the clips of the module are those of the graph.
+
+    graph: the bounded graph, with its clips. matches: as for `install_clips`. read: as for `Probe`.
+    """
     layers = hooked_layers(module, graph, matches)
     probe, live, allowed = in_widest(
         lambda dtype: Probe(module, graph, matches, layers, dtype, read=read),
@@ -316,10 +328,13 @@ def check_clips(
 
 
 def in_widest(made: Callable[[torch.dtype], Probe], otherwise: str) -> tuple[Probe, Seen, float]:
-    """The module in the widest type that it takes, and how far equal results may differ there.
+    """Evaluate the module in the widest dtype that it supports.
+
+    Returns:
+        the probe, what it saw of the module, and the relative difference allowed in that dtype.
 
     Raises:
-        NoVerdictError: with the text of `otherwise` and why no type is taken.
+        NoVerdictError: if no dtype is supported: the text `otherwise`, with the reason.
     """
     why = ""
     for dtype, allowed in ALLOWED.items():
@@ -332,7 +347,8 @@ def in_widest(made: Callable[[torch.dtype], Probe], otherwise: str) -> tuple[Pro
 
 
 def agree(found: Tensor, expected: Tensor, allowed: float, longest: float = 0.0) -> bool:
-    """Whether two tensors agree, relative to the second or a share of the longest of its kind."""
+    """Whether two tensors agree, relative to the second or to a share of the longest of its
+    kind."""
     if found.shape != expected.shape:
         return False
     scale = max(length(expected), FAINT * longest)
@@ -340,12 +356,12 @@ def agree(found: Tensor, expected: Tensor, allowed: float, longest: float = 0.0)
 
 
 def longest_of(tensors: Iterable[Tensor]) -> float:
-    """The largest length of some tensors."""
+    """Return the largest length of these tensors."""
     return max(map(length, tensors))
 
 
 def length(tensor: Tensor) -> float:
-    """The 2-norm of all entries together."""
+    """Return the 2-norm of all entries together."""
     return float(torch.linalg.vector_norm(tensor.double()))
 
 

@@ -1,10 +1,11 @@
 """SingleGradients: the sum of clipped gradients of a module with dropout, example by example.
 
-Input: a batch with its labels, and the masks of its forward pass. Output: the sums that
-`ClippedGradients` computes for a graph without random parts, Σ_i c_ik(∇_k ℓ_i + λθ_k), here of the
-live module, from gradients held in full for a chunk of examples at a time. Invariant: norms and
-sums come from the same tensors, so that an example changes the sum by at most the radius of each
-group, up to the rounding of the additions.
+Given a batch, its labels and the masks of its forward pass, it computes the same sums as
+`ClippedGradients` does for a graph without random parts: Σ_i c_ik(∇_k ℓ_i + λθ_k). It evaluates the
+live module, and holds full per-example gradients for a chunk of examples at a time.
+
+Invariant: norms and sums come from the same tensors, so that an example changes the sum by at most
+the radius of each group, up to the rounding of the additions.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,12 +23,15 @@ from lipcert.training.clipping.probe import as_read
 from lipcert.training.modes import DropoutMasks
 
 _CHUNK: Final = 2**26
-"""so many numbers of gradients are held at once"""
+"""Largest number of gradient entries held at once."""
 
 
 class SingleGradients:
-    """Of one module under one rule. names: from the rule's names of parameters to the module's.
-    read: the tensor of what the module returns that the loss is of."""
+    """Computes sums of clipped gradients of one module under one rule.
+
+    names: the module's name of each parameter of the rule. read: extracts from what the module
+    returns the tensor that the loss reads.
+    """
 
     def __init__(
         self,
@@ -53,9 +57,9 @@ class SingleGradients:
             )
 
     def of_last_pass(self, x: Tensor, labels: Tensor) -> Asked:
-        """With the masks of the last forward pass, whenever it is called.
+        """Return the sums with the masks of the last forward pass; computed when called.
 
-        x: [examples, *input_shape]; labels: as `checked_labels` returns them.
+        x: [examples, *input_shape]. labels: as `checked_labels` returns them.
         """
         drawn = self._masks.drawn()
         parts, masks = [part for part, _ in drawn], [mask for _, mask in drawn]
@@ -69,7 +73,7 @@ class SingleGradients:
     def _summed(
         self, x: Tensor, labels: Tensor, parts: Sequence[nn.Module], masks: Sequence[Tensor]
     ) -> Mapping[str, Tensor]:
-        """By the module's names; 0 for a batch of no examples."""
+        """Return the clipped sums by the module's names; 0 for an empty batch."""
         sums = {name: torch.zeros_like(item) for name, item in self._trained.items()}
         size = max(1, _CHUNK // sum(item.numel() for item in sums.values()))
         for start in range(0, len(x), size):
@@ -81,7 +85,7 @@ class SingleGradients:
     def _gradients(
         self, x: Tensor, labels: Tensor, parts: Sequence[nn.Module], masks: Sequence[Tensor]
     ) -> Mapping[str, Tensor]:
-        """∇ℓ_i of every example.  # [examples, *shape of the parameter]"""
+        """Return ∇ℓ_i of every example.  # [examples, *shape of the parameter]"""
         trained = {f"inner.{name}": item.detach() for name, item in self._trained.items()}
         real = next(iter(trained.values())).dtype if self._graph.parts else None
 
@@ -124,7 +128,7 @@ class SingleGradients:
 
 
 class _Whole(nn.Module):
-    """A module without the hooks around it, which belong to the run."""
+    """A module without the hooks around its forward pass, which belong to the run."""
 
     def __init__(self, inner: nn.Module, read: Callable[[object], Tensor | None]) -> None:
         super().__init__()

@@ -1,13 +1,16 @@
-"""Layers that Lipschitz-bounded networks use and torch lacks, as plain modules.
+"""Layers of Lipschitz-bounded networks that torch lacks, as plain modules.
 
-Input: batches [examples, …]. Output: batches in which every example depends on the same example of
-the input alone. Invariant: each layer exports with `lipcert.export` to nodes that
-`lipcert.load_model` recognises, so that an analysis finds the Lipschitz constant and the output
-norm in its docstring; each accepts empty batches.
+Each takes a batch [examples, …], and every example of its output depends only on the same example
+of its input.
 
-Not here, because no true bound could be stated for them: conversion to HSV (the hue jumps), a layer
-that averages over the batch, a convolution that is 1-Lipschitz by a factor of average energy (a
-constraint on the weight holds the norm of the convolution itself).
+Invariant: `lipcert.export` exports each layer to nodes that `lipcert.load_model` recognises, so
+that an analysis finds the Lipschitz constant and the output norm that its docstring states; each
+layer accepts empty batches.
+
+Three published layers are left out, because no true bound can be stated for them: conversion to HSV
+(the hue is discontinuous), a layer that averages over the batch, and a convolution that is
+1-Lipschitz only by a factor of average energy (use a constraint on the weight, which bounds the
+norm of the convolution itself).
 """
 
 from lipcert.training.layers.activations import GroupSort, Householder, MaxMin, ScaledL2NormPool2d

@@ -1,21 +1,20 @@
-"""Activations that keep norms: GroupSort, MaxMin, Householder reflections; and pooling, which keeps
-the Euclidean length of every window.
+"""Activations that preserve norms (GroupSort, MaxMin, Householder reflections) and a pooling layer
+that preserves the Euclidean length of every window.
 
-Input: values with groups of entries along one axis. Output: the same entries, each group in order;
-or each group z, and its reflection z − 2(vᵀz)v where vᵀz < 0. Invariant: at every point an
-orthogonal matrix, hence 1-Lipschitz and norm-preserving: ‖f(x)‖ = ‖x‖ and ‖Jᵀg‖ = ‖g‖. Where sorted
+The activations act on groups of entries along one axis: they sort each group, or replace a group z
+by its reflection z − 2(vᵀz)v if vᵀz < 0. Invariant: at every point they multiply by an orthogonal
+matrix, hence they are 1-Lipschitz and norm-preserving: ‖f(x)‖ = ‖x‖ and ‖Jᵀg‖ = ‖g‖. Where sorted
 entries are equal, the generalised Jacobians are averages of permutations, of norm 1 too. (Anil,
 Lucas and Grosse 2019; Mhammedi et al. 2017; Singla, Singla and Feizi 2022; Béthune et al. 2024,
 B.1.)
 
-Of images [examples, channels, height, width], pooling makes one number ≥ 0 for every window of
+For images [examples, channels, height, width], pooling returns one number ≥ 0 for every window of
 every channel. Windows do not overlap, so ‖f(x)‖ = ‖x‖ on the positions that are read.
 
-What layers ask of a batch and of the moment: axes of an example, and whether there is an export.
-
-Axes: as the caller wrote them, counted from the front, or a UsageError; never that of the examples.
-Exports: a layer may compute the same function in two ways: for the exporter in nodes that an
-importer recognises as a whole, and otherwise in the operations that are fastest, backwards too.
+Two helpers serve all layers. `example_axis` counts an axis from the front, and raises UsageError if
+it is not an axis of one example. `is_exporting` lets a layer compute the same function in two ways:
+for the exporter, in nodes that an importer recognises as a whole; otherwise, in the operations that
+are fastest, also in the backward pass.
 """
 
 import math
@@ -30,7 +29,11 @@ from lipcert.errors import UsageError
 
 
 def example_axis(layer: str, axis: int, x: Tensor) -> int:
-    """The axis of a batch x, which is not that of the examples."""
+    """Return the axis of a batch x, counted from the front.
+
+    Raises:
+        UsageError: unless it is an axis of one example.
+    """
     found = axis + x.dim() if axis < 0 else axis
     if not 0 < found < x.dim():
         raise UsageError(
@@ -41,14 +44,14 @@ def example_axis(layer: str, axis: int, x: Tensor) -> int:
 
 
 def divided(layer: str, what: str, size: int, parts: int) -> int:
-    """size / parts, which must be whole."""
+    """Return size / parts; raise UsageError unless it is whole."""
     if size % parts:
         raise UsageError(f"{layer}: {size} {what} do not divide into parts of {parts}")
     return size // parts
 
 
 def unflattened(x: Tensor, axis: int, *sizes: int) -> Tensor:
-    """One axis as several of these sizes."""
+    """Split one axis into several of these sizes."""
     return x.reshape(*x.shape[:axis], *sizes, *x.shape[axis + 1 :])
 
 
@@ -58,7 +61,7 @@ def is_exporting() -> bool:
 
 
 class GroupSort(nn.Module):
-    """Each group of `size` consecutive entries along an axis, in ascending order.
+    """Sorts each group of `size` consecutive entries along an axis, in ascending order.
 
     Lipschitz constant 1, output norm X.
     """
@@ -71,7 +74,7 @@ class GroupSort(nn.Module):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        """The entries, sorted within each group."""
+        """Return the entries, sorted within each group."""
         axis = example_axis("GroupSort", self.axis, x)
         groups = divided("GroupSort", "entries", x.shape[axis], self.size)
         grouped = unflattened(x, axis, groups, self.size)
@@ -83,13 +86,13 @@ class GroupSort(nn.Module):
         return ordered.flatten(axis, axis + 1)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: size and axis."""
+        """Show size and axis when printed."""
         return f"{self.size}, axis={self.axis}"
 
 
 class MaxMin(nn.Module):
-    """GroupSort with groups of two: entry i of the first half of an axis and entry i of the second
-    become the larger one, in the first half, and the smaller one.
+    """GroupSort with groups of two: entry i of the first half of an axis is paired with entry i of
+    the second half; the larger one goes to the first half, the smaller one to the second.
 
     Lipschitz constant 1, output norm X.
     """
@@ -99,7 +102,7 @@ class MaxMin(nn.Module):
         self.axis = axis
 
     def forward(self, x: Tensor) -> Tensor:
-        """The larger entries, then the smaller ones."""
+        """Return the larger entries, then the smaller ones."""
         axis = example_axis("MaxMin", self.axis, x)
         half = divided("MaxMin", "entries", x.shape[axis], 2)
         first, second = x.narrow(axis, 0, half), x.narrow(axis, half, half)
@@ -110,14 +113,16 @@ class MaxMin(nn.Module):
         return torch.cat(ordered, dim=axis)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: the axis."""
+        """Show the axis when printed."""
         return f"axis={self.axis}"
 
 
 def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """Maxima and minima, off by a rounding of the larger one, and several times as fast as torch's
-    own, whose backward passes look for ties. Of equal entries each gets half of both cotangents, as
-    torch has it: with the middle m and half the difference h these are m ± |h|, and |·|' is 0 at 0.
+    """Return maxima and minima, off by a rounding of the larger entry.
+
+    This is several times as fast as torch's own functions, whose backward passes look for ties. Of
+    equal entries each gets half of both cotangents, as in torch: with the middle m and half the
+    difference h the results are m ± |h|, and |·|' is 0 at 0.
     """
     half = 0.5 * (first - second)
     middle, gap = second + half, half.abs()
@@ -125,19 +130,19 @@ def _ordered(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Householder(nn.Module):
-    """Groups of entries, reflected into the half space of `direction`, which is not trained.
+    """Reflects groups of entries into the half space of `direction`, which is not trained.
 
-    direction: one number for each entry of a group; the default exchanges pairs (a, b) where a < b,
+    direction: one number for each entry of a group; the default exchanges pairs (a, b) with a < b,
     which is MaxMin. Entry i of a group lies in the i-th part of the axis. Lipschitz constant 1,
     output norm X.
 
-    Proof: with an orthogonal Q that has v/‖v‖ for its first row, the layer is Qᵀ∘D∘Q, where D takes
-    the absolute value of the first entry: (vᵀz)v changes its sign where vᵀz < 0, and nothing else
-    does. So it is exported, because linear maps by known matrices and PReLU are what an analysis
-    knows. Q is rounded, and the constant with it: 1 + 1e-6 or less in float32.
+    Proof: with an orthogonal Q whose first row is v/‖v‖, the layer is Qᵀ∘D∘Q, where D takes the
+    absolute value of the first entry: (vᵀz)v changes its sign where vᵀz < 0, and nothing else does.
+    The layer is exported in this form, because an analysis knows linear maps by given matrices and
+    PReLU. Q is rounded, and the constant with it: 1 + 1e-6 or less in float32.
 
-    A trained direction is not offered: it would have to be of norm 1 after every noisy step, and
-    its own gradient is bounded by 4·X per group only. An orthogonal dense layer before a fixed
+    A trained direction is not offered: it would have to have norm 1 after every noisy step, and its
+    own gradient is bounded only by 4·X per group. An orthogonal dense layer before a fixed
     activation has the same freedom, and tighter bounds.
     """
 
@@ -163,7 +168,7 @@ class Householder(nn.Module):
         self.register_buffer("slopes", slopes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Every group on the side to which the direction points."""
+        """Return every group on the side to which the direction points."""
         axis, size = example_axis("Householder", self.axis, x), len(self.direction)
         groups = divided("Householder", "entries", x.shape[axis], size)
         if is_exporting():
@@ -174,22 +179,22 @@ class Householder(nn.Module):
         return (parts + normal * (2.0 * torch.relu(-side))).flatten(axis, axis + 1)
 
     def _rotated(self, x: Tensor, groups: int) -> Tensor:
-        """As Qᵀ∘D∘Q, for the first axis of the example."""
+        """Compute Qᵀ∘D∘Q along the first axis of the example."""
         parts = unflattened(x, 1, len(self.direction), groups).flatten(2)  # [examples, size, rest]
         upright = functional.prelu(torch.matmul(self.rotation, parts), self.slopes)
         back = torch.matmul(self.rotation.T, upright)
         return unflattened(back, 2, groups, *x.shape[2:]).flatten(1, 2)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: direction and axis."""
+        """Show direction and axis when printed."""
         return f"{self.direction}, axis={self.axis}"
 
 
 def _rotation(v: Tensor) -> Tensor:
-    """An orthogonal matrix with first row v: a reflection times a sign s.
+    """Return an orthogonal matrix with first row v: a reflection times a sign s.
 
     Proof: for |v| = |e| = 1 the reflection along v − se maps se to v: its first column is sv, and
-    so is its first row, as it is symmetric. The sign that makes v − se the longer is taken.
+    so is its first row, as it is symmetric. The sign is chosen that makes v − se longer.
     """
     unit = torch.zeros_like(v)
     unit[0] = -1.0 if v[0] >= 0.0 else 1.0
@@ -200,7 +205,7 @@ def _rotation(v: Tensor) -> Tensor:
 
 
 _SAFE: Final = 2.0**32
-"""sums of squares so many times the smallest normal number do not suffer from underflow"""
+"""Sums of squares this many times the smallest normal number do not suffer from underflow."""
 
 
 class ScaledL2NormPool2d(nn.Module):
@@ -222,7 +227,7 @@ class ScaledL2NormPool2d(nn.Module):
         self.kernel_size: tuple[int, int] = pair
 
     def forward(self, x: Tensor) -> Tensor:
-        """The length of every window."""
+        """Return the length of every window."""
         if x.dim() != 4:
             raise UsageError(
                 "ScaledL2NormPool2d: give images [examples, channels, height, width], not a batch "
@@ -240,12 +245,13 @@ class ScaledL2NormPool2d(nn.Module):
         return lengths
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: the window."""
+        """Show the window when printed."""
         return f"{self.kernel_size}"
 
 
 def _pooled(x: Tensor, window: tuple[int, int]) -> Tensor:
-    """√(Σ x²), with derivative 0 where the squares are not accurate; sums are float32 at least."""
+    """Return √(Σ x²), with derivative 0 where the squares are inaccurate; sums use at least
+    float32."""
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     energy = functional.avg_pool2d(wide * wide, window) * math.prod(window)
     counts = energy >= _SAFE * torch.finfo(wide.dtype).tiny

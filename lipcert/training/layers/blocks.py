@@ -1,24 +1,23 @@
-"""Blocks: a bias as a layer of its own, examples less their mean, residual blocks; and layers of
-tokens [examples, tokens, width], of norm 1 at most behind `UnitLayerNorm`.
+"""Blocks: a bias as a layer, centering, residual blocks, layers of tokens, and layers for the
+input.
 
-Input: a batch [examples, …]. Output: the same plus trained numbers, repeated over the axes that
-they do not have; x − mean(x), the mean over axes of the example; x plus the output of a branch, or
-half of that sum. Invariants: no example affects another; a branch is never broadcast, since a
-repeated one would count several times.
+`AddBias` adds trained numbers, repeated over the axes that they lack. `LayerCentering` subtracts
+the mean over axes of the example. The residual blocks add the output of a branch to x, with a
+weight or without. Invariants: no example affects another; a branch is never broadcast, since a
+repeated entry would count several times.
 
-Neither layer of tokens has a bias. The scores of the attention are the products of queries and keys
-as they are, times `scale`, which does not shrink with the width: behind unit tokens it is what
-bounds the slope. A block of the Lipschitz MLP-Mixer is orthogonal layers along tokens, then along
+`BoundedSelfAttention` and `MixerBlock` act on tokens [examples, tokens, width] of norm at most 1,
+as `UnitLayerNorm` returns them. Neither has a bias. The scores of the attention are the products of
+queries and keys, times `scale`, which does not shrink with the width: behind unit tokens it bounds
+the slope. A block of the Lipschitz MLP-Mixer consists of orthogonal layers along tokens, then along
 features, without normalisation, so that with orthogonal weights every step preserves norms in both
 directions.
 
-Layers at the input of a network: a clip to a ball, normalisation to a sphere, colour spaces.
-
-Input: a batch; for colours, images [examples, 3, height, width] in RGB. Output: examples of bounded
-norm, each from itself alone (‖f(x)‖ ≤ radius for every finite x, up to the rounding of one
-division); the same image by a fixed linear map of its colours, which is the same for all pixels and
-is not trained.
-(Béthune et al. 2024, Section 4: projection onto the ball, onto the sphere.)
+`InputClip`, `InputNormalization` and `ColourSpace` belong at the input of a network. The first two
+return examples of bounded norm (‖f(x)‖ ≤ radius for every finite x, up to the rounding of one
+division): a projection onto the ball or onto the sphere (Béthune et al. 2024, Section 4). The third
+takes images [examples, 3, height, width] in RGB, and applies one fixed linear map to the colours of
+every pixel.
 """
 
 from types import MappingProxyType
@@ -54,7 +53,7 @@ class AddBias(nn.Module):
         self.bias = nn.Parameter(torch.zeros(shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input plus the bias."""
+        """Return the input plus the bias."""
         rank = self.bias.dim()
         if x.shape[1 : 1 + rank] != self.bias.shape:
             raise UsageError(
@@ -64,7 +63,7 @@ class AddBias(nn.Module):
         return x + self.bias.reshape((*self.bias.shape, *[1] * (x.dim() - 1 - rank)))
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: shape of the bias."""
+        """Show the shape of the bias when printed."""
         return ", ".join(map(str, self.bias.shape))
 
 
@@ -82,13 +81,13 @@ class LayerCentering(nn.Module):
         self.axes = axes
 
     def forward(self, x: Tensor) -> Tensor:
-        """Every example less its mean."""
+        """Subtract from every example its mean."""
         axes = tuple(range(1, x.dim())) if self.axes is None else self.axes
         inside = [example_axis("LayerCentering", axis, x) for axis in axes]
         return x - x.mean(dim=inside, keepdim=True)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: the axes."""
+        """Show the axes when printed."""
         return f"axes={self.axes}"
 
 
@@ -100,12 +99,12 @@ class Residual(nn.Module):
         self.branch = branch
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum of input and block."""
+        """Return the sum of input and branch."""
         return x + _same_shape(x, self.branch(x))
 
 
 class HalfResidual(nn.Module):
-    """½(x + f(x)). Lipschitz constant (1 + L)/2, output norm (X + ‖f‖)/2: 1 and X where f is
+    """½(x + f(x)). Lipschitz constant (1 + L)/2, output norm (X + ‖f‖)/2: 1 and X if f is
     1-Lipschitz with f(0) = 0 (Béthune et al. 2024, C.2.4)."""
 
     def __init__(self, branch: nn.Module) -> None:
@@ -113,12 +112,13 @@ class HalfResidual(nn.Module):
         self.branch = branch
 
     def forward(self, x: Tensor) -> Tensor:
-        """Half of the sum of input and block."""
+        """Return half of the sum of input and branch."""
         return 0.5 * (x + _same_shape(x, self.branch(x)))
 
 
 class ScaledResidual(nn.Module):
-    """x + f(x)/(2·depth), for networks of so many blocks of two branches, as transformers are.
+    """x + f(x)/(2·depth), for networks of `depth` blocks with two branches each, such as
+    transformers.
 
     Lipschitz constant 1 + L/(2·depth), output norm X + ‖f‖/(2·depth). All blocks together: at most
     e^L, whatever the depth, since (1 + L/k)^k ≤ e^L.
@@ -131,11 +131,11 @@ class ScaledResidual(nn.Module):
         self.depth = depth
 
     def forward(self, x: Tensor) -> Tensor:
-        """The sum, the branch at its share."""
+        """Return the sum of the input and the scaled branch."""
         return x + _same_shape(x, self.branch(x)) / (2.0 * self.depth)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: the depth."""
+        """Show the depth when printed."""
         return f"depth={self.depth}"
 
 
@@ -149,7 +149,8 @@ def _same_shape(x: Tensor, branch: Tensor) -> Tensor:
 
 
 class BoundedSelfAttention(nn.Module):
-    """softmax(scale·q@kᵀ)@v of several heads, then a linear map; q, k, v and it have no bias.
+    """softmax(scale·q@kᵀ)@v of several heads, then a linear map; none of the four linear maps has a
+    bias.
 
     For n tokens of norm 1 at most, weights of spectral norm 1 at most and a = scale: Lipschitz
     constant at most a + (1 + a)·√κ, κ = n/(1 + (n − 1)·e^(−2a)) ≤ e^(2a), output norm at most
@@ -173,7 +174,7 @@ class BoundedSelfAttention(nn.Module):
         self.output = nn.Linear(width, width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Every token as a mean of values, head by head."""
+        """Return, for every token and head, a weighted mean of values."""
         if x.dim() != 3 or x.shape[2] != self.width:
             raise UsageError(
                 "BoundedSelfAttention: give tokens [examples, tokens, width] of width "
@@ -185,11 +186,11 @@ class BoundedSelfAttention(nn.Module):
         return mixed
 
     def _of_heads(self, x: Tensor) -> Tensor:
-        """[examples, heads, tokens, features of a head]."""
+        """Split the features into heads: [examples, heads, tokens, features of a head]."""
         return unflattened(x, 2, self.heads, self.width // self.heads).transpose(1, 2)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: width, heads and scale."""
+        """Show width, heads and scale when printed."""
         return f"{self.width}, heads={self.heads}, scale={self.scale:g}"
 
 
@@ -197,9 +198,9 @@ class MixerBlock(nn.Module):
     """Dense, MaxMin, dense along the tokens, and the same along the features.
 
     Lipschitz constant Π‖W‖ of the four weights, output norm X·Π‖W‖: 1 and X with orthogonal
-    weights, as they are at first (Béthune et al. 2024, C.2.4: square weights, no LayerNorm). Proof:
-    the same matrix acts on every column, or row, of the tokens. half_residual: ½(x + f(x)) around
-    both halves, with constants (1 + ‖W₁‖‖W₂‖)/2 each.
+    weights, as they are initialised (Béthune et al. 2024, C.2.4: square weights, no LayerNorm).
+    Proof: the same matrix acts on every column, or row, of the tokens. half_residual: ½(x + f(x))
+    around both halves, with constants (1 + ‖W₁‖‖W₂‖)/2 each.
     """
 
     def __init__(self, tokens: int, width: int, *, half_residual: bool = False) -> None:
@@ -210,13 +211,13 @@ class MixerBlock(nn.Module):
         self.token_mixing, self.feature_mixing = halves
 
     def forward(self, x: Tensor) -> Tensor:
-        """The input with its tokens mixed, then its features."""
+        """Mix the tokens of the input, then its features."""
         mixed: Tensor = self.feature_mixing(self.token_mixing(x))
         return mixed
 
 
 class _Mixing(nn.Module):
-    """Along the tokens (axis 1) or the features (axis 2)."""
+    """One half of a block: mixes along the tokens (axis 1) or the features (axis 2)."""
 
     def __init__(self, size: int, axis: int) -> None:
         super().__init__()
@@ -250,10 +251,10 @@ _MATRICES: Final = MappingProxyType(
 
 
 class InputClip(nn.Module):
-    """x·min(1, radius/‖x‖) for the whole of each example.
+    """x·min(1, radius/‖x‖) for each whole example.
 
-    Lipschitz constant 1, output norm min(X, radius). Proof: the projection onto a ball, which is
-    convex. Examples within the ball are left exactly as they are.
+    Lipschitz constant 1, output norm min(X, radius). Proof: it is the projection onto a ball, which
+    is convex. Examples within the ball are left exactly as they are.
     """
 
     def __init__(self, radius: float = 1.0) -> None:
@@ -262,20 +263,19 @@ class InputClip(nn.Module):
         self.radius = radius
 
     def forward(self, x: Tensor) -> Tensor:
-        """The inputs, projected onto the ball."""
+        """Project the examples onto the ball."""
         return x / (_lengths(x) / self.radius).clamp(min=1.0)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: the radius."""
+        """Show the radius when printed."""
         return f"{self.radius}"
 
 
 class InputNormalization(nn.Module):
-    """radius·x/max(‖x‖, norm_floor) for the whole of each example: of norm radius, from
-    norm_floor on.
+    """radius·x/max(‖x‖, norm_floor) for each whole example: of norm radius if ‖x‖ ≥ norm_floor.
 
-    Lipschitz constant radius/norm_floor, which does not matter at an input; output norm
-    min(radius, X·radius/norm_floor). Proof: as for `normalization`, without the mean. 0 gives 0.
+    Lipschitz constant radius/norm_floor, which does not matter at an input; output norm min(radius,
+    X·radius/norm_floor). Proof: as for `normalization`, without the mean. 0 gives 0.
     """
 
     def __init__(self, radius: float = 1.0, norm_floor: float = 1e-6) -> None:
@@ -286,27 +286,27 @@ class InputNormalization(nn.Module):
         self.norm_floor = norm_floor
 
     def forward(self, x: Tensor) -> Tensor:
-        """The inputs, scaled to the radius."""
+        """Scale the examples to the radius."""
         return x / (_lengths(x) / self.radius).clamp(min=self.norm_floor / self.radius)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: radius and floor."""
+        """Show radius and floor when printed."""
         return f"{self.radius}, norm_floor={self.norm_floor}"
 
 
 def _lengths(x: Tensor) -> Tensor:
-    """[examples, 1, …]."""
+    """Return the norm of every example: [examples, 1, …]."""
     axes = tuple(range(1, x.dim()))
     lengths: Tensor = torch.linalg.vector_norm(x, dim=axes, keepdim=True)
     return lengths
 
 
 class ColourSpace(nn.Module):
-    """RGB to YIQ or YUV (BT.470), or to the luminance Y alone.
+    """Converts RGB to YIQ or YUV (BT.470), or to the luminance Y alone.
 
     Lipschitz constant ‖M‖₂ of the matrix of the colours, output norm ‖M‖₂·X: 0.8572 for YIQ and
     YUV, 0.6686 for grey. Proof: the same matrix acts on every pixel (Béthune et al. 2024, Section
-    4). HSV is not offered: the hue jumps where red begins, and near grey the least change of a
+    4). HSV is not offered: the hue jumps where red begins, and near grey the smallest change of a
     colour changes it arbitrarily, so that no Lipschitz constant exists.
     """
 
@@ -323,7 +323,7 @@ class ColourSpace(nn.Module):
         self.register_buffer("matrix", torch.tensor(_MATRICES[space])[:, :, None, None])
 
     def forward(self, x: Tensor) -> Tensor:
-        """The colours of every pixel, mapped."""
+        """Map the colours of every pixel."""
         if x.dim() != 4 or x.shape[1] != 3:
             raise UsageError(
                 "ColourSpace: give images [examples, 3, height, width] in RGB, not a batch of "
@@ -332,5 +332,5 @@ class ColourSpace(nn.Module):
         return functional.conv2d(x, self.matrix)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: the space."""
+        """Show the colour space when printed."""
         return self.space

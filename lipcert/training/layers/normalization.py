@@ -1,13 +1,14 @@
-"""Normalisation with a bounded slope: (x − μ)/max(norm_floor, s), s the standard deviation; and
-(x − μ)/√(‖x − μ‖² + 1), whose blocks have norm below 1.
+"""Normalisation with a bounded slope: (x − μ)/max(norm_floor, s), s the standard deviation; and (x
+− μ)/√(‖x − μ‖² + 1), whose blocks have norm below 1.
 
-Input: values cut into blocks of n entries. Output: x̂ with ‖x̂‖ ≤ min(√n, X/norm_floor) in each
-block, then perhaps weight·x̂ + bias. Invariant: blocks lie within one example.
+The values of one example are cut into blocks of n entries, and each block is normalised to x̂ with
+‖x̂‖ ≤ min(√n, X/norm_floor), then perhaps mapped to weight·x̂ + bias. Invariant: blocks lie within
+one example.
 
-Lipschitz constant of x ↦ x̂: 1/norm_floor (Barczewski and Ramon 2024, Eqs. 5 and 6). Proof: with
-u = (x − μ)/‖x − μ‖ and the projection P = I − 11ᵀ/n, the Jacobian is P/norm_floor where s is below
-the floor, (P − uuᵀ)/s where it is above, and between the two where both meet. Unlike √(s² + ε),
-the maximum leaves large deviations alone. Constant blocks give 0, with a finite derivative.
+Lipschitz constant of x ↦ x̂: 1/norm_floor (Barczewski and Ramon 2024, Eqs. 5 and 6). Proof: with u
+= (x − μ)/‖x − μ‖ and the projection P = I − 11ᵀ/n, the Jacobian is P/norm_floor where s is below
+the floor, (P − uuᵀ)/s where it is above, and between the two where both meet. Unlike √(s² + ε), the
+maximum leaves large deviations unchanged. Constant blocks give 0, with a finite derivative.
 """
 
 import math
@@ -22,11 +23,11 @@ from lipcert.training.layers.activations import divided, unflattened
 
 
 class BoundedGroupNorm(nn.Module):
-    """`groups` groups of channels, each normalised with all its positions.
+    """Normalises each of `groups` groups of channels over all its positions.
 
     Lipschitz constant 1/norm_floor, times max|weight| with affine; output norm at most
     min(√n·√groups, X/norm_floor) for n entries in a group. affine: a weight and a bias per channel,
-    which the paper has not.
+    which the paper does not have.
     """
 
     def __init__(
@@ -42,7 +43,7 @@ class BoundedGroupNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(channels)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised, then scaled and shifted channel by channel."""
+        """Normalise, then scale and shift channel by channel."""
         _require_channels("BoundedGroupNorm", self.channels, x)
         size = math.prod(x.shape[1:]) // self.groups
         blocks = unflattened(x.flatten(1), 1, self.groups, size)  # [examples, groups, n]
@@ -53,12 +54,12 @@ class BoundedGroupNorm(nn.Module):
         return y * self.weight.reshape(per_channel) + self.bias.reshape(per_channel)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: groups, channels and floor."""
+        """Show groups, channels and floor when printed."""
         return f"{self.groups}, {self.channels}, norm_floor={self.norm_floor}"
 
 
 class BoundedLayerNorm(nn.Module):
-    """The trailing axes, of the stated sizes, normalised together: tokens, or whole examples.
+    """Normalises the trailing axes, of the stated sizes, together: tokens, or whole examples.
 
     Lipschitz constant 1/norm_floor, times max|weight| with affine; output norm of each block of n
     entries at most min(√n, X/norm_floor). affine: a weight and a bias per entry.
@@ -75,13 +76,13 @@ class BoundedLayerNorm(nn.Module):
         self.bias = nn.Parameter(torch.zeros(self.shape)) if affine else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Normalised, then scaled and shifted entry by entry."""
+        """Normalise, then scale and shift entry by entry."""
         _require_trailing("BoundedLayerNorm", self.shape, x)
         y = _normalised(x, len(self.shape), self.norm_floor)
         return y if self.weight is None or self.bias is None else y * self.weight + self.bias
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: shape and floor."""
+        """Show shape and floor when printed."""
         return f"{self.shape}, norm_floor={self.norm_floor}"
 
 
@@ -98,21 +99,21 @@ class UnitLayerNorm(nn.Module):
         self.shape = (shape,) if isinstance(shape, int) else tuple(shape)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each block less its mean, shrunk into the unit ball."""
+        """Subtract from each block its mean, and shrink it into the unit ball."""
         _require_trailing("UnitLayerNorm", self.shape, x)
         entries = math.prod(self.shape)
         return functional.layer_norm(x, self.shape, eps=1.0 / entries) / math.sqrt(entries)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: shape."""
+        """Show the shape when printed."""
         return f"{self.shape}"
 
 
 class UnitGroupNorm(nn.Module):
     """(x − m)/√(‖x − m‖² + 1) for each of `groups` groups of channels with all its positions.
 
-    Lipschitz constant 1, output norm min(X, √groups): as of `UnitLayerNorm`, whose blocks these
-    are.
+    Lipschitz constant 1, output norm min(X, √groups), as for `UnitLayerNorm`: the groups are its
+    blocks.
     """
 
     def __init__(self, groups: int, channels: int) -> None:
@@ -122,13 +123,13 @@ class UnitGroupNorm(nn.Module):
         self.channels = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """Each group less its mean, shrunk into the unit ball."""
+        """Subtract from each group its mean, and shrink it into the unit ball."""
         _require_channels("UnitGroupNorm", self.channels, x)
         entries = math.prod(x.shape[1:]) // self.groups
         return functional.group_norm(x, self.groups, eps=1.0 / entries) / math.sqrt(entries)
 
     def extra_repr(self) -> str:
-        """What `print` shows of it: groups and channels."""
+        """Show groups and channels when printed."""
         return f"{self.groups}, {self.channels}"
 
 
@@ -148,7 +149,7 @@ def _require_trailing(layer: str, shape: tuple[int, ...], x: Tensor) -> None:
 
 
 def _normalised(x: Tensor, trailing: int, norm_floor: float) -> Tensor:
-    """(x − μ)/max(norm_floor, s) over the trailing axes."""
+    """Return (x − μ)/max(norm_floor, s) over the trailing axes."""
     axes = tuple(range(x.dim() - trailing, x.dim()))
     entries = math.prod(x.shape[axis] for axis in axes)
     centred = x - x.mean(dim=axes, keepdim=True)

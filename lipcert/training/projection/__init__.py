@@ -1,6 +1,6 @@
-"""Projection: weights back within their constraints after each step, certified and fast.
+"""Projection: scale weights back within their constraints after each step, with proved norms.
 
-Invariant: no estimate is ever taken for a bound; estimates only choose what is to be proved.
+Invariant: no estimate is ever used as a bound; estimates only choose what is to be proved.
 """
 
 from lipcert.training.projection.projector import Projector

@@ -1,7 +1,7 @@
-"""Constrained parameters: where each acts, how large it may be there, and its live storage.
+"""Constrained parameters: where each is used, how large it may be there, and its live storage.
 
-A parameter obeys its constraint if and only if every use is within its limit. Nothing is written
-to its storage but products of every entry with one factor, or a whole new set of entries.
+A parameter obeys its constraint if and only if every use is within its limit. Its storage is only
+ever multiplied by one factor for all entries, or replaced by a complete new set of entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _LARGEST: Final = 2.0**80
 
 
 class Norm(Enum):
-    """The kind of norm that is to be bounded."""
+    """The kind of norm that must be bounded."""
 
     EUCLIDEAN = "Euclidean norm of all entries of the parameter"
     LARGEST = "largest magnitude of an entry that the op uses"
@@ -36,9 +36,10 @@ class Norm(Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Use:
-    """One norm of one parameter. node, operand: where it is used; both None for the whole of it.
+    """One norm of one parameter.
 
-    limit: what the bounds assume of this norm.
+    limit: the value of this norm that the bounds assume. node, operand: where the parameter is
+    used; both are None for the parameter as a whole.
     """
 
     parameter: str
@@ -50,7 +51,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Constrained:
-    """A parameter and everything that its constraint covers."""
+    """A parameter with every norm that its constraint covers."""
 
     name: str
     radius: float
@@ -58,7 +59,7 @@ class Constrained:
 
 
 def constrained_parameters(graph: Graph, settings: Settings) -> Mapping[str, Constrained]:
-    """Every trained parameter under a constraint, by name."""
+    """Return every trained parameter under a constraint, by name."""
     return {
         name: Constrained(name, spec.radius, _uses(graph, name, spec))
         for name, spec in constraints_of(graph, settings).items()
@@ -67,7 +68,8 @@ def constrained_parameters(graph: Graph, settings: Settings) -> Mapping[str, Con
 
 
 def _is_in_range(name: str, radius: float) -> bool:
-    """True; UsageError for radii at which float32 numbers cannot be scaled within 2^-40."""
+    """Return True; raise UsageError for radii at which float32 numbers cannot be scaled within
+    2^-40."""
     if _SMALLEST <= radius <= _LARGEST:
         return True
     raise UsageError(
@@ -77,7 +79,7 @@ def _is_in_range(name: str, radius: float) -> bool:
 
 
 def _uses(graph: Graph, name: str, spec: ConstraintSpec) -> tuple[Use, ...]:
-    """What the constraint covers: the parameter itself, or every op that shows it.
+    """Return what the constraint covers: the parameter itself, or every op that reads it.
 
     A spectral constraint assumes r·max(1, gain of the view) of each op, as `ConstraintScope` does.
     """
@@ -97,10 +99,11 @@ _ROUNDOFF: Final = {torch.float32: 2.0**-24, torch.float64: 2.0**-53}
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LiveTensor:
-    """A parameter's storage. roundoff: of its type. buffer: for what is read.
+    """The storage of a parameter.
 
-    known: what was remembered last. Where the storage lies is asked every time: sharing it between
-    processes moves it.
+    roundoff: the unit roundoff of its dtype. buffer: receives the numbers that are read. known: the
+    numbers that were remembered last. The address of the storage is asked for every time, because
+    sharing it between processes moves it.
     """
 
     name: str
@@ -111,28 +114,28 @@ class LiveTensor:
 
     @classmethod
     def of(cls, name: str, tensor: Tensor) -> LiveTensor:
-        """Of a view that shares storage with the parameter."""
+        """Wrap a view that shares storage with the parameter."""
         buffer = np.empty_like(tensor.numpy(force=True), dtype=np.float64)
         live = tensor.detach()
         return cls(name, live, _ROUNDOFF[tensor.dtype], buffer, torch.full_like(live, torch.nan))
 
     def read(self) -> FloatArray:
-        """A copy of the numbers, exactly; it lasts until they are read again."""
+        """Return an exact copy of the numbers; it is overwritten by the next read."""
         np.copyto(self.buffer, self.tensor.numpy(force=True))
         return self.buffer
 
     def remember(self) -> None:
-        """The present numbers are those to compare with from now on."""
+        """Remember the present numbers for later comparison."""
         self.known.copy_(self.tensor)
 
     def is_as_remembered(self) -> bool:
-        """Whether the numbers are still those; NaN never is."""
+        """Whether the numbers are unchanged since `remember`; never true for NaN."""
         return torch.equal(self.tensor, self.known)
 
     def scale(self, factor: float) -> None:
-        """Multiply every entry by at most `factor`, by no more than 2^-22 less.
+        """Multiply every entry by at most `factor`, and by at most 2^-22 of it less.
 
-        The factor is brought to the tensor's type first: (1 − 2^-23)·factor, rounded to nearest
+        The factor is converted to the tensor's dtype first: (1 − 2^-23)·factor, rounded to nearest
         by at most 2^-24 of it, is at most the factor.
         """
         if self.tensor.dtype == torch.float32:
@@ -140,14 +143,14 @@ class LiveTensor:
         self.tensor.mul_(factor)
 
     def write(self, numbers: FloatArray) -> None:
-        """Replace all entries, rounded to the tensor's type."""
+        """Replace all entries, rounded to the tensor's dtype."""
         self.tensor.copy_(torch.from_numpy(numbers).reshape(self.tensor.shape))
 
 
 def live_tensors(
     constrained: Iterable[Constrained], tensors: Mapping[str, Tensor]
 ) -> Mapping[str, LiveTensor]:
-    """The storage of every constrained parameter; UsageError where two have the same."""
+    """Return the storage of every constrained parameter; raise UsageError if two share one."""
     found: dict[str, LiveTensor] = {}
     owners: dict[tuple[torch.device, int], str] = {}
     for each in constrained:

@@ -1,9 +1,9 @@
-"""Matrices: the op that a weight makes, as matrices whose norms bound that of the op.
+"""Matrices: represent the op of a weight by matrices whose norms bound that of the op.
 
-`Matrices.gram` computes the Gram matrices M M* of [count] matrices [side, longer], the largest of
-whose norms, times a factor, bounds the norm of the op. Everything that depends on shapes alone is
-found once, on construction: with the windows, lines and tori of `core.norms`, which are given the
-numbers 1, 2, … of the entries in place of a kernel.
+`Matrices.gram` computes the Gram matrices M M* of [count] matrices [side, longer]; the largest of
+their norms, times a factor, bounds the norm of the op. Everything that depends only on shapes is
+computed once, on construction: by the windows, lines and tori of `core.norms`, applied to a kernel
+whose entries are the numbers 1, 2, … of its positions.
 """
 
 from __future__ import annotations
@@ -41,16 +41,17 @@ _SAMPLES: Final = 16  # per degree of the symbol: costs 0.5 % of the norm per ax
 
 
 def gamma(terms: int) -> float:
-    """γ_n = n·u/(1 − n·u), rounded up: the relative error of a sum of n terms, or inner product."""
+    """Return γ_n = n·u/(1 − n·u), rounded up: the relative error of a sum or inner product of n
+    terms."""
     return round_up(Fraction(terms, 2**53 - terms)) if terms < 2**52 else math.inf
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Matrices(ABC):
-    """Of one operand. factor: ‖op‖ ≤ factor · the largest ‖M‖ of the computed M.
+    """The matrices of one operand: ‖op‖ ≤ factor · the largest ‖M‖ of the computed M.
 
     spread: entries off by a relative u move every norm by at most u·spread times the largest.
-    is_complex: whether the Gram matrices are.
+    is_complex: whether the Gram matrices are complex.
     """
 
     is_complex: ClassVar[bool] = False
@@ -68,10 +69,10 @@ class Matrices(ABC):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class RealMatrices(Matrices):
-    """Matrices that show the entries of the operand: dense layers, and convolutions written out.
+    """Matrices whose entries are those of the operand: dense layers, and convolutions written out.
 
-    index: [count, side, longer], where 0 is the number 0 and k the entry k − 1; None: the operand
-    itself or, where that is tall, its transpose.
+    index: [count, side, longer], in which 0 is the number 0 and k the entry k − 1; None: the
+    operand itself or, if that is tall, its transpose.
     """
 
     index: IndexArray | None
@@ -91,7 +92,7 @@ class RealMatrices(Matrices):
         return cls(operand, count, side, longer, factor, spread, index)
 
     def gram(self, whole: FloatArray, result: Matrix) -> None:
-        """One product; of a matrix with itself, of which numpy computes one half only."""
+        """Compute one product; numpy computes only one half of a matrix times its own transpose."""
         array = viewed(self.operand, whole)
         if self.index is not None:
             matrices = np.take(_behind_zero(array), self.index)
@@ -163,7 +164,7 @@ class SymbolMatrices(Matrices):
         )
 
     def gram(self, whole: FloatArray, result: Matrix) -> None:
-        """(C + iS)(C + iS)* = CCᵀ + SSᵀ + i(X − Xᵀ), X = SCᵀ."""
+        """Compute (C + iS)(C + iS)* = CCᵀ + SSᵀ + i(X − Xᵀ), X = SCᵀ."""
         taps = np.take(_behind_zero(viewed(self.operand, whole)), self.index)
         shape = (self.count, self.side, -1)
         if self.side == 1:
@@ -179,11 +180,11 @@ class SymbolMatrices(Matrices):
 
 
 def matrices_of(node: Node, operand: Operand) -> Matrices | None:
-    """The matrices of a linear layer by the cheapest rule that is tight; None for an op that is 0.
+    """Return the matrices of a linear layer by the cheapest tight rule; None for an op that is 0.
 
     Windows that do not overlap give one matrix per group, and the exact norm if one of them reads
-    with all of its taps (`reshape_bound`). Small maps are written out. What is left is bounded by
-    frequencies.
+    with all of its taps (`reshape_bound`). Small maps are written out. Everything else is bounded
+    by frequencies.
     """
     if not isinstance(node.op, Conv):
         return RealMatrices.of(operand)
@@ -212,7 +213,7 @@ def matrices_of(node: Node, operand: Operand) -> Matrices | None:
 
 
 def _written_out(frame: Convolution) -> IndexArray | None:
-    """The blocks of the map, padded by zeros to one shape; None where the whole map is large.
+    """Return the blocks of the map, padded by zeros to one shape; None if the whole map is large.
 
     Groups, dilated windows, and axes along which a kernel has one tap give many equal blocks.
     """
@@ -237,7 +238,8 @@ def _written_out(frame: Convolution) -> IndexArray | None:
 
 
 def _is_worth_it(blocks: IndexArray, phases: IndexArray, frequencies: int) -> bool:
-    """Whether matrices cost little, or little more than frequencies, which miss border effects.
+    """Whether the explicit matrices cost little, or little more than frequencies, which miss border
+    effects.
 
     Half of the frequencies count, with the four multiplications of complex numbers.
     """
@@ -246,25 +248,26 @@ def _is_worth_it(blocks: IndexArray, phases: IndexArray, frequencies: int) -> bo
 
 
 def _work(shape: tuple[int, ...]) -> int:
-    """Multiplications, roughly, for Gram matrices and their factors."""
+    """Estimate the multiplications of Gram matrices and their factors."""
     count, outer, inner = shape
     return count * min(outer, inner) ** 2 * (outer + inner)
 
 
 def _behind_zero(array: FloatArray) -> FloatArray:
-    """[0, entries …]."""
+    """Prepend a 0 to the flattened entries."""
     return np.concatenate((np.zeros(1), array.reshape(-1)))
 
 
 def _frequencies(axis: Axis) -> tuple[int, int]:
-    """How many frequencies are taken along an axis, of the fewest that carry it or a sample."""
+    """Return how many frequencies carry the axis at least, and how many suffice as a sample."""
     least = -(-len(axis.outputs) // axis.apart)
     carried = next(n for n in itertools.count(least) if axis.fits(n, 1) or axis.fits(n, 0))
     return carried, _SAMPLES * (axis.length - 1)
 
 
 def _circle(axis: Axis, *, is_last: bool) -> tuple[ComplexArray, float]:
-    """exp(iwj) as [frequencies, shifts], and cos² of how far one may be from the largest norm."""
+    """Return exp(iwj) as [frequencies, shifts], and cos² of the largest distance to the largest
+    norm."""
     carried, enough = _frequencies(axis)
     count, twist, lost = carried, int(axis.fits(carried, 1)), 1.0
     if enough < carried:
@@ -291,7 +294,7 @@ def _cosine_squared(angle: Fraction) -> float:
 
 
 def _half_of_one_plus_cosine(angle: Fraction, terms: int) -> Fraction:
-    """(1 + cos)/2, the series cut after this many terms."""
+    """Return (1 + cos)/2 with the series cut after this many terms."""
     term, cosine = Fraction(1), Fraction(1)
     for order in range(1, terms + 1):
         term *= -(angle**2) / ((2 * order - 1) * (2 * order))

@@ -1,15 +1,15 @@
 """Certified upper bounds of norms of the present weights: `Measure.bounds`.
 
-Norms of maps are guessed, and proved, together: many matrices of one size make a `Stack`. A guess
-only chooses the shift of the next proof; it is within 2^-10 above a lower estimate of the
-eigenvalue or above a shift whose proof failed, so that bounds are as tight as that. Nothing of the
-estimates is trusted. (The proofs of `core.norms` bound the same residual; they decide one claim in
-exact rational arithmetic, which takes thirty times as long for the small weights of most steps.)
+Norms of maps are guessed and proved in batches: matrices of one size form a `Stack`. A guess only
+chooses the shift of the next proof; it is within 2^-10 above a lower estimate of the eigenvalue or
+above a shift whose proof failed, and bounds are as tight as that. No estimate is trusted. (The
+proofs of `core.norms` bound the same residual; they decide one claim in exact rational arithmetic,
+which takes thirty times as long for the small weights of most steps.)
 
-The proofs suppose IEEE double arithmetic, and matrix products in which every entry is a sum of
+The proofs assume IEEE double arithmetic, and matrix products in which every entry is a sum of
 products in some order (BLAS-3 GEMM and SYRK, LAPACK's LAUUM; not Strassen, not 3M). How a Cholesky
-factor was found does not matter: only its residual counts. Gram matrices may be symmetric up to
-rounding only: either triangle obeys the bounds, and one of them is enough.
+factor was found does not matter: only its residual counts. Gram matrices need to be symmetric only
+up to rounding: either triangle obeys the bounds, and one of them is enough.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from lipcert.training.projection.constrained import Norm, Use
 from lipcert.training.projection.matrices import UNIT_ROUNDOFF, Matrices, Matrix, gamma, matrices_of
 
 Numbers = Mapping[str, FloatArray]
-"""by the graph's names of parameters, exact"""
+"""The exact entries of parameters, by the graph's names."""
 
 _ROUNDED: Final = 1.0 + 2.0**-49  # more than the few roundings of the last operations
 FLOOR: Final = 2.0**-80  # of a limit: norms below it are taken for it, far above all underflow
@@ -41,7 +41,7 @@ FLOOR: Final = 2.0**-80  # of a limit: norms below it are taken for it, far abov
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measure(ABC):
-    """Bounds of the norms of some uses.
+    """Bounds the norms of some uses.
 
     spreads: for each use, B such that weights whose entries are off by a relative u have a norm
     that is off by at most u·B times what this measure proves of it.
@@ -52,21 +52,23 @@ class Measure(ABC):
 
     @abstractmethod
     def bounds(self, numbers: Numbers, *, tight: bool) -> Sequence[float]:
-        """For each use a bound of its norm; inf or NaN where nothing can be proved.
+        """Return for each use a bound of its norm; inf or NaN if nothing can be proved.
 
-        tight: within about one in a thousand of what this measure can prove at all. Otherwise
-        norms that are proved to be within their limits may be answered by the limit.
+        tight: within about one in a thousand of what this measure can prove at all. Otherwise, if a
+        norm is proved to be within its limit, the limit may be returned.
         """
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Entrywise(Measure):
-    """Euclidean norms, also of rows, and largest magnitudes, which grow with magnitudes: spreads
-    of 1."""
+    """Bounds Euclidean norms, norms of rows, and largest magnitudes.
+
+    They grow with the magnitudes of the entries, so that the spreads are 1.
+    """
 
     @classmethod
     def of(cls, uses: Sequence[Use]) -> Entrywise:
-        """Norms of uses that are not maps."""
+        """Measure the norms of uses that are not linear maps."""
         return cls(tuple(uses), (1.0,) * len(uses))
 
     def bounds(self, numbers: Numbers, *, tight: bool) -> Sequence[float]:
@@ -97,7 +99,8 @@ def _bound(use: Use, whole: FloatArray) -> float:
 
 
 def euclidean_bound(use: Use, computed: float, terms: int) -> float:
-    """The bound of `Entrywise.bounds` from the root of a computed sum of so many squares."""
+    """Return the bound of `Entrywise.bounds` from the root of a computed sum of this many
+    squares."""
     return _above(use, computed * _rounding(terms))
 
 
@@ -109,7 +112,7 @@ def _above(use: Use, value: float) -> float:
 
 @cache
 def _rounding(terms: int) -> float:
-    """1 + γ of a sum of squares, and some."""
+    """Return 1 + γ of a sum of squares, with a few terms to spare."""
     return 1.0 + gamma(terms + 4)
 
 
@@ -148,10 +151,10 @@ def product_margin(side: int, longer: int) -> float:
 
 
 def below(grams: Matrix, shifts: FloatArray) -> BoolArray:
-    """For which of the matrices [n, d, d] λ_max ≤ shift is proved, in the sense above: [n].
+    """Return for which of the matrices [n, d, d] λ_max ≤ shift is proved, in the sense above: [n].
 
-    Symbols are far below their peak at most frequencies, where their Frobenius norms suffice;
-    single matrices hardly ever are.
+    Symbols are far below their peak at most frequencies, where their Frobenius norms suffice; for
+    single matrices they hardly ever do.
     """
     side = grams.shape[-1]
     if side > 1 and not np.iscomplexobj(grams):
@@ -166,19 +169,19 @@ def below(grams: Matrix, shifts: FloatArray) -> BoolArray:
 
 
 def frobenius_norms(stack: Matrix) -> FloatArray:
-    """Computed norms of the matrices [n, d, d]: [n]."""
+    """Return the computed norms of the matrices [n, d, d]: [n]."""
     rows = stack.reshape(len(stack), -1).view(np.float64)
     norms: FloatArray = np.sqrt(rows[:, None] @ rows[:, :, None])[:, 0, 0]
     return norms
 
 
 def _is_below(gram: FloatArray, shift: float) -> bool:
-    """`_factored` for one real matrix, on one of its triangles.
+    """Do as `_factored` for one real matrix, on one of its triangles.
 
-    With rows and columns in reverse order, A = shift·I − G has a lower factor; in order again, that
-    is an upper U with A = U Uᵀ, and to compute U Uᵀ takes a third of the work of a product that
-    knows nothing of zeros. The other triangles hold A itself throughout, where the residual is then
-    0; whatever they hold, the residual on one triangle is at least 1/√2 of the whole.
+    With rows and columns in reverse order, A = shift·I − G has a lower factor; in the original
+    order it is an upper U with A = U Uᵀ, and computing U Uᵀ takes a third of the work of a product
+    that ignores zeros. The other triangles hold A itself throughout, where the residual is then 0;
+    whatever they hold, the residual on one triangle is at least 1/√2 of the whole.
     """
     shifted = np.negative(gram)
     shifted.reshape(-1)[:: len(gram) + 1] += shift
@@ -191,14 +194,15 @@ def _is_below(gram: FloatArray, shift: float) -> bool:
 
 
 def _upper_factor(matrix: FloatArray) -> FloatArray | None:
-    """U of A = U Uᵀ, transposed, in the lower triangle of a copy of A; None where there is none."""
+    """Return U of A = U Uᵀ, transposed, in the lower triangle of a copy of A; None if there is
+    none."""
     reverse = np.ascontiguousarray(matrix[::-1, ::-1])
     factor, info = dpotrf(reverse.T, lower=1, clean=0, overwrite_a=1)
     return np.ascontiguousarray(factor.T[::-1, ::-1]) if info == 0 else None
 
 
 def _factored(grams: Matrix, shifts: FloatArray) -> BoolArray:
-    """Whether shift·I − G has a numerical Cholesky factor with a small residual: [n]."""
+    """Return whether shift·I − G has a numerical Cholesky factor with a small residual: [n]."""
     side = grams.shape[-1]
     shifted = np.negative(grams)
     shifted.reshape(len(grams), -1)[:, :: side + 1] += shifts[:, None]
@@ -208,7 +212,7 @@ def _factored(grams: Matrix, shifts: FloatArray) -> BoolArray:
 
 
 def _cholesky(stack: Matrix) -> Matrix:
-    """Lower factors; 0 for matrices that have none."""
+    """Return lower factors; 0 for matrices that have none."""
     try:
         return np.asarray(np.linalg.cholesky(stack), dtype=stack.dtype)
     except np.linalg.LinAlgError:
@@ -218,7 +222,7 @@ def _cholesky(stack: Matrix) -> Matrix:
 
 
 def _residuals(stack: Matrix, factors: Matrix) -> Matrix:
-    """A − R R*."""
+    """Return A − R R*."""
     if not np.iscomplexobj(factors):
         return np.asarray(stack - factors @ factors.swapaxes(1, 2), dtype=stack.dtype)
     real, imaginary = np.ascontiguousarray(factors.real), np.ascontiguousarray(factors.imag)
@@ -244,11 +248,12 @@ _CHEAP: Final = 2.0**19  # multiplications that cost less than another stack
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Stack(Measure):
-    """Matrices of several uses. parts: those of each use; owners: the use of each matrix.
+    """The matrices of several uses.
 
-    limits: shifts at which a use is proved to be within its limit. vectors: where the power
-    iteration stands, from one call to the next: [n, side, 1]. inside: which uses were within their
-    limits in the last call; where all were, that is asked first, and often no guess is needed.
+    parts: the matrices of each use. owners: the use of each matrix. limits: shifts at which a use
+    is proved to be within its limit. vectors: the state of the power iteration between calls: [n,
+    side, 1]. inside: which uses were within their limits in the last call; if all were, this is
+    checked first, and often no guess is needed.
     """
 
     matrices: tuple[Matrices, ...]
@@ -262,7 +267,8 @@ class Stack(Measure):
 
     @classmethod
     def of(cls, side: int, uses: Sequence[Use], matrices: Sequence[Matrices]) -> Stack:
-        """All of them real, or all complex, and of at most this side; behind them are zeros."""
+        """Stack matrices of at most this side, all real or all complex; smaller ones are padded
+        with zeros."""
         ends = list(itertools.accumulate(item.count for item in matrices))
         parts = tuple(map(slice, [0, *ends], ends))
         owners = np.repeat(np.arange(len(ends)), [item.count for item in matrices])
@@ -303,7 +309,8 @@ class Stack(Measure):
         return [math.sqrt(square) * factor for square, factor in pairs]
 
     def _proved(self, tight: bool) -> FloatArray:
-        """For each use, q such that all of its matrices are proved to be below it; inf for none."""
+        """Return for each use q such that all of its matrices are proved to be below it; inf if
+        none is found."""
         is_asked = not tight and self.grams.shape[-1] <= _SMALL and bool(self.inside.all())
         if is_asked and below(self.grams, self.limits[self.owners]).all():
             return self.limits
@@ -312,7 +319,7 @@ class Stack(Measure):
         return squares
 
     def _guessed(self, tight: bool) -> FloatArray:
-        """`_proved`, at shifts that are guessed."""
+        """Do as `_proved`, at guessed shifts."""
         slack = SLACK if self.grams.shape[-1] > 1 else _EXACT_SLACK
         peaks = self._largest(self._iterated(1))
         squares = self._shifts(peaks, slack, tight)
@@ -324,7 +331,8 @@ class Stack(Measure):
     def _proved_at_last(
         self, peaks: FloatArray, squares: FloatArray, left: IndexArray, tight: bool
     ) -> FloatArray:
-        """`_proved` for those matrices that a first attempt left, with better estimates."""
+        """Do as `_proved` for matrices that the first attempt did not prove, with better
+        estimates."""
         slack = SLACK
         for attempt in range(_ATTEMPTS):
             failed = np.unique(self.owners[left])
@@ -342,7 +350,8 @@ class Stack(Measure):
         return squares
 
     def _shifts(self, peaks: FloatArray, slack: float, tight: bool) -> FloatArray:
-        """A little above the peaks, or the limit where that is between, or where it suffices."""
+        """Return shifts a little above the peaks, or the limit if it lies between, or if it
+        suffices."""
         guesses = np.maximum(peaks * (1.0 + slack), self.limits * FLOOR)
         inside = peaks < self.limits
         if tight:
@@ -350,13 +359,14 @@ class Stack(Measure):
         return np.where(inside, self.limits, guesses)
 
     def _largest(self, values: FloatArray) -> FloatArray:
-        """Over the matrices of each use."""
+        """Return the largest value over the matrices of each use."""
         if len(values) == len(self.uses):
             return values
         return np.maximum.reduceat(values, [rows.start for rows in self.parts])
 
     def _sharpen(self, peaks: FloatArray, which: IndexArray, attempt: int) -> None:
-        """Better estimates of the matrices that could not be proved, if that was worth it."""
+        """Improve the estimates of the matrices that could not be proved, where that is worth the
+        cost."""
         if attempt > 1:
             return
         grams = self._chosen(which)
@@ -370,9 +380,9 @@ class Stack(Measure):
         np.maximum.at(peaks, self.owners[which], estimates)
 
     def _iterated(self, rounds: int, which: IndexArray | None = None) -> FloatArray:
-        """Lower estimates of the largest eigenvalues, by the power iteration: [n].
+        """Return lower estimates of the largest eigenvalues, by the power iteration: [n].
 
-        What is not finite has none, and leaves the vectors to the numbers that come after it.
+        A matrix that is not finite has none, and leaves its vector for later matrices.
         """
         grams = self.grams if which is None else self._chosen(which)
         if grams.shape[-1] == 1:
@@ -397,7 +407,8 @@ def _product(left: Matrix, right: Matrix) -> Matrix:
 
 
 def stacks_of(uses: Sequence[Use]) -> list[Stack]:
-    """Stacks of as many matrices as possible, for uses that are maps; those that are 0 drop out."""
+    """Return as few stacks as possible for uses that are linear maps; maps that are 0 are
+    dropped."""
     found: dict[tuple[bool, int], list[tuple[Use, Matrices]]] = {}
     for use in uses:
         if use.node is not None and use.operand is not None:

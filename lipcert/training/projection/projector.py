@@ -1,11 +1,11 @@
-"""Projector: keeps constrained weights within their radii, and draws them towards orthogonal ones.
+"""Projector: keeps constrained weights within their radii, and moves them towards orthogonal ones.
 
-Input: a graph, settings, and live tensors. Output: the same tensors, scaled where they were
-outside, and their certified norms. Invariant: after `project`, every constrained tensor, as the
-real numbers that its entries are, obeys its constraint: this is proved, not computed.
+Given a graph, settings and live tensors, it scales the tensors that are outside, and returns their
+certified norms. Invariant: after `project`, every constrained tensor, as the real numbers that its
+entries are, obeys its constraint: this is proved, not only computed.
 
-`Orthogonal`: a weight after some Björck iterations towards a multiple of an orthogonal matrix,
-scaled to its radius. Nothing is claimed about the result; it is projected like any other weight.
+`Orthogonal` moves a weight by Björck iterations towards a multiple of an orthogonal matrix, scaled
+to its radius. Nothing is claimed about the result; it is projected like any other weight.
 """
 
 import math
@@ -32,21 +32,21 @@ from lipcert.training.projection.constrained import (
     live_tensors,
 )
 from lipcert.training.projection.norms import Entrywise, Measure, Numbers, stacks_of
-from lipcert.training.projection.there import There, is_ieee
+from lipcert.training.projection.on_device import OnDevice, is_ieee
 
 _INSIDE: Final = 1.0 - 2.0**-20
 
 
 @dataclass(frozen=True, slots=True)
 class Orthogonal:
-    """How a parameter is seen as matrices: [groups, rows, columns]."""
+    """How a parameter is viewed as matrices: [groups, rows, columns]."""
 
     shape: tuple[int, int, int]
     radius: float
     iterations: int
 
     def improved(self, whole: FloatArray, bound: float) -> FloatArray:
-        """The weight after the iterations, of norm close to the radius from below.
+        """Return the weight after the iterations, with a norm close to the radius from below.
 
         bound: of the norm of the matrices. Their singular values over it are at most 1, and each
         iteration W ← W(3I − WᵀW)/2 takes σ to σ(3 − σ²)/2, which is in [σ, 1] for σ in [0, 1].
@@ -62,7 +62,8 @@ class Orthogonal:
 
 
 def orthogonal_of(constrained: Constrained, iterations: int) -> Orthogonal | None:
-    """How to orthogonalise a parameter; None where orthogonal matrices would not give it norm 1."""
+    """Return how to orthogonalise a parameter; None if orthogonal matrices would not give it norm
+    1."""
     match constrained.uses:
         case (Use(norm=Norm.OPERATOR) as use,):
             shape = _shape(use)
@@ -71,8 +72,11 @@ def orthogonal_of(constrained: Constrained, iterations: int) -> Orthogonal | Non
 
 
 def _shape(use: Use) -> tuple[int, int, int] | None:
-    """A transposed matrix is as orthogonal as the matrix itself; windows of a convolution must be
-    disjoint and lie within the input."""
+    """Return the shape of the matrices of a use; None if it has none.
+
+    A transposed matrix is as orthogonal as the matrix itself; windows of a convolution must be
+    disjoint and lie within the input.
+    """
     operand, node = use.operand, use.node
     if node is None or operand is None or not operand.is_plain or operand.gain > 1.0:
         return None
@@ -89,7 +93,7 @@ def _shape(use: Use) -> tuple[int, int, int] | None:
 
 
 def _are_disjoint(node: Node) -> bool:
-    """Whether the op is its matrix [out, in · taps], once for each window."""
+    """Whether the op is its matrix [out, in · taps], applied once to each window."""
     whole = all(max(window.reads()) == window.taps for window in node.geometry)
     return whole and copies(node.geometry) == 1
 
@@ -103,13 +107,13 @@ _ROUNDED: Final = 1.0 + 2.0**-50
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Projector:
-    """Constrained parameters, their storage, and what bounds their norms.
+    """Constrained parameters, their storage, and the measures that bound their norms.
 
-    margins: by parameter, what rounding the scaled entries can add to a norm, relatively.
-    orthogonal: how parameters are orthogonalised. holds_fixed: whether norms are scaled up, too.
-    asks_norms: whether `norms` follows `project`, so that the latter had better be tight. there:
-    the same measures on a GPU, where all weights are on one. known: what is proved of the numbers
-    remembered last, as ratios to limits.
+    margins: by parameter, the relative amount that rounding the scaled entries can add to a norm.
+    orthogonal: how parameters are orthogonalised. holds_fixed: whether norms are also scaled up.
+    asks_norms: whether `norms` is called after `project`, so that `project` should compute tight
+    bounds. on_device: the same measures on a GPU, if all weights are on one. known: proved norms of
+    the remembered numbers, as ratios to their limits.
     """
 
     constrained: Mapping[str, Constrained]
@@ -119,7 +123,7 @@ class Projector:
     orthogonal: Mapping[str, Orthogonal]
     holds_fixed: bool
     asks_norms: bool
-    there: There | None = None
+    on_device: OnDevice | None = None
     known: dict[str, float] = field(default_factory=dict, repr=False)
 
     @classmethod
@@ -131,10 +135,11 @@ class Projector:
         *,
         orthogonalize: int = 0,
     ) -> Self:
-        """Of a network under the constraints of these settings.
+        """Build the projector of a network under the constraints of these settings.
 
-        tensors: by the graph's names, in its shapes, sharing storage with what is trained.
-        orthogonalize: Björck iterations before each projection, where that is meaningful.
+        Args:
+            tensors: by the graph's names, in its shapes, sharing storage with what is trained.
+            orthogonalize: Björck iterations before each projection, where they are meaningful.
         """
         constrained = constrained_parameters(graph, settings)
         live = live_tensors(constrained.values(), tensors)
@@ -154,20 +159,21 @@ class Projector:
             orthogonal if orthogonalize else {},
             settings.enforced.scales_up,
             settings.is_stepwise,
-            _there(measures, live),
+            _on_device(measures, live),
         )
 
     @property
     def radii(self) -> Mapping[str, float]:
-        """By parameter, in the norm of its constraint."""
+        """The radius of each parameter, in the norm of its constraint."""
         return MappingProxyType({name: each.radius for name, each in self.constrained.items()})
 
     @torch.no_grad()
     def norms(self) -> Mapping[str, float]:
-        """Upper bounds of the constrained norms of the present weights; nothing is changed.
+        """Return upper bounds of the constrained norms of the present weights, without changing
+        them.
 
-        Of several uses, the largest one relative to what it may be. A norm of at most
-        2^-40 radii is answered by that.
+        A parameter with several uses gets the largest bound relative to its limit. A norm of at
+        most 2^-40 radii is reported as 2^-40 radii.
         """
         if not (self.known and all(each.is_as_remembered() for each in self.live.values())):
             self.known.update(self._ratios(_Read(self.live), tight=True))
@@ -213,7 +219,7 @@ class Projector:
         return _Read(self.live)
 
     def _ratios(self, numbers: Numbers, *, tight: bool) -> Mapping[str, float]:
-        """For each parameter, bounds of its norms over their limits; the largest."""
+        """Return for each parameter the largest ratio of a bound to its limit."""
         found = dict.fromkeys(self.constrained, 0.0)
         for use, bound in self._bounds(numbers, tight=tight):
             ratio = bound / use.limit
@@ -223,16 +229,16 @@ class Projector:
         return found
 
     def _bounds(self, numbers: Numbers, *, tight: bool) -> Iterator[tuple[Use, float]]:
-        if self.there is not None:
+        if self.on_device is not None:
             tensors = {name: each.tensor for name, each in self.live.items()}
-            yield from self.there.bounds(tensors, numbers, tight=tight)
+            yield from self.on_device.bounds(tensors, numbers, tight=tight)
             return
         for measure in self.measures:
             yield from zip(measure.uses, measure.bounds(numbers, tight=tight), strict=True)
 
 
 class _Read(Mapping[str, FloatArray]):
-    """The numbers of live tensors, each read when it is asked for first."""
+    """The numbers of live tensors; each tensor is read when it is first needed."""
 
     def __init__(self, live: Mapping[str, LiveTensor]) -> None:
         self._live = live
@@ -250,11 +256,11 @@ class _Read(Mapping[str, FloatArray]):
         return len(self._live)
 
 
-def _there(measures: Sequence[Measure], live: Mapping[str, LiveTensor]) -> There | None:
+def _on_device(measures: Sequence[Measure], live: Mapping[str, LiveTensor]) -> OnDevice | None:
     devices = {each.tensor.device for each in live.values()}
     if len(devices) != 1 or not all(map(is_ieee, devices)):
         return None
-    return There.of(measures, devices.pop())
+    return OnDevice.of(measures, devices.pop())
 
 
 def _measures(constrained: Mapping[str, Constrained]) -> tuple[Measure, ...]:
@@ -265,7 +271,7 @@ def _measures(constrained: Mapping[str, Constrained]) -> tuple[Measure, ...]:
 
 
 def _margins(measures: Sequence[Measure], live: Mapping[str, LiveTensor]) -> Mapping[str, float]:
-    """μ of `project`."""
+    """Return μ of `project`."""
     found: dict[str, float] = {}
     for measure in measures:
         for use, spread in zip(measure.uses, measure.spreads, strict=True):

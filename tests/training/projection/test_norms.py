@@ -8,13 +8,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lipcert.training.projection import norms, there
+from lipcert.training.projection import norms, on_device
 from lipcert.training.projection.norms import product_margin
 
 
 def on_a_device(grams: np.ndarray, shifts: np.ndarray) -> np.ndarray:
     """The proofs of weights on a GPU, here on the processor."""
-    found: np.ndarray = there.below(torch.from_numpy(grams), torch.from_numpy(shifts)).numpy()
+    found: np.ndarray = on_device.below(torch.from_numpy(grams), torch.from_numpy(shifts)).numpy()
     return found
 
 

@@ -1,9 +1,9 @@
-"""The proofs of `norms` where the weights lie: on a GPU, read once for all norms.
+"""The proofs of `norms` on the GPU that holds the weights, read once for all norms.
 
-The same matrices, guesses and residuals as there, in torch's float64, of whose products the same is
-supposed: IEEE double arithmetic, and entries that are sums of products in some order. (cuBLAS can
-emulate float64 by whole numbers, whose errors are others: where it is asked to, this is not used.)
-What the first guess does not prove is left to the processor, which guesses on.
+It uses the same matrices, guesses and residuals in torch's float64, and makes the same assumption
+about its products: IEEE double arithmetic, and entries that are sums of products in some order.
+(cuBLAS can emulate float64 by integers, whose errors differ: if it is asked to, this module is not
+used.) What the first guess does not prove is left to the CPU, which continues guessing.
 """
 
 import math
@@ -35,16 +35,16 @@ _EMULATION: Final = ("CUBLAS_EMULATE_DOUBLE_PRECISION", "CUBLAS_EMULATION_STRATE
 _SQUARINGS: Final = 6  # of a matrix, by whose power the estimates of the last step are improved
 
 Live = Mapping[str, Tensor]
-"""by the graph's names of parameters, where they lie"""
+"""Parameters on their device, by the graph's names."""
 
 
 def is_ieee(device: torch.device) -> bool:
-    """Whether products in float64 are what the proofs suppose."""
+    """Whether products in float64 satisfy the assumption of the proofs."""
     return device.type == "cuda" and not any(os.environ.get(name) for name in _EMULATION)
 
 
 def below(grams: Tensor, shifts: Tensor) -> Tensor:
-    """For which of the matrices [n, d, d] λ_max ≤ shift is proved, as `norms.below`: [n]."""
+    """Return for which of the matrices [n, d, d] λ_max ≤ shift is proved, as `norms.below`: [n]."""
     shifted = -grams
     shifted.diagonal(dim1=1, dim2=2).add_(shifts[:, None])
     factors, _ = torch.linalg.cholesky_ex(shifted)
@@ -53,7 +53,7 @@ def below(grams: Tensor, shifts: Tensor) -> Tensor:
 
 
 def _squared(factors: Tensor) -> Tensor:
-    """R R*, by real products."""
+    """Return R R*, by real products."""
     if not factors.is_complex():
         return factors @ factors.mT
     real, imaginary = factors.real.contiguous(), factors.imag.contiguous()
@@ -69,7 +69,10 @@ def _frobenius(stack: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _View:
-    """`viewed`, of a tensor. places: None for all entries in order; read: which places are none."""
+    """`viewed` for a tensor on a device.
+
+    places: None for all entries in order. read: which entries are read; the others are 0.
+    """
 
     operand: Operand
     places: Tensor | None
@@ -95,7 +98,7 @@ class _View:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grams:
-    """`Matrices.gram`, on a device."""
+    """`Matrices.gram` on a device."""
 
     matrices: Matrices
     view: _View
@@ -112,11 +115,11 @@ class _Grams:
                 "cosines": matrices.cosines,
                 "sines": matrices.sines,
             }
-        there = {name: torch.from_numpy(item).to(device) for name, item in arrays.items()}
-        return cls(matrices, _View.of(matrices.operand, device), there)
+        moved = {name: torch.from_numpy(item).to(device) for name, item in arrays.items()}
+        return cls(matrices, _View.of(matrices.operand, device), moved)
 
     def __call__(self, whole: Tensor) -> Tensor:
-        """[count, side, side]"""
+        """Return the Gram matrices: [count, side, side]."""
         array = self.view(whole)
         if not self.arrays:
             wide = array if array.shape[0] <= array.shape[1] else array.mT
@@ -132,8 +135,8 @@ class _Grams:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _StackThere:
-    """A `Stack`, of which the first guess is made and proved on the device."""
+class _DeviceStack:
+    """A `Stack` whose first guess is made and proved on the device."""
 
     here: Stack
     grams: tuple[_Grams, ...]
@@ -152,7 +155,8 @@ class _StackThere:
         )
 
     def asked(self, live: Live, *, tight: bool) -> Tensor:
-        """For each use q, and whether its matrices are proved to be below it.  # [2, uses]"""
+        """Return for each use q, and whether a proof failed that its matrices are below it.  # [2,
+        uses]"""
         stack = self._stack(live)
         peaks = self._over_uses(self._iterated(stack))
         guesses = torch.maximum(peaks * (1.0 + SLACK), self.limits * FLOOR)
@@ -174,7 +178,7 @@ class _StackThere:
         return stack
 
     def _iterated(self, stack: Tensor) -> Tensor:
-        """Lower estimates of the largest eigenvalues: [n]."""
+        """Return lower estimates of the largest eigenvalues: [n]."""
         wide = _frobenius(stack)[:, None, None]
         power = torch.where(wide > 0.0, stack / wide, stack)
         for _ in range(_SQUARINGS):
@@ -188,28 +192,31 @@ class _StackThere:
         return torch.where(before > 0.0, after / before, torch.zeros_like(after))
 
     def _over_uses(self, values: Tensor) -> Tensor:
-        """The largest value of each use; none is below 0."""
+        """Return the largest value of each use; no value is below 0."""
         if len(self.limits) == 1:
             return values.amax(0, keepdim=True)
         return torch.zeros_like(self.limits).scatter_reduce(0, self.owners, values, "amax")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class There:
-    """All measures of weights on one device, asked for together."""
+class OnDevice:
+    """All measures of weights on one device, evaluated together."""
 
-    stacks: tuple[_StackThere, ...]
+    stacks: tuple[_DeviceStack, ...]
     entrywise: Entrywise
 
     @classmethod
     def of(cls, measures: Sequence[Measure], device: torch.device) -> Self:
-        """The measures of a projector."""
-        stacks = [_StackThere.of(each, device) for each in measures if isinstance(each, Stack)]
+        """Move the measures of a projector to the device."""
+        stacks = [_DeviceStack.of(each, device) for each in measures if isinstance(each, Stack)]
         (entrywise,) = (each for each in measures if isinstance(each, Entrywise))
         return cls(tuple(stacks), entrywise)
 
     def bounds(self, live: Live, numbers: Numbers, *, tight: bool) -> Sequence[tuple[Use, float]]:
-        """As `Measure.bounds` of all measures. numbers: read only where a guess fails."""
+        """Return the bounds of all measures, as `Measure.bounds`.
+
+        numbers: read only if a guess fails.
+        """
         wide = {name: item.double() for name, item in live.items()}
         euclidean = [use for use in self.entrywise.uses if use.norm is Norm.EUCLIDEAN]
         lengths = [torch.linalg.vector_norm(wide[use.parameter]) for use in euclidean]

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
+from lipcert.training.projection import on_device
 from lipcert.training.projection import projector as projectors
-from lipcert.training.projection import there
 from lipcert.training.projection.norms import Stack
 from tests.networks import trained
 from tests.ops import Dense
@@ -55,7 +55,7 @@ def test_the_processor_guesses_on(fails: bool, monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setattr(Stack, "bounds", counted)
     if fails:
-        monkeypatch.setattr(there, "below", lambda stack, shifts: shifts < 0.0)
+        monkeypatch.setattr(on_device, "below", lambda stack, shifts: shifts < 0.0)
     weights = {"w": floats(here.draw((40, 50)))}
     graph = graph_of((50,), Dense(trained("w", np.ones((40, 50)))))
     projection = projector(graph, weights)
@@ -67,7 +67,7 @@ def test_the_processor_guesses_on(fails: bool, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_emulated_float64_is_not_what_the_proofs_suppose(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert there.is_ieee(torch.device("cuda"))
-    assert not there.is_ieee(torch.device("cpu"))
+    assert on_device.is_ieee(torch.device("cuda"))
+    assert not on_device.is_ieee(torch.device("cpu"))
     monkeypatch.setenv("CUBLAS_EMULATE_DOUBLE_PRECISION", "1")
-    assert not there.is_ieee(torch.device("cuda"))
+    assert not on_device.is_ieee(torch.device("cuda"))
